@@ -19,7 +19,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' || { echo "Python 3.11 to 3.14 is needed; name one: make PYTHON=python3.12 ..."; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { echo "python3-venv is needed: sudo apt-get install python3-venv"; exit 2; }
 	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/edge-gateway.pth"
-	@for program in edge-gateway:gateway.cli edge-agent:gateway.agent.cli edge-fleet:fleet.cli; do \
+	@for program in edge-gateway:gateway.cli edge-agent:gateway.agent.cli edge-software:gateway.software.cli edge-fleet:fleet.cli; do \
 		printf '%s\n' '#!$(CURDIR)/$(BIN)/python' 'import sys' "from $${program#*:} import main" 'sys.exit(main())' > $(BIN)/$${program%%:*}; \
 		chmod +x $(BIN)/$${program%%:*}; \
 	done

@@ -14,7 +14,8 @@ from typing import Any, cast
 from tuf.api.metadata import Metadata, Root, TargetFile, Targets
 
 from fleet.disk import file_digest, read_bounded
-from fleet.releases import model_files, signed_floor
+from fleet.documents import ReleaseDocument, named_files, read_document
+from fleet.releases import signed_floor
 from fleet.repository import (
     ASSIGNMENTS,
     Published,
@@ -29,11 +30,10 @@ from fleet.repository import (
 from fleet.roles import DIRECTOR, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
 from fleet.settings import FleetSettings
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.signed_release import SignedRelease, read_release
+from gateway.domain.release_paths import is_release
 from gateway.terminal.tables import counted
 
 DAY_S = 86_400
-RELEASES = "models/"
 Advance = Callable[[int], object]
 
 
@@ -151,9 +151,9 @@ def assignment_findings(state: Published, device: str, metadata: Metadata[Target
             yield Finding(where, f"names {path}, which is not published like that", again)
 
 
-def release_findings(target: TargetFile, release: SignedRelease) -> Iterator[Finding]:
+def release_findings(target: TargetFile, release: ReleaseDocument) -> Iterator[Finding]:
     """A release's document says what its target's path and custom part say."""
-    again = "edge-fleet model add it under a new version"
+    again = "add it under a new version"
     if release.target != target.path:
         yield Finding(target.path, f"is the document of {release.target}", again)
     if signed_floor(target) != release.floor:
@@ -191,7 +191,7 @@ def stated_bytes(folder: Path, settings: FleetSettings) -> int:
     for target in _targets(state):
         release = content.release(target)
         sizes[target_file(target)] = target.length
-        sizes |= {blob_file(file.sha256): file.size_bytes for file in (model_files(release) if release else ())}
+        sizes |= {blob_file(file.sha256): file.size_bytes for file in (named_files(release) if release else ())}
     return sum(sizes.values())
 
 
@@ -205,22 +205,23 @@ class _Content:
     def findings(self, targets: Iterable[TargetFile]) -> Iterator[Finding]:
         for target in targets:
             yield from self._file(target_file(target), target.length, target.hashes["sha256"])
-            if not target.path.startswith(RELEASES):
+            if not is_release(target.path):
                 continue
             release = self.release(target)
             if release is None:
-                yield Finding(target.path, "is no release document", "edge-fleet model add it under a new version")
+                yield Finding(target.path, "is no release document", "add it under a new version")
                 continue
             yield from release_findings(target, release)
-            for file in model_files(release):
+            for file in named_files(release):
                 yield from self._file(blob_file(file.sha256), file.size_bytes, file.sha256)
 
-    def release(self, target: TargetFile) -> SignedRelease | None:
+    def release(self, target: TargetFile) -> ReleaseDocument | None:
         """None where it cannot be read."""
-        if not target.path.startswith(RELEASES):
+        if not is_release(target.path):
             return None
         try:
-            return read_release(read_bounded(self._folder / target_file(target), self._settings.document_limit_bytes))
+            content = read_bounded(self._folder / target_file(target), self._settings.document_limit_bytes)
+            return read_document(target.path, content)
         except (ConfigurationError, ValueError):
             return None
 

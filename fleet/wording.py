@@ -14,8 +14,11 @@ from tuf.api.metadata import Key, Metadata, Role, Root, TargetFile, Targets
 from fleet.drafts import Document, Draft
 from fleet.files import check_content
 from fleet.roles import Quorum, delegated_roles, printable, quorum, signer_name
+from fleet.software import software_line
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.release_paths import is_release, is_software
 from gateway.domain.signed_release import TIME_FORMAT, SignedRelease, read_release
+from gateway.domain.software_release import read_software
 from gateway.trust.distrust import Distrust
 from gateway.trust.targets import Withdrawal, check_floor, floor_of, read_withdrawal
 
@@ -94,7 +97,7 @@ def _changes(signed: Targets, before: Metadata[Root] | Metadata[Targets] | None,
 def _barred_lines(signed: Targets, old: Targets) -> Iterator[str]:
     """Yield the releases that fall below a floor by this document, wherever it is among its changes."""
     for path in signed.targets:
-        if path.startswith("models/") and _is_below_floor(signed, path) and not _is_below_floor(old, path):
+        if is_release(path) and _is_below_floor(signed, path) and not _is_below_floor(old, path):
             yield f"BARS {path} by its floor: devices install it no more; those that run it go on"
 
 
@@ -121,6 +124,8 @@ def _target_lines(target: TargetFile, content: bytes | None) -> Iterator[str]:
     digest = f"sha256 {target.hashes['sha256']}"
     if content is None:
         yield f"{target.path}, {target.length} bytes, {digest}"
+    elif is_software(target.path):
+        yield f"{target.path}: {_software(content)}, {digest}"
     elif target.path.startswith("models/"):
         yield f"{target.path}: {_release(content)}, {digest}"
     else:
@@ -137,6 +142,13 @@ _WITHDRAWALS = {
 def _release(content: bytes) -> str:
     try:
         return release_line(read_release(content))
+    except ValueError as error:
+        return f"WHICH IS NO RELEASE ({error})"
+
+
+def _software(content: bytes) -> str:
+    try:
+        return software_line(read_software(content))
     except ValueError as error:
         return f"WHICH IS NO RELEASE ({error})"
 

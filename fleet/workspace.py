@@ -13,18 +13,17 @@ from pathlib import Path
 from tuf.api.metadata import TargetFile
 
 from fleet.disk import copy_durably, read_bounded, sync_folder, write_durably
+from fleet.documents import named_files, read_document
 from fleet.drafts import Draft, draft_bytes, read_draft
 from fleet.publish import Publication, is_published
-from fleet.releases import model_files
 from fleet.repository import Published, blob_file, read_published, target_file
 from fleet.settings import FleetSettings
 from fleet.signing import Drafting
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.domain.manifest import Artifact
-from gateway.domain.signed_release import SignedRelease, read_release
+from gateway.domain.release_paths import is_release
 
 Advance = Callable[[int], object]
-RELEASES = "models/"
 LOCK_FILE = ".lock"
 
 
@@ -108,12 +107,11 @@ class Workspace:
         """Digest by name of every file that these targets need and `public` lacks. All must be staged."""
         needed = {target_file(target): target.hashes["sha256"] for target in targets}
         for target in targets:
-            if target.path.startswith(RELEASES):
-                needed |= {blob_file(file.sha256): file.sha256 for file in model_files(self._release(target))}
+            needed |= {blob_file(file.sha256): file.sha256 for file in self._blobs(target)}
         lacking = {name: sha256 for name, sha256 in needed.items() if not (self.public / name).exists()}
         for name in lacking:
             if not (self.staged / name).exists():
-                problem = "is needed by a draft and lies neither there nor in public; add the model again"
+                problem = "is needed by a draft and lies neither there nor in public; add the release again"
                 raise ConfigurationError(problem, file=str(self.staged / name))
         return lacking
 
@@ -125,13 +123,17 @@ class Workspace:
             write_durably(self.public / name, content)
         self._clear(publication)
 
-    def _release(self, target: TargetFile) -> SignedRelease:
+    def _blobs(self, target: TargetFile) -> tuple[Artifact, ...]:
+        """Return the files that the document of a target names."""
+        if not is_release(target.path):
+            return ()
         name = target_file(target)
         where = next((root / name for root in (self.public, self.staged) if (root / name).exists()), self.staged / name)
         try:
-            return read_release(read_bounded(where, self.settings.document_limit_bytes))
+            content = read_bounded(where, self.settings.document_limit_bytes)
+            return named_files(read_document(target.path, content))
         except ValueError as error:
-            raise ConfigurationError(f"{error}; add the model again", file=str(where)) from None
+            raise ConfigurationError(f"{error}; add the release again", file=str(where)) from None
 
     def _clear(self, publication: Publication) -> None:
         """Drafts that are published now, and their content."""

@@ -1,34 +1,31 @@
 """`make install` and `make uninstall`, by the standard library alone: the gateway under DESTDIR/PREFIX, and away again.
 
-The virtual environment is built beside its place and moved in, so that an upgrade is whole or absent; nothing in it
-names DESTDIR or the build's folders, so that an image may be assembled anywhere.
+Each version is an environment of its own, and a link leads to the one that counts: an upgrade is whole or absent. The
+fleet's updates use the same layout and the same code (`gateway/software`). Nothing in an environment names DESTDIR or
+the build's folders, so that an image may be assembled anywhere.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from layout import PROGRAMS, UNITS, Layout
-from record import Record, digest
-
 SOURCE = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(SOURCE))
+
+from layout import KEPT, UNITS, Layout  # noqa: E402
+from record import Record, digest  # noqa: E402
+
+from gateway.software import environment  # noqa: E402
+from gateway.software.places import CONFIRMED, CURRENT  # noqa: E402
+
 DISTRIBUTION = "edge-inference-gateway"
-LAUNCHER = """#!/bin/sh
-# Finds its interpreter beside itself: this tree may be moved.
-# The working directory is no place to import from, and ONNX Runtime is not to collect usage for its vendor.
-export PYTHONSAFEPATH=1 ORT_DISABLE_TELEMETRY="${ORT_DISABLE_TELEMETRY-1}"
-{state}exec "$(dirname -- "$(readlink -f -- "$0")")/python3" -m {package} "$@"
-"""
-STATE = """# What an operator types means the store of the unit, unless told otherwise.
-if [ -z "${STATE_DIRECTORY-}${XDG_STATE_HOME-}" ]; then export STATE_DIRECTORY=/var/lib/edge-agent; fi
-"""
 PRIVATE = ("/root/", "/home/")
 """Where the service may not look (ProtectHome=yes)."""
 
@@ -60,13 +57,16 @@ def install(layout: Layout, options: argparse.Namespace) -> None:
     """Put everything in place; a second time, upgrade. Raises InstallError, OSError, CalledProcessError."""
     record = Record.read(layout)
     record.make_folders(layout)
+    before = layout.home.leads_to(CURRENT)
     with tempfile.TemporaryDirectory(prefix="edge-gateway-build.") as build:
-        _build_environment(layout, Path(build), options)
-    _place_files(layout, record)
+        name = _build_environment(layout, Path(build), options)
+    for link in (CONFIRMED, CURRENT):
+        layout.home.point(link, name)
+    _place_files(layout, record, name)
     for place, sample in layout.configurations.items():
         _place_configuration(layout, record, place, sample)
     record.write(layout)
-    _swap(layout)
+    _remove_older(layout, before)
     _tell_the_system(layout)
 
 
@@ -80,7 +80,7 @@ def uninstall(layout: Layout) -> None:
     if layout.live:
         _run_if_booted("systemctl", "disable", "--now", "--quiet", *UNITS)
     kept = [path for path, known in record.files.items() if not _remove(layout.real(Path(path)), known)]
-    shutil.rmtree(layout.real(layout.venv))
+    shutil.rmtree(layout.home.folder)
     record.remove_folders(layout)
     if layout.live:
         _run_if_booted("systemctl", "daemon-reload")
@@ -97,29 +97,37 @@ def uninstall(layout: Layout) -> None:
 # ---- the virtual environment ----------------------------------------------------------------------------------------
 
 
-def _build_environment(layout: Layout, build: Path, options: argparse.Namespace) -> None:
-    """Build it at `layout.staging`: dependencies by hash, our wheel, byte code, launchers."""
-    stage, python = layout.real(layout.staging), _interpreter(options.python)
-    shutil.rmtree(stage, ignore_errors=True)
+def _build_environment(layout: Layout, build: Path, options: argparse.Namespace) -> str:
+    """Build a new version: dependencies by hash, our wheel, byte code, launchers. Return its name."""
+    stage, python = layout.home.stage(), _interpreter(options.python)
     _say("building the wheel")
     tools = options.tools or _tools(build)
     _run(tools, "-m", "hatchling", "build", "-t", "wheel", "-d", str(build / "wheel"), cwd=SOURCE)
     _say(f"installing the runtimes for {python} (about 500 MB on disk)")
-    _run(python, "-m", "venv", "--without-pip", "--symlinks", str(stage))
+    _run(*environment.creation(python, stage))
     pip = (
         str(tools),
         "-m",
         "pip",
-        "--disable-pip-version-check",
         "--python",
-        str(stage / "bin" / "python3"),
+        str(environment.interpreter(stage)),
         "install",
+        *environment.PIP_OPTIONS,
     )
-    quietly = ("--quiet", "--no-deps", "--no-compile")
-    _run(*pip, *quietly, "--require-hashes", "-r", str(options.lock))
-    _run(*pip, *quietly, "--no-index", "--find-links", str(build / "wheel"), DISTRIBUTION)
-    _make_relocatable(stage)
-    _compile(layout, stage)
+    _run(*pip, "--require-hashes", "-r", str(options.lock))
+    _run(*pip, "--no-index", "--find-links", str(build / "wheel"), DISTRIBUTION)
+    environment.make_relocatable(stage)
+    (wheel,) = (build / "wheel").glob("*.whl")
+    name = _name(layout, wheel, options.lock)
+    _compile(stage, layout.lib / "versions" / name)
+    layout.home.adopt(stage, name)
+    return name
+
+
+def _name(layout: Layout, wheel: Path, lock: Path) -> str:
+    """Return `<version>-<digest>`: of wheel, lock and the present name, so that what may still run is not replaced."""
+    content = wheel.read_bytes() + lock.read_bytes() + layout.home.leads_to(CURRENT).encode()
+    return f"{wheel.name.split('-')[1]}-{hashlib.sha256(content).hexdigest()[:8]}"
 
 
 def _tools(build: Path) -> Path:
@@ -134,42 +142,23 @@ def _tools(build: Path) -> Path:
     return python
 
 
-def _make_relocatable(stage: Path) -> None:
-    """Remove whatever names the staging folder: activate scripts, console scripts and the command in pyvenv.cfg."""
-    programs = stage / "bin"
-    for program in programs.iterdir():
-        if not re.fullmatch(r"python[\d.]*", program.name):
-            program.unlink()
-    for name, package in PROGRAMS.items():
-        launcher = programs / name
-        launcher.write_text(_launcher(name, package))
-        launcher.chmod(0o755)
-    settings = stage / "pyvenv.cfg"
-    lines = settings.read_text().splitlines(keepends=True)
-    settings.write_text("".join(line for line in lines if not line.startswith("command")))
-
-
-def _launcher(name: str, package: str) -> str:
-    return LAUNCHER.replace("{package}", package).replace("{state}", STATE if name == "edge-agent" else "")
-
-
-def _compile(layout: Layout, stage: Path) -> None:
-    """Byte code under its final path; unchecked, since copying an image changes times and the daemon may not write."""
+def _compile(stage: Path, final: Path) -> None:
     _say("compiling")
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPYCACHEPREFIX"}
-    names = ("-s", str(stage), "-p", str(layout.venv), "--invalidation-mode", "unchecked-hash")
-    command = [str(stage / "bin" / "python3"), "-m", "compileall", "-qq", "-f", "-j", "0", *names, str(stage / "lib")]
-    subprocess.run(command, check=False, env=environment)  # 1 where a dependency carries a template that is no Python
+    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPYCACHEPREFIX"}
+    subprocess.run(environment.compilation(stage, final), check=False, env=variables)
 
 
-def _swap(layout: Layout) -> None:
-    """Move the new environment into its place; a daemon that runs keeps what it has loaded until it is restarted."""
-    place, old = layout.real(layout.venv), layout.real(layout.retired)
-    shutil.rmtree(old, ignore_errors=True)
-    if place.exists():
-        place.rename(old)
-    layout.real(layout.staging).rename(place)
-    shutil.rmtree(old, ignore_errors=True)
+def _remove_older(layout: Layout, before: str) -> None:
+    """Remove all versions but the new one and the one before, which programs may still run, and what an environment of
+    the layout without versions left."""
+    layout.home.keep({before})
+    for entry in layout.home.folder.iterdir():
+        if entry.name in KEPT:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 def _interpreter(named: str) -> str:
@@ -189,22 +178,17 @@ def _interpreter(named: str) -> str:
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
-def _place_files(layout: Layout, record: Record) -> None:
+def _place_files(layout: Layout, record: Record, name: str) -> None:
     for source, place in layout.files.items():
         text = (SOURCE / source).read_text()
         _write(layout, record, place, text.replace("/usr/local", str(layout.prefix)))
-    for place, target in layout.links.items():
-        real = layout.real(place)
-        real.unlink(missing_ok=True)
-        real.symlink_to(os.path.relpath(_packaged(layout, target), place.parent))
+    for place, (link, inside) in layout.links.items():
+        found = next(layout.home.environment(name).glob(inside)).relative_to(layout.home.environment(name))
+        staged = layout.real(place).with_name(f".{place.name}.new")
+        staged.unlink(missing_ok=True)
+        staged.symlink_to(os.path.relpath(layout.lib / link / found, place.parent))
+        staged.replace(layout.real(place))
         record.files[str(place)] = ""
-
-
-def _packaged(layout: Layout, target: str) -> Path:
-    """Final path of `target` in the environment; `*` stands for the Python version."""
-    stage = layout.real(layout.staging)
-    found = next(iter(stage.glob(target)))
-    return layout.venv / found.relative_to(stage)
 
 
 def _place_configuration(layout: Layout, record: Record, place: Path, sample: str) -> None:
@@ -242,7 +226,7 @@ def _remove(real: Path, known: str) -> bool:
 
 
 def _tell_the_system(layout: Layout) -> None:
-    for name in PROGRAMS:
+    for name in environment.PROGRAMS:
         _say(f"installed {layout.real(layout.bin / name)}")
     if not layout.live:
         _say("an image needs its user at first boot: systemd-sysusers makes it there")

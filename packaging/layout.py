@@ -6,13 +6,18 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.software.environment import PROGRAMS
+from gateway.software.places import CONFIRMED, CURRENT, VERSIONS, Home
+
 SYSTEMD_SEARCHES = ("/usr", "/usr/local")
 """Prefixes whose lib/ holds units, sysusers.d and udev rules that systemd finds by itself."""
 
-PROGRAMS = {"edge-gateway": "gateway", "edge-agent": "gateway.agent"}
-"""Commands of a device, to the package that Python runs for each. `edge-fleet` is no device's."""
-UNITS = ("edge-agent.service", "edge-gateway.service")
+UNITS = ("edge-agent.service", "edge-software.socket", "edge-software.service", "edge-gateway.service")
 """In the order in which they are stopped."""
+SAMPLES = ("edge-gateway.toml", "edge-agent.toml", "edge-software.toml")
+RECORD = "installed.json"
+KEPT = frozenset({VERSIONS, CURRENT, CONFIRMED, RECORD})
+"""Names in the folder of versions; all others are of the layout without versions."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -43,16 +48,14 @@ class Layout:
         return self.prefix / "bin"
 
     @property
-    def venv(self) -> Path:
+    def lib(self) -> Path:
+        """Return the final path of the folder of versions."""
         return self.prefix / "lib" / "edge-gateway"
 
     @property
-    def staging(self) -> Path:
-        return self.venv.with_name("edge-gateway.new")
-
-    @property
-    def retired(self) -> Path:
-        return self.venv.with_name("edge-gateway.old")
+    def home(self) -> Home:
+        """Return that folder where it is now."""
+        return Home(self.real(self.lib))
 
     @property
     def share(self) -> Path:
@@ -70,7 +73,7 @@ class Layout:
     @property
     def configurations(self) -> dict[Path, str]:
         """File that the operator may change, to the sample in `share` that it begins as."""
-        return {Path("/etc/edge-gateway") / name: name for name in ("edge-gateway.toml", "edge-agent.toml")}
+        return {Path("/etc/edge-gateway") / name: name for name in SAMPLES}
 
     @property
     def profiles(self) -> Path:
@@ -83,34 +86,37 @@ class Layout:
         return {
             Path("/var/lib/edge-gateway"): "verdicts",
             Path("/var/lib/edge-agent"): "who this device is to its fleet, signed releases and floors",
+            Path("/var/lib/edge-software"): "whose new versions of these programs are trusted",
         }
 
     @property
     def files(self) -> dict[str, Path]:
         """Source file to final path; replaced by every upgrade."""
         return {
-            "systemd/edge-gateway.service": self.units / "systemd" / "system" / "edge-gateway.service",
-            "systemd/edge-agent.service": self.units / "systemd" / "system" / "edge-agent.service",
+            **{f"systemd/{unit}": self.units / "systemd" / "system" / unit for unit in UNITS},
             "systemd/edge-gateway.sysusers": self.units / "sysusers.d" / "edge-gateway.conf",
             "systemd/60-edge-gateway.rules": self.units / "udev" / "rules.d" / "60-edge-gateway.rules",
-            "packaging/edge-gateway.toml": self.share / "edge-gateway.toml",
-            "packaging/edge-agent.toml": self.share / "edge-agent.toml",
+            **{f"packaging/{sample}": self.share / sample for sample in SAMPLES},
             "packaging/README.md": self.doc / "README.md",
         }
 
     @property
-    def links(self) -> dict[Path, str]:
-        """Link to what it points at inside the virtual environment."""
+    def links(self) -> dict[Path, tuple[str, str]]:
+        """Link to the version that it follows, and what it leads to in there.
+
+        The installer of new versions is never one that has not proved itself.
+        """
         shipped = "lib/python3*/site-packages/gateway/_share"
+        followed = {name: CONFIRMED if name == "edge-software" else CURRENT for name in PROGRAMS}
         return {
-            **{self.bin / name: f"bin/{name}" for name in PROGRAMS},
-            self.share / "device_profiles": f"{shipped}/device_profiles",
-            self.share / "models": f"{shipped}/models",
+            **{self.bin / name: (link, f"bin/{name}") for name, link in followed.items()},
+            self.share / "device_profiles": (CURRENT, f"{shipped}/device_profiles"),
+            self.share / "models": (CURRENT, f"{shipped}/models"),
         }
 
     @property
     def folders(self) -> tuple[Path, ...]:
         """Every folder that must exist, parents first."""
-        placed = (*self.files.values(), *self.links, *self.configurations, self.venv)
+        placed = (*self.files.values(), *self.links, *self.configurations, self.lib / RECORD)
         leaves = {self.profiles, *(path.parent for path in placed)}
         return tuple(sorted((leaves | {parent for leaf in leaves for parent in leaf.parents}) - {Path("/")}))

@@ -8,14 +8,14 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from layout import Layout
+from layout import RECORD, Layout
 
-NAME = "installed.json"
+from gateway.store import durable
 
 
 @dataclass(slots=True)
 class Record:
-    """Travels inside the virtual environment's folder. Paths are final paths; a link's digest is empty."""
+    """Lies beside the versions. Paths are final paths; a link's digest is empty."""
 
     files: dict[str, str] = field(default_factory=dict)
     folders: list[str] = field(default_factory=list)
@@ -24,15 +24,15 @@ class Record:
     def read(cls, layout: Layout) -> Record:
         """What is there now; empty where nothing is."""
         try:
-            written = json.loads(layout.real(layout.venv / NAME).read_text())
+            written = json.loads((layout.home.folder / RECORD).read_text())
         except FileNotFoundError:
             return cls()
         return cls(written["files"], written["folders"])
 
     def write(self, layout: Layout) -> None:
-        """Into the new environment, so that both change in one step."""
+        """Replace the record, whole and durable."""
         text = json.dumps({"files": self.files, "folders": self.folders}, indent=1)
-        layout.real(layout.staging / NAME).write_text(text + "\n")
+        durable.write_file(layout.home.folder / RECORD, f"{text}\n".encode(), mode=0o644)
 
     def make_folders(self, layout: Layout) -> None:
         """Make what is missing, and remember it."""

@@ -16,7 +16,7 @@ from fleet.control.catalogue import usable
 from fleet.database import releases
 from fleet.database.errors import AbsentError
 from fleet.database.releases import Known
-from gateway.domain.signed_release import target_path
+from gateway.domain.release_paths import ReleasePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def list_releases(
 def show_release(request: Call, owner: NameInPath, model: NameInPath, version: NameInPath) -> ReleaseView:
     """What it is made of, and whether it may be assigned."""
     allow(request)
-    target = target_path(owner, model, version)
+    target = ReleasePath(owner, model, version).path
     with control_of(request).database.read() as connection:
         found = releases.find(connection, target)
         if found is None:

@@ -18,7 +18,9 @@ from fleet.workspace import Workspace
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.signed_release import TIME_FORMAT, target_path
+from gateway.domain.release_paths import fits_slot, is_slot, parse_written
+from gateway.domain.signed_release import TIME_FORMAT
+from gateway.domain.software_release import SLOT
 from gateway.terminal.tables import counted, print_json
 from gateway.trust.assignment_form import assignment_metadata
 
@@ -74,12 +76,15 @@ def read_slots(published: Published, texts: Sequence[str]) -> dict[str, Target]:
     slots: dict[str, Target] = {}
     for text in texts:
         slot, _, release = text.partition("=")
-        parts = release.split("/")
-        if len(parts) != 3 or not all(NAME_PATTERN.fullmatch(part) for part in (slot, *parts)):
-            raise ConfigurationError(f"{text!r:.200} is not SLOT=OWNER/MODEL/VERSION")
+        try:
+            path = parse_written(release).path
+        except ValueError as error:
+            raise ConfigurationError(f"{text!r:.200} is not SLOT=OWNER/MODEL/VERSION: {error}") from None
+        if not (is_slot(slot) and fits_slot(path, slot)):
+            raise ConfigurationError(f"{text!r:.200}: {slot!r:.100} is no slot for {path}; programs go into {SLOT}")
         if slot in slots:
             raise ConfigurationError(f"the slot {slot} is named twice; a slot holds one release")
-        slots[slot] = assigned(published, target_path(*parts))
+        slots[slot] = assigned(published, path)
     return slots
 
 

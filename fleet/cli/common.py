@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import json
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,11 +22,13 @@ from fleet.disk import read_bounded
 from fleet.drafts import Draft
 from fleet.keys import KEY_LIMIT_BYTES, PUBLIC_SUFFIX, ask_nobody, load_signer, read_public
 from fleet.roles import signer_name
+from fleet.settings import FleetSettings
 from fleet.wording import progress_lines
 from fleet.workspace import Workspace
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.tables import print_json, progress
 
+SAID_LIMIT_CHARS = 500
 PASSPHRASE_VARIABLE = "EDGE_FLEET_PASSPHRASE"  # noqa: S105  # its name, not one
 
 
@@ -86,6 +91,32 @@ def own_signers(work: Workspace, arguments: argparse.Namespace, wanted: Collecti
     ]
     signers = [load_signer(file, asker(arguments)) for file in fitting]
     return [signer for signer in signers if signer.public_key.keyid in wanted]
+
+
+def program_beside(program: str, named: str | None) -> str:
+    """Return the path of a device's program on this machine. Raises UnreachableError where there is none."""
+    beside = Path(sys.executable).with_name(program)
+    found = named or (str(beside) if beside.exists() else shutil.which(program))
+    if not found:
+        raise UnreachableError(f"there is no {program} here, which checks releases; name it with --{program} PATH")
+    return found
+
+
+def run_check(program: str, command: Sequence[str], settings: FleetSettings) -> dict[str, Any]:
+    """Return the JSON that a check by `program` prints, `ok` only where it ended well. Raises UnreachableError."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=settings.check_timeout_s, check=False)
+        verdict = json.loads(done.stdout)
+        return {**verdict, "ok": bool(verdict["ok"]) and done.returncode == 0}
+    except subprocess.TimeoutExpired:
+        problem = f"took longer than {settings.check_timeout_s:g} s; raise check_timeout_s in fleet.toml"
+        raise UnreachableError(problem, file=" ".join(command)) from None
+    except (ValueError, KeyError, TypeError):
+        said = done.stderr.decode(errors="replace").strip()[-SAID_LIMIT_CHARS:]
+        raise UnreachableError(f"did not answer: {said or 'nothing'}", file=" ".join(command)) from None
+    except OSError as error:
+        problem = f"cannot be run: {error.strerror}; name the program with --{program} PATH"
+        raise UnreachableError(problem, file=command[0]) from None
 
 
 def draft_json(work: Workspace, draft: Draft) -> dict[str, Any]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fleet.cli.common import byte_progress, now, save_drafts, writing
+from fleet.cli.common import byte_progress, now, program_beside, run_check, save_drafts, writing
 from fleet.releases import (
     MANIFEST,
     Model,
@@ -25,7 +22,7 @@ from fleet.releases import (
 )
 from fleet.settings import FleetSettings
 from fleet.workspace import Workspace
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import LEVELS
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.selection import required_level
@@ -34,7 +31,6 @@ from gateway.terminal.tables import mark, print_json, print_table
 from gateway.trust.targets import Withdrawal
 
 PROGRAM = "edge-gateway"
-SAID_LIMIT_CHARS = 500
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -60,7 +56,7 @@ def _add(arguments: argparse.Namespace) -> int:
     with writing(arguments) as work:
         model = read_model(folder, work.settings)
         planned = plan_release(work.drafting(now()), model, arguments.owner, terms)
-        verdict = check(_program(arguments.edge_gateway), folder, work.settings)
+        verdict = check(program_beside(PROGRAM, arguments.edge_gateway), folder, work.settings)
         if not verdict["ok"]:
             return _refuse(verdict, as_json=arguments.json)
         check_levels(model, verdict)
@@ -73,28 +69,7 @@ def _add(arguments: argparse.Namespace) -> int:
 def check(program: str, folder: Path, settings: FleetSettings) -> dict[str, Any]:
     """Return what `edge-gateway models check` reports of the folder: digests, golden sets. Raises UnreachableError."""
     with tempfile.TemporaryDirectory(prefix="edge-fleet-") as state:
-        command = [program, "models", "check", str(folder), "--json", "--state", state]
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=settings.check_timeout_s, check=False)
-            verdict = json.loads(done.stdout)
-            return {**verdict, "ok": bool(verdict["ok"]) and done.returncode == 0}
-        except subprocess.TimeoutExpired:
-            problem = f"took longer than {settings.check_timeout_s:g} s; raise check_timeout_s in fleet.toml"
-            raise UnreachableError(problem, file=" ".join(command)) from None
-        except (ValueError, KeyError, TypeError):
-            said = done.stderr.decode(errors="replace").strip()[-SAID_LIMIT_CHARS:]
-            raise UnreachableError(f"did not answer: {said or 'nothing'}", file=" ".join(command)) from None
-        except OSError as error:
-            problem = f"cannot be run: {error.strerror}; name the program with --edge-gateway PATH"
-            raise UnreachableError(problem, file=program) from None
-
-
-def _program(named: str | None) -> str:
-    beside = Path(sys.executable).with_name(PROGRAM)
-    found = named or (str(beside) if beside.exists() else shutil.which(PROGRAM))
-    if not found:
-        raise UnreachableError(f"there is no {PROGRAM} here, which checks models; name it with --{PROGRAM} PATH")
-    return found
+        return run_check(PROGRAM, [program, "models", "check", str(folder), "--json", "--state", state], settings)
 
 
 def untried(verdict: Mapping[str, Any]) -> Iterator[str]:

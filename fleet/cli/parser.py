@@ -88,7 +88,8 @@ def _repo(parser: argparse.ArgumentParser) -> None:
 
 
 def _delegate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("owner", metavar="OWNER", help="the owner's name; the role is models-OWNER")
+    parser.add_argument("owner", metavar="OWNER", nargs="?", help="the owner's name; the role is models-OWNER")
+    parser.add_argument("--software", action="store_true", help="the role that signs new versions of devices' programs")
     _quorum(parser)
     _dir(parser)
 
@@ -101,6 +102,16 @@ def _rotate(parser: argparse.ArgumentParser) -> None:
 
 def _renew(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("role", metavar="ROLE", nargs="+", help="root, targets, models-OWNER, profiles, policy")
+    _dir(parser)
+
+
+def _software(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("add",), help="add: check each DIR and draft the release")
+    parser.add_argument("wheels", metavar="DIR", nargs="+", help="wheels for one kind of device, pip's own among them")
+    parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
+    parser.add_argument("--python", type=named, metavar="3.N", help="Python of the devices, where no wheel names it")
+    parser.add_argument("--machine", type=named, metavar="M", help="x86_64 or aarch64, where no wheel names it")
+    parser.add_argument("--edge-software", type=named, metavar="PATH", help="the program that checks wheels")
     _dir(parser)
 
 
@@ -256,8 +267,9 @@ VERBS = (
     Verb(
         "delegate",
         "delegate",
-        "let an owner sign releases: models/OWNER/*/*/* by these keys",
-        "  edge-fleet delegate acme --key acme.pub\n  edge-fleet delegate acme --key ann.pub ben.pub",
+        "let an owner sign releases, models/OWNER/*/*/*, or the holders of software's keys, software/*/*/*",
+        "  edge-fleet delegate acme --key acme.pub\n  edge-fleet delegate acme --key ann.pub ben.pub\n"
+        "  edge-fleet delegate --software --key alice.pub bob.pub",
         _delegate,
     ),
     Verb(
@@ -269,6 +281,13 @@ VERBS = (
         "  edge-fleet model withdraw acme/meter-reader/2    # never offered again\n"
         "  edge-fleet model withdraw acme/meter-reader/2 --remove  # stopped at once",
         _model,
+    ),
+    Verb(
+        "software",
+        "software",
+        "check folders of wheels and draft them as a new version of the programs on devices",
+        "  edge-fleet software add wheels\n  edge-fleet software add wheels-x86_64 wheels-aarch64 --floor 0.2.0",
+        _software,
     ),
     Verb(
         "profile",

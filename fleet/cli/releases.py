@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.remote import bounded, client, facts, listed, local, release_parts, short
+from fleet.cli.remote import bounded, client, facts, listed, local, release_of, short
 from fleet.client.client import Json, path_of
 from gateway.terminal.tables import print_json
 
@@ -32,7 +32,8 @@ def _state(one: Json) -> str:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    found = client(arguments).ask("GET", path_of("releases", *release_parts(arguments.release)))
+    named = release_of(arguments.release)
+    found = client(arguments).ask("GET", path_of("releases", named.owner, named.model, named.version))
     if arguments.json:
         print_json(found)
         return 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from fleet.client.client import Access, Client, Json
 from fleet.disk import read_bounded, write_durably
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.release_paths import ReleasePath, parse_path, parse_written
 from gateway.terminal.tables import plain, print_json, print_table
 
 URL_VARIABLE = "EDGE_FLEET_URL"
@@ -26,7 +26,6 @@ TOKEN_LIMIT_BYTES = 4_096
 SAID_CHARACTERS = 160
 FACT_WIDTH = 20
 """Of a value, where the terminal is narrow."""
-PREFIX, SUFFIX = "models/", "/release"
 
 
 def client(arguments: argparse.Namespace) -> Client:
@@ -76,21 +75,24 @@ def ago(text: str | None, now: datetime | None = None) -> str:
 
 
 def short(target: str) -> str:
-    """acme/meter-reader/2 of models/acme/meter-reader/2/release."""
-    return target.removeprefix(PREFIX).removesuffix(SUFFIX)
+    """Return a path as people write it, acme/meter-reader/2 or @software/edge-gateway/2; other text as it is."""
+    try:
+        return parse_path(target).written
+    except ValueError:
+        return target
 
 
 def target_of(text: str) -> str:
     """The inverse of `short`; a whole path stays, and nothing. Raises ConfigurationError."""
-    return f"{PREFIX}{'/'.join(release_parts(text))}{SUFFIX}" if text else ""
+    return release_of(text).path if text else ""
 
 
-def release_parts(text: str) -> tuple[str, str, str]:
-    """Owner, model, version. Raises ConfigurationError."""
-    parts = short(text).split("/")
-    if len(parts) != 3 or not all(map(NAME_PATTERN.fullmatch, parts)):
-        raise ConfigurationError(f"{text!r:.200} is no release; write OWNER/MODEL/VERSION")
-    return parts[0], parts[1], parts[2]
+def release_of(text: str) -> ReleasePath:
+    """Return the release that is written like that, or by its path. Raises ConfigurationError."""
+    try:
+        return parse_written(short(text))
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def said(document: Json, limit: int = SAID_CHARACTERS) -> str:

@@ -14,6 +14,7 @@ from fleet.cli.rollouts_options import UNITS, WAVES, waves
 from fleet.client.client import Json
 from fleet.disk import read_bounded
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.software_release import SLOT
 from gateway.terminal.tables import counted
 
 SPEC_LIMIT_BYTES = 262_144
@@ -32,9 +33,9 @@ def specification(arguments: argparse.Namespace) -> Json:
     _sections(document, arguments)
     target = document["target"]
     named = target.get("path", "") if isinstance(target, dict) else target
-    _, model, version, *_ = [*short(str(named)).split("/"), "", ""]
-    document.setdefault("slot", model)
-    document.setdefault("name", f"{document['slot']}-{version}")
+    owner, model, version, *_ = [*short(str(named)).split("/"), "", ""]
+    document.setdefault("slot", SLOT if owner == SLOT else model)
+    document.setdefault("name", f"{model}-{version}" if owner == SLOT else f"{document['slot']}-{version}")
     document.setdefault("query", "all")
     document.setdefault("waves", waves(WAVES))
     return document

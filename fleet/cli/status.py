@@ -24,10 +24,9 @@ from fleet.signing import expiry_d
 from fleet.verify import Expiry, expiries, expiry_of
 from fleet.wording import names
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.release_paths import is_release
 from gateway.domain.routing import version_order
 from gateway.terminal.tables import counted, print_json, print_table
-
-RELEASES = "models/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,8 @@ def roles(published: Published) -> Iterator[tuple[str, Quorum]]:
 def releases(published: Published) -> list[tuple[str, str, str]]:
     """Return path, signed floor, and why it is installed no more ("": it is), by model and version."""
     targets = [target for role in published.roles.values() for target in role.signed.targets.values()]
-    found = [(t.path, signed_floor(t), barred(published, t.path)[0]) for t in targets if t.path.startswith(RELEASES)]
-    return sorted(found, key=lambda entry: (entry[0].split("/")[1:3], version_order(entry[0].split("/")[3])))
+    found = [(t.path, signed_floor(t), barred(published, t.path)[0]) for t in targets if is_release(t.path)]
+    return sorted(found, key=lambda entry: (entry[0].split("/")[1:-2], version_order(entry[0].split("/")[-2])))
 
 
 def _json(standing: Standing) -> dict[str, Any]:

@@ -16,15 +16,17 @@ from fleet.database.engine import Connection, Database
 from fleet.database.errors import ConflictError, RefusedError
 from fleet.database.releases import Known, Release
 from fleet.disk import read_bounded
+from fleet.documents import read_document
 from fleet.releases import signed_floor
 from fleet.repository import Published, publication_mark, target_file
 from fleet.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
-from fleet.verify import RELEASES, release_findings
+from fleet.verify import release_findings
 from fleet.workspace import Workspace
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.signed_release import read_release
+from gateway.domain.release_paths import is_release, parse_written
 from gateway.trust.distrust import Distrust
+from gateway.trust.paths import release_path
 from gateway.trust.targets import check_floor, read_withdrawal
 
 RETRY = timedelta(seconds=60)
@@ -106,7 +108,7 @@ def usable(connection: Connection, target: str) -> str:
 def resolve(connection: Connection, named: str) -> Target:
     """A release named by its path, or as acme/meter-reader/2. Raises RefusedError, ConflictError where it is not to be
     assigned."""
-    path = named if named.startswith(RELEASES) else f"{RELEASES}{named}/release"
+    path = _path(named)
     found = releases.find(connection, path)
     if found is None:
         remedy = "edge-fleet releases list (GET /v1/releases) shows those there are"
@@ -114,6 +116,16 @@ def resolve(connection: Connection, named: str) -> Target:
     if why := usable(connection, path):
         raise ConflictError(why)
     return Target(path, found.release.size_bytes, found.release.digest)
+
+
+def _path(named: str) -> str:
+    """Return the path of a release. Raises RefusedError for what is written like none."""
+    if is_release(named):
+        return named
+    try:
+        return parse_written(named).path
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
 
 
 def _verified_targets(published: Published) -> Iterator[tuple[str, TargetFile]]:
@@ -126,7 +138,7 @@ def _verified_targets(published: Published) -> Iterator[tuple[str, TargetFile]]:
             raise ConfigurationError(f"{role} is not signed by its keys; see edge-fleet verify")
     for name, delegated in delegated_roles(targets.signed).items():
         owner = published.roles.get(name)
-        if owner is None or not any(path.startswith(RELEASES) for path in delegated.paths or ()):
+        if owner is None or not any(is_release(path) for path in delegated.paths or ()):
             continue
         listed = published.snapshot.signed.meta[f"{name}.json"].version
         if quorum(targets.signed, name).missing(owner) or owner.signed.version != listed:
@@ -150,10 +162,11 @@ def _read(workspace: Workspace, target: TargetFile) -> Release:
     content = read_bounded(file, workspace.settings.document_limit_bytes)
     if len(content) != target.length or hashlib.sha256(content).hexdigest() != target.hashes["sha256"]:
         raise ConfigurationError("is not what its owner signed", file=str(file))
-    release = read_release(content)
+    release = read_document(target.path, content)
     if findings := [*release_findings(target, release)]:
         raise ConfigurationError(findings[0].problem, file=str(file))
-    said = (release.owner, release.model, release.version, release.floor)
+    named = release_path(target.path)
+    said = (named.owner, named.model, release.version, release.floor)
     digest, document = target.hashes["sha256"], json.loads(content)
     return Release(target.path, *said, digest, target.length, release.released_at, document)
 

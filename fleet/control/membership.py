@@ -15,11 +15,11 @@ from fleet.rollouts.members import CLAIMED, membership
 from fleet.rollouts.query import Device
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.state import State as Standing
+from gateway.trust.distrust import Distrust
+from gateway.trust.paths import release_path
 
 PAGE_ROWS = 1_000
 ENROLLED = Wanted(state=State.ENROLLED)
-PARTS = 5
-"""Of a release's path: models/<owner>/<model>/<version>/release."""
 
 
 def pages(database: Database, limit_rows: int) -> Iterator[Sequence[devices.Device]]:
@@ -53,8 +53,10 @@ def device_of(known: devices.Device, zones: Mapping[str, str]) -> Device:
 
 def version_of(running: Running) -> str:
     """Of the release that runs; "" where its path names none."""
-    parts = running.target.split("/")
-    return parts[-2] if len(parts) == PARTS else ""
+    try:
+        return release_path(running.target).version
+    except Distrust:
+        return ""
 
 
 def changes(

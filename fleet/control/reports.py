@@ -18,6 +18,7 @@ from fleet.rollouts.facts import Reported
 from fleet.rollouts.facts_form import EVIDENCE_LIMIT, LARGEST, REPORTED_STATES, TEXT_LIMIT_CHARS
 from gateway.domain.assignment import ATTEMPT_LIMIT
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+from gateway.domain.release_paths import is_slot
 
 STATE, UPDATES = "state", "updates"
 """Streams (gateway/agent/README.md, "What it tells the fleet")."""
@@ -61,7 +62,7 @@ class Health:
 
 def slot_report(device: str, document: Document, at: datetime) -> SlotReport | None:
     """A row of stream `state`, kind `slot`; None where it names no slot."""
-    slot = name(document.get("slot"))
+    slot = _slot(document)
     if not slot:
         return None
     if document.get("state") == GONE:
@@ -118,7 +119,7 @@ def update_event(device: str, row: Row) -> Event | None:
     }
     kind = ROLLBACK if state == ROLLED_BACK else UPDATE
     target = path(document.get("target"))
-    return Event(device, key, row.at, kind, name(document.get("slot")), target, document=kept)
+    return Event(device, key, row.at, kind, _slot(document), target, document=kept)
 
 
 def name(value: object) -> str:
@@ -145,6 +146,11 @@ def text(value: object, limit_chars: int = TEXT_LIMIT_CHARS) -> str:
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9._:+/-]+")
+
+
+def _slot(document: Document) -> str:
+    slot = document.get("slot")
+    return str(slot) if is_slot(slot) else ""
 
 
 def _running(slot: str, document: Document, at: datetime) -> Running:

@@ -16,6 +16,8 @@ from gateway.domain.assignment import Target
 from gateway.domain.document import Table
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.policy import blackout_documents, read_blackouts
+from gateway.domain.release_paths import fits_slot, is_slot, parse_path
+from gateway.domain.software_release import SLOT
 
 SCHEMA = 1
 WAVES_LIMIT = 100
@@ -81,8 +83,8 @@ def read_spec(document: Mapping[str, Any], where: str = "the rollout") -> Spec:
     top.integer("schema", SCHEMA, low=SCHEMA, high=SCHEMA)
     spec = Spec(
         name=_name(top, "name"),
-        slot=_name(top, "slot"),
-        target=_target(top),
+        target=(target := _target(top)),
+        slot=_slot(top, target),
         query=_query(top),
         canary=_canary(top),
         waves=_waves(top),
@@ -132,15 +134,25 @@ def _name(table: Table, key: str) -> str:
     return value
 
 
+def _slot(top: Table, target: Target) -> str:
+    value = top.text("slot")
+    if not is_slot(value):
+        top.refuse("slot", f"must be a name of letters, digits, '.', '_' and '-', not {value!r:.80}")
+    if not fits_slot(target.path, value):
+        top.refuse("slot", f"{value} cannot hold {target.path}; programs go into {SLOT}, models into other slots")
+    return value
+
+
 def _target(top: Table) -> Target:
     table = _section(top, "target")
     path, size = table.text("path"), table.integer("size_bytes", low=0, high=TARGET_LIMIT_BYTES)
     digest = table.text("sha256")
     table.finish()
-    parts = path.split("/")
-    named = all(NAME_PATTERN.fullmatch(part) for part in parts)
-    if len(parts) != 5 or parts[0] != "models" or parts[4] != "release" or not named:
-        table.refuse("path", f"must be models/<owner>/<model>/<version>/release, not {path!r:.200}")
+    try:
+        parse_path(path)
+    except ValueError:
+        forms = "models/<owner>/<model>/<version>/release or software/<program>/<version>/release"
+        table.refuse("path", f"must be {forms}, not {path!r:.200}")
     if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         table.refuse("sha256", f"must be a SHA-256 digest, not {digest!r:.80}")
     return Target(path, size, digest)

@@ -15,6 +15,7 @@ from gateway.agent.settings import (
     ControlSettings,
     DiagnosticsSettings,
     FetchSettings,
+    InstallerSettings,
     RepositorySettings,
     TelemetrySettings,
     WakeSettings,
@@ -40,6 +41,7 @@ class AgentConfig:
     file: str = ""
     agent: AgentSettings = field(default_factory=AgentSettings)
     control: ControlSettings = field(default_factory=ControlSettings)
+    installer: InstallerSettings = field(default_factory=InstallerSettings)
     fetch: FetchSettings = field(default_factory=FetchSettings)
     repository: RepositorySettings = field(default_factory=RepositorySettings)
     trust: TrustSettings = field(default_factory=TrustSettings)

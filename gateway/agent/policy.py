@@ -24,6 +24,7 @@ from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.policy import POLICY_LIMIT_BYTES, Policy, blocked, earliest, earliest_removal, read_policy
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
+from gateway.domain.software_release import SLOT, read_software
 from gateway.store.active import Active
 from gateway.store.errors import StoreError
 from gateway.store.journal import Journal
@@ -163,7 +164,8 @@ class Pacing:
         if first == LONG_AGO:
             return first
         try:
-            return read_release(self._storage.blobs.read(activation.release, RELEASE_LIMIT_BYTES)).released_at
+            content = self._storage.blobs.read(activation.release, RELEASE_LIMIT_BYTES)
+            return (read_software(content) if activation.slot == SLOT else read_release(content)).released_at
         except (StoreError, ValueError):
             return first
 

@@ -24,9 +24,12 @@ from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import read_manifest
+from gateway.domain.release_paths import release_prefix
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, disagreement
+from gateway.domain.software_release import SLOT, SOFTWARE_LIMIT_BYTES, fitting
 from gateway.store.journal_rows import Accepted, Floors
 from gateway.store.materialised import materialise
+from gateway.store.this_machine import this_machine
 from gateway.trust import clock
 from gateway.trust.assignment import DIRECTOR, read_signers, verify_assignment
 from gateway.trust.distrust import Distrust, Reason
@@ -38,6 +41,7 @@ from gateway.trust.targets import (
     check_hardware,
     check_offer,
     check_release,
+    check_software,
     check_target,
     floor_of,
     read_withdrawal,
@@ -115,6 +119,23 @@ class Poll:
         activation = self.activation(slot, target)
         check_activation(self._storage, activation)
         return activation
+
+    def software(self, target: Target) -> Activation:
+        """Return a release of the programs whose document is here, verified, and that this device can install.
+
+        Raises Distrust, FetchError, StoreError.
+        """
+        check_offer(target, self._look_up(target.path).target, self._floor)
+        found = self._find(target)
+        content = self._read(target, found, SOFTWARE_LIMIT_BYTES)
+        release = check_software(content, target)
+        try:
+            fitting(release, this_machine())
+        except ValueError as error:
+            raise Distrust(Reason.WRONG_HARDWARE, f"the software release {target.path}", str(error)) from None
+        blobs = self._storage.blobs
+        evidence = tuple(blobs.put(proof) for proof in found.evidence)
+        return Activation(SLOT, target.path, blobs.put(content), (), evidence, found.root)
 
     def withdrawal(self, path: str) -> Withdrawal | None:
         """Return its owner's withdrawal of a release; None also if its signature cannot be had or believed now."""
@@ -250,7 +271,8 @@ class Poll:
     def _floor(self, owner: str, model: str) -> str:
         """By what its owner says in any of its releases, and what this device has seen."""
         persisted = self._floors.versions.get(f"{owner}/{model}", "")
-        roles = [found.role for path, found in self._found.items() if path.startswith(f"models/{owner}/")]
+        prefix = release_prefix(owner, model)
+        roles = [found.role for path, found in self._found.items() if path.startswith(prefix)]
         return floor_of(roles[0], owner, model, persisted) if roles else persisted
 
     def _find(self, target: Target) -> Found:

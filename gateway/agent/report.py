@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.agent.identity import Identity
 from gateway.agent.policy import read_holds
 from gateway.agent.polled import OUT_OF_REACH, POLLED, WAITING
+from gateway.agent.software_state import SoftwareState, read_state
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment
+from gateway.domain.software_release import SLOT
 from gateway.domain.update import REPORTED, Failure
 from gateway.store.active import Active
 from gateway.store.journal import Journal
@@ -58,20 +60,40 @@ def read_standing(storage: Storage, identity: Identity) -> Standing:
     """What the store says now. Raises StoreError."""
     journal, accepted = storage.journal, storage.journal.accepted()
     floor = journal.time_floor()
+    software = read_state(journal)
+    update = software.update()
+    going = (update,) if update and software.wanted else ()
+    ended = (update,) if update and not software.wanted else ()
+    finished = sorted((*journal.finished(HISTORY), *ended), key=lambda one: one.changed_at, reverse=True)
     return Standing(
         identity,
-        storage.active(),
+        _with_software(storage.active(), software),
         accepted,
-        journal.updates(),
-        journal.finished(HISTORY),
+        (*journal.updates(), *going),
+        tuple(finished),
         json.loads(journal.fact(POLLED) or "{}"),
         json.loads(journal.fact(WAITING) or "{}"),
-        _rejected(journal, accepted.assignment) if accepted else {},
+        {**_rejected(journal, accepted.assignment), **_not_again(accepted.assignment, software)} if accepted else {},
         floor.isoformat() if floor else None,
         storage.blobs.usage_bytes(),
         read_holds(journal),
         json.loads(journal.fact(LINK) or "{}"),
     )
+
+
+def _with_software(active: Active, software: SoftwareState) -> Active:
+    """Return what is committed with the programs themselves as one more slot."""
+    if software.committed is None:
+        return active
+    target, release = software.committed
+    return replace(active, slots={**active.slots, SLOT: Activation(SLOT, target, release, (), (), 1)})
+
+
+def _not_again(assignment: Assignment, software: SoftwareState) -> dict[str, str]:
+    """Return why an assigned version of the programs is not tried again."""
+    assigned = assignment.slots.get(SLOT)
+    failed = assigned is not None and software.release == assigned.sha256 and software.reason
+    return {SLOT: software.reason} if failed and assignment.attempt(SLOT) <= software.attempt else {}
 
 
 def document(standing: Standing) -> dict[str, Any]:
@@ -137,7 +159,7 @@ def _committed(standing: Standing, slot: str) -> str:
 
 def _rejected(journal: Journal, assignment: Assignment) -> dict[str, str]:
     """Why what is assigned is not tried again, by slot."""
-    reasons = {s: journal.rejected(s, t.sha256, assignment.attempt(s)) for s, t in assignment.slots.items()}
+    reasons = {s: journal.rejected(s, t.sha256, assignment.attempt(s)) for s, t in assignment.models.items()}
     return {slot: reason for slot, reason in reasons.items() if reason}
 
 

@@ -73,6 +73,15 @@ class ControlSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class InstallerSettings:
+    """`[installer]`: the installer of new versions of these programs, edge-software.service."""
+
+    socket: str = "/run/edge-software.sock"  # where it takes requests
+    record: str = "/var/lib/edge-software/update.json"  # where it says how the last update went
+    timeout_s: float = 30.0  # for its answer
+
+
+@dataclass(frozen=True, slots=True)
 class TelemetrySettings:
     """`[telemetry]`: what is told to a controller; a device that was not enrolled tells nobody anything."""
 

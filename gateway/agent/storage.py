@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.agent.config import AgentConfig, check_bootstrapped
+from gateway.agent.software_state import read_state
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
+from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, read_software
 from gateway.observe.logs import get_logger
 from gateway.store import durable, materialised
 from gateway.store.active import Active, read_active, write_active
@@ -69,10 +71,23 @@ class Storage:
         materialised.sweep(self.releases, {activation.release for activation in kept})
         needed = {digest for activation in kept for digest in self._needed(activation)}
         needed |= {digest for file in active.files for digest in (file.target.sha256, *file.evidence)}
+        needed |= self._needed_software()
         collected = self.blobs.collect(needed, keep_parts=needed)
         if collected.removed or collected.strangers:
             counts = {"removed": collected.removed, "freed_bytes": collected.freed_bytes}
             get_logger("storage").info("store tidied", strangers=collected.strangers, **counts)
+
+    def _needed_software(self) -> set[str]:
+        """Digests of what the installer needs of the programs' own update, while that goes on."""
+        state = read_state(self.journal)
+        if not state.wanted:
+            return set()
+        documents = {state.release, *state.evidence}
+        try:
+            release = read_software(self.blobs.read(state.release, SOFTWARE_LIMIT_BYTES))
+        except (StoreError, ValueError):
+            return documents
+        return documents | {wheel.sha256 for variant in release.variants for wheel in variant.wheels}
 
     def _needed(self, activation: Activation) -> set[str]:
         """Digests of all that an activation stands on; without its files where its document is damaged."""

@@ -19,6 +19,7 @@ from gateway import __version__
 from gateway.agent.control import Control, RefusedError
 from gateway.agent.report import Standing, document
 from gateway.domain.errors import UnreachableError
+from gateway.domain.software_release import SLOT
 from gateway.store.spool_rows import Priority, Record, Usage
 
 Document = dict[str, Any]
@@ -45,7 +46,7 @@ def observe(standing: Standing, control: Control) -> Observed:
     statistics: dict[str, Mapping[str, Document]] = {}
     with suppress(UnreachableError, RefusedError):
         status, vitals, inventory = control.status(), control.vitals(), control.inventory()
-        statistics = {slot: control.statistics(slot) for slot in standing.active.slots}
+        statistics = {slot: control.statistics(slot) for slot in standing.active.slots if slot != SLOT}
     return Observed(standing, status, vitals, inventory, statistics)
 
 

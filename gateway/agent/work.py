@@ -25,12 +25,14 @@ from gateway.agent.poll import Poll
 from gateway.agent.polled import POLLED, PROFILE, WAITING, Polled
 from gateway.agent.reference import forget_attestation
 from gateway.agent.signals import Alarm
+from gateway.agent.software_work import SoftwareWork
 from gateway.agent.source import FetchError, Source
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment
 from gateway.domain.errors import UnreachableError
 from gateway.domain.reconcile import Change, Install, Supersede, UnderWay, Withdraw, changes
+from gateway.domain.software_release import SLOT
 from gateway.domain.update import REVOCABLE, Step
 from gateway.observe.logs import get_logger
 from gateway.store.active import Active, retired, without_stopped
@@ -64,6 +66,7 @@ class Agent:
         self._installer = Installer(
             storage, self._control, self._source, config, progress=progress, monotonic=monotonic
         )
+        self._software = SoftwareWork(storage, self._source, config.installer, progress=progress, monotonic=monotonic)
         self._log = get_logger("agent")
 
     def poll(self, *, retry: bool = False, thorough: bool = False) -> Polled:
@@ -110,12 +113,25 @@ class Agent:
                 self._make_room(error)
                 waiting[update.slot] = str(error)
                 self._log.warning("update waits", slot=update.slot, step=update.step.value, problem=str(error))
+        if problem := self._work_on_software(stop, until_s):
+            waiting[SLOT] = problem
         self._storage.journal.keep_facts({WAITING: json.dumps(waiting)})
         return waiting
 
+    def _work_on_software(self, stop: Alarm, until_s: float) -> str:
+        """Go on with the programs' own update, after those of models; return why it cannot go on now, or ""."""
+        try:
+            self._software.work(stop, until_s)
+        except (FetchError, StoreError, UnreachableError) as error:
+            self._make_room(error)
+            self._log.warning("update waits", slot=SLOT, problem=str(error))
+            return str(error)
+        return ""
+
     def goes_on(self, waiting: Mapping[str, str]) -> bool:
         """Whether an update is under way beside those that are `waiting`."""
-        return any(update.slot not in waiting for update in self._storage.journal.updates())
+        updates = self._storage.journal.updates()
+        return any(update.slot not in waiting for update in updates) or self._software.goes_on(waiting)
 
     def _assigning(self) -> tuple[Source, str]:
         """Where this device's assignment is to be had: on the connection to the repository, where it is below that."""
@@ -131,6 +147,7 @@ class Agent:
         try:
             assignment = poll.ask()
             problems = self._begin(assignment, poll, retry=retry)
+            self._software.confirm()  # what is wrong with a release is no fault of this version
             self._mend(poll, thorough=thorough)
             if problems:
                 raise problems[0]
@@ -164,6 +181,7 @@ class Agent:
         profile = self._profile() if pacing.asks_for_profile else ""
         going = self._going(found, pacing, profile)
         coming, problems = self._coming(found, poll, pacing, profile)
+        problems += self._begin_software(assignment, poll, pacing, profile, retry=retry)
         for slot, held in pacing.end(assignment.slots).items():
             self._log.info("held", slot=slot, change=held.change, why=held.why)
         for activation in coming:  # before what goes takes with it all that nobody needs
@@ -172,6 +190,17 @@ class Agent:
         for slot in going:
             self._withdraw(slot)
         return problems
+
+    def _begin_software(
+        self, assignment: Assignment, poll: Poll, pacing: Pacing, profile: str, *, retry: bool
+    ) -> list[Exception]:
+        """Begin what is assigned of the programs themselves; an error costs models nothing."""
+        try:
+            self._software.begin(assignment, poll, pacing, profile, retry=retry)
+        except (Distrust, FetchError, UnreachableError) as error:
+            self._log.warning("not begun", slot=SLOT, problem=str(error))
+            return [error]
+        return []
 
     def _obey_withdrawals(self, poll: Poll) -> None:
         """Stop what its owner orders to remove, and give up updates to withdrawn releases. Raises as `_begin`."""
@@ -232,7 +261,7 @@ class Agent:
         under_way = {one.slot: UnderWay(one.activation.release, one.step) for one in updates}
         committed = {slot: activation.release for slot, activation in self._storage.active().slots.items()}
         rejected = self._rejected(assignment, retry=retry)
-        return changes(assignment.slots, committed, under_way, rejected, assignment.removed)
+        return changes(assignment.models, committed, under_way, rejected, assignment.removed)
 
     def _supersede(self, slot: str) -> None:
         """Rolled back at once, so that its successor need not wait for another question."""
@@ -301,5 +330,5 @@ class Agent:
     def _rejected(self, assignment: Assignment, *, retry: bool) -> set[tuple[str, str]]:
         if retry:
             return set()
-        pairs = {(slot, target.sha256) for slot, target in assignment.slots.items()}
+        pairs = {(slot, target.sha256) for slot, target in assignment.models.items()}
         return {pair for pair in pairs if self._storage.journal.rejected(*pair, assignment.attempt(pair[0]))}

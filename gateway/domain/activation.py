@@ -33,7 +33,7 @@ class Activation:
     @property
     def version(self) -> str:
         """Return the release's version, as stated in its path."""
-        return self.target.split("/")[3]
+        return self.target.split("/")[-2]
 
 
 @dataclass(frozen=True, slots=True)

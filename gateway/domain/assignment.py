@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+SOFTWARE_SLOT = "@software"
+"""Reserved slot of the programs themselves; no model can have that name."""
 ATTEMPT_LIMIT = 2**53 - 1
 """Greatest number of an attempt: what every JSON reader holds exactly."""
 
@@ -36,6 +38,11 @@ class Assignment:
     nonce: str = ""
     poll_s: float | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def models(self) -> Mapping[str, Target]:
+        """Return the releases of models by slot: all but that of the programs themselves."""
+        return {slot: target for slot, target in self.slots.items() if slot != SOFTWARE_SLOT}
 
     def attempt(self, slot: str) -> int:
         """At which attempt the slot's release is offered, counted from 1 by the director (`extra["attempts"]`); 0 where

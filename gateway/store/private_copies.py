@@ -29,14 +29,14 @@ ON_DISK = Path("/var/tmp")  # noqa: S108  the copies have a folder of their own,
 
 
 @contextmanager
-def private_copies(artifacts: Iterable[Artifact], folder: Path) -> Iterator[Path]:
-    """Lend a folder with copies of these files of `folder`, at the same paths.
+def private_copies(artifacts: Iterable[Artifact], folder: Path, place: Path | None = None) -> Iterator[Path]:
+    """Lend a folder with copies of these files of `folder`, at the same paths; it lies in `place`, where one is named.
 
     Raises VariantError for a file that does not match its digest, or cannot be copied. A VariantError of the caller
     names the paths of `folder`.
     """
     wanted = tuple(artifacts)
-    made = _make_folder(sum(artifact.size_bytes for artifact in wanted))
+    made = _make_folder(place or _choose(sum(artifact.size_bytes for artifact in wanted)))
     try:
         for artifact in wanted:
             _copy(artifact, folder / artifact.path, made / artifact.path)
@@ -57,10 +57,13 @@ def choose_place(size_bytes: int, available_bytes: int, in_memory: Sequence[Path
     return on_disk
 
 
-def _make_folder(size_bytes: int) -> Path:
+def _choose(size_bytes: int) -> Path:
     runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     in_memory = [Path(name) for name in (runtime, "/dev/shm") if name]  # noqa: S108  as ON_DISK
-    place = choose_place(size_bytes, _available_bytes(), in_memory, ON_DISK)
+    return choose_place(size_bytes, _available_bytes(), in_memory, ON_DISK)
+
+
+def _make_folder(place: Path) -> Path:
     _sweep(place)
     try:
         return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))

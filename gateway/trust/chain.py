@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import DIGEST_PATTERN
+from gateway.domain.release_paths import is_software
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.paths import is_file, release_path
@@ -69,6 +70,8 @@ class Chain:
 
     def activation(self, activation: Activation) -> SignedRelease:
         """The release that its owner signed, or Distrust."""
+        if is_software(activation.target):
+            raise Distrust(Reason.BAD_PATH, f"the target {activation.target}", "it is no model")
         release_path(activation.target)
         target = self._vouched(activation.target, activation.evidence, activation.root)
         if target.sha256 != activation.release:
@@ -166,6 +169,18 @@ def trusted_root(pinned: bytes, roots: Sequence[bytes], version: int, settings: 
     if root.version < version:
         raise Distrust(Reason.DAMAGED, "the chain of roots", f"it ends with {root.version}; {version} is not there")
     return root
+
+
+def newest_root(pinned: bytes, roots: Sequence[bytes], settings: TrustSettings = DEFAULTS) -> tuple[Root, bytes]:
+    """Return the last of `roots` that follows from the pinned one, and its document. Raises Distrust."""
+    if len(roots) > settings.roots_limit:
+        raise Distrust(Reason.TOO_LARGE, "the chain of roots", f"it has {len(roots)}, over {settings.roots_limit}")
+    root = trusted_root(pinned, (), 1, settings)
+    for content in roots:
+        following = _next_root(root, content, settings)
+        if following is not root:
+            root, pinned = following, content
+    return root, pinned
 
 
 def _next_root(root: Root, content: bytes, settings: TrustSettings) -> Root:

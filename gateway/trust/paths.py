@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.signed_release import target_path
+from gateway.domain.release_paths import ReleasePath, parse_path
 from gateway.trust.distrust import Distrust, Reason
 
 FILE_KINDS = ("profiles", "policy")
 """First part of the targets that are single files."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasePath:
-    """The parts of `models/<owner>/<model>/<version>/release`."""
-
-    owner: str
-    model: str
-    version: str
-
-
 def release_path(path: str) -> ReleasePath:
     """Take a release's path apart. Raises Distrust for any other path, such as one with `..` in it."""
-    parts = path.split("/")
-    if len(parts) == 5 and all(NAME_PATTERN.fullmatch(part) for part in parts):
-        found = ReleasePath(*parts[1:4])
-        if path == target_path(found.owner, found.model, found.version):
-            return found
-    raise Distrust(Reason.BAD_PATH, f"the target {path!r:.200}", "it is no release's path")
+    try:
+        return parse_path(path)
+    except ValueError:
+        raise Distrust(Reason.BAD_PATH, f"the target {path!r:.200}", "it is no release's path") from None
 
 
 def is_file(path: str) -> bool:
@@ -38,6 +25,6 @@ def is_file(path: str) -> bool:
 
 
 def check_path(path: str) -> None:
-    """Raises Distrust for what is the path of no release, profile or policy."""
+    """Raise Distrust for what is the path of no release, profile or policy."""
     if not is_file(path):
         release_path(path)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.release_paths import release_prefix
 from gateway.domain.routing import version_order
 from gateway.domain.signed_release import SignedRelease, read_release
+from gateway.domain.software_release import PROGRAM, SoftwareRelease, read_software
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.paths import check_path, release_path
 from gateway.trust.settings import DEFAULTS, TrustSettings
@@ -67,7 +69,7 @@ def floor_of(role: Targets, owner: str, model: str, persisted: str = "") -> str:
     """
     floors = [persisted] if persisted else []
     for path, file in role.targets.items():
-        if path.startswith(f"models/{owner}/{model}/") and isinstance(file.custom, dict) and "floor" in file.custom:
+        if path.startswith(release_prefix(owner, model)) and isinstance(file.custom, dict) and "floor" in file.custom:
             floors.append(_floor(file.custom["floor"], path))
     return max(floors, key=version_order, default="")
 
@@ -97,6 +99,20 @@ def check_release(content: bytes, target: Target) -> SignedRelease:
         raise Distrust(Reason.DAMAGED, where, str(error)) from error
     if (release.owner, release.model, release.version) != (path.owner, path.model, path.version):
         raise Distrust(Reason.SWAPPED, where, f"it is the document of {release.target}")
+    return release
+
+
+def check_software(content: bytes, target: Target) -> SoftwareRelease:
+    """Return the release document of the programs that `target` is. Raise Distrust as `check_release` does."""
+    where = f"the software release {target.path}"
+    path = release_path(target.path)
+    check_content(content, target, where)
+    try:
+        release = read_software(content)
+    except ValueError as error:
+        raise Distrust(Reason.DAMAGED, where, str(error)) from error
+    if release.target != target.path or path.model != PROGRAM:
+        raise Distrust(Reason.SWAPPED, where, f"it is the document of {release.target}; {PROGRAM} runs here")
     return release
 
 

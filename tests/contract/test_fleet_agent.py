@@ -49,7 +49,8 @@ class Fleet:
     """An operator, a device, and what lies between them."""
 
     def __init__(self, controller: RunningController, operator: httpx.Client, control: Daemon) -> None:
-        self._controller, self._operator, self.control = controller, operator, control
+        self._controller, self.operator, self.control = controller, operator, control
+        self.repository = controller.repository
         token = self.ask("POST", "/v1/enrolments", {"device": DEVICE})["token"]
         application = Application(controller.url, token, authority=controller.ca_file.read_text())
         folder = controller.folder / "device"
@@ -61,7 +62,7 @@ class Fleet:
         return self._controller.control.counts
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        answer = self._operator.request(method, path, json=body)
+        answer = self.operator.request(method, path, json=body)
         assert answer.status_code < 300, answer.text
         return answer.json()
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,8 +28,20 @@ from fleet.keys import keep_key
 from fleet.publish import Publication, plan_publication
 from fleet.releases import Model, Terms, plan_release, release_target, target_of
 from fleet.repository import Published, assignment_file, blob_file, metadata_file, target_file
-from fleet.roles import DIRECTOR, NAME_FIELD, POLICY, PROFILES, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, owner_role
+from fleet.roles import (
+    DIRECTOR,
+    NAME_FIELD,
+    POLICY,
+    PROFILES,
+    ROOT,
+    SNAPSHOT,
+    SOFTWARE,
+    TARGETS,
+    TIMESTAMP,
+    owner_role,
+)
 from fleet.settings import FleetSettings
+from fleet.software import plan_software, read_variant
 from fleet.workspace import Workspace
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.manifest import Artifact
@@ -146,6 +160,22 @@ class FleetRepository:
             )
         (folder / "manifest.toml").write_text(text)
         return self.add_model(folder, owner, Terms(floor, slots, changes_signature))
+
+    def add_software(self, variants: Sequence[Path], floor: str | None = None) -> str:
+        """Publish folders of wheels as a release of the programs; its target path. `keys["software"]` signs."""
+        if SOFTWARE not in self.keys:
+            self.keys[SOFTWARE] = [new_key(SOFTWARE)]
+            self._publish(signing.delegate(self.drafting(), SOFTWARE, self._public(SOFTWARE), 1))
+        python, machine = f"3.{sys.version_info.minor}", platform.machine()
+        read = [read_variant(folder, python, machine) for folder in variants]
+        planned = plan_software(self.drafting(), read, floor)
+        for folder in variants:
+            for file in sorted(folder.glob("*.whl")):
+                content = file.read_bytes()
+                self.workspace.stage_blob(file, Artifact(file.name, hashlib.sha256(content).hexdigest(), len(content)))
+        self.workspace.stage(planned.target, planned.content)
+        self._publish([planned.draft])
+        return planned.target.path
 
     def add_file(self, path: str, content: bytes) -> str:
         """Publish `profiles/NAME.toml` or `policy/NAME.json`."""

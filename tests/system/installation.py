@@ -14,13 +14,19 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
-VENV = Path("usr/local/lib/edge-gateway")
+HOME = Path("usr/local/lib/edge-gateway")
+"""Folder of the installed versions."""
+VENV = HOME / "current"
 COMMAND = Path("usr/local/bin/edge-gateway")
 AGENT = COMMAND.with_name("edge-agent")
+SOFTWARE = COMMAND.with_name("edge-software")
 UNIT = Path("usr/local/lib/systemd/system/edge-gateway.service")
 AGENT_UNIT = UNIT.with_name("edge-agent.service")
+SOFTWARE_UNIT = UNIT.with_name("edge-software.service")
+SOFTWARE_SOCKET = UNIT.with_name("edge-software.socket")
 CONFIGURATION = Path("etc/edge-gateway/edge-gateway.toml")
 AGENT_CONFIGURATION = CONFIGURATION.with_name("edge-agent.toml")
+SOFTWARE_CONFIGURATION = CONFIGURATION.with_name("edge-software.toml")
 LIMIT_S = 280.0
 
 
@@ -82,6 +88,6 @@ def clean_environment(**more: str) -> Mapping[str, str]:
 
 
 def files(folder: Path) -> set[str]:
-    """Every file and link below, by relative path, without those of the virtual environment."""
+    """Every file and link below, by relative path, without those of the installed versions."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_symlink() or path.is_file())
-    return {str(path) for path in found if not path.is_relative_to(VENV)}
+    return {str(path) for path in found if not path.is_relative_to(HOME)}

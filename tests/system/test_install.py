@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from gateway import __version__
 from tests.simulators.fleet_repository import FleetRepository
 from tests.system.installation import AGENT as EDGE_AGENT
 from tests.system.installation import (
     AGENT_CONFIGURATION,
     AGENT_UNIT,
     CONFIGURATION,
+    HOME,
     REPOSITORY,
+    SOFTWARE,
+    SOFTWARE_CONFIGURATION,
+    SOFTWARE_SOCKET,
+    SOFTWARE_UNIT,
     UNIT,
     VENV,
     clean_environment,
@@ -36,27 +43,32 @@ def test_what_lands_where() -> None:
     assert files(installed()) == {
         "etc/edge-gateway/edge-agent.toml",
         "etc/edge-gateway/edge-gateway.toml",
+        "etc/edge-gateway/edge-software.toml",
         "usr/local/bin/edge-agent",
         "usr/local/bin/edge-gateway",
+        "usr/local/bin/edge-software",
         "usr/local/lib/systemd/system/edge-agent.service",
         "usr/local/lib/systemd/system/edge-gateway.service",
+        "usr/local/lib/systemd/system/edge-software.service",
+        "usr/local/lib/systemd/system/edge-software.socket",
         "usr/local/lib/sysusers.d/edge-gateway.conf",
         "usr/local/lib/udev/rules.d/60-edge-gateway.rules",
         "usr/local/share/doc/edge-gateway/README.md",
         "usr/local/share/edge-gateway/device_profiles",
         "usr/local/share/edge-gateway/edge-agent.toml",
         "usr/local/share/edge-gateway/edge-gateway.toml",
+        "usr/local/share/edge-gateway/edge-software.toml",
         "usr/local/share/edge-gateway/models",
     }
 
 
-@pytest.mark.parametrize("command", [EDGE_GATEWAY, EDGE_AGENT])
+@pytest.mark.parametrize("command", [EDGE_GATEWAY, EDGE_AGENT, SOFTWARE])
 def test_the_command_works_where_it_was_moved_to(command: Path, tmp_path: Path) -> None:
     done = run(installed() / command, "--version", env=clean_environment(), cwd=tmp_path)
     assert done.stdout.startswith(f"{command.name} ")
 
 
-@pytest.mark.parametrize("command", [EDGE_GATEWAY, EDGE_AGENT])
+@pytest.mark.parametrize("command", [EDGE_GATEWAY, EDGE_AGENT, SOFTWARE])
 def test_the_working_directory_is_not_searched_for_modules(command: Path, tmp_path: Path) -> None:
     (tmp_path / "gateway.py").write_text("raise SystemExit('not this one')\n")
     done = run(installed() / command, "--version", env=clean_environment(), cwd=tmp_path)
@@ -118,11 +130,22 @@ def test_every_module_is_compiled_under_its_final_path() -> None:
         assert not missing
     compiled = _byte_code(_packages() / "gateway" / "daemon.py").read_bytes()
     assert int.from_bytes(compiled[4:8], "little") == UNCHECKED_HASH
-    assert b"/usr/local/lib/edge-gateway/lib/python3" in compiled
+    assert (
+        f"/usr/local/lib/edge-gateway/versions/{(installed() / VENV).resolve().name}/lib/python3".encode() in compiled
+    )
+
+
+def test_both_links_lead_to_the_one_version_that_is_there() -> None:
+    (version,) = (installed() / HOME / "versions").iterdir()
+    assert re.fullmatch(rf"{re.escape(__version__)}-[0-9a-f]{{8}}", version.name)
+    for link in ("current", "confirmed"):
+        assert (installed() / HOME / link).readlink() == Path("versions") / version.name
+    assert (installed() / EDGE_GATEWAY).readlink() == Path("../lib/edge-gateway/current/bin/edge-gateway")
+    assert (installed() / SOFTWARE).readlink() == Path("../lib/edge-gateway/confirmed/bin/edge-software")
 
 
 def test_nothing_names_the_folders_it_was_built_in() -> None:
-    traces = (b"/assembled/", b"edge-gateway.new", b"edge-gateway-build.", str(REPOSITORY).encode())
+    traces = (b"/assembled/", b"/versions/.tmp-", b"edge-gateway-build.", str(REPOSITORY).encode())
     programs, metadata = (installed() / VENV / "bin").iterdir(), _packages().glob("*.dist-info/*")
     texts = [
         *(path for path in (*programs, *metadata) if path.is_file() and not path.name.startswith("python")),
@@ -141,7 +164,7 @@ def test_openvino_comes_without_what_reports_its_use() -> None:
 
 def test_only_our_programs_and_python_are_there_to_run() -> None:
     names = {path.name for path in (installed() / VENV / "bin").iterdir()}
-    assert {name for name in names if not name.startswith("python")} == {"edge-gateway", "edge-agent"}
+    assert {name for name in names if not name.startswith("python")} == {"edge-gateway", "edge-agent", "edge-software"}
 
 
 def test_any_user_may_read_and_only_root_may_write() -> None:
@@ -158,10 +181,10 @@ def test_the_interpreter_is_one_that_the_service_can_see() -> None:
 
 
 def test_configuration_and_unit_are_the_ones_of_the_source() -> None:
-    for configuration in (CONFIGURATION, AGENT_CONFIGURATION):
+    for configuration in (CONFIGURATION, AGENT_CONFIGURATION, SOFTWARE_CONFIGURATION):
         shipped = REPOSITORY / "packaging" / configuration.name
         assert (installed() / configuration).read_text() == shipped.read_text()
-    for unit in (UNIT, AGENT_UNIT):
+    for unit in (UNIT, AGENT_UNIT, SOFTWARE_UNIT, SOFTWARE_SOCKET):
         assert (installed() / unit).read_text() == (REPOSITORY / "systemd" / unit.name).read_text()
 
 

@@ -13,6 +13,7 @@ from tests.system.installation import (
     AGENT_UNIT,
     COMMAND,
     CONFIGURATION,
+    HOME,
     REPOSITORY,
     UNIT,
     VENV,
@@ -65,7 +66,7 @@ def test_uninstalling_keeps_state_and_a_changed_configuration_and_says_so(image:
         "var/lib/edge-agent/journal.sqlite",
         "var/lib/edge-gateway/state.sqlite",
     }
-    assert not (image / VENV).exists()
+    assert not (image / HOME).exists()
     assert f"kept /{CONFIGURATION}" in done.stdout
     assert f"kept /{AGENT_CONFIGURATION}" in done.stdout
     assert "kept /etc/edge-gateway/device_profiles (your device profiles)" in done.stdout
@@ -82,7 +83,7 @@ def test_uninstalling_what_is_not_there_says_where_it_looked(tmp_path: Path) -> 
 def test_an_upgrade_replaces_programs_and_keeps_a_changed_configuration(image: Path, lock: Path) -> None:
     _write(image / CONFIGURATION, "[log]\nlevel = 'debug'\n")
     _write(image / UNIT, "[Unit]\n")
-    (image / VENV / "stale").touch()
+    before = (image / VENV).resolve()
     profile = image / "etc/edge-gateway/device_profiles/mine.toml"
     _write(profile, "schema = 1\n")
     done = bare(image, lock)
@@ -90,9 +91,40 @@ def test_an_upgrade_replaces_programs_and_keeps_a_changed_configuration(image: P
     assert (image / CONFIGURATION).read_text() == "[log]\nlevel = 'debug'\n"
     assert f"kept /{CONFIGURATION}" in done.stdout
     assert "Type=notify" in (image / UNIT).read_text()
-    assert not (image / VENV / "stale").exists()
-    assert not list((image / VENV).parent.glob("edge-gateway.*"))
+    after = (image / VENV).resolve()
+    assert after != before
+    assert set((image / HOME / "versions").iterdir()) == {before, after}  # what runs keeps its version until restarted
     assert "edge-gateway " in run(image / COMMAND, "--version", env=clean_environment()).stdout
+
+
+def test_the_version_before_the_last_one_goes(tmp_path: Path, lock: Path) -> None:
+    image, seen = tmp_path / "image", []
+    for _ in range(3):
+        bare(image, lock)
+        seen.append((image / VENV).resolve())
+    assert len(set(seen)) == 3
+    assert set((image / HOME / "versions").iterdir()) == set(seen[1:])
+    assert {path.name for path in (image / HOME).iterdir()} == {"versions", "current", "confirmed", "installed.json"}
+
+
+def test_an_upgrade_from_the_layout_without_versions_leaves_none_of_it(tmp_path: Path, lock: Path) -> None:
+    """There the folder of versions was itself the environment."""
+    image = tmp_path / "image"
+    bare(image, lock)
+    environment = (image / VENV).resolve()
+    for link in ("current", "confirmed"):
+        (image / HOME / link).unlink()
+    for entry in environment.iterdir():
+        entry.rename(image / HOME / entry.name)
+    shutil.rmtree(image / HOME / "versions")
+    (image / COMMAND).unlink()
+    (image / COMMAND).symlink_to("../lib/edge-gateway/bin/edge-gateway")
+    assert "edge-gateway " in run(image / COMMAND, "--version", env=clean_environment()).stdout
+    bare(image, lock)
+    assert "edge-gateway " in run(image / COMMAND, "--version", env=clean_environment()).stdout
+    assert {path.name for path in (image / HOME).iterdir()} == {"versions", "current", "confirmed", "installed.json"}
+    make("uninstall", image)
+    assert list(image.iterdir()) == []
 
 
 def test_an_upgrade_renews_a_configuration_that_nobody_changed(tmp_path: Path, lock: Path) -> None:

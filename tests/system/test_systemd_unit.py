@@ -14,11 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.installation import AGENT_UNIT, COMMAND, REPOSITORY, UNIT, clean_environment, copied, installed, run
+from tests.system.installation import (
+    AGENT_UNIT,
+    COMMAND,
+    REPOSITORY,
+    SOFTWARE_SOCKET,
+    SOFTWARE_UNIT,
+    UNIT,
+    clean_environment,
+    copied,
+    installed,
+    run,
+)
 
 pytestmark = pytest.mark.timeout(300)
 
-EXPOSURE_LIMITS = {"edge-gateway": 2.0, "edge-agent": 1.5, "edge-fleet": 1.2}
+EXPOSURE_LIMITS = {"edge-gateway": 2.0, "edge-agent": 1.5, "edge-fleet": 1.2, "edge-software": 2.0}
 NOTIFICATION_LIMIT_S = 60.0
 SYSTEM_UNITS = Path("/usr/lib/systemd/system")
 SOURCE = REPOSITORY / "systemd" / "edge-gateway.service"
@@ -37,7 +48,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(image)
 
 
-@pytest.mark.parametrize("unit", [UNIT, AGENT_UNIT], ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", [UNIT, AGENT_UNIT, SOFTWARE_UNIT, SOFTWARE_SOCKET], ids=lambda unit: unit.name)
 def test_it_verifies_without_a_word(unit: Path, root: Path) -> None:
     done = run("systemd-analyze", "verify", "--man=no", f"--root={root}", f"/{unit}")
     assert done.stdout + done.stderr == ""

@@ -21,6 +21,7 @@ from gateway.agent.cli.common import USER
 from gateway.agent.identity import DEVICE_FILE
 from gateway.config import DEFAULT_GRPC, DEFAULT_HTTP, parse_config
 from gateway.domain.errors import ConfigurationError
+from gateway.software import settings as software_config
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
 SETTING = re.compile(r"#(?=[a-z_]+ = |\[)")
@@ -68,7 +69,8 @@ AGENT = Sample("edge-agent.toml", agent_config.parse_config, agent_config.SECTIO
 TOP = ""
 """As if it were a table: what stands above the first one."""
 FLEET = Sample("fleet.toml", fleet_config.parse_config, {TOP: FleetSettings, **fleet_config.SECTIONS})
-SAMPLES = (GATEWAY, AGENT, FLEET)
+SOFTWARE = Sample("edge-software.toml", software_config.parse_config, software_config.SECTIONS)
+SAMPLES = (GATEWAY, AGENT, FLEET, SOFTWARE)
 TABLES = [pytest.param(sample, table, id=f"{sample.name} {table}") for sample in SAMPLES for table in sample.sections]
 every = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
 

@@ -6,14 +6,18 @@ import argparse
 from pathlib import Path
 
 from gateway.agent.cli.common import configured, told
+from gateway.agent.cli.pinning import Pinning
+from gateway.agent.config import state_folder
 from gateway.agent.identity import bootstrap, read_identity
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Lay down the identity; the same twice is harmless."""
     given = read_identity(Path(arguments.dir))  # before `configured`: it may be readable for root only
-    config, folder = configured(arguments)
-    with told():
-        identity = bootstrap(given, folder, config.journal)
+    with Pinning(state_folder(arguments.state)) as pinning:
+        config, folder = configured(arguments)
+        with told():
+            identity = bootstrap(given, folder, config.journal)
+        pinning.keep(identity.root)
     print(f"this device is {identity.device}; it asks {identity.assignment} and keeps its store in {folder}")
     return 0

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from gateway.agent.certificate import read_held
 from gateway.agent.cli.common import configured, told
+from gateway.agent.cli.pinning import Pinning
+from gateway.agent.config import state_folder
 from gateway.agent.enrol import Application, enrol
 from gateway.domain.errors import ConfigurationError
 from gateway.store.text import read_text
@@ -26,9 +28,11 @@ def command(arguments: argparse.Namespace) -> int:
     )
     if not application.token and not application.serial:
         raise ConfigurationError("a device enrols with --token-file, --token or a --serial that the fleet knows")
-    config, folder = configured(arguments)
-    with told():
-        identity = enrol(application, folder, config)
+    with Pinning(state_folder(arguments.state)) as pinning:
+        config, folder = configured(arguments)
+        with told():
+            identity = enrol(application, folder, config)
+        pinning.keep(identity.root)
     held = read_held(folder)
     until = f", until {held.expires:%F}, renewed by itself" if held else ""
     print(f"this device is {identity.device}; it asks {identity.assignment} and keeps its store in {folder}")

@@ -1,0 +1,22 @@
+"""Release documents of both kinds, models and software, as far as a publisher treats them alike."""
+
+from __future__ import annotations
+
+from fleet.releases import model_files
+from fleet.software import software_files
+from gateway.domain.manifest import Artifact
+from gateway.domain.release_paths import is_software
+from gateway.domain.signed_release import SignedRelease, read_release
+from gateway.domain.software_release import SoftwareRelease, read_software
+
+ReleaseDocument = SignedRelease | SoftwareRelease
+
+
+def read_document(path: str, content: bytes) -> ReleaseDocument:
+    """Return the document of the release at `path`. Raises ValueError."""
+    return read_software(content) if is_software(path) else read_release(content)
+
+
+def named_files(release: ReleaseDocument) -> tuple[Artifact, ...]:
+    """Return every file that a release names, each digest once."""
+    return software_files(release) if isinstance(release, SoftwareRelease) else model_files(release)

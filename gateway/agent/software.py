@@ -1,0 +1,86 @@
+"""The installer of new versions as the agent sees it: a socket for requests, and a record that everyone may read."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from pathlib import Path
+
+from gateway.agent.settings import InstallerSettings
+from gateway.domain.errors import UnreachableError
+from gateway.domain.software_request import Confirm, Request, request_line
+from gateway.domain.software_update import RECORD_LIMIT_BYTES, Phase, SoftwareUpdate, read_record
+from gateway.observe.logs import get_logger
+from gateway.store.errors import StoreError
+from gateway.store.roots import read_bounded
+
+LOOK_S = 0.2
+"""Between two looks at the record while the installer starts this version."""
+
+
+class InstallerRefusedError(Exception):
+    """The installer answered, and will not do it: why."""
+
+
+def record(settings: InstallerSettings) -> SoftwareUpdate | None:
+    """Return how the last update of the programs went, or goes; None before the first. Raises UnreachableError."""
+    file = Path(settings.record)
+    if not file.exists():
+        return None
+    try:
+        return read_record(read_bounded(file, RECORD_LIMIT_BYTES))
+    except (StoreError, ValueError) as error:
+        problem = f"the record of software updates cannot be read: {error}; ask edge-software status"
+        raise UnreachableError(problem, file=settings.record) from error
+
+
+def ask(settings: InstallerSettings, request: Request) -> SoftwareUpdate:
+    """Send a request; return the record as it stands then. Raises UnreachableError, InstallerRefusedError."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(settings.timeout_s)
+            connection.connect(settings.socket)
+            connection.sendall(request_line(request))
+            answer = b""
+            while (piece := connection.recv(RECORD_LIMIT_BYTES)) and len(answer) <= RECORD_LIMIT_BYTES:
+                answer += piece
+        return _read(answer)
+    except (OSError, ValueError) as error:
+        problem = f"the installer does not answer on {settings.socket}: {error}; systemctl status edge-software.socket"
+        raise UnreachableError(problem, table="installer", key="socket") from error
+
+
+def confirm(settings: InstallerSettings) -> None:
+    """Tell the installer that this version works, where it waits for that. What fails is logged and tried again."""
+    try:
+        update = _settled(settings)
+        if update and update.phase is Phase.PROBATION and not update.confirmed:
+            ask(settings, Confirm(update.environment))
+            get_logger("agent").info("software confirmed", version=update.version)
+    except (UnreachableError, InstallerRefusedError) as error:
+        get_logger("agent").warning("software not confirmed", problem=str(error))
+
+
+def _settled(settings: InstallerSettings) -> SoftwareUpdate | None:
+    """Return the record where it is of this version, after the moment in which the installer starts its units."""
+    environment, deadline_s = own_environment(), time.monotonic() + settings.timeout_s
+    while (update := record(settings)) and update.environment == environment:
+        if update.phase is not Phase.SWITCH or time.monotonic() > deadline_s:
+            return update
+        time.sleep(LOOK_S)
+    return None
+
+
+def own_environment() -> str:
+    """Return the name of the installed version that this process runs from; "" for another layout."""
+    place = Path(sys.prefix).resolve()
+    return place.name if place.parent.name == "versions" else ""
+
+
+def _read(answer: bytes) -> SoftwareUpdate:
+    document = json.loads(answer)
+    if isinstance(document, dict) and "error" in document:
+        raise InstallerRefusedError(str(document["error"])[:1000])
+    return read_record(answer)

@@ -1,0 +1,124 @@
+"""Updates of the programs themselves: what is assigned is fetched and handed to the installer, which is then followed.
+
+The agent may be ended by the new version at any moment; whichever version asks next goes on from the journal and the
+installer's record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from gateway.agent.clock import system_now
+from gateway.agent.fetch import Progress, fetch_blob
+from gateway.agent.policy import Pacing
+from gateway.agent.poll import Poll
+from gateway.agent.settings import InstallerSettings
+from gateway.agent.signals import Alarm
+from gateway.agent.software import InstallerRefusedError, ask, confirm, own_environment, record
+from gateway.agent.software_state import STEPS, SoftwareState, begun, followed, keep_state, read_state, refused, taken
+from gateway.agent.source import Source
+from gateway.agent.storage import Storage
+from gateway.domain.assignment import Assignment
+from gateway.domain.software_choice import Choice, choose
+from gateway.domain.software_release import SLOT, SOFTWARE_LIMIT_BYTES, fitting, read_software
+from gateway.domain.software_request import GiveUp, Install
+from gateway.domain.software_update import environment_name
+from gateway.domain.update import Step
+from gateway.observe.logs import get_logger
+from gateway.store.this_machine import this_machine
+
+LOOK_S = 0.5
+"""Between two looks at the installer's record."""
+
+
+class SoftwareWork:
+    """`begin` at each poll, then `work`; both raise what the store and the source raise."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        source: Source,
+        settings: InstallerSettings,
+        *,
+        progress: Progress | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._storage, self._source, self._settings = storage, source, settings
+        self._progress, self._monotonic = progress, monotonic
+        self._log = get_logger("agent")
+
+    def begin(self, assignment: Assignment, poll: Poll, pacing: Pacing, profile: str, *, retry: bool) -> None:
+        """Begin or give up what the assignment says. Raises Distrust, FetchError, StoreError, UnreachableError."""
+        state, target = self._follow(), assignment.slots.get(SLOT)
+        attempt = assignment.attempt(SLOT)
+        tried = None if retry else state.tried
+        choice = choose(target, attempt, own_environment(), record(self._settings), tried)
+        if state.wanted and not state.asked and (target is None or target.sha256 != state.release):
+            state = refused(state, "something else is assigned now", system_now())  # it was not even asked for
+            keep_state(self._storage.journal, state)
+        if choice is Choice.GIVE_UP:
+            self._give_up()
+        elif choice is Choice.INSTALL and target is not None:
+            activation = poll.software(target)
+            if pacing.may_install(activation, profile):
+                now = system_now()
+                state = begun(state, activation, now, assignment=assignment.version, attempt=attempt)
+                keep_state(self._storage.journal, state)
+
+    def work(self, stop: Alarm, until_s: float) -> None:
+        """Fetch the wheels, ask the installer, and follow it until it ends, `until_s` or `stop`.
+
+        Raises FetchError, StoreError, UnreachableError: try again later.
+        """
+        state = self._follow()
+        if state.wanted and not state.asked:
+            self._fetch(state)
+            state = self._ask(state)
+        while _is_ours(state) and self._monotonic() < until_s and not stop.wait(LOOK_S):
+            state = self._follow()
+
+    def goes_on(self, waiting: Mapping[str, str]) -> bool:
+        """Return whether an update is under way that does not wait."""
+        return SLOT not in waiting and _is_ours(read_state(self._storage.journal))
+
+    def confirm(self) -> None:
+        """Tell the installer that this version completed a poll."""
+        confirm(self._settings)
+
+    def _follow(self) -> SoftwareState:
+        """Copy the installer's record into the journal."""
+        state = followed(read_state(self._storage.journal), record(self._settings), system_now())
+        keep_state(self._storage.journal, state)
+        return state
+
+    def _fetch(self, state: SoftwareState) -> None:
+        release = read_software(self._storage.blobs.read(state.release, SOFTWARE_LIMIT_BYTES))
+        for wheel in fitting(release, this_machine()).wheels:
+            fetch_blob(self._source, self._storage.blobs, wheel.sha256, wheel.size_bytes, self._progress)
+
+    def _ask(self, state: SoftwareState) -> SoftwareState:
+        now = system_now()
+        try:
+            update = ask(self._settings, Install(state.target, state.release, state.evidence))
+        except InstallerRefusedError as error:
+            self._log.warning("the installer refuses", target=state.target, reason=str(error))
+            state = refused(state, f"the installer refuses it: {error}", now)
+        else:
+            self._log.info("software update asked", target=state.target)
+            state = taken(state, update, now)
+        keep_state(self._storage.journal, state)
+        return state
+
+    def _give_up(self) -> None:
+        try:
+            update = ask(self._settings, GiveUp("another version is assigned, or none"))
+            self._log.info("software update given up", version=update.version)
+        except InstallerRefusedError as error:  # it ended meanwhile
+            self._log.info("software update ended", reason=str(error))
+
+
+def _is_ours(state: SoftwareState) -> bool:
+    """Return whether this process has to follow the update: from the switch on that is for the new version."""
+    new = environment_name(state.activation.version, state.release) if state.wanted else ""
+    return state.wanted and (STEPS[state.phase] is not Step.PROBATION or own_environment() == new)

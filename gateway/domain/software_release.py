@@ -1,0 +1,217 @@
+"""Release document of a program: a set of wheels for each kind of device, and the oldest version still allowed.
+
+It is the repository's target `software/<name>/<version>/release`; every file that it names is a blob by digest. A set
+is complete: it is installed without network and without resolving anything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.domain.assignment import SOFTWARE_SLOT
+from gateway.domain.manifest import Artifact
+from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+
+SCHEMA = 1
+PROGRAM = "edge-gateway"
+"""Name of the only program that a fleet distributes: gateway, agent and installer are one distribution."""
+DISTRIBUTION = "edge_inference_gateway"
+"""Normalised name of that distribution, as its wheel's file name begins."""
+INSTALLER = "pip"
+"""Distribution that is not installed itself: its wheel installs the others."""
+KIND = "software"
+SLOT = SOFTWARE_SLOT
+"""Also how the owner of the programs is written."""
+SOFTWARE_LIMIT_BYTES = 262_144
+"""Largest release document that is read."""
+VARIANTS_LIMIT = 32
+WHEELS_LIMIT = 200
+"""Wheels of one variant."""
+WHEEL_LIMIT_BYTES = 4 * 2**30
+NAME_LIMIT_CHARS = 200
+MACHINES = ("x86_64", "aarch64")
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+_WHEEL = re.compile(r"([A-Za-z0-9][A-Za-z0-9._]*)-([A-Za-z0-9][A-Za-z0-9._+!]*)(-\d\w*)?-[\w.]+-[\w.]+-[\w.]+\.whl")
+_PYTHON = re.compile(r"3\.[0-9]{1,2}")
+_GLIBC = re.compile(r"(2\.[0-9]{1,3})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts of a device that decide which wheels it can install. `glibc` is "" where the C library is another one."""
+
+    machine: str
+    python: str
+    glibc: str
+
+
+@dataclass(frozen=True, slots=True)
+class SoftwareVariant:
+    """Wheels for one kind of device. `glibc`: oldest version of the C library that they run on ("": any)."""
+
+    machine: str
+    python: str
+    glibc: str
+    wheels: tuple[Artifact, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of all wheels together."""
+        return sum(wheel.size_bytes for wheel in self.wheels)
+
+    def installer(self) -> Artifact:
+        """Return the wheel that installs the others."""
+        return next(wheel for wheel in self.wheels if wheel_parts(wheel.path)[0] == INSTALLER)
+
+    def installed(self) -> tuple[Artifact, ...]:
+        """Return the wheels that are installed."""
+        return tuple(wheel for wheel in self.wheels if wheel_parts(wheel.path)[0] != INSTALLER)
+
+
+@dataclass(frozen=True, slots=True)
+class SoftwareRelease:
+    """`floor`: the oldest version that devices may still install once they know this release."""
+
+    name: str
+    version: str
+    floor: str
+    released_at: datetime
+    variants: tuple[SoftwareVariant, ...]
+
+    @property
+    def target(self) -> str:
+        """Return its path in the repository."""
+        return software_path(self.name, self.version)
+
+
+def software_path(name: str, version: str) -> str:
+    """Return the path of a release document in the repository."""
+    return f"{KIND}/{name}/{version}/release"
+
+
+def wheel_parts(name: str) -> tuple[str, str]:
+    """Return normalised distribution and version of a wheel's file name (PEP 427, 503). Raises ValueError."""
+    found = _WHEEL.fullmatch(name) if len(name) <= NAME_LIMIT_CHARS else None
+    if found is None:
+        raise ValueError(f"{name!r:.220} is no file name of a wheel")
+    return re.sub(r"[-_.]+", "_", found[1]).lower(), found[2]
+
+
+def obstacle(variant: SoftwareVariant, machine: Machine) -> str:
+    """Return why `machine` cannot install `variant`; "" where it can."""
+    if variant.machine != machine.machine:
+        return f"it is for {variant.machine}, this device is {machine.machine}"
+    if variant.python != machine.python:
+        return f"it is for Python {variant.python}, this device has {machine.python}"
+    if variant.glibc and _numbers(machine.glibc) < _numbers(variant.glibc):
+        return f"it needs glibc {variant.glibc}, this device has {machine.glibc or 'another C library'}"
+    return ""
+
+
+def fitting(release: SoftwareRelease, machine: Machine) -> SoftwareVariant:
+    """Return the first variant that `machine` can install. Raises ValueError with the reason for each other one."""
+    reasons = []
+    for variant in release.variants:
+        if not (reason := obstacle(variant, machine)):
+            return variant
+        reasons.append(reason)
+    raise ValueError(f"no variant fits this device: {'; '.join(reasons) or 'the release has none'}")
+
+
+def software_bytes(release: SoftwareRelease) -> bytes:
+    """Return the document that is signed: JSON, UTF-8, keys sorted, ended by a newline."""
+    document = {
+        "schema": SCHEMA,
+        "name": release.name,
+        "version": release.version,
+        "floor": release.floor,
+        "released_at": release.released_at.strftime(TIME_FORMAT),
+        "variants": [_variant_document(variant) for variant in release.variants],
+    }
+    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+
+def read_software(content: bytes) -> SoftwareRelease:
+    """Parse a release document. Raises ValueError that says what is wrong; unknown keys are ignored."""
+    if len(content) > SOFTWARE_LIMIT_BYTES:
+        raise ValueError(f"the release document has {len(content)} bytes, at most {SOFTWARE_LIMIT_BYTES} are read")
+    try:
+        document = json.loads(content)
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"schema {document['schema']!r:.40} is not known, {SCHEMA} is")
+        release = SoftwareRelease(
+            name=_text(document["name"], NAME_PATTERN),
+            version=_text(document["version"], NAME_PATTERN),
+            floor=_text(document["floor"], NAME_PATTERN),
+            released_at=datetime.strptime(document["released_at"], TIME_FORMAT).replace(tzinfo=UTC),
+            variants=tuple(_variant(entry) for entry in _bounded(document["variants"], VARIANTS_LIMIT)),
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the release document is damaged: {type(error).__name__} {error!s:.200}") from None
+    for variant in release.variants:
+        check_wheels([wheel.path for wheel in variant.wheels], release.version)
+    return release
+
+
+def check_wheels(names: Sequence[str], version: str) -> None:
+    """Raise ValueError unless the set has each distribution once, this program in `version`, and its installer."""
+    versions: dict[str, str] = {}
+    for name in names:
+        distribution, found = wheel_parts(name)
+        if distribution in versions:
+            raise ValueError(f"two wheels of {distribution}: {versions[distribution]} and {found}; keep one")
+        versions[distribution] = found
+    if versions.get(DISTRIBUTION) != version:
+        shown = versions.get(DISTRIBUTION, "none")
+        raise ValueError(f"the wheel of {DISTRIBUTION} must have version {version}; found: {shown}")
+    if INSTALLER not in versions:
+        raise ValueError(f"the wheel of {INSTALLER} is missing, which installs the others")
+
+
+def _variant_document(variant: SoftwareVariant) -> dict[str, Any]:
+    requires = {"machine": variant.machine, "python": variant.python, "glibc": variant.glibc}
+    wheels = [{"path": one.path, "sha256": one.sha256, "bytes": one.size_bytes} for one in variant.wheels]
+    return {"requires": requires, "wheels": wheels}
+
+
+def _variant(document: Mapping[str, Any]) -> SoftwareVariant:
+    requires = document["requires"]
+    if requires["machine"] not in MACHINES:
+        raise ValueError(f"machine is {requires['machine']!r:.40}, known are {', '.join(MACHINES)}")
+    return SoftwareVariant(
+        machine=requires["machine"],
+        python=_text(requires["python"], _PYTHON),
+        glibc=_text(requires["glibc"], _GLIBC),
+        wheels=tuple(_wheel(entry) for entry in _bounded(document["wheels"], WHEELS_LIMIT)),
+    )
+
+
+def _wheel(document: Mapping[str, Any]) -> Artifact:
+    path, size = document["path"], document["bytes"]
+    if not isinstance(path, str):
+        raise TypeError(f"a wheel's path is {path!r:.80}")
+    wheel_parts(path)
+    if type(size) is not int or not 0 < size <= WHEEL_LIMIT_BYTES:
+        raise ValueError(f"{size!r:.80} of {path} is no size from 1 to {WHEEL_LIMIT_BYTES} bytes")
+    return Artifact(path, _text(document["sha256"], DIGEST_PATTERN), size)
+
+
+def _text(value: Any, pattern: re.Pattern[str]) -> str:
+    if not (isinstance(value, str) and pattern.fullmatch(value)):
+        raise ValueError(f"{value!r:.80} does not match {pattern.pattern}")
+    return value
+
+
+def _bounded(entries: Any, limit: int) -> list[Any]:
+    if not isinstance(entries, list) or len(entries) > limit:
+        raise ValueError(f"expected a list of at most {limit} entries")
+    return entries
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())

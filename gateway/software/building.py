@@ -1,0 +1,112 @@
+"""Build of an environment from signed wheels, and its self-test; the environment that runs is not touched.
+
+Wheels are copied from the agent's store into a folder that only root may enter, and hashed while they are copied.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gateway.domain.manifest import Artifact
+from gateway.domain.runtimes import RUNTIMES
+from gateway.domain.software_release import SoftwareVariant
+from gateway.software import environment
+from gateway.software.commands import CommandError, run
+from gateway.software.places import Home
+from gateway.software.settings import SoftwareSettings
+from gateway.store.private_copies import private_copies
+
+IMPORTS = "import importlib.util, sys; importlib.util.find_spec(sys.argv[1]) and __import__(sys.argv[1])"
+"""Python program that imports the package named, where it is installed."""
+
+
+def check_size(variant: SoftwareVariant, home: Home, settings: SoftwareSettings) -> None:
+    """Raise CommandError where the wheels are larger than allowed, or the disk has no room for their environment."""
+    size = variant.size_bytes
+    if size > settings.wheels_limit_bytes:
+        limit = settings.wheels_limit_bytes
+        raise CommandError(f"the wheels have {size} bytes, at most {limit} are installed; raise wheels_limit_bytes")
+    wanted = int(size * (1 + settings.unpacked_factor)) + settings.keep_free_bytes
+    free = shutil.disk_usage(home.folder).free
+    if free < wanted:
+        raise CommandError(
+            f"{wanted} bytes of the disk are needed, {free} are free; free some, or lower keep_free_bytes"
+        )
+
+
+def build(
+    variant: SoftwareVariant,
+    name: str,
+    home: Home,
+    settings: SoftwareSettings,
+    *,
+    private: Path,
+    alive: Callable[[], object],
+) -> None:
+    """Build the environment `name`; wheels are copied to a folder in `private`.
+
+    Raises CommandError, VariantError for a wheel that is not as signed, OSError.
+    """
+    stage = home.stage()
+    python = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # what this environment was made from
+    blobs = Path(settings.store) / "blobs" / "sha256"
+    with private_copies([_by_digest(wheel) for wheel in variant.wheels], blobs, private) as copies:
+        for wheel in variant.wheels:
+            (copies / wheel.sha256).rename(copies / wheel.path)
+        listed = copies / "requirements.txt"
+        installed = [(copies / wheel.path, wheel.sha256) for wheel in variant.installed()]
+        listed.write_text(environment.requirements_text(installed))
+        run(environment.creation(python, stage), settings.build_timeout_s, alive=alive)
+        pip = copies / variant.installer().path
+        run(environment.installation(stage, pip, listed), settings.build_timeout_s, alive=alive)
+    environment.make_relocatable(stage)
+    _compile(stage, home.environment(name), settings, alive)
+    _readable(stage)
+    home.adopt(stage, name)
+
+
+def self_test(name: str, version: str, home: Home, settings: SoftwareSettings, alive: Callable[[], object]) -> None:
+    """Run the new programs as the user of the gateway's unit. Raises CommandError for the first that does not work."""
+    place = home.environment(name)
+    for program in environment.PROGRAMS:
+        said = _try((str(place / "bin" / program), "--version"), settings, alive)
+        if said.split() != [program, version]:
+            raise CommandError(f"{program} --version says {said.strip()!r:.100}, {program} {version} was expected")
+    if Path(settings.gateway_config).exists():
+        _try((str(place / "bin" / "edge-gateway"), "config", "check", settings.gateway_config), settings, alive)
+    python = str(environment.interpreter(place))
+    for runtime in RUNTIMES.values():
+        for package in runtime.packages:
+            _try((python, "-I", "-c", IMPORTS, package.module), settings, alive)
+
+
+def _try(command: Sequence[str], settings: SoftwareSettings, alive: Callable[[], object]) -> str:
+    return run(command, settings.test_timeout_s, user=settings.test_user, alive=alive)
+
+
+def _compile(stage: Path, final: Path, settings: SoftwareSettings, alive: Callable[[], object]) -> None:
+    try:
+        run(environment.compilation(stage, final), settings.build_timeout_s, alive=alive)
+    except CommandError as error:
+        if "ended with 1:" not in str(error):  # 1: a file that is a template and no Python
+            raise
+
+
+def _readable(stage: Path) -> None:
+    """Let every user read the environment, whatever the wheels say of modes."""
+    stage.chmod(0o755)
+    for folder, names, files in os.walk(stage):
+        for name in (*names, *files):
+            path = Path(folder, name)
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+
+
+def _by_digest(wheel: Artifact) -> Artifact:
+    """Return the wheel as the store names it."""
+    return replace(wheel, path=wheel.sha256)

@@ -1,0 +1,77 @@
+"""Trial of a release on the publisher's machine: build and self-test as on a device, in a folder that goes again."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from gateway.domain.errors import VariantError
+from gateway.domain.manifest import Artifact
+from gateway.domain.software_release import DISTRIBUTION, SoftwareVariant, check_wheels, wheel_parts
+from gateway.software import environment
+from gateway.software.building import build, self_test
+from gateway.software.commands import ENVIRONMENT, CommandError
+from gateway.software.places import Home
+from gateway.software.settings import SoftwareSettings
+from gateway.store.plain import file_digest
+from gateway.store.this_machine import this_machine
+
+ABSENT = ("openvino-telemetry",)
+"""Requirements that are left out on purpose: OpenVINO's package that reports its use to its vendor."""
+_MISSING = re.compile(r" requires (\S+), which is not installed")
+
+
+def check(folder: Path, settings: SoftwareSettings) -> list[str]:
+    """Build and try the wheels in `folder` as a device would; return what is wrong ([]: nothing)."""
+    try:
+        variant, version = _read(folder)
+    except (ValueError, OSError) as error:
+        return [str(error)]
+    with tempfile.TemporaryDirectory(prefix="edge-software-check.") as made:
+        place = Path(made)
+        blobs = place / "store" / "blobs" / "sha256"
+        blobs.mkdir(parents=True)
+        for wheel in variant.wheels:
+            (blobs / wheel.sha256).symlink_to((folder / wheel.path).resolve())
+        here = replace(settings, store=str(place / "store"), gateway_config="", test_user="")
+        return _try(variant, version, Home(place / "lib"), here)
+
+
+def _try(variant: SoftwareVariant, version: str, home: Home, settings: SoftwareSettings) -> list[str]:
+    home.folder.mkdir()
+    try:
+        build(variant, version, home, settings, private=home.folder, alive=bool)
+        self_test(version, version, home, settings, bool)
+    except (CommandError, VariantError, OSError) as error:
+        return [str(error)]
+    return _unresolved(home.environment(version), Path(settings.store) / "pip", variant, settings)
+
+
+def _unresolved(place: Path, pip: Path, variant: SoftwareVariant, settings: SoftwareSettings) -> list[str]:
+    """Return the requirements of installed wheels that the set does not hold."""
+    installer = variant.installer()
+    pip = pip.with_name(installer.path)
+    pip.symlink_to(Path(settings.store) / "blobs" / "sha256" / installer.sha256)
+    command = [str(environment.interpreter(place)), "-I", f"{pip}/pip", "check", "--disable-pip-version-check"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=settings.test_timeout_s
+    )
+    if not done.returncode:
+        return []
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    wrong = [line for line in lines if not ((found := _MISSING.search(line)) and found[1] in ABSENT)]
+    return wrong if lines else [f"pip check ended with {done.returncode}: {done.stderr.strip()[-300:]}"]
+
+
+def _read(folder: Path) -> tuple[SoftwareVariant, str]:
+    """Return the wheels as a variant for this machine, and their version. Raises ValueError, OSError."""
+    files = sorted(folder.glob("*.whl"))
+    parts = [wheel_parts(file.name) for file in files]
+    version = next((version for distribution, version in parts if distribution == DISTRIBUTION), "")
+    check_wheels([file.name for file in files], version)
+    wheels = tuple(Artifact(file.name, file_digest(file), file.stat().st_size) for file in files)
+    here = this_machine()
+    return SoftwareVariant(here.machine, here.python, here.glibc, wheels), version

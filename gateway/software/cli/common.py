@@ -1,0 +1,47 @@
+"""Parts that the verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.software.places import Home
+from gateway.software.record import Records
+from gateway.store.errors import StoreError
+from gateway.trust.distrust import Distrust
+
+
+def home() -> Home:
+    """Return the folder of versions that this program runs from. Raises ConfigurationError for another layout."""
+    place = Path(sys.prefix)
+    if place.parent.name != "versions":
+        problem = "this program does not run from an installed version; install it with make install"
+        raise ConfigurationError(problem, file=str(place))
+    return Home(place.parents[1])
+
+
+def records(arguments: argparse.Namespace) -> Records:
+    """Return the installer's files."""
+    return Records(Path(arguments.state))
+
+
+def check_root() -> None:
+    """Raise ConfigurationError unless root runs this."""
+    if os.geteuid() != 0:
+        raise ConfigurationError("only root may change what runs here; run it with sudo")
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn errors of store and trust into errors with an exit code."""
+    try:
+        yield
+    except Distrust as error:
+        raise ConfigurationError(str(error)) from error
+    except StoreError as error:
+        raise UnreachableError(str(error)) from error

@@ -1,0 +1,27 @@
+"""`edge-software serve`: the process of edge-software.service."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from gateway.observe.logs import configure_logging
+from gateway.observe.notify import Notifier
+from gateway.software.cli.common import home, records, told
+from gateway.software.server import Server, activated
+from gateway.software.settings import load_config
+from gateway.software.units import Units
+from gateway.software.worker import Worker
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Return once nothing is left to do."""
+    config = load_config(Path(arguments.config) if arguments.config else None)
+    configure_logging(config.log)
+    notifier, settings = Notifier.from_environment(os.environ), config.software
+    units = Units(settings.unit_timeout_s, notifier.watchdog)
+    worker = Worker(home(), records(arguments), units, settings, alive=notifier.watchdog)
+    with told(), activated(os.environ) as listener:
+        Server(listener, worker, settings, notifier).run()
+    return 0

@@ -1,0 +1,74 @@
+"""Child processes of the installer: bounded in time, their last words kept; the manager hears that all is well."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+
+LAST_WORDS_BYTES = 2000
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
+"""All that a command gets: nothing of ours could change what Python imports."""
+SLICE_S = 5.0
+"""Longest time without a sign of life while a child runs."""
+
+
+class CommandError(Exception):
+    """A command failed: which one, how, and its last words."""
+
+
+def run(
+    command: Sequence[str],
+    timeout_s: float,
+    *,
+    user: str = "",
+    alive: Callable[[], object] = bool,
+) -> str:
+    """Run to the end, as `user` ("": as this one), and return what it wrote. Raises CommandError."""
+    shown = " ".join(command[:4])
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env=ENVIRONMENT,
+                user=user or None,
+                group=pwd.getpwnam(user).pw_gid if user else None,
+                extra_groups=[] if user else None,
+                start_new_session=True,
+            )
+        except (OSError, KeyError) as error:
+            raise CommandError(f"'{shown}' could not be started: {error}") from error
+        ended = _ended(process, timeout_s, alive)
+        output.seek(max(0, os.fstat(output.fileno()).st_size - LAST_WORDS_BYTES))
+        words = output.read().decode("utf-8", "replace")
+    if not ended:
+        raise CommandError(f"'{shown}' did not end within {timeout_s:g} s: {_line(words)}")
+    if process.returncode:
+        raise CommandError(f"'{shown}' ended with {process.returncode}: {_line(words)}")
+    return words
+
+
+def _ended(process: subprocess.Popen[bytes], timeout_s: float, alive: Callable[[], object]) -> bool:
+    """Wait for the process; kill it at the deadline."""
+    deadline_s = time.monotonic() + timeout_s
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        alive()
+        try:
+            process.wait(min(SLICE_S, left_s))
+        except subprocess.TimeoutExpired:
+            continue
+        return True
+    process.kill()
+    process.wait()
+    return False
+
+
+def _line(words: str) -> str:
+    return " ".join(words.split())[-300:] or "it said nothing"

@@ -1,0 +1,80 @@
+"""Virtual environment of one version: the commands that build it, and what makes it independent of where it was built.
+
+Nothing in it names the folder that it was built in, so that it can be renamed and an image assembled anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+PROGRAMS = {"edge-gateway": "gateway", "edge-agent": "gateway.agent", "edge-software": "gateway.software"}
+"""Commands of a device, to the package that Python runs for each. `edge-fleet` is no device's."""
+LAUNCHER = """#!/bin/sh
+# Finds its interpreter beside itself: this tree may be moved.
+# The working directory is no place to import from, and ONNX Runtime is not to collect usage for its vendor.
+export PYTHONSAFEPATH=1 ORT_DISABLE_TELEMETRY="${ORT_DISABLE_TELEMETRY-1}"
+{state}exec "$(dirname -- "$(readlink -f -- "$0")")/python3" -m {package} "$@"
+"""
+STATE = """# What an operator types means the store of the unit, unless told otherwise.
+if [ -z "${STATE_DIRECTORY-}${XDG_STATE_HOME-}" ]; then export STATE_DIRECTORY=/var/lib/edge-agent; fi
+"""
+PIP_OPTIONS = ("--quiet", "--no-deps", "--no-compile", "--disable-pip-version-check")
+
+
+def interpreter(environment: Path) -> Path:
+    """Return the path of its Python."""
+    return environment / "bin" / "python3"
+
+
+def creation(python: str, stage: Path) -> tuple[str, ...]:
+    """Return the command that makes an empty environment at `stage`."""
+    return (python, "-m", "venv", "--without-pip", "--symlinks", str(stage))
+
+
+def installation(stage: Path, pip: Path, requirements: Path) -> tuple[str, ...]:
+    """Return the command that installs wheels from the disk: no network, each with the hash that `requirements` says.
+
+    `pip`: the wheel of pip, which needs not be installed to run.
+    """
+    options = (*PIP_OPTIONS, "--isolated", "--no-cache-dir", "--root-user-action=ignore")
+    command = (str(interpreter(stage)), "-I", f"{pip}/pip", "install", *options)
+    return (*command, "--no-index", "--require-hashes", "--only-binary=:all:", "-r", str(requirements))
+
+
+def compilation(stage: Path, final: Path) -> tuple[str, ...]:
+    """Return the command that compiles an environment under its final path.
+
+    It ends with 1 if a dependency carries a template that is no Python. Byte code is not compared with its source:
+    copying an image changes times, and the daemon may not write.
+    """
+    names = ("-s", str(stage), "-p", str(final), "--invalidation-mode", "unchecked-hash")
+    return (str(interpreter(stage)), "-m", "compileall", "-qq", "-f", "-j", "0", *names, str(stage / "lib"))
+
+
+def requirements_text(wheels: Sequence[tuple[Path, str]]) -> str:
+    """Return pip's list of wheels on the disk, each with its SHA-256."""
+    return "".join(f"{wheel} --hash=sha256:{digest}\n" for wheel, digest in wheels)
+
+
+def make_relocatable(stage: Path) -> None:
+    """Remove what names the staging folder, and add launchers.
+
+    Removed are activate scripts, console scripts and the command in pyvenv.cfg.
+    """
+    programs = stage / "bin"
+    for program in programs.iterdir():
+        if not re.fullmatch(r"python[\d.]*", program.name):
+            program.unlink()
+    for name, package in PROGRAMS.items():
+        launcher = programs / name
+        launcher.write_text(_launcher(name, package))
+        launcher.chmod(0o755)
+    settings = stage / "pyvenv.cfg"
+    lines = settings.read_text().splitlines(keepends=True)
+    settings.write_text("".join(line for line in lines if not line.startswith("command")))
+
+
+def _launcher(name: str, package: str) -> str:
+    return LAUNCHER.replace("{package}", package).replace("{state}", STATE if name == "edge-agent" else "")

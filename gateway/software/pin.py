@@ -1,0 +1,33 @@
+"""Pin of the installer's root of trust: made once, by root; afterwards only signed rotations replace it."""
+
+from __future__ import annotations
+
+from gateway.domain.errors import ConfigurationError
+from gateway.software.record import Records
+from gateway.trust.chain import newest_root, trusted_root
+from gateway.trust.distrust import Distrust
+from gateway.trust.settings import DEFAULTS
+
+
+def pin(records: Records, content: bytes, *, replace: bool = False) -> int:
+    """Keep `content` as the root of trust where there is none yet; return the version of what is trusted then.
+
+    Raises Distrust where it is not signed by itself, StoreError, ConfigurationError where another one is trusted
+    already that it does not follow from or lead to.
+    """
+    version = trusted_root(content, (), 1).version
+    known = records.root(DEFAULTS.metadata_limit_bytes)
+    if known is None or replace:
+        records.keep_root(content)
+        return version
+    if known == content or _follows(known, content) or _follows(content, known):
+        return newest_root(known, ())[0].version
+    problem = "another root is trusted already; edge-software trust --replace ROOT.json trusts this one"
+    raise ConfigurationError(problem, file=str(records.folder))
+
+
+def _follows(known: bytes, content: bytes) -> bool:
+    try:
+        return newest_root(known, [content])[1] == content
+    except Distrust:
+        return False

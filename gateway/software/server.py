@@ -1,0 +1,81 @@
+"""The process of edge-software.service: requests from its socket, work in between, and an end where nothing is left.
+
+systemd starts it for a request, and at each boot once there was an update: what power cut short goes on then.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import time
+from collections.abc import Mapping
+
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.software_request import REQUEST_LIMIT_BYTES, parse_request
+from gateway.domain.software_update import record_bytes
+from gateway.observe.logs import get_logger
+from gateway.observe.notify import Notifier
+from gateway.software.settings import SoftwareSettings
+from gateway.software.worker import RequestRefusedError, Worker
+from gateway.store.errors import StoreError
+
+FIRST_DESCRIPTOR = 3
+"""Where systemd passes sockets (sd_listen_fds(3))."""
+
+
+class Server:
+    """One request at a time, from `listener`."""
+
+    def __init__(self, listener: socket.socket, worker: Worker, settings: SoftwareSettings, notifier: Notifier) -> None:
+        self._listener, self._worker, self._settings, self._notifier = listener, worker, settings, notifier
+        self._log = get_logger("software")
+
+    def run(self) -> None:
+        """Return once nothing is left to do and nobody asks. Raises StoreError."""
+        self._worker.resume()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            while True:
+                self._notifier.watchdog()
+                pause_s = self._worker.advance()
+                if selector.select(self._settings.idle_s if pause_s is None else pause_s):
+                    self._answer()
+                elif pause_s is None:
+                    return
+
+    def _answer(self) -> None:
+        peer, _ = self._listener.accept()
+        with peer:
+            try:
+                line = _line(peer, self._settings.request_timeout_s)
+                answer = record_bytes(self._worker.take(parse_request(line)))
+            except (RequestRefusedError, StoreError, ValueError) as error:
+                self._log.warning("software request refused", problem=str(error))
+                answer = json.dumps({"error": str(error)}).encode()
+            except OSError as error:
+                self._log.warning("software request unreadable", problem=str(error))
+                return
+            try:
+                peer.sendall(answer)
+            except OSError as error:
+                self._log.warning("software request unanswered", problem=str(error))
+
+
+def activated(environ: Mapping[str, str]) -> socket.socket:
+    """Return the socket that systemd passed. Raises ConfigurationError where there is none."""
+    if environ.get("LISTEN_FDS") != "1":
+        raise ConfigurationError("systemd passed no socket; start it by: systemctl start edge-software.socket")
+    return socket.socket(fileno=FIRST_DESCRIPTOR)
+
+
+def _line(peer: socket.socket, timeout_s: float) -> bytes:
+    """Return a line of at most `REQUEST_LIMIT_BYTES`. Raises OSError, ValueError."""
+    deadline_s, content = time.monotonic() + timeout_s, b""
+    while not content.endswith(b"\n"):
+        peer.settimeout(max(0.001, deadline_s - time.monotonic()))
+        piece = peer.recv(REQUEST_LIMIT_BYTES)
+        content += piece
+        if not piece or len(content) > REQUEST_LIMIT_BYTES:
+            raise ValueError(f"a request is one line of at most {REQUEST_LIMIT_BYTES} bytes; {len(content)} came")
+    return content

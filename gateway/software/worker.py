@@ -1,0 +1,208 @@
+"""The installer's work: one recorded phase after the other; each may be repeated, whatever ended the last attempt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gateway.domain.errors import VariantError
+from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, SoftwareVariant, fitting, read_software
+from gateway.domain.software_request import Confirm, GiveUp, Install, Request
+from gateway.domain.software_update import (
+    SWITCHED,
+    Phase,
+    SoftwareUpdate,
+    advanced,
+    environment_name,
+    given_up,
+    judged,
+    resumed,
+    watched,
+)
+from gateway.observe.logs import get_logger
+from gateway.software.building import build, check_size, self_test
+from gateway.software.commands import CommandError
+from gateway.software.places import CONFIRMED, CURRENT, Home
+from gateway.software.record import Records
+from gateway.software.settings import SoftwareSettings
+from gateway.software.units import Units
+from gateway.software.verification import Verified, verify
+from gateway.store.blobs import Blobs
+from gateway.store.errors import StoreError
+from gateway.store.roots import read_roots
+from gateway.store.this_machine import this_machine
+from gateway.trust.distrust import Distrust
+from gateway.trust.settings import DEFAULTS
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class RequestRefusedError(Exception):
+    """A request cannot be carried out: why."""
+
+
+class Worker:
+    """`take` requests, `advance` until it says that nothing is left to do."""
+
+    def __init__(
+        self,
+        home: Home,
+        records: Records,
+        units: Units,
+        settings: SoftwareSettings,
+        *,
+        alive: Callable[[], object] = bool,
+        boot: Callable[[], tuple[str, float]] | None = None,
+    ) -> None:
+        """`alive` is called now and then while a phase takes long; `boot` tells the boot's name and its seconds."""
+        self._home, self._records, self._units, self._settings = home, records, units, settings
+        self._alive, self._boot = alive, boot or boot_now
+        self._log = get_logger("software")
+        self._phases: Mapping[Phase, Callable[[SoftwareUpdate], SoftwareUpdate]] = {
+            Phase.BUILD: self._build,
+            Phase.TEST: self._test,
+            Phase.SWITCH: self._switch,
+            Phase.PROBATION: self._probation,
+            Phase.COMMIT: self._commit,
+            Phase.ROLL_BACK: self._roll_back,
+        }
+
+    def resume(self) -> None:
+        """Count that this process goes on with an update that another one began. Raises StoreError."""
+        update = self._records.update()
+        if update is not None and not update.ended:
+            self._record(update, resumed(update, self._settings.resumptions))
+
+    def take(self, request: Request) -> SoftwareUpdate:
+        """Record what is asked for; return the record. Raises RequestRefusedError, StoreError."""
+        update = self._records.update()
+        if isinstance(request, Install):
+            return self._begin(request, update)
+        if update is None or update.ended:
+            raise RequestRefusedError("no update is under way")
+        if isinstance(request, GiveUp):
+            return self._record(update, given_up(update, f"given up by the agent: {request.reason}"))
+        return self._record(update, self._confirmed(request, update))
+
+    def advance(self) -> float | None:
+        """Do the phase that is recorded; return the pause before the next call in seconds, None at the end.
+
+        Raises StoreError where the record cannot be written.
+        """
+        update = self._records.update()
+        if update is None or update.ended:
+            return None
+        try:
+            after = self._phases[update.phase](update)
+        except (CommandError, VariantError, Distrust, StoreError, OSError, ValueError) as error:
+            after = given_up(update, f"{update.phase.value}: {error}")
+            if after is update:  # too late to give it up: the same again
+                self._log.error("software phase fails", phase=update.phase.value, problem=str(error))
+                return self._settings.look_s
+        if after == update:
+            return self._settings.look_s
+        return None if self._record(update, after).ended else 0.0
+
+    # ---- requests ---------------------------------------------------------------------------------------------------
+    def _begin(self, request: Install, update: SoftwareUpdate | None) -> SoftwareUpdate:
+        if update is not None and not update.ended:
+            if update.release == request.release:
+                return update
+            raise RequestRefusedError(f"version {update.version} is under way ({update.phase.value}); wait for its end")
+        try:
+            verified = self._verified(request)
+        except Distrust as error:
+            raise RequestRefusedError(str(error)) from error
+        release = verified.release
+        name = environment_name(release.version, request.release)
+        if name == self._home.leads_to(CURRENT):
+            raise RequestRefusedError(f"version {release.version} runs already, from the environment {name}")
+        self._records.keep_root(verified.root)
+        previous = self._home.leads_to(CONFIRMED)
+        begun = SoftwareUpdate(request.target, release.version, verified.floor, request.release, name, previous)
+        self._log.info("software update begun", version=begun.version, environment=name)
+        self._records.keep_update(begun)
+        return begun
+
+    def _verified(self, request: Install) -> Verified:
+        limit_bytes = DEFAULTS.metadata_limit_bytes
+        pinned = self._records.root(limit_bytes)
+        if pinned is None:
+            place = self._records.folder
+            raise RequestRefusedError(f"{place} holds no root of trust; run: sudo edge-software trust ROOT.json")
+        roots = read_roots(Path(self._settings.store), limit_bytes, DEFAULTS.roots_limit)
+        read, floor = self._blobs().read, self._records.floor()
+        return verify(request, pinned, roots, read, machine=this_machine(), floor=floor)
+
+    def _confirmed(self, request: Confirm, update: SoftwareUpdate) -> SoftwareUpdate:
+        if update.phase is not Phase.PROBATION or request.environment != update.environment:
+            shown = f"{update.environment} is in phase {update.phase.value}"
+            raise RequestRefusedError(f"{request.environment} is not in its probation: {shown}")
+        return replace(update, confirmed=True)
+
+    # ---- phases -----------------------------------------------------------------------------------------------------
+    def _build(self, update: SoftwareUpdate) -> SoftwareUpdate:
+        self._home.keep(set())
+        self._records.sweep()
+        variant = self._variant(update)
+        check_size(variant, self._home, self._settings)
+        private = self._records.folder
+        build(variant, update.environment, self._home, self._settings, private=private, alive=self._alive)
+        return advanced(update)
+
+    def _test(self, update: SoftwareUpdate) -> SoftwareUpdate:
+        self_test(update.environment, update.version, self._home, self._settings, self._alive)
+        wanted = tuple(unit for unit, state in self._units.states().items() if state.wanted)
+        return advanced(replace(update, units=wanted))
+
+    def _switch(self, update: SoftwareUpdate) -> SoftwareUpdate:
+        boot, now_s = self._boot()
+        self._home.point(CURRENT, update.environment)
+        self._units.restart(update.units)
+        return watched(advanced(update), boot, now_s)
+
+    def _probation(self, update: SoftwareUpdate) -> SoftwareUpdate:
+        if self._home.leads_to(CURRENT) != update.environment:
+            return given_up(update, "another version was put in its place by hand")
+        boot, now_s = self._boot()
+        settings, seen = self._settings, watched(update, boot, now_s)
+        states = self._units.states()
+        return judged(seen, states, now_s, within_s=settings.confirm_within_s, steady_s=settings.steady_s)
+
+    def _commit(self, update: SoftwareUpdate) -> SoftwareUpdate:
+        self._home.point(CONFIRMED, update.environment)
+        self._records.keep_floor(update.floor)
+        self._home.keep({update.previous})
+        return advanced(update)
+
+    def _roll_back(self, update: SoftwareUpdate) -> SoftwareUpdate:
+        """Go back, unless another version was put in its place by hand."""
+        if self._home.leads_to(CURRENT) in {update.environment, ""}:
+            self._home.point(CURRENT, self._home.leads_to(CONFIRMED))
+        if update.failed_in in SWITCHED:
+            self._units.restart(update.units)
+        self._home.keep(set())
+        return advanced(update)
+
+    # ---- parts of them ----------------------------------------------------------------------------------------------
+    def _variant(self, update: SoftwareUpdate) -> SoftwareVariant:
+        """Return the wheels to install: the document is read again by the digest that was verified."""
+        return fitting(read_software(self._blobs().read(update.release, SOFTWARE_LIMIT_BYTES)), this_machine())
+
+    def _blobs(self) -> Blobs:
+        return Blobs(Path(self._settings.store) / "blobs")
+
+    def _record(self, before: SoftwareUpdate, after: SoftwareUpdate) -> SoftwareUpdate:
+        if after != before:
+            self._records.keep_update(after)
+        if after.phase is not before.phase:
+            log = self._log.warning if after.phase in {Phase.ROLL_BACK, Phase.ROLLED_BACK} else self._log.info
+            log("software phase", version=after.version, phase=after.phase.value, reason=after.reason)
+        return after
+
+
+def boot_now() -> tuple[str, float]:
+    """Return the name of this boot, and its seconds so far by the clock of systemd's timestamps."""
+    return BOOT_ID.read_text().strip(), time.monotonic()

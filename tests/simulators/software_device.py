@@ -1,0 +1,165 @@
+"""A device's installer without systemd: a real folder of versions, real environments, and units that are played.
+
+`Device.serve` publishes a release and copies what an agent would have fetched into the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from fleet.repository import blob_file, metadata_file, root_versions, target_file
+from gateway.agent import software, software_work
+from gateway.domain.software_request import Install
+from gateway.domain.software_update import SoftwareUpdate, UnitState
+from gateway.observe.notify import Notifier
+from gateway.software.places import CONFIRMED, CURRENT, Home
+from gateway.software.record import Records
+from gateway.software.server import Server
+from gateway.software.settings import SoftwareSettings
+from gateway.software.units import UNITS
+from gateway.software.worker import Worker
+from gateway.store.roots import ROOT_HISTORY
+from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.wheels import pip_wheel, small_wheel
+
+FIRST = "0.0.1-00000000"
+"""Name of the version that a device has at first."""
+
+
+@dataclass
+class SimulatedUnits:
+    """Units as systemd would show them; a restart makes those that `start` active at once."""
+
+    clock: list[float]
+    started_s: dict[str, float] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+    restarts: list[tuple[str, ...]] = field(default_factory=list)
+
+    def states(self) -> Mapping[str, UnitState]:
+        return {
+            unit: UnitState(unit not in self.broken, wanted=True, since_s=self.started_s.get(unit, 0.0), shown="failed")
+            for unit in UNITS
+        }
+
+    def restart(self, units: Sequence[str]) -> None:
+        self.restarts.append(tuple(units))
+        self.started_s |= dict.fromkeys(units, self.clock[0])
+
+
+class Device:
+    """`worker()` is a new process of the installer on the same disk; `clock[0]` are the seconds of the boot `boot`."""
+
+    def __init__(
+        self, folder: Path, repository: FleetRepository, *, store: Path | None = None, **settings: float
+    ) -> None:
+        self.folder, self.repository = folder, repository
+        self.clock, self.boot = [100.0], "boot-1"
+        self.units = SimulatedUnits(self.clock)
+        self.store = store or folder / "store"
+        self.home, self.records = Home(folder / "lib"), Records(folder / "state")
+        numbers = {"steady_s": 20.0, "confirm_within_s": 900.0, **settings}
+        self.settings = SoftwareSettings(
+            store=str(self.store),
+            test_user="root",
+            gateway_config=str(folder / "gateway.toml"),
+            keep_free_bytes=0,
+            **numbers,
+        )
+        self.home.environment(FIRST).mkdir(parents=True)
+        for link in (CONFIRMED, CURRENT):
+            self.home.point(link, FIRST)
+        self.records.keep_root(repository.root_bytes(1))
+
+    def worker(self) -> Worker:
+        """Return the installer as a process that starts now."""
+        made = Worker(
+            self.home,
+            self.records,
+            self.units,
+            self.settings,
+            boot=lambda: (self.boot, self.clock[0]),  # type: ignore[arg-type]
+        )
+        made.resume()
+        return made
+
+    def serve(self, path: str) -> Install:
+        """Copy what vouches for a published release, and its wheels, into the store; the request for it."""
+        public, published = self.repository.public, self.repository.published
+        target, targets, role = published.target(path), published.targets, published.roles["software"]
+        assert target
+        assert targets
+        blobs = self.store / "blobs" / "sha256"
+        blobs.mkdir(parents=True, exist_ok=True)
+        for blob in (public / blob_file("x")).parent.iterdir():
+            shutil.copy(blob, blobs)
+        history = self.store / ROOT_HISTORY
+        history.mkdir(parents=True, exist_ok=True)
+        for version in root_versions(public):
+            shutil.copy(public / metadata_file("root", version), history)
+        documents = [
+            public / metadata_file("targets", targets.signed.version),
+            public / metadata_file("software", role.signed.version),
+            public / target_file(target),
+        ]
+        digests = [self.put(document.read_bytes()) for document in documents]
+        return Install(path, digests[2], (digests[0], digests[1]))
+
+    def put(self, content: bytes) -> str:
+        """Put a blob into the store, as whoever may write there can."""
+        digest = hashlib.sha256(content).hexdigest()
+        (self.store / "blobs" / "sha256" / digest).write_bytes(content)
+        return digest
+
+    def run(self, worker: Worker) -> SoftwareUpdate:
+        """Let the installer work until it waits or has nothing left to do; the record."""
+        for _ in range(50):
+            pause_s = worker.advance()
+            if pause_s is None or pause_s > 0:
+                break
+        found = self.records.update()
+        assert found
+        return found
+
+
+def wheels(folder: Path, version: str, files: Mapping[str, str] | None = None, requires: Sequence[str] = ()) -> Path:
+    """Make a folder with a release: a small wheel of the program, and what installs it."""
+    small_wheel(folder, version, files, requires)
+    shutil.copy(pip_wheel(), folder)
+    return folder
+
+
+def running(name: str, patch: pytest.MonkeyPatch) -> None:
+    """Let the agent of this process be of the environment `name` from now on."""
+    for module in (software, software_work):
+        patch.setattr(module, "own_environment", lambda: name)
+
+
+@contextmanager
+def socket_activated(device: Device, path: str) -> Iterator[None]:
+    """Be systemd for the installer's socket: start the installer again whenever it ended."""
+    stopped = threading.Event()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(4)
+
+        def serve() -> None:
+            while not stopped.is_set():
+                Server(listener, device.worker(), device.settings, Notifier(None)).run()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            device.clock[0] += 10_000  # a probation ends
+            thread.join()

@@ -1,0 +1,192 @@
+"""The programs' own slot: a real agent, a real installer behind its socket; only systemd and the daemon are played."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.agent.settings import InstallerSettings
+from gateway.domain.assignment import Target
+from gateway.domain.software_choice import Choice, Tried, choose
+from gateway.domain.software_release import SLOT
+from gateway.domain.software_update import Phase, SoftwareUpdate, environment_name
+from gateway.software.places import CURRENT
+from tests.simulators import enrolled_device as enrolled
+from tests.simulators import software_device as installer
+from tests.simulators.enrolled_device import DEVICE, Device, enrolled_device
+from tests.simulators.software_device import FIRST, running, socket_activated, wheels
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Both:
+    """A device and its installer. `runs(NAME)`: the agent is of this environment from now on."""
+
+    def __init__(self, device: Device, played: installer.Device, patch: pytest.MonkeyPatch) -> None:
+        self.device, self.installer, self._patch = device, played, patch
+
+    def publish(self, folder: Path, version: str, floor: str | None = None) -> str:
+        return self.device.fleet.repository.add_software([wheels(folder / version, version)], floor)
+
+    def assign(self, path: str, attempt: int) -> None:
+        self.device.fleet.assigned[DEVICE] = ({SLOT: path}, ())
+        self.device.fleet.extra[DEVICE] = {"attempts": {SLOT: attempt}}
+
+    def runs(self, name: str) -> None:
+        running(name, self._patch)
+
+    def told(self) -> dict[str, Any]:
+        """What the fleet was told of the slot last."""
+        assert self.device.report() == ""
+        rows = [row["document"] for row in self.device.told.of("state") if row["kind"] == "slot"]
+        found: dict[str, Any] = rows[-1]
+        return found
+
+
+@pytest.fixture
+def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Both]:
+    with enrolled_device(tmp_path, monkeypatch) as device:
+        played = installer.Device(
+            tmp_path / "played", device.fleet.repository, store=device.folder, steady_s=0.0, idle_s=0.1, look_s=0.05
+        )
+        settings = InstallerSettings(str(tmp_path / "s"), str(played.records.folder / "update.json"), 10.0)
+        monkeypatch.setattr(enrolled, "CONFIG", replace(enrolled.CONFIG, installer=settings))
+        made = Both(device, played, monkeypatch)
+        made.runs(FIRST)
+        with socket_activated(played, settings.socket):
+            yield made
+
+
+def test_a_version_is_fetched_installed_and_told_of_like_any_slot(both: Both, tmp_path: Path) -> None:
+    path = both.publish(tmp_path, "1.0")
+    both.assign(path, 1)
+    both.device.sync()
+    told = both.told()
+    assert (told["slot"], told["state"], told["attempt"], told["committed"]) == (SLOT, "probation", 1, None)
+    both.runs(both.installer.home.leads_to(CURRENT))
+    both.device.sync()
+    told = both.told()
+    assert (told["state"], told["committed"]["target"], told["target"]) == ("committed", path, path)
+    assert both.device.status["state"] == "in-step"
+    assert both.installer.home.leads_to(CURRENT) == environment_name("1.0", told["release"])
+    asked = both.installer.records.update()
+    both.device.sync()
+    assert both.installer.records.update() == asked
+    assert not list((both.device.folder / "blobs/sha256").glob("*.part"))
+
+
+def test_what_was_rolled_back_is_told_with_its_reason_and_tried_again_at_a_greater_attempt(
+    both: Both, tmp_path: Path
+) -> None:
+    both.assign(both.publish(tmp_path, "1.0"), 1)
+    both.device.sync()
+    both.installer.clock[0] += 1000
+    ended(both, Phase.ROLLED_BACK)
+    both.device.sync()
+    told = both.told()
+    assert (told["state"], told["attempt"]) == ("rolled_back", 1)
+    assert "the new agent did not complete a poll" in told["rejected"]
+    assert both.device.status["state"] == "behind"
+    assert len(both.installer.units.restarts) == 2
+    both.device.sync()
+    assert len(both.installer.units.restarts) == 2
+    both.assign(both.device.fleet.assigned[DEVICE][0][SLOT], 2)
+    both.device.sync()
+    assert both.told()["state"] == "probation"
+    assert len(both.installer.units.restarts) == 3
+
+
+def test_another_assignment_gives_up_what_is_under_way(both: Both, tmp_path: Path) -> None:
+    first, second = both.publish(tmp_path, "1.0"), both.publish(tmp_path, "2.0")
+    both.assign(first, 1)
+    both.device.sync()
+    both.assign(second, 1)
+    both.device.sync()  # gives it up
+    ended(both, Phase.ROLLED_BACK)
+    both.device.sync()
+    told = both.told()
+    assert (told["target"], told["state"]) == (second, "probation")
+
+
+def test_without_a_root_of_trust_the_fleet_is_told_so(both: Both, tmp_path: Path) -> None:
+    (both.installer.records.folder / "root.json").unlink()
+    both.assign(both.publish(tmp_path, "1.0"), 1)
+    both.device.sync()
+    told = both.told()
+    assert told["state"] == "rolled_back"
+    assert "edge-software trust" in told["rejected"]
+
+
+def test_an_installer_that_is_away_is_waited_for(both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = replace(enrolled.CONFIG.installer, socket=str(tmp_path / "away"))
+    monkeypatch.setattr(enrolled, "CONFIG", replace(enrolled.CONFIG, installer=away))
+    both.assign(both.publish(tmp_path, "1.0"), 1)
+    both.device.sync()
+    told = both.told()
+    assert told["state"] == "downloading"
+    assert "edge-software.socket" in told["waits_for"]
+
+
+def test_below_the_floor_nothing_is_begun(both: Both, tmp_path: Path) -> None:
+    first = both.publish(tmp_path, "1.0")
+    both.publish(tmp_path, "2.0", floor="2.0")
+    both.assign(first, 1)
+    polled = both.device.asked_once()
+    assert "2.0 and what is newer" in polled.problem
+    assert both.installer.records.update() is None
+
+
+def test_the_daemon_never_hears_of_the_slot(both: Both, tmp_path: Path) -> None:
+    both.assign(both.publish(tmp_path, "1.0"), 1)
+    both.device.sync()
+    both.runs(both.installer.home.leads_to(CURRENT))
+    both.device.sync()
+    both.told()
+    for method in ("plan", "load", "statistics", "route", "unload"):
+        assert not [call for call in both.device.control.named(method) if SLOT in str(call)]
+
+
+def ended(both: Both, phase: Phase) -> None:
+    waiting = threading.Event()
+    while (found := both.installer.records.update()) is None or found.phase is not phase:
+        waiting.wait(0.02)
+
+
+# ---- the decision ---------------------------------------------------------------------------------------------------
+
+TARGET = Target("software/edge-gateway/1.0/release", 10, "a" * 64)
+OTHER = Target("software/edge-gateway/2.0/release", 10, "b" * 64)
+RECORD = SoftwareUpdate(TARGET.path, "1.0", "1.0", TARGET.sha256, "1.0-aaaaaaaa", phase=Phase.PROBATION)
+
+
+@pytest.mark.parametrize(
+    ("assigned", "attempt", "running", "record", "tried", "choice"),
+    [
+        (None, 0, FIRST, None, None, Choice.NOTHING),
+        (TARGET, 0, FIRST, None, None, Choice.INSTALL),
+        (TARGET, 1, "1.0-aaaaaaaa", None, None, Choice.NOTHING),
+        (TARGET, 1, FIRST, RECORD, None, Choice.NOTHING),
+        (OTHER, 1, FIRST, RECORD, None, Choice.GIVE_UP),
+        (None, 1, FIRST, RECORD, None, Choice.GIVE_UP),
+        (OTHER, 1, FIRST, replace(RECORD, phase=Phase.COMMIT), None, Choice.NOTHING),
+        (TARGET, 1, FIRST, replace(RECORD, phase=Phase.ROLLED_BACK), Tried(TARGET.sha256, 1), Choice.NOTHING),
+        (TARGET, 2, FIRST, replace(RECORD, phase=Phase.ROLLED_BACK), Tried(TARGET.sha256, 1), Choice.INSTALL),
+        (TARGET, 1, FIRST, replace(RECORD, phase=Phase.DONE), Tried(TARGET.sha256, 1), Choice.NOTHING),
+        (OTHER, 1, FIRST, replace(RECORD, phase=Phase.DONE), Tried(TARGET.sha256, 1), Choice.INSTALL),
+    ],
+)
+def test_what_is_done(
+    assigned: Target | None,
+    attempt: int,
+    running: str,
+    record: SoftwareUpdate | None,
+    *,
+    tried: Tried | None,
+    choice: Choice,
+) -> None:
+    assert choose(assigned, attempt, running, record, tried) is choice
