@@ -152,7 +152,7 @@ def assignment_findings(state: Published, device: str, metadata: Metadata[Target
 
 
 def release_findings(target: TargetFile, release: ReleaseDocument) -> Iterator[Finding]:
-    """A release's document says what its target's path and custom part say."""
+    """Check that a release's document states its target's path and custom part."""
     again = "add it under a new version"
     if release.target != target.path:
         yield Finding(target.path, f"is the document of {release.target}", again)
@@ -216,7 +216,7 @@ class _Content:
                 yield from self._file(blob_file(file.sha256), file.size_bytes, file.sha256)
 
     def release(self, target: TargetFile) -> ReleaseDocument | None:
-        """None where it cannot be read."""
+        """Return the document of a release, or None if `target` is no release or is unreadable."""
         if not is_release(target.path):
             return None
         try:

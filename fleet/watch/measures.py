@@ -95,7 +95,7 @@ class Measures:
             return None, {}
 
     def _rollout_devices(self) -> Mapping[tuple[str, str], int]:
-        """Count devices of live rollouts by rollout and state. Only the leader does so: it has their states in memory."""
+        """Count devices of live rollouts by rollout and state. Only the leader calls it: it caches their states."""
         counts: Counter[tuple[str, str]] = Counter()
         settings, states = self._control.database.settings, self._control.rollouts.states
         with self._control.database.read() as connection:
