@@ -162,7 +162,7 @@ class FleetRepository:
         return self.add_model(folder, owner, Terms(floor, slots, changes_signature))
 
     def add_software(self, variants: Sequence[Path], floor: str | None = None) -> str:
-        """Publish folders of wheels as a release of the programs, signed by `keys["software"]`. Return its target path."""
+        """Publish folders of wheels as a release, signed by `keys["software"]`. Return its target path."""
         if SOFTWARE not in self.keys:
             self.keys[SOFTWARE] = [new_key(SOFTWARE)]
             self._publish(signing.delegate(self.drafting(), SOFTWARE, self._public(SOFTWARE), 1))
