@@ -1,4 +1,5 @@
-"""The fleet controller: the operator's side. It shares `gateway.domain` and `gateway.trust` with the device.
+"""The fleet controller and its command line. It shares `gateway.domain` and `gateway.trust` with the device.
 
-Here so far is the publishing half: keys, drafts, releases, the repository as devices read it, assignments.
+The modules of this level publish: keys, drafts, releases, the repository that devices read, assignments. The packages
+hold the controller.
 """

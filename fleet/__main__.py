@@ -1,4 +1,4 @@
-"""`python -m fleet`."""
+"""Entry point of `python -m fleet`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what on the controller: roles, scopes by tag, devices. One table, decided on values."""
+"""Permissions on the controller: roles, scopes by tag, and devices. One table, evaluated without I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Role(enum.StrEnum):
-    """What an API token was made for. Each can do what stands beside it in `RULES`; none includes another."""
+    """Role of an API token. `RULES` lists what each may do; no role includes another."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -17,23 +17,23 @@ class Role(enum.StrEnum):
 
 
 class Reach(enum.Enum):
-    """What an action touches, and so what a scope by tag makes of it."""
+    """Scope of an action's effect, which determines how a caller's tags limit it."""
 
-    DEVICES = "devices"  # named devices: within the scope only
-    SHARED = "shared"  # what concerns all devices alike and tells nothing of any: whatever the scope
-    FLEET = "fleet"  # all of the fleet: only without a scope
-    SELF = "self"  # the device that asks
+    DEVICES = "devices"  # named devices: only those within the scope
+    SHARED = "shared"  # shared data that reveal nothing about a device: independent of the scope
+    FLEET = "fleet"  # the whole fleet: only for callers without a scope
+    SELF = "self"  # the calling device
 
 
 class Action(enum.StrEnum):
-    """What a caller wants, as the API's routes and the audit log name it."""
+    """Action of a caller, as the API's routes and the audit log name it."""
 
     DEVICES_READ = "devices.read"
     DEVICES_LABEL = "devices.label"
     DEVICES_ENROL = "devices.enrol"  # pre-register a serial, or make an enrolment token
     DEVICES_REVOKE = "devices.revoke"
-    DEVICES_WITHDRAW = "devices.withdraw"  # take a model off a device
-    DEVICES_REMOVE = "devices.remove"  # take a device out of the fleet
+    DEVICES_WITHDRAW = "devices.withdraw"  # remove a model from a device
+    DEVICES_REMOVE = "devices.remove"  # remove a device from the fleet
     DIAGNOSTICS_ASK = "diagnostics.ask"
     DIAGNOSTICS_READ = "diagnostics.read"
     TELEMETRY_READ = "telemetry.read"
@@ -55,7 +55,7 @@ class Action(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may, and what it touches."""
+    """Roles that may perform an action, and what it affects."""
 
     roles: frozenset[Role]
     reach: Reach
@@ -63,7 +63,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An API token. `tags` is its scope: devices that bear one of them; empty: all devices."""
+    """An API token. `tags` is its scope: devices with one of these tags; empty: all devices."""
 
     name: str
     role: Role
@@ -72,7 +72,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCaller:
-    """A device, known by its client certificate."""
+    """A device, identified by its client certificate."""
 
     device: str
 
@@ -82,21 +82,21 @@ Identity = Caller | DeviceCaller
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """True where it is allowed; `reason` says in words why it is not."""
+    """Result of a check. `reason` explains a refusal."""
 
     allowed: bool
     reason: str = ""
 
     def __bool__(self) -> bool:
-        """Whether it is allowed."""
+        """Return whether it is allowed."""
         return self.allowed
 
 
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
-    """`[access]`: what the roles alone do not say."""
+    """Table `[access]`: rules in addition to the roles."""
 
-    approve_own: bool = True  # false: who drafted a rollout approves neither it nor its waves; nobody else revises it
+    approve_own: bool = True  # false: the author of a rollout cannot approve it or its waves, and alone revises it
 
 
 _ALL = frozenset(Role)
@@ -106,7 +106,7 @@ _NOBODY: frozenset[Role] = frozenset()
 
 RULES: dict[Action, Rule] = {
     Action.DEVICES_READ: Rule(_ALL, Reach.DEVICES),
-    Action.DEVICES_LABEL: Rule(_OPERATORS, Reach.FLEET),  # tags are what scopes are made of
+    Action.DEVICES_LABEL: Rule(_OPERATORS, Reach.FLEET),  # tags define scopes
     Action.DEVICES_ENROL: Rule(_OPERATORS, Reach.DEVICES),
     Action.DEVICES_REVOKE: Rule(_OPERATORS, Reach.DEVICES),
     Action.DEVICES_WITHDRAW: Rule(_OPERATORS, Reach.DEVICES),
@@ -132,10 +132,12 @@ RULES: dict[Action, Rule] = {
 
 
 def may(identity: Identity, action: Action, tags: Collection[str] | None = None, *, device: str = "") -> Answer:
-    """Whether the caller may do this to a device that bears `tags`; of several devices: to what bears only the tags
-    that all of them bear. `tags` None: no device is spoken of. `device`: which one, for callers that are devices.
+    """Return whether the caller may perform the action.
 
-    A list is asked for with the caller's own scope as `tags`, and shows what is within it.
+    `tags`: those of the device; for several devices, the tags that all of them have; None: no device is affected.
+    `device`: its name, for callers that are devices.
+
+    For a list, pass the caller's own scope as `tags`; it shows what is within the scope.
     """
     if isinstance(identity, DeviceCaller):
         return _device_may(identity, action, device)

@@ -1,4 +1,4 @@
-"""What one device is to run, as a document that the director signs: Uptane's director cut down to one file. Pure."""
+"""Assignment of one device: the document that the director signs, as in Uptane, reduced to one file. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.domain.signed_release import TIME_FORMAT
 
 
 def assigned(published: Published, path: str) -> Target:
-    """A published target, to be assigned. Raises ConfigurationError where there is none."""
+    """Return a published target for an assignment. Raise ConfigurationError if it is not published."""
     found = published.target(path)
     if found is None:
         raise ConfigurationError(f"{path!r:.300} is not published; edge-fleet status lists what is")
@@ -34,7 +34,7 @@ def next_assignment(
     nonce: str = "",
     poll_s: float | None = None,
 ) -> Assignment:
-    """An assignment issued now. Raises ConfigurationError where one release would go into two slots."""
+    """Return an assignment issued now. Raise ConfigurationError if it has one release in two slots."""
     paths = [target.path for target in slots.values()]
     for path in paths:
         if paths.count(path) > 1:
@@ -44,7 +44,7 @@ def next_assignment(
 
 
 def renewed_assignment(metadata: Metadata[Targets], now: datetime, settings: FleetSettings) -> Metadata[Targets]:
-    """The same assignment, one version later and valid from now, not yet signed."""
+    """Return the same assignment with the next version, valid from now, unsigned."""
     signed = copy.deepcopy(metadata.signed)
     signed.version += 1
     signed.expires = now + timedelta(hours=settings.assignment_expiry_h)
@@ -54,6 +54,6 @@ def renewed_assignment(metadata: Metadata[Targets], now: datetime, settings: Fle
 
 
 def slots_of(metadata: Metadata[Targets]) -> Mapping[str, str]:
-    """Paths of the releases that an assignment names, by slot."""
+    """Return the paths of the assigned releases by slot."""
     targets = metadata.signed.targets.values()
     return {str(t.custom["slot"]): t.path for t in targets if isinstance(t.custom, dict) and "slot" in t.custom}

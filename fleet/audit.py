@@ -1,7 +1,7 @@
-"""The audit log's chain: each entry's digest covers the one before, so that none can be changed or taken out unseen.
+"""Hash chain of the audit log: each digest covers the previous entry, so that changes and deletions are detectable.
 
-Who can write to the database can also compute a new chain: note the head's digest elsewhere (`edge-fleet audit verify`
-prints it) to tell. Pure; `fleet.database.audit` stores it.
+An attacker with write access to the database can compute a new chain. To detect that, keep the head's digest elsewhere
+(`edge-fleet audit verify` prints it). Pure; `fleet.database.audit` stores it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 FIRST = "0" * 64
-"""What stands for the digest of the entry before the first one."""
+"""Previous digest of the first entry."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What was done: `actor` did `action` to `subject`; `details` are plain JSON values."""
+    """An action to record: `actor` did `action` to `subject`; `details` are plain JSON values."""
 
     actor: str
     action: str
@@ -29,7 +29,7 @@ class Deed:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the log. `sequence` counts from 1; `at` is UTC; `previous` and `digest` are SHA-256, as hex."""
+    """An entry of the log. `sequence` counts from 1; `at` is UTC; `previous` and `digest` are SHA-256, as hex."""
 
     sequence: int
     at: datetime
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a log ends: 0 and `FIRST` of an empty one."""
+    """End of a log; 0 and `FIRST` for an empty one."""
 
     sequence: int = 0
     digest: str = FIRST
@@ -48,25 +48,25 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """The first entry that is not as it was written, and how that shows."""
+    """The first entry that differs from what was written, and how."""
 
     sequence: int
     problem: str
 
 
 def chained(head: Head, deed: Deed, at: datetime) -> Entry:
-    """The entry that follows `head`."""
+    """Return the entry that follows `head`."""
     sequence = head.sequence + 1
     return Entry(sequence, at, deed, head.digest, _digest(sequence, at, deed, head.digest))
 
 
 def head_of(entry: Entry) -> Head:
-    """Where a log ends whose last entry this is."""
+    """Return the end of a log with this last entry."""
     return Head(entry.sequence, entry.digest)
 
 
 def follow(head: Head, entries: Iterable[Entry]) -> Head | Break:
-    """Hold entries that come after `head`, in order, against their digests; where they end, or the first break."""
+    """Verify the entries after `head`, in order. Return the end of the log, or the first break."""
     for entry in entries:
         if entry.sequence != head.sequence + 1:
             return Break(head.sequence + 1, f"is missing; {entry.sequence} follows {head.sequence}")
@@ -79,7 +79,7 @@ def follow(head: Head, entries: Iterable[Entry]) -> Head | Break:
 
 
 def _digest(sequence: int, at: datetime, deed: Deed, previous: str) -> str:
-    """Microseconds as an integer: a text of the time would leave open how it is written."""
+    """Return an entry's digest. The time is an integer in microseconds, since text has several representations."""
     age = at.astimezone(UTC) - _EPOCH
     at_us = (age.days * 86_400 + age.seconds) * 1_000_000 + age.microseconds
     fields = [previous, sequence, at_us, deed.actor, deed.action, deed.subject, dict(deed.details)]

@@ -1,4 +1,4 @@
-"""Files that are trusted later: written whole or not at all, and on the disk when the call returns."""
+"""Durable files: written whole or not at all, and synced to disk when the call returns."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PART_SUFFIX = ".part"
 
 
 def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Temporary name, fsync, rename, fsync of the folder. Raises OSError; then the old content stands."""
+    """Replace a file by rename, with fsync of file and folder. Raise OSError; then the old content remains."""
     _replace(path, mode, lambda file: file.write(content))
 
 
 def copy_durably(source: Path, path: Path, sha256: str, advance: Callable[[int], object] = lambda _: None) -> None:
-    """Copy a file whose digest is known; `advance` hears of each piece's bytes.
+    """Copy a file with a known digest. `advance` gets the size of each piece.
 
-    Raises OSError, or ConfigurationError where the content is another than was asked for; then nothing is written.
+    Raise OSError, or ConfigurationError for other content; then nothing is written.
     """
 
     def write(file: BinaryIO) -> None:
@@ -40,7 +40,7 @@ def copy_durably(source: Path, path: Path, sha256: str, advance: Callable[[int],
 
 
 def read_bounded(path: Path, limit_bytes: int) -> bytes:
-    """A file's content. Raises ConfigurationError where it cannot be read or is larger than `limit_bytes`."""
+    """Return a file's content. Raise ConfigurationError if it is unreadable or larger than `limit_bytes`."""
     try:
         with path.open("rb") as file:
             content = file.read(limit_bytes + 1)
@@ -52,7 +52,7 @@ def read_bounded(path: Path, limit_bytes: int) -> bytes:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content, as hex. Raises OSError."""
+    """Return the SHA-256 of a file's content, as hex. Raise OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -70,13 +70,13 @@ def _replace(path: Path, mode: int, write: Callable[[BinaryIO], object]) -> None
     except BaseException as error:
         part.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a failed write(2) does not say of which file
+            error.filename = str(path)  # a failed write(2) does not name the file
         raise
     sync_folder(path.parent)
 
 
 def _make_folder(folder: Path) -> None:
-    """With what it lies in; each name is on the disk before anything is put under it."""
+    """Create a folder and its parents. Each name is synced before anything is created in it."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -85,7 +85,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was created, renamed or removed in it is on the disk."""
+    """Sync creations, renames and removals in a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Release documents of both kinds, models and software, as far as a publisher treats them alike."""
+"""Release documents of models and of software, for code that handles both in the same way."""
 
 from __future__ import annotations
 

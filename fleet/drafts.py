@@ -1,7 +1,7 @@
-"""A draft: a document that waits for its key holders' signatures, with all that they need to judge it. Pure.
+"""Draft: a document that waits for signatures, with all that the key holders need to review it. Pure.
 
-It travels as one JSON file. What is signed is `metadata` alone; the version before it, the quorums and the documents
-behind new targets are there to be shown, and `check_documents` holds the last against what is signed.
+It is one JSON file. Only `metadata` is signed. The previous version, the quorums and the documents of new targets are
+for display; `check_documents` checks the latter against the signed digests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Document = Metadata[Root] | Metadata[Targets]
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """`documents`: content of new targets by path; `previous`: what is published now (None: nothing)."""
+    """A document to sign. `documents`: content of new targets by path; `previous`: the published version or None."""
 
     role: str
     metadata: Document
@@ -34,17 +34,17 @@ class Draft:
 
     @property
     def missing(self) -> int:
-        """Signatures that still lack, each quorum counted for itself, before it can be published."""
+        """The number of signatures that are missing before it can be published, summed over the quorums."""
         return sum(quorum.missing(self.metadata) for quorum in self.quorums if not quorum.optional)
 
     @property
     def keys(self) -> Mapping[str, Key]:
-        """Every key that may sign, by id."""
+        """All keys that may sign, by id."""
         return {key.keyid: key for quorum in self.quorums for key in quorum.keys}
 
 
 def draft_bytes(draft: Draft) -> bytes:
-    """As a file."""
+    """Return the draft as the content of a file."""
     document = {
         "schema": SCHEMA,
         "role": draft.role,
@@ -57,7 +57,7 @@ def draft_bytes(draft: Draft) -> bytes:
 
 
 def read_draft(content: bytes, file: str) -> Draft:
-    """The inverse of `draft_bytes`; `file` is named in the ConfigurationError that anything else raises."""
+    """Read the result of `draft_bytes`. Raise ConfigurationError that names `file`."""
     try:
         document = json.loads(content)
         draft = Draft(
@@ -68,7 +68,7 @@ def read_draft(content: bytes, file: str) -> Draft:
             documents={path: text.encode() for path, text in document["documents"].items()},
         )
         _check_kind(draft, document["schema"])
-        draft.metadata.signed_bytes  # noqa: B018  to see that it can be signed: canonical JSON takes no lone surrogates
+        draft.metadata.signed_bytes  # noqa: B018  check that it can be signed: canonical JSON has no lone surrogates
     except (
         ValueError,
         KeyError,
@@ -85,7 +85,7 @@ def read_draft(content: bytes, file: str) -> Draft:
 
 
 def merged(draft: Draft, returned: Draft) -> Draft:
-    """`draft` with the valid signatures of a copy that came back. Raises ConfigurationError where it is another."""
+    """Return `draft` with the valid signatures of a returned copy. Raise ConfigurationError if it is another draft."""
     if draft.metadata.signed_bytes != returned.metadata.signed_bytes:
         raise ConfigurationError(
             f"the signed {returned.role} is not the draft of {draft.role} that waits here; sign the current one"
@@ -100,7 +100,7 @@ def merged(draft: Draft, returned: Draft) -> Draft:
 
 
 def check_documents(draft: Draft, file: str = "") -> None:
-    """Raises ConfigurationError where a document shown is not the one whose digest would be signed."""
+    """Check that each displayed document has the digest to be signed. Raise ConfigurationError."""
     targets = draft.metadata.signed.targets if isinstance(draft.metadata.signed, Targets) else {}
     for path, content in draft.documents.items():
         target = targets.get(path)

@@ -1,4 +1,4 @@
-"""Device profiles and policies: files that are published as they are, and that devices must be able to read. Pure."""
+"""Device profiles and policies: files that are published unchanged and that devices must be able to read. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gateway.domain.policy import Blackout, Policy, all_over, read_policy
 from gateway.domain.profile import read_profile
 
 SUFFIXES = {PROFILES: ".toml", POLICY: ".json"}
-"""By role, which is the folder they are published in, too."""
+"""File suffix by role. The role is also the folder of publication."""
 
 
 def check_content(role: str, content: bytes, file: str) -> None:
-    """Raises ConfigurationError where a device could not read it."""
+    """Check that a device can read the file. Raise ConfigurationError."""
     if role == POLICY:
         read_policy(content, file)
         return
@@ -25,8 +25,11 @@ def check_content(role: str, content: bytes, file: str) -> None:
 
 
 def given_back(before: Policy, after: Policy, now: datetime) -> list[Blackout]:
-    """Blackouts of a policy that have begun, and that the one after it lists no more up to now: hours that stood still
-    in them count as waited (decision 0021). Those are left out of which all waits are over anyway."""
+    """Return begun blackouts of a policy that the next policy no longer lists up to now.
+
+    Waits that stood still in these hours count as waited (decision 0021). Blackouts are omitted if all waits are over
+    anyway.
+    """
     return [
         one
         for one in before.blackouts

@@ -1,4 +1,4 @@
-"""What a publication changes for devices: releases that they run and may not install any more. Pure."""
+"""Effect of a publication on devices: releases that they run and may no longer install. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from gateway.trust.targets import Withdrawal, check_floor, floor_of, read_withdr
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """`devices` run `target` in `slot`, and `why` it may not be installed. `stops`: they are ordered to stop it."""
+    """Effect on one release: `devices` run `target` in `slot`, and `why` it may not be installed.
+
+    `stops`: the devices are ordered to stop it.
+    """
 
     target: str
     slot: str

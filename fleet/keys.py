@@ -1,7 +1,7 @@
-"""Keys of people and publishers: files (encrypted PKCS#8, Ed25519) or tokens behind PKCS#11; their public parts travel.
+"""Keys of people and publishers: files (encrypted PKCS#8, Ed25519) or PKCS#11 tokens, and their public parts.
 
-`NAME.pem` is secret and stays where it was made. `NAME.pub` (JSON) goes to the publisher; for a token's key it also
-holds the `hsm:` URI of securesystemslib by which the holder signs.
+`NAME.pem` is secret and stays where it was created. `NAME.pub` (JSON) goes to the publisher; for a token's key it also
+holds the `hsm:` URI of securesystemslib with which the holder signs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from gateway.domain.manifest_toml import NAME_PATTERN
 SCHEMA = 1
 KEY_LIMIT_BYTES = 65_536
 PASSPHRASE_MINIMUM_CHARS = 12
-"""PKCS#8 as `cryptography` writes it stretches a passphrase 2,048 times (PBKDF2), which is little: length must do."""
+"""PKCS#8 as `cryptography` writes it uses only 2,048 rounds of PBKDF2, so the passphrase must be long."""
 SECRET_SUFFIX, PUBLIC_SUFFIX = ".pem", ".pub"
 HSM_LIBRARY = "PYKCS11LIB"
-"""The environment variable by which securesystemslib finds the token's PKCS#11 library."""
+"""Environment variable with which securesystemslib finds the token's PKCS#11 library."""
 
 Ask = Callable[[str], str]
-"""Given what for, in words, the passphrase or PIN."""
+"""Return the passphrase or PIN for a purpose, which is given in words."""
 
 
 def ask_nobody(what: str) -> str:
@@ -43,7 +43,7 @@ def ask_nobody(what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A key as others know it. `uri` is set where a token holds the secret part."""
+    """Public part of a key. `uri` is set if a token holds the secret part."""
 
     name: str
     key: SSlibKey
@@ -51,12 +51,15 @@ class PublicKey:
 
 
 def make_key(folder: Path, name: str, passphrase: str | None) -> PublicKey:
-    """A new key in `folder`. None: not encrypted. Raises ConfigurationError, where it exists too, or OSError."""
+    """Create a key in `folder`; passphrase None: not encrypted. Raise ConfigurationError, or OSError.
+
+    Keys that exist are not overwritten; that is a ConfigurationError.
+    """
     return keep_key(folder, name, Ed25519PrivateKey.generate(), passphrase)
 
 
 def keep_key(folder: Path, name: str, private: Ed25519PrivateKey, passphrase: str | None) -> PublicKey:
-    """Write a key's two files. Raises as `make_key`."""
+    """Write a key's two files. Raise the same errors as `make_key`."""
     secret = _free(folder, name, SECRET_SUFFIX)
     if passphrase is not None and len(passphrase) < PASSPHRASE_MINIMUM_CHARS:
         raise ConfigurationError(f"a passphrase needs {PASSPHRASE_MINIMUM_CHARS} characters at least; choose another")
@@ -73,9 +76,9 @@ def keep_key(folder: Path, name: str, private: Ed25519PrivateKey, passphrase: st
 
 
 def import_token_key(folder: Path, name: str, uri: str, ask: Ask) -> PublicKey:
-    """The public part of a key that a PKCS#11 token holds, written to `folder`; the URI as securesystemslib has it.
+    """Write the public part of a token's PKCS#11 key to `folder`. `uri` has securesystemslib's form.
 
-    Raises ConfigurationError, UnreachableError where the token or its library cannot be had, or OSError.
+    Raise ConfigurationError, UnreachableError if the token or its library is not available, or OSError.
     """
     _free(folder, name, PUBLIC_SUFFIX)
     number, label = _token(uri)
@@ -89,7 +92,7 @@ def import_token_key(folder: Path, name: str, uri: str, ask: Ask) -> PublicKey:
 
 
 def read_public(file: Path) -> PublicKey:
-    """A `.pub` file. Raises ConfigurationError."""
+    """Read a `.pub` file. Raise ConfigurationError."""
     content = read_bounded(file, KEY_LIMIT_BYTES)
     if b"PRIVATE KEY" in content:
         problem = f"is a secret key; name its public part, {file.with_suffix(PUBLIC_SUFFIX).name}"
@@ -103,7 +106,7 @@ def read_public(file: Path) -> PublicKey:
 
 
 def load_signer(file: Path, ask: Ask) -> Signer:
-    """What signs: `NAME.pem`, or the `NAME.pub` of a token's key. Raises ConfigurationError, UnreachableError."""
+    """Return the signer of `NAME.pem`, or of a token's `NAME.pub`. Raise ConfigurationError, UnreachableError."""
     if file.suffix != PUBLIC_SUFFIX:
         return _load_file(file, ask)
     public = read_public(file)
@@ -120,28 +123,28 @@ def load_signer(file: Path, ask: Ask) -> Signer:
 
 
 def has_secret(file: Path) -> bool:
-    """Whether the secret part of a `.pub` file is here, or in a token. Raises ConfigurationError."""
+    """Return whether the secret part of a `.pub` file is here or in a token. Raise ConfigurationError."""
     return file.with_suffix(SECRET_SUFFIX).exists() or bool(read_public(file).uri)
 
 
 class TokenSigner(Signer):
-    """A token's key, whose many ways to fail (no library, no token, wrong PIN) are said in words."""
+    """Signer with a token's key. It explains failures such as no library, no token, or a wrong PIN."""
 
     def __init__(self, inner: Signer, uri: str) -> None:
         self._inner, self._uri = inner, uri
 
     @property
     def public_key(self) -> Key:
-        """As the token's `.pub` file has it."""
+        """The key in the token's `.pub` file."""
         return self._inner.public_key
 
     @classmethod
     def from_priv_key_uri(cls, priv_key_uri: str, public_key: Key, secrets_handler: Ask | None = None) -> TokenSigner:
-        """By the URI of a token's key."""
+        """Return a signer for the URI of a token's key."""
         return cls(Signer.from_priv_key_uri(priv_key_uri, public_key, secrets_handler), priv_key_uri)
 
     def sign(self, payload: bytes) -> Any:
-        """Raises UnreachableError."""
+        """Sign `payload`. Raise UnreachableError."""
         try:
             return self._inner.sign(payload)
         except Exception as error:

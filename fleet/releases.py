@@ -1,6 +1,6 @@
-"""Releases: from a model's folder to the document that its owner signs, and the floor it raises.
+"""Releases: from a model's folder to the document that its owner signs, and the resulting floor.
 
-Decisions on values; only `read_model` reads the folder.
+Only `read_model` reads files; the rest is pure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MANIFEST = "manifest.toml"
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model's folder as read: the manifest, its bytes' artifact, and its golden set's, where there is one."""
+    """A model's folder as read: its manifest, the manifest file, and the golden set's file or None."""
 
     folder: Path
     manifest: ModelManifest
@@ -40,7 +40,7 @@ class Model:
 
 
 def read_model(folder: Path, settings: FleetSettings) -> Model:
-    """The manifest in `folder` (…/<name>/<version>) and its sizes. Raises ConfigurationError."""
+    """Read the manifest in `folder` (…/<name>/<version>) and file sizes. Raise ConfigurationError."""
     path = folder / MANIFEST
     if not path.is_file():
         problem = f"holds no {MANIFEST}; name the folder of one version, as models/NAME/VERSION"
@@ -56,7 +56,7 @@ def read_model(folder: Path, settings: FleetSettings) -> Model:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What an owner signs beside a model's manifest. `floor` None: as it stands; the others as in SignedRelease."""
+    """The owner's terms in addition to the manifest. `floor` None: unchanged; the others as in SignedRelease."""
 
     floor: str | None = None
     slots: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Terms:
 
 
 def build_release(model: Model, owner: str, terms: Terms, floor: str, now: datetime) -> SignedRelease:
-    """Return the document of a release, as its manifest and its owner's terms say it. `floor`: the one chosen."""
+    """Return the document of a release from its manifest and its owner's terms. `floor`: the chosen floor."""
     manifest = model.manifest
     variants = tuple(
         SignedVariant(v.name, v.runtime, v.precision, v.accelerators, v.artifacts) for v in manifest.variants
@@ -85,20 +85,20 @@ def build_release(model: Model, owner: str, terms: Terms, floor: str, now: datet
 
 
 def model_files(release: SignedRelease) -> tuple[Artifact, ...]:
-    """Every file of every variant of a release, each digest once."""
+    """Return every file of all variants of a release, each digest once."""
     every = release.files([variant.name for variant in release.variants])
     return tuple({artifact.sha256: artifact for artifact in every}.values())
 
 
 def release_target(release: SignedRelease) -> tuple[TargetFile, bytes]:
-    """What is signed for a release (TUF's target with the floor as its custom part), and the document itself."""
+    """Return the signed target of a release, with the floor as TUF's custom part, and the document itself."""
     content = release_bytes(release)
     read_release(content)
     return target_of(release.target, content, {"floor": release.floor}), content
 
 
 def target_of(path: str, content: bytes, custom: Mapping[str, Any] | None = None) -> TargetFile:
-    """A target with its length and SHA-256."""
+    """Return a target with its length and SHA-256."""
     target = TargetFile.from_data(path, content, ["sha256"])
     if custom is not None:
         target.unrecognized_fields["custom"] = dict(custom)
@@ -106,9 +106,9 @@ def target_of(path: str, content: bytes, custom: Mapping[str, Any] | None = None
 
 
 def model_floor(targets: Targets | None, owner: str, model: str, *, beside: str = "") -> str | None:
-    """The oldest version that the owner still allows: the greatest floor of the model's targets; None of none.
+    """Return the oldest version that the owner still allows: the greatest floor of the model's targets, or None.
 
-    The target `beside` does not count.
+    The target `beside` is ignored.
     """
     prefix = f"models/{owner}/{model}/"
     every = (targets.targets if targets else {}).items()
@@ -117,14 +117,14 @@ def model_floor(targets: Targets | None, owner: str, model: str, *, beside: str 
 
 
 def signed_floor(target: TargetFile) -> str:
-    """What the owner signed beside a target ("": nothing)."""
+    """Return the floor in a target's custom part, or ""."""
     return str(target.custom.get("floor", "")) if isinstance(target.custom, dict) else ""
 
 
 def choose_floor(wanted: str | None, standing: str | None, version: str) -> str:
-    """The floor of a new release. Raises ConfigurationError where devices could not go by it.
+    """Return the floor of a new release. Raise ConfigurationError if devices could not apply it.
 
-    Without a wish it stays; the first release of a model is its own floor.
+    Without `wanted` it does not change; the first release of a model is its own floor.
     """
     floor = wanted or standing or version
     if version_order(floor) > version_order(version):
@@ -139,7 +139,7 @@ def choose_floor(wanted: str | None, standing: str | None, version: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRelease:
-    """A release on its way: its document, the target that names it, and the owner's draft that holds the target."""
+    """A planned release: its document, the target that names it, and the owner's draft with the target."""
 
     release: SignedRelease
     target: TargetFile
@@ -148,10 +148,10 @@ class PlannedRelease:
 
 
 def plan_release(drafting: Drafting, model: Model, owner: str, terms: Terms) -> PlannedRelease:
-    """Return a model as its owner's next release.
+    """Return the owner's next release of a model.
 
-    Raises ConfigurationError for a release that is published already, an unknown owner, and a floor by which devices
-    could not go.
+    Raise ConfigurationError for a release that is published already, an unknown owner, or a floor that devices could
+    not apply.
     """
     role, name, version = owner_role(owner), model.manifest.name, model.manifest.version
     path = target_path(owner, name, version)
@@ -168,7 +168,7 @@ def plan_release(drafting: Drafting, model: Model, owner: str, terms: Terms) -> 
 def plan_withdrawal(drafting: Drafting, path: str, withdrawal: Withdrawal) -> Draft:
     """Return the owner's next document, in which a published release is withdrawn.
 
-    Raises ConfigurationError for a release that is not published, or is withdrawn like that already.
+    Raise ConfigurationError if the release is not published, or is withdrawn like that already.
     """
     role = owner_role(path.split("/")[1])
     newest = drafting.newest(role)

@@ -1,7 +1,7 @@
-"""The repository as published: names of its files, and its newest metadata as values.
+"""The published repository: names of its files, and its newest metadata as values.
 
-A plain directory: `metadata/{N.root,N.snapshot,N.targets,N.<role>,timestamp}.json`, targets under their digest (TUF's
-consistent snapshots), `blobs/sha256/<digest>`, `assignments/<device>.json`.
+It is a plain directory: `metadata/{N.root,N.snapshot,N.targets,N.<role>,timestamp}.json`, targets under their digest
+(TUF's consistent snapshots), `blobs/sha256/<digest>`, `assignments/<device>.json`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIMESTAMP_FILE = "timestamp.json"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The newest root, and the metadata that the timestamp leads to. None, or absent of `roles`: not yet published."""
+    """The newest root, and the metadata that the timestamp leads to. None or missing in `roles`: not published yet."""
 
     root: Metadata[Root] | None = None
     timestamp: Metadata[Timestamp] | None = None
@@ -34,11 +34,11 @@ class Published:
     roles: Mapping[str, Metadata[Targets]] = field(default_factory=dict)
 
     def document(self, role: str) -> Metadata[Root] | Metadata[Targets] | None:
-        """What offline keys signed for `role`, where it is published."""
+        """Return the published document of a role signed offline, or None."""
         return {ROOT: self.root, TARGETS: self.targets}.get(role, self.roles.get(role))
 
     def target(self, path: str) -> TargetFile | None:
-        """The target `path`, from the role whose paths it matches."""
+        """Return the target `path` of the role whose paths match it, or None."""
         for name, role in delegated_roles(self.targets.signed if self.targets else None).items():
             if role.is_delegated_path(path) and name in self.roles:
                 return self.roles[name].signed.targets.get(path)
@@ -46,7 +46,7 @@ class Published:
 
 
 def publication_mark(public: Path) -> tuple[int, ...]:
-    """Another one once something but a root was published; () where nothing is, or it cannot be looked at."""
+    """Return a value that changes with every publication except of a root; () if nothing is published or readable."""
     try:
         found = (public / METADATA / TIMESTAMP_FILE).stat()
     except OSError:
@@ -55,34 +55,34 @@ def publication_mark(public: Path) -> tuple[int, ...]:
 
 
 def metadata_file(role: str, version: int) -> str:
-    """Where a role's metadata stands, relative to the repository."""
+    """Return the path of a role's metadata, relative to the repository."""
     return f"{METADATA}/{version}.{role}.json"
 
 
 def target_file(target: TargetFile) -> str:
-    """Where a target's content stands, relative to the repository."""
+    """Return the path of a target's content, relative to the repository."""
     folder, _, name = target.path.rpartition("/")
     return f"{TARGET_FILES}/{folder}/{target.hashes['sha256']}.{name}"
 
 
 def blob_file(sha256: str) -> str:
-    """Where a blob stands, relative to the repository."""
+    """Return the path of a blob, relative to the repository."""
     return f"{BLOBS}/{sha256}"
 
 
 def assignment_file(device: str) -> str:
-    """Where a device's assignment stands, relative to the repository."""
+    """Return the path of a device's assignment, relative to the repository."""
     return f"{ASSIGNMENTS}/{device}.json"
 
 
 def root_versions(folder: Path) -> list[int]:
-    """The versions of root that are published, ascending."""
+    """Return the published versions of root, ascending."""
     names = (re.fullmatch(r"([1-9][0-9]*)\.root\.json", file.name) for file in (folder / METADATA).glob("*.root.json"))
     return sorted(int(match[1]) for match in names if match)
 
 
 def read_published(folder: Path, limit_bytes: int) -> Published:
-    """The newest metadata, as it stands, not verified. Raises ConfigurationError where a file is missing or damaged."""
+    """Read the newest metadata without verification. Raise ConfigurationError if a file is missing or damaged."""
     versions = root_versions(folder)
     root = read_metadata(folder, metadata_file(ROOT, versions[-1]), Root, limit_bytes) if versions else None
     if not (folder / METADATA / TIMESTAMP_FILE).exists():
@@ -99,7 +99,7 @@ def read_published(folder: Path, limit_bytes: int) -> Published:
 
 
 def read_metadata(folder: Path, name: str, kind: type[Signed], limit_bytes: int) -> Any:
-    """One metadata file of the repository in `folder`. Raises ConfigurationError."""
+    """Read one metadata file of the repository in `folder`. Raise ConfigurationError."""
     content = read_bounded(folder / name, limit_bytes)
     try:
         metadata: Metadata[Any] = Metadata.from_bytes(content)
@@ -115,7 +115,7 @@ def read_metadata(folder: Path, name: str, kind: type[Signed], limit_bytes: int)
 
 
 def read_assignments(folder: Path, limit_bytes: int) -> dict[str, Metadata[Targets]]:
-    """Every assignment of the repository in `folder`, by device, not verified. Raises ConfigurationError."""
+    """Read all assignments of the repository in `folder`, by device, without verification. Raise ConfigurationError."""
     files = sorted((folder / ASSIGNMENTS).glob("[!.]*.json"))
     return {file.stem: read_metadata(folder, f"{ASSIGNMENTS}/{file.name}", Targets, limit_bytes) for file in files}
 

@@ -120,7 +120,7 @@ async def _watched(
         shown(stage.tally)
         over, _ = await asyncio.wait(tasks, timeout=LOOK_S, return_when=asyncio.FIRST_EXCEPTION)
         for task in over:
-            task.result()  # a defect of the simulation is no finding about the controller
+            task.result()  # raise defects of the simulation itself
         if len(over) == len(tasks) or (run.until_committed and stage.tally.settled(characters)):
             break
     shown(stage.tally)

@@ -1,6 +1,6 @@
 """Releases of the programs on devices: from folders of wheels to the document that the software keys sign.
 
-Decisions on values; only `read_variant` reads a folder.
+Only `read_variant` reads a folder; the rest is pure.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from gateway.domain.software_release import (
 _TAGS = re.compile(r"-(?P<python>[\w.]+)-(?P<abi>[\w.]+)-(?P<platform>[\w.]+)\.whl$")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_(\w+)")
 LEGACY = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
-"""Older names of platform tags, to the version of glibc that they mean (PEP 600)."""
+"""Older names of platform tags, with the version of glibc that they stand for (PEP 600)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSoftware:
-    """A release on its way: its document, the target that names it, and the draft of the role that holds the target."""
+    """A planned release: its document, the target that names it, and the role's draft with the target."""
 
     release: SoftwareRelease
     target: TargetFile
@@ -50,9 +50,9 @@ class PlannedSoftware:
 
 
 def read_variant(folder: Path, python: str | None = None, machine: str | None = None) -> SoftwareVariant:
-    """Return the wheels in `folder` with what they require; `python` and `machine` where their names do not say it.
+    """Return the wheels in `folder` with their requirements. Raise ConfigurationError.
 
-    Raises ConfigurationError.
+    `python` and `machine` are used if the wheels' names do not state them.
     """
     files = sorted(folder.glob("*.whl"))
     if not files:
@@ -72,7 +72,7 @@ def read_variant(folder: Path, python: str | None = None, machine: str | None = 
 
 
 def plan_software(drafting: Drafting, variants: Sequence[SoftwareVariant], floor: str | None) -> PlannedSoftware:
-    """Return these wheels as the next release. Raises ConfigurationError for one that devices could not take."""
+    """Return these wheels as the next release. Raise ConfigurationError if devices could not install it."""
     versions = {_version([wheel.path for wheel in variant.wheels]) for variant in variants}
     if len(versions) != 1:
         raise ConfigurationError(f"the folders hold the versions {', '.join(sorted(versions))}; name one version's")
@@ -91,7 +91,7 @@ def plan_software(drafting: Drafting, variants: Sequence[SoftwareVariant], floor
 
 
 def software_floor(targets: Targets | None, *, but: str = "") -> str | None:
-    """Return the oldest version that devices may install, by all targets except `but`; None where there is none."""
+    """Return the oldest version that devices may install, by all targets except `but`, or None."""
     prefix = software_path(PROGRAM, "").removesuffix("/release")
     every = (targets.targets if targets else {}).items()
     floors = (signed_floor(target) for path, target in every if path.startswith(prefix) and path != but)
@@ -104,7 +104,7 @@ def software_files(release: SoftwareRelease) -> tuple[Artifact, ...]:
 
 
 def software_line(release: SoftwareRelease) -> str:
-    """Return a release in one line, for the person who signs it."""
+    """Return a release in one line, for its signer."""
     kinds = ", ".join(
         f"{one.machine} Python {one.python}{f' glibc {one.glibc}' if one.glibc else ''} ({len(one.wheels)} wheels)"
         for one in release.variants
@@ -120,7 +120,7 @@ def _version(names: Iterable[str]) -> str:
 
 
 def _only(found: set[str], named: str | None, what: str, known: Sequence[str]) -> str:
-    """Return the only value, as the wheels say it or an option names it. Raises ValueError."""
+    """Return the only value, from the wheels or from an option. Raise ValueError."""
     if named and found - {named}:
         raise ValueError(f"--{what} is {named}, the wheels are for {', '.join(sorted(found))}")
     values = found or ({named} if named else set())
@@ -134,7 +134,7 @@ def _only(found: set[str], named: str | None, what: str, known: Sequence[str]) -
 
 
 def _pythons(names: Iterable[str]) -> set[str]:
-    """Return the versions of Python that binary wheels are for; those of the stable ABI run on later ones, too."""
+    """Return the Python versions of binary wheels. Wheels of the stable ABI run on later versions, too."""
     tags = [found for name in names if (found := _TAGS.search(name)) and found["abi"].startswith("cp")]
     return {f"3.{tag['abi'][3:]}" for tag in tags}
 
@@ -145,7 +145,7 @@ def _machines(names: Iterable[str]) -> set[str]:
 
 
 def _glibcs(names: Iterable[str]) -> set[str]:
-    """Return for each wheel the oldest glibc that one of its tags allows."""
+    """Return, for each wheel, the oldest glibc that one of its tags permits."""
     found = set()
     for name in names:
         tag = _TAGS.search(name)

@@ -1,4 +1,4 @@
-"""Times as programs read them."""
+"""Times in machine-readable form."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def moment(at: datetime) -> str: ...
 @overload
 def moment(at: datetime | None) -> str | None: ...
 def moment(at: datetime | None) -> str | None:
-    """RFC 3339 in UTC, microseconds where there are any; None for none."""
+    """Return RFC 3339 in UTC, with microseconds if there are any; None for None."""
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if at else None

@@ -1,5 +1,7 @@
-"""Is the repository, as it stands on the server, what devices can trust? Every signature, threshold, version, digest,
-expiry. Decisions on values; `verify` at the end reads the files."""
+"""Verification of a published repository: every signature, threshold, version, digest and expiry.
+
+Pure, except for `verify` and `stated_bytes`, which read the files.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ Advance = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong, where, and what to do about it."""
+    """A problem, its location, and the remedy."""
 
     where: str
     problem: str
@@ -46,7 +48,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Until when a document holds; `days` are left (negative: over)."""
+    """Expiry of a document. `days` are left (negative: expired)."""
 
     what: str
     version: int
@@ -56,7 +58,7 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `verify` found; `files` were hashed, of `size_bytes` in all."""
+    """Result of `verify`. `files` were hashed, `size_bytes` in total."""
 
     findings: tuple[Finding, ...]
     expiries: tuple[Expiry, ...]
@@ -65,7 +67,7 @@ class Report:
 
 
 def chain_findings(roots: Sequence[Metadata[Root]]) -> Iterator[Finding]:
-    """Roots ascending without a gap, each signed by its own threshold and the one before it (TUF 5.3.4)."""
+    """Check that roots ascend without a gap, each signed by its own threshold and the previous one's (TUF 5.3.4)."""
     for before, root in zip([None, *roots], roots, strict=False):
         where = metadata_file(ROOT, root.signed.version)
         if before and root.signed.version != before.signed.version + 1:
@@ -78,7 +80,7 @@ def chain_findings(roots: Sequence[Metadata[Root]]) -> Iterator[Finding]:
 
 
 def signature_findings(state: Published) -> Iterator[Finding]:
-    """Thresholds from the newest root down to every delegated role."""
+    """Check the thresholds from the newest root down to every delegated role."""
     if state.root is None:
         yield Finding(metadata_file(ROOT, 1), "is missing", "this is no repository, or edge-fleet publish never ran")
         return
@@ -94,7 +96,7 @@ def signature_findings(state: Published) -> Iterator[Finding]:
 
 
 def version_findings(state: Published) -> Iterator[Finding]:
-    """Files whose content says another version than snapshot and name."""
+    """Check that files have the version that the snapshot and their name state."""
     meta = state.snapshot.signed.meta if state.snapshot else {}
     for role, metadata in {TARGETS: state.targets, **state.roles}.items():
         listed = meta.get(f"{role}.json")
@@ -104,20 +106,20 @@ def version_findings(state: Published) -> Iterator[Finding]:
 
 
 def expiries(state: Published, now: datetime) -> tuple[Expiry, ...]:
-    """Every document's, the soonest first."""
+    """Return the expiry of every document, the soonest first."""
     documents = {ROOT: state.root, TARGETS: state.targets, SNAPSHOT: state.snapshot, TIMESTAMP: state.timestamp}
     found = [expiry_of(role, m, now) for role, m in {**documents, **state.roles}.items() if m]
     return tuple(sorted(found, key=lambda expiry: expiry.days))
 
 
 def expiry_of(what: str, metadata: Metadata[Any], now: datetime) -> Expiry:
-    """One document's."""
+    """Return the expiry of one document."""
     signed = metadata.signed
     return Expiry(what, signed.version, signed.expires, (signed.expires - now).total_seconds() / DAY_S)
 
 
 def expiry_findings(found: Iterable[Expiry]) -> Iterator[Finding]:
-    """What devices refuse already."""
+    """Yield a finding for each expired document: devices refuse it."""
     for expiry in found:
         if expiry.days <= 0:
             online = expiry.what in {SNAPSHOT, TIMESTAMP}
@@ -129,7 +131,7 @@ def expiry_findings(found: Iterable[Expiry]) -> Iterator[Finding]:
 
 
 def assignment_findings(state: Published, device: str, metadata: Metadata[Targets]) -> Iterator[Finding]:
-    """An assignment is signed by the director, is its device's, and names published releases in slots of their own."""
+    """Check an assignment: signed by the director, for this device, with published releases in distinct slots."""
     where, again = f"{ASSIGNMENTS}/{device}", f"edge-fleet assign {device} …"
     try:
         missing = quorum(cast("Metadata[Targets]", state.targets).signed, DIRECTOR).missing(metadata)
@@ -150,7 +152,7 @@ def assignment_findings(state: Published, device: str, metadata: Metadata[Target
 
 
 def release_findings(target: TargetFile, release: ReleaseDocument) -> Iterator[Finding]:
-    """A release's document says what its target's path and custom part say."""
+    """Check that a release's document states its target's path and custom part."""
     again = "add it under a new version"
     if release.target != target.path:
         yield Finding(target.path, f"is the document of {release.target}", again)
@@ -160,7 +162,7 @@ def release_findings(target: TargetFile, release: ReleaseDocument) -> Iterator[F
 
 
 def verify(folder: Path, now: datetime, settings: FleetSettings, advance: Advance = lambda _: None) -> Report:
-    """The repository in `folder` as published. Metadata that cannot be read is a finding, and ends the search."""
+    """Verify the published repository in `folder`. Unreadable metadata are a finding and end the verification."""
     limit = settings.document_limit_bytes
     try:
         state = read_published(folder, limit)
@@ -179,7 +181,7 @@ def verify(folder: Path, now: datetime, settings: FleetSettings, advance: Advanc
 
 
 def stated_bytes(folder: Path, settings: FleetSettings) -> int:
-    """How much `verify` will hash, for a progress bar; what cannot be read counts nothing."""
+    """Return how many bytes `verify` will hash, for a progress bar. Unreadable files count as 0."""
     try:
         state = read_published(folder, settings.document_limit_bytes)
     except ConfigurationError:
@@ -194,7 +196,7 @@ def stated_bytes(folder: Path, settings: FleetSettings) -> int:
 
 
 class _Content:
-    """Targets and blobs on the disk; each file is hashed once."""
+    """Targets and blobs on disk. Each file is hashed once."""
 
     def __init__(self, folder: Path, settings: FleetSettings, advance: Advance) -> None:
         self._folder, self._settings, self._advance = folder, settings, advance
@@ -214,7 +216,7 @@ class _Content:
                 yield from self._file(blob_file(file.sha256), file.size_bytes, file.sha256)
 
     def release(self, target: TargetFile) -> ReleaseDocument | None:
-        """None where it cannot be read."""
+        """Return the document of a release, or None if `target` is no release or is unreadable."""
         if not is_release(target.path):
             return None
         try:

@@ -1,7 +1,7 @@
-"""A draft in words, for the person who is about to sign it. Pure.
+"""Description of a draft in words for its signer. Pure.
 
-What is said comes from what is signed, not from what the draft's sender says of it. Only where the version before
-bears the signer's own signature is it left out what both have in common.
+It is derived from the signed content, not from what the draft's sender states. Unchanged parts are omitted only if the
+previous version has the signer's own signature.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gateway.trust.distrust import Distrust
 from gateway.trust.targets import Withdrawal, check_floor, floor_of, read_withdrawal
 
 ID_CHARS = 16
-"""Of a key's id, shown: another key with the same 64 bits takes longer to find than it is worth."""
+"""Displayed characters of a key's id: 64 bits, for which a collision is too expensive to find."""
 
 
 def describe(draft: Draft, key: Key) -> list[str]:
-    """What the holder of this key would sign, line by line."""
+    """Return what the holder of this key would sign, line by line."""
     signed = draft.metadata.signed
     before = draft.previous if draft.previous and Quorum((key,), 1).signed_by(draft.previous) else None
     lines = [f"{draft.role}, version {signed.version}, valid until {signed.expires:{TIME_FORMAT}}"]
@@ -41,7 +41,7 @@ def describe(draft: Draft, key: Key) -> list[str]:
 
 
 def progress_lines(draft: Draft) -> Iterator[str]:
-    """Per quorum: who signed, and how many lack."""
+    """Yield per quorum the signers so far and the number of missing signatures."""
     for wanted in draft.quorums:
         signed = wanted.signed_by(draft.metadata)
         missing = wanted.missing(draft.metadata)
@@ -51,17 +51,17 @@ def progress_lines(draft: Draft) -> Iterator[str]:
 
 
 def names(wanted: Quorum) -> str:
-    """As "2 of alice, bob, carol"."""
+    """Return a quorum in the form "2 of alice, bob, carol"."""
     return f"{wanted.threshold} of {', '.join(map(signer_name, wanted.keys))}"
 
 
 def identified(wanted: Quorum) -> str:
-    """As `names`, with ids: whoever makes a draft may call any key alice."""
+    """Return `names` with key ids, since the sender of a draft may call any key alice."""
     return f"{wanted.threshold} of {', '.join(f'{signer_name(k)} ({k.keyid[:ID_CHARS]})' for k in wanted.keys)}"
 
 
 def release_line(release: SignedRelease) -> str:
-    """A release in one line."""
+    """Return a release in one line."""
     variants = ", ".join(variant.name for variant in release.variants)
     at = release.released_at.strftime(TIME_FORMAT)
     slots = f", for the slots {', '.join(release.slots)}" if release.slots else ""
@@ -120,7 +120,7 @@ def _delegation_changes(signed: Targets, old: Targets) -> Iterator[str]:
 
 
 def _target_lines(target: TargetFile, content: bytes | None) -> Iterator[str]:
-    """A release in one line; profiles and policies as they are, since devices do what stands in them."""
+    """Yield a release in one line, or the full text of a profile or policy, since devices follow its content."""
     digest = f"sha256 {target.hashes['sha256']}"
     if content is None:
         yield f"{target.path}, {target.length} bytes, {digest}"

@@ -1,4 +1,4 @@
-"""The device CA: it signs what devices show on TLS connections. Pure, but for `folder`.
+"""The device CA: it signs the client certificates of devices. Pure except for `folder`.
 
-`cryptography` is loaded by these modules; `edge-fleet` verbs that need no certificate do not import them.
+These modules import `cryptography`. Verbs of `edge-fleet` that need no certificate do not import them.
 """

@@ -1,4 +1,4 @@
-"""The authority: its key signs devices, its certificates verify them. Values in, values out; `folder` keeps it."""
+"""Certificate authority: its key signs devices, its certificates verify them. No I/O; `folder` stores it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest_toml import NAME_PATTERN
 
 COMMON_NAME_LIMIT = 64
-"""Characters: ub-common-name of RFC 5280, appendix A.1; a device's name may have twice as many."""
+"""Characters: ub-common-name of RFC 5280, appendix A.1. A device's name may have twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """`key` belongs to `certificate`; `earlier` are certificates of CAs before it, whose devices are still known."""
+    """A CA. `key` belongs to `certificate`; `earlier` are certificates of previous CAs that are still trusted."""
 
     key: ec.EllipticCurvePrivateKey = field(repr=False)
     certificate: x509.Certificate
@@ -36,34 +36,35 @@ class Authority:
 
     @property
     def trusted(self) -> tuple[x509.Certificate, ...]:
-        """All that devices' certificates may come from."""
+        """All CA certificates that may have issued a device's certificate."""
         return (self.certificate, *self.earlier)
 
     @property
     def pem(self) -> bytes:
-        """`trusted`, as TLS servers and proxies want it."""
+        """`trusted` as one PEM file, for TLS servers and proxies."""
         return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in self.trusted)
 
     def trusts(self, certificate_pem: str) -> bool:
-        """Whether devices' certificates may come from this CA."""
+        """Return whether a CA certificate is trusted."""
         return x509.load_pem_x509_certificate(certificate_pem.encode()) in self.trusted
 
     @property
     def certificate_pem(self) -> bytes:
-        """Of the CA that signs now."""
+        """The certificate of the CA that signs now."""
         return self.certificate.public_bytes(Encoding.PEM)
 
     @property
     def key_pem(self) -> bytes:
-        """PKCS #8, not encrypted: whoever has it can be any device."""
+        """The private key, PKCS #8, not encrypted. Its owner can impersonate any device."""
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def sign_csr(
         self, request_pem: bytes, device: str, now: datetime, validity_d: float | None = None
     ) -> DeviceCertificate:
-        """A certificate for the key of a request, in the name that the controller knows the device by.
+        """Return a certificate for the key of a request, with the controller's name of the device.
 
-        Raises RequestError: INVALID or TOO_LARGE for the request, UNAVAILABLE where the CA's own certificate is over.
+        Raise RequestError: INVALID or TOO_LARGE for the request, UNAVAILABLE if the CA's own certificate is not valid
+        now.
         """
         if not NAME_PATTERN.fullmatch(device):
             raise RequestError(Fault.INVALID, f"{device!r:.140} is no device's name")
@@ -74,9 +75,9 @@ class Authority:
         return device_certificate(self._signed(builder, now, days))
 
     def issue_server(self, names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
-        """Certificate and key (PEM) of this controller's own port, for DNS names and addresses, at least one.
+        """Return certificate and key (PEM) of this controller's own port, for at least one DNS name or address.
 
-        Where no certificate is given: whoever trusts this CA can check whom it speaks to.
+        It is used if no certificate is configured. Clients that trust this CA can verify the server with it.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         known = [_server_name(name) for name in names]
@@ -117,11 +118,11 @@ class Authority:
 def new_authority(
     now: datetime, settings: AuthoritySettings | None = None, key: ec.EllipticCurvePrivateKey | None = None
 ) -> Authority:
-    """A CA of a new key (EC P-256), or of one that is there, self-signed."""
+    """Return a self-signed CA with a new EC P-256 key, or with `key`."""
     settings = settings or AuthoritySettings()
     key = key or ec.generate_private_key(ec.SECP256R1())
     public = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    name = _name(f"edge-fleet device CA {public.digest.hex()[:8]}")  # two CAs are told apart by their names
+    name = _name(f"edge-fleet device CA {public.digest.hex()[:8]}")  # the digest makes the names of two CAs differ
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -139,12 +140,12 @@ def new_authority(
 
 
 def name_of(certificate_pem: str) -> str:
-    """What a CA is called, for people."""
+    """Return a CA's name for people."""
     return x509.load_pem_x509_certificate(certificate_pem.encode()).subject.rfc4514_string()
 
 
 def key_usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
-    """For what a key may be used, and for nothing else (RFC 5280, 4.2.1.3)."""
+    """Return the key usage extension (RFC 5280, 4.2.1.3)."""
     return x509.KeyUsage(
         digital_signature=digital_signature,
         content_commitment=False,
@@ -159,7 +160,7 @@ def key_usage(*, digital_signature: bool = False, key_cert_sign: bool = False, c
 
 
 def _common_name(device: str) -> str:
-    """For people; the whole name stands in the URI."""
+    """Return the common name, which is for people. The URI has the whole name."""
     if len(device) <= COMMON_NAME_LIMIT:
         return device
     return f"{device[:47]}~{hashlib.sha256(device.encode()).hexdigest()[:16]}"

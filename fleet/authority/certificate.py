@@ -1,4 +1,4 @@
-"""A device's certificate as a value: who shows it, until when, and when it is time for the next."""
+"""A device's certificate as a value: its device, its validity, and the time of its renewal."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from gateway.domain.manifest_toml import NAME_PATTERN
 
 DEVICE_URI = "urn:edge-fleet:device:"
 RENEWAL_SHARE = 2 / 3
-"""Of a certificate's life, after which the device asks for the next."""
+"""Share of a certificate's validity after which the device renews it."""
 
 
 class NoDeviceError(ValueError):
-    """A certificate that names no device, or several."""
+    """The certificate names no device, or several."""
 
 
 @dataclass(frozen=True)
 class DeviceCertificate:
-    """`serial` is lower-case hex without leading zeros, `subject` for people (RFC 4514), `device` from the one URI
-    among its alternative names. That it verifies was seen to before."""
+    """A device's certificate, verified before.
+
+    `serial` is lower-case hex without leading zeros, `subject` is for people (RFC 4514), `device` comes from the one
+    URI among the alternative names.
+    """
 
     device: str
     serial: str
@@ -35,28 +38,28 @@ class DeviceCertificate:
 
     @cached_property
     def pem(self) -> bytes:
-        """As it is handed out."""
+        """The certificate in PEM."""
         return self.certificate.public_bytes(Encoding.PEM)
 
     @cached_property
     def key_digest(self) -> str:
-        """SHA-256 (hex) of its public key: two devices that show the same one were cloned."""
+        """SHA-256 (hex) of its public key. Two devices with the same key are clones."""
         key = self.certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return hashlib.sha256(key).hexdigest()
 
     @property
     def renewal(self) -> datetime:
-        """When two thirds of its life are over."""
+        """The time after two thirds of its validity."""
         return self.issued + (self.expires - self.issued) * RENEWAL_SHARE
 
 
 def renewal_due(certificate: DeviceCertificate, now: datetime) -> bool:
-    """Whether it is time for the next."""
+    """Return whether it is time to renew the certificate."""
     return now >= certificate.renewal
 
 
 def device_certificate(certificate: x509.Certificate) -> DeviceCertificate:
-    """What a certificate says. Raises NoDeviceError."""
+    """Read a certificate. Raise NoDeviceError."""
     return DeviceCertificate(
         device=_device(certificate),
         serial=f"{certificate.serial_number:x}",

@@ -1,4 +1,4 @@
-"""Where the authority is kept: `ca.key` (0600) and `ca.pem`, made when the controller first starts, or given."""
+"""Files of the authority: `ca.key` (0600) and `ca.pem`, created by the controller's first start or by the operator."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def open_authority(folder: Path, now: datetime, settings: AuthoritySettings | None = None) -> Authority:
-    """The authority of a folder (`ca.pem`: its certificate, then those of earlier CAs); made where there is none yet.
+    """Open the authority of a folder, or create it if there is none.
 
-    Raises ConfigurationError, OSError. Of several that start at once one makes it.
+    `ca.pem` holds its certificate, then those of earlier CAs. If several processes start at once, one creates it. Raise
+    ConfigurationError, OSError.
     """
     settings = settings or AuthoritySettings()
     with _locked(folder):
@@ -41,7 +42,7 @@ def open_authority(folder: Path, now: datetime, settings: AuthoritySettings | No
 
 
 def read_authority(key_file: Path, certificate_file: Path, settings: AuthoritySettings | None = None) -> Authority:
-    """An authority that was made elsewhere. Raises ConfigurationError."""
+    """Read an authority that was made elsewhere. Raise ConfigurationError."""
     key = _read_key(key_file)
     certificates = _read_certificates(certificate_file)
     if certificates[0].public_key() != key.public_key():
@@ -53,9 +54,9 @@ def read_authority(key_file: Path, certificate_file: Path, settings: AuthoritySe
 
 
 def _make(files: tuple[Path, Path], now: datetime, settings: AuthoritySettings) -> None:
-    """The certificate last: its presence says that all is there."""
+    """Create the files. The certificate is written last: if it exists, both are complete."""
     if files[0].exists():
-        made = new_authority(now, settings, _read_key(files[0]))  # stopped between the two files
+        made = new_authority(now, settings, _read_key(files[0]))  # the process ended between the two files
     else:
         made = new_authority(now, settings)
         write_durably(files[0], made.key_pem, mode=0o600)

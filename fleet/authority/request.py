@@ -1,4 +1,4 @@
-"""A device's certificate request (PKCS #10, RFC 2986): what of it counts is the key, and that the device holds it."""
+"""A device's certificate request (PKCS #10, RFC 2986). Only its key and the proof of possession count."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _END = b"-----END CERTIFICATE REQUEST-----"
 
 
 def requested_key(request_pem: bytes, settings: AuthoritySettings) -> PublicKey:
-    """The key that a request is for. Its subject and extensions count for nothing: the controller knows who asks.
+    """Return the key of a request. Its subject and extensions are ignored: the controller knows the device.
 
-    Raises RequestError INVALID or TOO_LARGE: not one PEM request, not signed by that key, a key that is too weak.
+    Raise RequestError INVALID or TOO_LARGE: not one PEM request, not signed by that key, or a weak key.
     """
     request = _parsed(request_pem, settings.request_limit_bytes)
     key = _strong(request)
@@ -36,7 +36,7 @@ def requested_key(request_pem: bytes, settings: AuthoritySettings) -> PublicKey:
 
 
 def requested_name(request_pem: bytes) -> str:
-    """The common name of a request whose key was read: what the device would like to be called; "" where none is."""
+    """Return the common name of a request, or "": the name that the device would like to have."""
     try:
         names = x509.load_pem_x509_csr(request_pem.strip()).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except (ValueError, UnsupportedAlgorithm):

@@ -1,4 +1,4 @@
-"""The revocation list (RFC 5280, 5) for proxies that end TLS themselves; in process the set of serials is enough."""
+"""Certificate revocation list (RFC 5280, 5) for proxies that terminate TLS. The controller uses serials instead."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from fleet.authority.ca import Authority
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What a list says: its number, the serials (hex) on it, from when to when it holds, and whether it is of this CA
-    and as that signed it."""
+    """Content of a CRL: its number, the revoked serials (hex) and its validity.
+
+    `genuine`: it is of this CA and its signature is valid.
+    """
 
     number: int
     serials: frozenset[str]
@@ -26,7 +28,7 @@ class Listed:
 
 
 def read_list(authority: Authority, pem: bytes) -> Listed | None:
-    """A list that was made before; None for what is none."""
+    """Read a CRL, or return None if `pem` is not one."""
     try:
         found = x509.load_pem_x509_crl(pem)
         number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
@@ -41,9 +43,9 @@ def read_list(authority: Authority, pem: bytes) -> Listed | None:
 def revocation_list(
     authority: Authority, revoked: Mapping[str, datetime], now: datetime, *, number: int, next_after: timedelta
 ) -> bytes:
-    """A CRL (PEM) of the serials (hex) with the times since when. `number` must grow from list to list.
+    """Return a CRL (PEM) of serials (hex) and the times of their revocation. `number` must grow from list to list.
 
-    Write the next before `next_after` is over: a proxy with an old list lets nobody in.
+    Publish the next one before `next_after` has passed: a proxy with an expired list refuses all clients.
     """
     signs = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     builder = (

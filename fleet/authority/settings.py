@@ -1,4 +1,4 @@
-"""How long certificates hold, and how much of a request is read."""
+"""Settings of the device CA: validity of certificates, and the size limit of requests."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from gateway.domain.settings import check_above_zero
 
 VALIDITY_LIMIT_D = 36_500.0
-"""A hundred years: X.509 knows no time beyond 9999."""
+"""A hundred years: X.509 has no time after the year 9999."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthoritySettings:
-    """`[authority]`: the CA that signs devices."""
+    """Table `[authority]`: the CA that signs devices."""
 
     validity_d: float = 90.0  # a device's certificate; devices renew it at two thirds
-    authority_validity_d: float = 7300.0  # the CA's own, where `serve` makes it: 20 years
-    server_validity_d: float = 90.0  # a certificate for this server's own port, where it signs that itself
-    backdate_s: float = 300.0  # how far the clocks of two replicas may be apart
+    authority_validity_d: float = 7300.0  # the CA's own if `serve` creates it: 20 years
+    server_validity_d: float = 90.0  # a certificate for this server's own port, if the CA signs it
+    backdate_s: float = 300.0  # largest difference between the clocks of two replicas
     request_limit_bytes: int = 16_384  # largest certificate request that is read
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError."""
+        """Check the values. Raise ConfigurationError."""
         days = ("validity_d", "authority_validity_d", "server_validity_d")
         check_above_zero(self, "authority", *days, high=VALIDITY_LIMIT_D)
         check_above_zero(self, "authority", "request_limit_bytes")

@@ -1,4 +1,4 @@
-"""Whether a certificate is a device's: of the CA, for clients, within its time, not revoked. No I/O, no clock."""
+"""Verification of a device's certificate: issuer, purpose, validity, revocation. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gateway.domain.errors import Fault, RequestError
 
 
 def verified(certificate: x509.Certificate, trusted: Sequence[x509.Certificate], now: datetime) -> DeviceCertificate:
-    """The device that a certificate is of. It must come from one of `trusted` itself (no CA lies between).
+    """Return the device of a certificate that one of `trusted` issued directly, without an intermediate CA.
 
-    Raises RequestError UNAUTHENTICATED.
+    Raise RequestError UNAUTHENTICATED.
     """
     policy = PolicyBuilder().store(Store(list(trusted))).time(now).max_chain_depth(0)
     try:
@@ -27,9 +27,9 @@ def verified(certificate: x509.Certificate, trusted: Sequence[x509.Certificate],
 
 
 def check_holds(certificate: DeviceCertificate, revoked: Collection[str], now: datetime) -> None:
-    """Whether a certificate that verified when its connection was made still opens anything.
+    """Check that a certificate verified at the handshake is still valid.
 
-    Raises RequestError UNAUTHENTICATED where it is over by now, or its serial is among `revoked`.
+    Raise RequestError UNAUTHENTICATED if it has expired, or if its serial is in `revoked`.
     """
     if certificate.serial in revoked:
         raise _over(certificate, "was revoked")

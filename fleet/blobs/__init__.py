@@ -1,1 +1,1 @@
-"""Blobs by digest, on disk or in S3, and files as devices fetch them: ranges, HEAD, conditional requests."""
+"""Blob storage by digest, on disk or in S3, and file downloads: ranges, HEAD, conditional requests."""

@@ -1,4 +1,4 @@
-"""What a request for a file is answered: RFC 9110 on values. Conditions (13), ranges (14), GET and HEAD."""
+"""HTTP response to a request for a file, as values: conditions (RFC 9110, 13), ranges (14), GET and HEAD."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A file as it is now. `etag` with its quotes, strong; `modified` in whole seconds UTC, None where nobody knows."""
+    """Metadata of a file. `etag`: strong, with its quotes; `modified`: in whole seconds UTC, None if unknown."""
 
     etag: str
     size_bytes: int
@@ -25,7 +25,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`count_bytes` from `offset_bytes` on are sent; of HEAD, 304, 412 and 416 none."""
+    """Response. `count_bytes` from `offset_bytes` on are sent; none for HEAD, 304, 412 and 416."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -34,7 +34,7 @@ class Answer:
 
 
 def answer(method: str, headers: Mapping[str, str], content: Content) -> Answer:
-    """`headers` by lower-case name. `method` is GET or HEAD."""
+    """Return the response to GET or HEAD. `headers` have lower-case names."""
     about = _about(content)
     if not _wanted(headers, content):
         return Answer(412, about)
@@ -58,7 +58,7 @@ def _about(content: Content) -> tuple[tuple[str, str], ...]:
 
 
 def _wanted(headers: Mapping[str, str], content: Content) -> bool:
-    """RFC 9110, 13.1.1 and 13.1.4; the former goes before."""
+    """Evaluate If-Match and If-Unmodified-Since (RFC 9110, 13.1.1 and 13.1.4). The former has precedence."""
     if "if-match" in headers:
         return _matches(headers["if-match"], content.etag, weak=False)
     since = _date(headers.get("if-unmodified-since", ""))
@@ -66,7 +66,7 @@ def _wanted(headers: Mapping[str, str], content: Content) -> bool:
 
 
 def _known(headers: Mapping[str, str], content: Content) -> bool:
-    """13.1.2 and 13.1.3; the former goes before."""
+    """Evaluate If-None-Match and If-Modified-Since (RFC 9110, 13.1.2 and 13.1.3). The former has precedence."""
     if "if-none-match" in headers:
         return _matches(headers["if-none-match"], content.etag, weak=True)
     since = _date(headers.get("if-modified-since", ""))
@@ -80,25 +80,27 @@ def _matches(value: str, etag: str, *, weak: bool) -> bool:
 
 
 def _span(headers: Mapping[str, str], content: Content) -> tuple[int, int] | None:
-    """Offset and count; None where all of it goes out, (0, 0) where nothing is there. Several ranges are as none
-    (14.2: a server may ignore them)."""
+    """Return offset and count of the range; None for the whole file, (0, 0) for an unsatisfiable range.
+
+    Several ranges are ignored, which RFC 9110, 14.2 permits.
+    """
     found = _RANGE.fullmatch(headers.get("range", "").strip().lower())
     if not found or found.groups() == ("", "") or not _same(headers.get("if-range"), content):
         return None
     first, last = found.groups()
     size = content.size_bytes
-    if not first:  # the last so many
+    if not first:  # suffix range: the last bytes
         count = min(int(last), size)
         return size - count if count else 0, count
     if last and int(last) < int(first):
-        return None  # 14.1.1: not valid, so as none
+        return None  # RFC 9110, 14.1.1: an invalid range is ignored
     if int(first) >= size:
         return 0, 0
     return int(first), min(int(last) if last else size - 1, size - 1) - int(first) + 1
 
 
 def _same(value: str | None, content: Content) -> bool:
-    """13.1.5: a strong tag, or the very date."""
+    """Evaluate If-Range (RFC 9110, 13.1.5): a strong tag, or exactly the date."""
     if value is None:
         return True
     if value.endswith('"'):

@@ -1,4 +1,4 @@
-"""Files below a folder by a path that a stranger wrote: no name leads out of it, whatever lies inside."""
+"""Safe access to files below a folder by an untrusted path: no name and no link leads outside."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
-"""A published name: nothing hidden, no "..", no separator, no control character."""
+"""Published name: not hidden, no "..", no separator, no control character."""
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""NONBLOCK: to open a pipe must not wait for its other end."""
+"""NONBLOCK: opening a named pipe must not wait for its other end."""
 
 
 def open_beneath(folder: Path, parts: Sequence[str]) -> BinaryIO | None:
-    """The plain file that `parts` name, each opened within the one before and no link followed; None where there is
-    none. Raises OSError for what the operating system refuses otherwise."""
+    """Open the regular file that `parts` name, following no links. Return None if there is none.
+
+    Each part is opened relative to the one before. Raise OSError for other failures.
+    """
     if not parts or not all(SEGMENT.fullmatch(part) for part in parts):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Which store the settings name, and bringing into a bucket what the publisher's folder holds."""
+"""Choice of the blob store by the settings, and upload of the publisher's files to it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from fleet.blobs.store import Blobs
 
 
 def open_blobs(folder: Path, settings: BlobSettings) -> Blobs:
-    """The bucket of `[blobs.s3]`, else `folder`. Raises ConfigurationError, OSError."""
+    """Return the bucket of `[blobs.s3]`, or else `folder`. Raise ConfigurationError, OSError."""
     return S3Blobs(settings.s3) if settings.s3.bucket else DiskBlobs(folder, settings)
 
 
 def upload(blobs: Blobs, files: Mapping[str, Path], advance: Callable[[int], object]) -> int:
-    """Put the files, by digest, of which the store lacks any; how many. Do it before metadata names them: a device must
-    never be told of what is not there. Safe to repeat. Raises RequestError, OSError."""
+    """Store the files, by digest, that the store lacks, and return how many. Idempotent.
+
+    Upload before the metadata name the files: a device must never learn of a file that is not there. Raise
+    RequestError, OSError.
+    """
     uploaded = 0
     for digest, file in files.items():
         size_bytes = file.stat().st_size

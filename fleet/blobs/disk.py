@@ -1,4 +1,4 @@
-"""Blobs in a folder of this machine: written whole or not at all, and on the disk before anybody hears of them."""
+"""Blobs in a local folder: written whole or not at all, and durable when `put` returns."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fleet.disk import CHUNK_BYTES, sync_folder
 from gateway.domain.errors import Fault, RequestError
 
 INCOMING = ".incoming-"
-"""What begins so is not whole yet; names with a dot are never handed out."""
+"""Prefix of incomplete files. Names with a leading dot are never served."""
 
 
 class DiskBlobs:
-    """`folder`/DIGEST: of the publisher's own, that is `public/blobs/sha256`."""
+    """Store in `folder`/DIGEST. In the publisher's folder that is `public/blobs/sha256`."""
 
     def __init__(self, folder: Path, settings: BlobSettings | None = None) -> None:
-        """Raises OSError."""
+        """Create the folder and remove leftovers. Raise OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder.resolve()
         self._remove_leftovers((settings or BlobSettings()).leftover_age_s)
 
     def put(self, digest: str, stream: BinaryIO, size_bytes: int) -> None:
-        """Several at once may put the same; space is reserved before the first byte."""
+        """Store a blob. Several callers may store the same one. Disk space is reserved before the first byte."""
         place = self._folder / checked_digest(digest)
         if self.stat(digest) == size_bytes:
             return
@@ -52,7 +52,7 @@ class DiskBlobs:
             sync_folder(self._folder)
 
     def stat(self, digest: str) -> int | None:
-        """By the file's length: its content was checked when it was put."""
+        """Return the file's length. Its content was checked when it was stored."""
         try:
             with self.open(digest) as file:
                 return os.fstat(file.fileno()).st_size
@@ -62,7 +62,7 @@ class DiskBlobs:
             raise
 
     def open(self, digest: str) -> BinaryIO:
-        """A plain file."""
+        """Open the file."""
         with self._told():
             file = open_beneath(self._folder, (checked_digest(digest),))
         if file is None:
@@ -70,13 +70,13 @@ class DiskBlobs:
         return file
 
     def url(self, digest: str, method: str) -> str:
-        """Handed out here."""
+        """Return "": this controller serves the file itself."""
         return ""
 
     def _remove_leftovers(self, age_s: float) -> None:
-        """Younger ones may be another replica's that is at work."""
+        """Remove old incomplete files. A younger one may belong to another replica that still writes it."""
         for part in self._folder.glob(f"{INCOMING}*"):
-            with suppress(FileNotFoundError):  # another replica starts, too
+            with suppress(FileNotFoundError):  # another replica removed it, too
                 if time.time() - part.stat().st_mtime > age_s:
                     part.unlink()
 

@@ -1,4 +1,4 @@
-"""Files over ASGI: the kernel sends them where the server can, else piece by piece; or the asker is sent elsewhere."""
+"""File downloads over ASGI: by sendfile if the server can, otherwise in pieces, or by redirect."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gateway.domain.errors import Fault, RequestError
 
 
 def files(place: Place, piece_bytes: int, admit: Callable[[Scope], None] = lambda _: None) -> Application:
-    """An application for GET and HEAD. `admit` raises RequestError for who may not see files.
+    """Return an application for GET and HEAD. `admit` raises RequestError for callers without permission.
 
-    Raises RequestError NOT_FOUND, UNAVAILABLE; ProblemError 405.
+    The application raises RequestError NOT_FOUND, UNAVAILABLE; ProblemError 405.
     """
 
     async def app(scope: Scope, _: Receive, send: Send) -> None:
@@ -47,7 +47,7 @@ def _find(place: Place, path: str, method: str) -> Found:
 
 
 async def _send_elsewhere(scope: Scope, found: Found, send: Send) -> None:
-    """302, or 304 without asking anybody: the digest is the tag. The URL is for this asker alone."""
+    """Redirect (302), or answer 304 without asking the store: the digest is the tag. The URL is for one caller."""
     known = answer(scope["method"], _conditions(scope), Content(found.etag, 0)).status == 304
     headers = [("etag", found.etag)] if known else [("location", found.url), ("content-length", "0")]
     await _start(send, 304 if known else 302, (*headers, ("cache-control", "private, no-store")))
@@ -68,7 +68,7 @@ async def _send_pieces(file: BinaryIO, told: Answer, piece_bytes: int, send: Sen
     while offset < end:
         piece = await asyncio.to_thread(os.pread, file.fileno(), min(piece_bytes, end - offset), offset)
         if not piece:
-            return  # the file is shorter than it was: the server cuts the connection, and the asker sees it
+            return  # the file was truncated: the server closes the connection, so the client notices
         offset += len(piece)
         await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
@@ -80,7 +80,7 @@ async def _start(send: Send, status: int, headers: tuple[tuple[str, str], ...]) 
 
 
 def _conditions(scope: Scope) -> dict[str, str]:
-    """Headers by name; of one that came several times all values, as RFC 9110, 5.3 joins them."""
+    """Return the headers by name. Repeated headers are joined as in RFC 9110, 5.3."""
     joined: dict[str, str] = {}
     for key, value in scope["headers"]:
         name, text = key.decode("latin-1"), value.decode("latin-1")

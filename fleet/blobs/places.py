@@ -1,4 +1,4 @@
-"""Where files are found that devices fetch: the publisher's folder, a store of blobs."""
+"""Sources of the files that devices download: the publisher's folder and the blob store."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gateway.domain.manifest_toml import DIGEST_PATTERN
 
 IMMUTABLE = "public, max-age=31536000, immutable"
 PUBLIC = ("metadata", "targets")
-"""Of the publisher's folder; blobs have a place of their own, assignments are the director's."""
+"""Served folders of the publisher. Blobs have a place of their own, and assignments come from the director."""
 _NUMBERED = re.compile(r"[0-9]+\..+")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`file` is to be closed by who asked; or `url` says where it is."""
+    """A file, which the caller must close, or the `url` of one."""
 
     content: Content | None = None
     file: BinaryIO | None = None
@@ -32,23 +32,23 @@ class Found:
 
 
 class Place(Protocol):
-    """Somewhere to look."""
+    """Source of files."""
 
     def find(self, path: str, method: str) -> Found | None:
-        """What lies at `path` ("metadata/timestamp.json"); None where nothing does. Blocks.
+        """Return the file at `path` ("metadata/timestamp.json"), or None. Blocks.
 
-        Raises RequestError, OSError.
+        Raise RequestError, OSError.
         """
 
 
 class PublicFolder:
-    """The repository as the publisher writes it, without what is hidden, linked, or in other folders than `folders`."""
+    """The repository that the publisher writes. Hidden files, links and folders not in `folders` are excluded."""
 
     def __init__(self, folder: Path, folders: Sequence[str] = PUBLIC) -> None:
         self._folder, self._folders = folder.resolve(), frozenset(folders)
 
     def find(self, path: str, method: str) -> Found | None:
-        """A file is replaced, never changed: inode, time of change and length tell one content from the next."""
+        """Open a file. Its tag is made of inode, change time and length, since files are replaced, never modified."""
         parts = path.split("/")
         file = open_beneath(self._folder, parts) if parts[0] in self._folders and len(parts) > 1 else None
         if file is None:
@@ -61,13 +61,13 @@ class PublicFolder:
 
 
 class BlobPlace:
-    """`sha256/DIGEST` of a store."""
+    """Files `sha256/DIGEST` of a blob store."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
 
     def find(self, path: str, method: str) -> Found | None:
-        """Its digest is its tag: it never changes."""
+        """Open a blob or return its URL. Its digest is its tag, since it never changes."""
         kind, _, digest = path.partition("/")
         if kind != "sha256" or not DIGEST_PATTERN.fullmatch(digest):
             return None
@@ -79,5 +79,5 @@ class BlobPlace:
 
 
 def _caching(parts: Sequence[str]) -> str:
-    """Targets bear their digest, metadata but the timestamp their version (consistent snapshots: TUF, 6.2)."""
+    """Return the Cache-Control value: files with a digest or version in their name never change (TUF, 6.2)."""
     return IMMUTABLE if parts[0] == "targets" or _NUMBERED.fullmatch(parts[-1]) else "no-cache"

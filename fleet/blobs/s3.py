@@ -1,4 +1,4 @@
-"""Blobs in S3 or what speaks like it: devices fetch by pre-signed URL, so that their bytes never pass here."""
+"""Blobs in S3 or a compatible store. Devices download by pre-signed URL, not through this controller."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _ADDRESS = re.compile(r" https?://\S+")
 
 
 class S3Blobs:
-    """One bucket. Objects appear whole: what is not what it was announced to be is never finished."""
+    """Blobs in one bucket. Objects appear whole: an upload with wrong content is never completed."""
 
     def __init__(self, settings: S3Settings) -> None:
-        """Asks nobody yet. Raises ConfigurationError."""
+        """Create the clients without a request. Raise ConfigurationError."""
         self._settings = settings
         self._store = _store(settings, settings.endpoint)
         self._public = _store(settings, settings.public_endpoint) if settings.public_endpoint else self._store
 
     def put(self, digest: str, stream: BinaryIO, size_bytes: int) -> None:
-        """In parts, a few of which are in memory. Where only the store's answer was lost, it is there."""
+        """Upload in parts; only a few are in memory. If only the final response was lost, the upload counts as done."""
         import obstore
 
         if self.stat(digest) == size_bytes:
@@ -52,7 +52,7 @@ class S3Blobs:
                 raise
 
     def stat(self, digest: str) -> int | None:
-        """As the store says."""
+        """Return the size that the store reports."""
         import obstore
 
         try:
@@ -64,7 +64,7 @@ class S3Blobs:
             raise
 
     def open(self, digest: str) -> BinaryIO:
-        """Read by ranges, as they are asked for."""
+        """Return a reader that requests ranges on demand."""
         import obstore
 
         with self._told(digest):
@@ -72,7 +72,7 @@ class S3Blobs:
         return cast("BinaryIO", io.BufferedReader(_Reading(self, digest, file), READ_BYTES))
 
     def url(self, digest: str, method: str) -> str:
-        """Signed here, without asking the store: whether it is there, the store tells who follows."""
+        """Return a pre-signed URL without asking the store. If the object is missing, the download fails there."""
         import obstore
 
         valid = timedelta(seconds=self._settings.url_validity_s)
@@ -85,7 +85,7 @@ class S3Blobs:
 
     @contextmanager
     def _told(self, digest: str, content: _Watched | None = None) -> Iterator[None]:
-        """obstore's errors as what a caller can do about them; the one that stopped `content` goes before."""
+        """Translate obstore's errors into RequestError. An error of `content` has precedence."""
         from obstore import exceptions
 
         try:
@@ -115,7 +115,7 @@ class S3Blobs:
 
 
 class _Watched:
-    """An iterator that remembers why it stopped: what passes through obstore comes back as an error of its own."""
+    """Iterator that keeps the error that stopped it: obstore replaces it by an error of its own."""
 
     def __init__(self, content: Iterator[bytes]) -> None:
         self._content = content
@@ -130,7 +130,7 @@ class _Watched:
 
 
 class _Reading(io.RawIOBase):
-    """obstore's reader as Python's files are."""
+    """Adapter from obstore's reader to `io.RawIOBase`."""
 
     def __init__(self, blobs: S3Blobs, digest: str, file: ReadableFile) -> None:
         self._blobs, self._digest, self._file = blobs, digest, file
@@ -178,14 +178,13 @@ def _store(settings: S3Settings, endpoint: str) -> S3Store:
 
 
 def _is_absence(error: Exception) -> bool:
-    """Of what was asked for, not of the bucket."""
+    """Return whether the object is missing, not the bucket."""
     from obstore import exceptions
 
     return isinstance(error, exceptions.NotFoundError | FileNotFoundError) and "NoSuchBucket" not in str(error)
 
 
 def _short(error: Exception) -> str:
-    """Its first line: obstore appends Rust's own account. Signatures travel in queries, and in what a store says of
-    them: neither is told."""
+    """Return the first line of an error, without addresses: signatures are in their queries and must not be logged."""
     text = _ADDRESS.sub("", str(error).partition("\n")[0]).partition(": <")[0]
     return f"{type(error).__name__}: {text:.300}"

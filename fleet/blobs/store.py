@@ -1,4 +1,4 @@
-"""What a store of blobs is, what it refuses, and how it holds content against its digest."""
+"""Interface of blob stores, their errors, and the check of content against its digest."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from gateway.domain.manifest_toml import DIGEST_PATTERN
 
 
 class Blobs(Protocol):
-    """Content by its SHA-256 digest (hex). Calls block; what is there is whole, and never changes."""
+    """Content by its SHA-256 digest (hex). Calls block. A stored blob is complete and never changes."""
 
     def put(self, digest: str, stream: BinaryIO, size_bytes: int) -> None:
-        """Keep what `stream` gives; safe to repeat, and on the disk when the call returns.
+        """Store what `stream` gives. Idempotent; the blob is durable when the call returns.
 
-        Raises RequestError: INVALID where it is other content, UNAVAILABLE where it cannot be kept now; nothing is.
+        Raise RequestError: INVALID for other content, UNAVAILABLE if it cannot be stored now. Nothing is stored then.
         """
 
     def stat(self, digest: str) -> int | None:
-        """How many bytes it has; None where it is not there. Raises RequestError."""
+        """Return the size in bytes, or None if there is no such blob. Raise RequestError."""
 
     def open(self, digest: str) -> BinaryIO:
-        """To be read and closed. Raises RequestError NOT_FOUND, UNAVAILABLE."""
+        """Open a blob for reading; the caller closes it. Raise RequestError NOT_FOUND, UNAVAILABLE."""
 
     def url(self, digest: str, method: str) -> str:
-        """Where somebody else hands it out to GET or HEAD; "" where it is handed out here. Raises RequestError."""
+        """Return an external URL for GET or HEAD, or "" if this controller serves the blob. Raise RequestError."""
 
 
 def checked_digest(digest: str) -> str:
-    """Raises RequestError NOT_FOUND for what is no digest: nothing has such a name."""
+    """Return `digest` if it is valid. Raise RequestError NOT_FOUND otherwise: no blob has such a name."""
     if not DIGEST_PATTERN.fullmatch(digest):
         raise RequestError(Fault.NOT_FOUND, f"{digest!r:.80} is no SHA-256 digest in lower-case hex")
     return digest
 
 
 def absent(digest: str) -> RequestError:
-    """What was asked for is not there."""
+    """Return the error for a missing blob."""
     return RequestError(Fault.NOT_FOUND, f"there is no blob {digest}; publish the release that needs it")
 
 
 def pieces(stream: BinaryIO, digest: str, size_bytes: int, piece_bytes: int) -> Iterator[bytes]:
-    """What `stream` gives, the last piece only once all of it is known to be what was announced.
+    """Yield the content of `stream`. The last piece follows only after size and digest were verified.
 
-    Raises RequestError INVALID.
+    Raise RequestError INVALID.
     """
     told, left, held = hashlib.sha256(), size_bytes, b""
     while piece := _read(stream, digest, min(piece_bytes, left + 1)):
@@ -67,5 +67,5 @@ def pieces(stream: BinaryIO, digest: str, size_bytes: int, piece_bytes: int) -> 
 def _read(stream: BinaryIO, digest: str, count_bytes: int) -> bytes:
     try:
         return stream.read(count_bytes)
-    except OSError as error:  # told apart from the store's own
+    except OSError as error:  # an error of the sender, not of the store
         raise RequestError(Fault.INVALID, f"the sender of the blob {digest} broke off: {error!s:.200}") from error

@@ -10,9 +10,9 @@ from fleet.rollouts.waves import in_order
 
 
 def canaries(waiting: Iterable[Member], taken: Iterable[Member], per_accelerator: int) -> Sequence[Member]:
-    """Who of `waiting` goes next, in order of rank: per stratum as many as `taken` leaves of `per_accelerator`.
+    """Return the next devices of `waiting`, by rank: per stratum as many as `taken` leaves of `per_accelerator`.
 
-    The rank is a hash of device and rollout: the same answer every time, other devices in every rollout.
+    The rank is a hash of device and rollout: the same result each time, other devices in each rollout.
     """
     places = Counter(member.stratum for member in taken)
     chosen = []

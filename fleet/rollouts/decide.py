@@ -1,7 +1,7 @@
-"""What a rollout does next: one pure function of what was recorded and the time.
+"""Next steps of a rollout: one pure function of the recorded facts and the time.
 
-Silence is judged first, then whether to stop, then whether the next wave opens, then who is offered the release. Each
-answer is applied before the next question, until there is none: so the same question asked again answers nothing.
+The order is: silent devices, the abort limit, offers, retries, the next wave. Each answer is applied before the next
+step, until a step answers nothing. So the same question asked again answers nothing.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from fleet.rollouts.state import IN_FLIGHT, NO_WAVE, DeviceState, Member, State,
 from fleet.rollouts.survey import Survey
 
 STEPS_LIMIT = 10
-"""Most answers at one time, beside one for each wave: silence, a halt, offers, retries, the end. More is a defect."""
+"""Most steps of one answer, plus one for each wave: silence, a halt, offers, retries, the end. More is a defect."""
 
 
 def decide(spec: Spec, state: State, now: datetime, limit: int | None = None) -> tuple[Decision, ...]:
-    """What is to be done at `now`, in order; at most the first `limit`, so that recording it takes a moment, whatever
-    the size of a wave. Once that is recorded, the same question at the same time answers the rest, and at last ().
+    """Return the decisions that are due at `now`, in order, at most the first `limit`.
 
-    `state` is what `fold` made of the rollout's facts; record the answer in the transaction that read them, each
-    decision as a `Decided` with the time `now`, no other fact between them.
+    `limit` keeps the transaction that records them short, whatever the size of a wave. Once they are recorded, the same
+    call at the same time returns the rest, and finally ().
+
+    `state` is what `fold` made of the rollout's facts. Record the answer in the transaction that read them, each
+    decision as a `Decided` with the time `now` and no other fact between them.
     """
     found: list[Decision] = []
     for _ in range(spec.last_wave + STEPS_LIMIT):
@@ -64,7 +66,7 @@ def _run(spec: Spec, state: State, now: datetime) -> Sequence[Decision]:
 
 
 def _returns(spec: Spec, state: State) -> Iterator[RollBack]:
-    """After an abort: offers are withdrawn; who committed goes back where that is forced, or was asked for."""
+    """Yield roll-backs after an abort: of offers, and of committed devices where that is forced or was requested."""
     all_of_them = spec.rollback is Rollback.FORCED or state.rollback_requested
     for member in state.members.values():
         committed = member.state is DeviceState.COMMITTED
@@ -73,7 +75,7 @@ def _returns(spec: Spec, state: State) -> Iterator[RollBack]:
 
 
 def _withdrawals(state: State) -> Sequence[RollBack]:
-    """After a halt nobody begins, or goes on, with a release that so many failed with."""
+    """Return roll-backs of all offers in progress after a halt: no device goes on with a release that fails."""
     stopped = IN_FLIGHT | {DeviceState.SILENT}
     return tuple(RollBack(m.device) for m in state.members.values() if m.state in stopped and m.present)
 
@@ -90,7 +92,7 @@ def _halt(spec: Spec, state: State, survey: Survey) -> Sequence[Decision]:
 
 
 def _advance(spec: Spec, state: State, survey: Survey, now: datetime) -> Sequence[Decision]:
-    """The next wave, the end, or a pause where the newest wave is over and did not pass."""
+    """Return the next wave, the end, or a pause if the newest wave is over and did not pass."""
     if not survey.devices:
         return ()
     if state.wave == NO_WAVE:
@@ -141,6 +143,6 @@ def _back_off(spec: Spec, member: Member) -> timedelta:
 
 
 def _allowed(spec: Spec, members: Sequence[Member], now: datetime) -> Sequence[Member]:
-    """Those whose site's windows are open; asked once for each zone."""
+    """Return the members whose site's windows are open. The windows are evaluated once per zone."""
     zones = {zone: may_offer(spec, zone, now) for zone in {member.zone for member in members}}
     return [member for member in members if zones[member.zone]]

@@ -1,4 +1,4 @@
-"""What `decide` may answer. Each becomes a recorded fact; its JSON form is in `facts_form`."""
+"""Decisions that `decide` returns. Each becomes a recorded fact; the JSON form is in `facts_form`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Evidence = Mapping[str, float | int | str]
-"""Measurements that say why, flat and bounded."""
+"""Measurements that explain a decision, flat and bounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenWave:
-    """From now on devices are taken into this wave (0: the canary)."""
+    """Start to take devices into this wave (0: the canary)."""
 
     wave: int
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Assign the release to the device. `attempt` counts the offers that this device ever got in this rollout."""
+    """Assign the release to the device. `attempt` counts all offers to this device in this rollout."""
 
     device: str
     wave: int
@@ -27,7 +27,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Assign it once more to a device that failed, in its wave; the device must be told that it is a new attempt."""
+    """Assign the release again, in the same wave, to a device that failed. The assignment states the new attempt."""
 
     device: str
     wave: int
@@ -36,7 +36,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class MarkSilent:
-    """The device was waited for long enough: it counts as failed until it says that it committed."""
+    """Count the device as failed until it reports that it committed: it was silent or unfinished for too long."""
 
     device: str
     reason: str
@@ -44,7 +44,7 @@ class MarkSilent:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Stop, and let an operator decide. `halt`: the limit of failures was exceeded; else a wave did not pass."""
+    """Stop until an operator decides. `halt`: the failure limit was exceeded; otherwise a wave did not pass."""
 
     reason: str
     halt: bool
@@ -53,9 +53,9 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Assign the device again what it had in this slot before: an offer withdrawn, or a roll-back of what committed.
+    """Assign the previous release of this slot again: withdraw an offer, or roll back a committed release.
 
-    Which of the two it is, is for the device to know; the assignment is the same.
+    The assignment is the same in both cases; the device knows which one it is.
     """
 
     device: str
@@ -63,18 +63,18 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """All waves are through."""
+    """End the rollout: all waves passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Stop for good. Every device is then rolled back that the specification wants to be."""
+    """End the rollout without success. Devices are then rolled back as the specification requires."""
 
     reason: str
     evidence: Evidence = field(default_factory=dict)
 
 
 PART_LOW = 100
-"""Fewest decisions of one answer that are recorded while the rest of it is left to another time."""
+"""Fewest decisions of one answer that are recorded while the rest is left to a later tick."""
 
 Decision = OpenWave | Offer | Retry | MarkSilent | Pause | RollBack | Finish | Abort

@@ -1,7 +1,7 @@
-"""What happened in a rollout: recorded facts, in the order of their sequence numbers. Values; `fold.fold` reads them.
+"""Recorded facts of a rollout, in the order of their sequence numbers. Values; `fold.fold` reads them.
 
-The JSON form is in `facts_form`. A fact that may not happen (a start before the approval) can be recorded all the
-same: it then has no effect and is counted. `fold.refusal` tells before.
+The JSON form is in `facts_form`. A fact that is not permitted (a start before the approval) can still be recorded: it
+has no effect and is counted. `fold.refusal` tells in advance.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fleet.rollouts.decisions import Decision, Evidence
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """`rollout` is its identity, which with a device's decides the device's place."""
+    """The rollout was created. A device's rank is a hash of `rollout`, its identifier, and of the device's name."""
 
     rollout: str
     by: str
@@ -22,7 +22,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """`spec`: digest of the specification that was approved (`spec_form.spec_digest`); it cannot change any more."""
+    """The specification with this digest (`spec_form.spec_digest`) was approved. It cannot change afterwards."""
 
     by: str
     spec: str
@@ -30,14 +30,14 @@ class Approved:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An operator, or a plan, started it."""
+    """An operator or a plan started the rollout."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """No device is offered anything until it is resumed; those under way go on."""
+    """The rollout was paused: no device is offered anything until it is resumed. Devices with an offer continue."""
 
     by: str
     reason: str = ""
@@ -45,14 +45,14 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What failed before was seen by an operator: it is not held against the rollout any more."""
+    """An operator resumed the rollout. Earlier failures no longer count against it."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """An operator ends it for good; offers are withdrawn."""
+    """An operator aborted the rollout. Offers are withdrawn."""
 
     by: str
     reason: str = ""
@@ -60,7 +60,7 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class WaveApproved:
-    """A wave that needs approval may open."""
+    """A wave that needs approval was approved."""
 
     wave: int
     by: str
@@ -68,7 +68,7 @@ class WaveApproved:
 
 @dataclass(frozen=True, slots=True)
 class RollbackRequested:
-    """After the end by an abort: devices that committed go back, too."""
+    """An operator requested after an abort that committed devices are rolled back, too."""
 
     by: str
 
@@ -84,7 +84,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The device is not in the rollout any more: the query ceased to match before its turn, or it is gone."""
+    """The device left the rollout: the query ceased to match before its first offer, or the device was removed."""
 
     device: str
     reason: str = ""
@@ -92,10 +92,10 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a device says of the slot: `state` as reported, `release` the digest that it speaks of.
+    """A device's report on the slot: `state` as reported, `release` the digest that it refers to.
 
-    "pending": it has the offer, and its signed policy holds it back. `attempt`: of the offer that it answers, as its
-    assignment said; 0 where it cannot say. Reports may come twice and in any order.
+    "pending": it has the offer, and its signed policy holds it back. `attempt`: number of the offer that it answers,
+    from its assignment; 0 if the device cannot tell. Reports may arrive twice and in any order.
     """
 
     device: str
@@ -108,19 +108,19 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class ClockSetBack:
-    """The recorder's clock is behind the time of an earlier fact, though nothing else happened that would show it."""
+    """The recorder's clock is behind the time of an earlier fact, and no other fact would show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unattended:
-    """From `since` to the time of this fact nobody looked at the rollout: no leader was there, or its clock leapt."""
+    """No leader evaluated the rollout from `since` to the time of this fact, or its clock leapt."""
 
     since: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision that was carried out. All of one answer carry one time, and no other fact stands between them."""
+    """A decision that was carried out. The decisions of one answer share one time and follow each other directly."""
 
     decision: Decision
 
@@ -145,7 +145,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """`seq` grows from fact to fact of one rollout; `at` is the recorder's clock (UTC), which may jump."""
+    """One recorded fact. `seq` grows within a rollout; `at` is the recorder's clock (UTC), which may jump."""
 
     seq: int
     at: datetime

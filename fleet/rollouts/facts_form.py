@@ -1,4 +1,4 @@
-"""Facts and decisions as JSON, both ways; what was recorded is read as strictly as what comes from outside."""
+"""JSON form of facts and decisions, both ways. Recorded documents are checked as strictly as those from outside."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EVIDENCE_LIMIT = 64
 """Most measurements of one fact."""
 ACCELERATORS_LIMIT = 64
 NUMBER_LIMIT = 2**53
-"""Largest sequence number, wave or attempt: what JSON readers agree on."""
+"""Largest sequence number, wave or attempt: integers up to it are exact in every JSON reader."""
 LARGEST = 1e300
 """Largest magnitude of a measurement."""
 REPORTED_STATES = ("pending", "offered", "downloading", "probation", "committed", "rolled_back", "failed")
@@ -69,7 +69,7 @@ EVENTS: Mapping[str, type[Any]] = {
     "clock_set_back": ClockSetBack,
     "unattended": Unattended,
 }
-"""`kind` of each event in JSON; a decision has the kind `decided` and its own name in `decision`."""
+"""The `kind` of each event in JSON. A decision has the kind `decided` and its own name in `decision`."""
 DECISIONS: Mapping[str, type[Any]] = {
     "open_wave": OpenWave,
     "offer": Offer,
@@ -86,24 +86,24 @@ _DECISION_KINDS = {kind: name for name, kind in DECISIONS.items()}
 
 
 def kind_of(event: Event) -> str:
-    """The name of an event's kind, as databases index it."""
+    """Return the name of an event's kind, which databases index."""
     return DECIDED if isinstance(event, Decided) else _EVENT_KINDS[type(event)]
 
 
 def event_document(event: Event) -> dict[str, Any]:
-    """Plain values for JSON."""
+    """Return an event as plain values for JSON."""
     if isinstance(event, Decided):
         return {"kind": DECIDED, **decision_document(event.decision)}
     return {"kind": _EVENT_KINDS[type(event)], **_plain(event)}
 
 
 def decision_document(decision: Decision) -> dict[str, Any]:
-    """Plain values for JSON."""
+    """Return a decision as plain values for JSON."""
     return {"decision": _DECISION_KINDS[type(decision)], **_plain(decision)}
 
 
 def read_event(document: Mapping[str, Any], where: str = "the event") -> Event:
-    """The inverse of `event_document`. Raises ConfigurationError that names the key."""
+    """Read the result of `event_document`. Raise ConfigurationError that names the key."""
     table = Table(dict(document), file=where)
     kind = table.text("kind", among=(*EVENTS, DECIDED))
     if kind == DECIDED:
@@ -113,17 +113,17 @@ def read_event(document: Mapping[str, Any], where: str = "the event") -> Event:
 
 
 def read_decision(document: Mapping[str, Any], where: str = "the decision") -> Decision:
-    """The inverse of `decision_document`. Raises ConfigurationError that names the key."""
+    """Read the result of `decision_document`. Raise ConfigurationError that names the key."""
     return _read_decision(Table(dict(document), file=where), document)
 
 
 def fact_document(fact: Fact) -> dict[str, Any]:
-    """Plain values for JSON."""
+    """Return a fact as plain values for JSON."""
     return {"seq": fact.seq, "at": _written(fact.at), "event": event_document(fact.event)}
 
 
 def read_fact(document: Mapping[str, Any], where: str = "the fact") -> Fact:
-    """The inverse of `fact_document`. Raises ConfigurationError that names the key."""
+    """Read the result of `fact_document`. Raise ConfigurationError that names the key."""
     table = Table(dict(document), file=where)
     seq, moment = table.integer("seq", low=1, high=NUMBER_LIMIT), table.time("at", TIME_FORMAT)
     table.table("event", required=True)
@@ -150,7 +150,7 @@ def _plain_field(field: Any) -> Any:
 
 
 def _read(kind: type[Any], table: Table, document: Mapping[str, Any]) -> Any:
-    """Field by field: one name means the same in all facts and decisions."""
+    """Read a value field by field. A field name means the same in all facts and decisions."""
     values: dict[str, object] = {}
     for spec in dataclasses.fields(kind):
         if spec.name == "evidence":

@@ -1,7 +1,7 @@
-"""From recorded facts to the state they add up to, from the beginning or from any state on.
+"""Fold of recorded facts into the state of a rollout, from the beginning or from any later state.
 
-One fact costs the same whatever came before. Reports may come twice, late and in any order: within one attempt a
-device's state only moves forward, so that their order does not matter to the verdict.
+Each fact costs the same, however many came before. Reports may arrive twice, late and in any order: within one attempt
+a device's state only moves forward, so their order does not affect the verdict.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ from fleet.rollouts.state import (
 )
 
 CLOCK_STEP = timedelta(seconds=60)
-"""A fact that is so much older than one before it shows that the clock was set back. Less is the difference between
-the clocks of replicas."""
+"""Age difference at which a fact shows that the clock was set back. Replicas' clocks may differ by less."""
 _PROGRESS: Mapping[DeviceState, int] = {
     DeviceState.PENDING: 1,
     DeviceState.OFFERED: 1,
@@ -71,11 +70,14 @@ _MOVES: Mapping[type[Any], tuple[frozenset[Status], Status]] = {
     Abort: (frozenset({Status.RUNNING}), Status.ABORTED),
     Finish: (frozenset({Status.RUNNING}), Status.FINISHED),
 }
-"""Where an event or decision leads, and from where: draft → approved → running ⇄ paused → finished | aborted."""
+"""Permitted statuses before, and the status after, an event or decision.
+
+draft → approved → running ⇄ paused → finished | aborted.
+"""
 
 
 def fold(spec: Spec, facts: Iterable[Fact], state: State | None = None) -> State:
-    """The state after `facts`, which follow `state` (None: the beginning). Facts that it knows already are skipped."""
+    """Return the state after `facts`, which follow `state` (None: the beginning). Facts in `state` are skipped."""
     folding = _Folding(spec, state or State())
     for fact in facts:
         folding.take(fact)
@@ -83,18 +85,20 @@ def fold(spec: Spec, facts: Iterable[Fact], state: State | None = None) -> State
 
 
 def set_back(state: State, now: datetime) -> bool:
-    """Whether the clock was set back since the last fact: record a `ClockSetBack` then, or waits that began in a time
-    that was a mistake last as long as that."""
+    """Return whether the clock was set back since the last fact.
+
+    The caller then records a `ClockSetBack`. Otherwise waits that began at a wrong later time would last too long.
+    """
     return state.latest_at - now > CLOCK_STEP
 
 
 def apply(spec: Spec, state: State, decisions: Iterable[Decision], at: datetime) -> State:
-    """The state once `decisions` are recorded as the next facts."""
+    """Return the state that results once `decisions` are recorded as the next facts."""
     return fold(spec, (Fact(n, at, Decided(d)) for n, d in enumerate(decisions, state.seq + 1)), state)
 
 
 def refusal(spec: Spec, state: State, event: Event) -> str:
-    """Why an operator's event would have no effect now ("": it would have one)."""
+    """Return why an operator's event would have no effect now, or "" if it would have one."""
     if isinstance(event, Created):
         return "it exists already" if state.rollout else ""
     if isinstance(event, Approved) and event.spec != spec_digest(spec):
@@ -117,7 +121,7 @@ def _approval_refusal(spec: Spec, state: State, wave: int) -> str:
 
 
 class _Folding:
-    """A state that is being written; nobody else sees it before it is done."""
+    """Mutable state during a fold. Only the result is visible outside."""
 
     def __init__(self, spec: Spec, state: State) -> None:
         self._spec = spec
@@ -148,7 +152,7 @@ class _Folding:
             self._change(rollout=event.rollout)
 
     def moved(self, event: Any) -> None:
-        """An operator's word or a decision that changes the status."""
+        """Apply an operator's command or a decision that changes the status."""
         if not self._permitted(event):
             return
         changes: dict[str, Any] = {"status": _MOVES[type(event)][1], "reason": getattr(event, "reason", "")}
@@ -173,10 +177,10 @@ class _Folding:
             self._ignore("a wave out of turn")
 
     def clock_set_back(self, event: ClockSetBack) -> None:
-        """Its time has said it already."""
+        """Do nothing: `take` has already evaluated the time of the fact."""
 
     def unattended(self, event: Unattended) -> None:
-        """Who could not be heard was not silent, and what would have failed meanwhile was not seen to."""
+        """Exclude the time in which no report could arrive and no decision was made."""
         if event.since >= self._at:
             return self._ignore("unattended for no time")
         for member in self._members.members():
@@ -222,7 +226,10 @@ class _Folding:
         return self._judge(member, DeviceState.SILENT, decision.reason)
 
     def rolled_back(self, decision: RollBack) -> None:
-        """After an abort for good; while paused an offer is withdrawn, and the device waits for its turn again."""
+        """Withdraw an offer, and mark the device as returned if the rollout was aborted.
+
+        While the rollout is paused, the device becomes pending again and waits for the next offer.
+        """
         member = self._members.get(decision.device)
         if member is None or member.attempt == 0 or self._state.status not in {Status.PAUSED, Status.ABORTED}:
             return self._ignore("rolled back out of turn")
@@ -242,7 +249,11 @@ class _Folding:
         return self._advance(member, DeviceState(event.state), event.reason)
 
     def _other_release(self, member: Member, event: Reported) -> None:
-        """Who said, or says of this very attempt, that it is done and runs something else, did not do it."""
+        """Judge a report on another release.
+
+        A device fails if it reports this attempt as done, or had committed, and runs another release. A device that was
+        rolled back after an abort has then completed that.
+        """
         done = event.state == DeviceState.COMMITTED.value
         if done and member.returned:
             return self._advance(member, DeviceState.ROLLED_BACK, event.reason)

@@ -1,4 +1,4 @@
-"""Whether a release does well: limits on counted verdicts, each with a minimum sample beside its percentage."""
+"""Abort and success rules of a rollout: limits on counted verdicts, each with a minimum sample and a percentage."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from fleet.rollouts.state import Member
 REASONS_SHOWN = 3
 REASON_LIMIT_CHARS = 200
 GROUP_LIMIT_CHARS = 400
-"""Of a group's name as it is recorded: a device may say that it has 64 accelerators with names of 128 characters, and a
-fact with a text beyond `facts_form.TEXT_LIMIT_CHARS` could not be read again."""
+"""Most characters of a group's name that are recorded.
+
+A device may report 64 accelerators with names of 128 characters. A fact with a text longer than
+`facts_form.TEXT_LIMIT_CHARS` could not be read again.
+"""
 _ALWAYS = datetime.min.replace(tzinfo=UTC)
 
 
@@ -31,14 +34,14 @@ class Tally:
 
     @property
     def sample(self) -> int:
-        """How many there are."""
+        """The number of verdicts."""
         return self.passed + self.failed
 
 
 def wilson_interval(hits: int, sample: int, confidence: float) -> tuple[float, float]:
-    """Between which shares the true one lies at that confidence (two-sided), after Wilson (1927); (0, 1) of nothing.
+    """Return the two-sided Wilson score interval (1927) of a share; (0, 1) for an empty sample.
 
-    Unlike the plain share it is honest about few devices: of 1 failure in 1 it says above 21 % at 95 %.
+    Unlike the plain share it is cautious with few devices: 1 failure in 1 means above 21 % at 95 % confidence.
     """
     if sample == 0:
         return 0.0, 1.0
@@ -50,7 +53,7 @@ def wilson_interval(hits: int, sample: int, confidence: float) -> tuple[float, f
 
 
 def excess(groups: Mapping[str, Tally], limit: AbortLimit) -> tuple[str, Evidence] | None:
-    """The first group in which too many fail for sure, as a sentence and its measurements; None: no group."""
+    """Return the first group in which significantly too many devices fail, as a reason and its evidence, or None."""
     for name, tally in groups.items():
         low, _ = wilson_interval(tally.failed, tally.sample, limit.confidence)
         if tally.sample >= limit.min_sample and low * 100 > limit.max_failed_percent:
@@ -61,9 +64,9 @@ def excess(groups: Mapping[str, Tally], limit: AbortLimit) -> tuple[str, Evidenc
 
 
 def passed_at(size: int, commits: Sequence[datetime], success: Success) -> datetime | None:
-    """When a group of `size` devices had done what `success` asks, by the times of its commits; None: not yet.
+    """Return the time at which a group of `size` devices met `success`, from the times of its commits; None: not yet.
 
-    A group without devices always has.
+    A group without devices always meets it.
     """
     percent = math.ceil(size * Fraction(str(success.min_percent)) / 100)
     needed = max(percent, min(success.min_sample, size))
@@ -73,7 +76,7 @@ def passed_at(size: int, commits: Sequence[datetime], success: Success) -> datet
 
 
 def common_reasons(members: Iterable[Member]) -> Evidence:
-    """What failed devices say, most frequent first, bounded."""
+    """Return the most frequent reasons that failed devices report, at most `REASONS_SHOWN`."""
     said = Counter(member.reason[:REASON_LIMIT_CHARS] for member in members if member.failing and member.reason)
     ranked = sorted(said.items(), key=lambda item: (-item[1], item[0]))[:REASONS_SHOWN]
     return {f"reason_{place}": f"{count} × {reason}" for place, (reason, count) in enumerate(ranked, 1)}

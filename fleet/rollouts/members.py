@@ -1,4 +1,4 @@
-"""Who is in a rollout: the query held against what is known of devices."""
+"""Membership of a rollout: the query matched against what is known of devices."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ CLAIMED = "another rollout has this slot of it now"
 def membership(
     spec: Spec, state: State, devices: Iterable[Device], claimed: AbstractSet[str] = frozenset()
 ) -> tuple[Joined | Left, ...]:
-    """What changed about `devices`, in their order: all of the fleet, or only those of which something is new.
+    """Return the changes of membership among `devices`, in their order.
 
-    Before its turn, or while it waits for another one, a device leaves when the query ceases to match; afterwards it
-    stays, since what it runs then is what the rollout changed. `claimed`: devices that another rollout has offered
-    something for the same slot. Devices that are gone from the fleet are for the caller to say, by `Left`.
+    `devices` are the whole fleet, or only those with new facts. A device that has no offer yet leaves when the query
+    ceases to match. Afterwards it stays, because the rollout changed what it runs. `claimed`: devices to which another
+    rollout has offered something for the same slot. The caller records `Left` for devices that were removed from the
+    fleet.
     """
     if state.status in ENDED:
         return ()
@@ -34,7 +35,7 @@ def _change(spec: Spec, state: State, device: Device, claimed: bool) -> Joined |
     member = state.members.get(device.id)
     begun = member is not None and member.state is not DeviceState.PENDING
     if begun and not (member and member.present):
-        return None  # it had its turn and left: what it runs now is not this rollout's doing
+        return None  # it had an offer and left: this rollout no longer decides what it runs
     if claimed or not (begun or matches(parse(spec.query), device)):
         return Left(device.id, CLAIMED if claimed else NO_MATCH) if member and member.present else None
     if member is None and state.wave != NO_WAVE and not spec.dynamic:

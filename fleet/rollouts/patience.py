@@ -1,6 +1,6 @@
-"""How long a device is waited for: by the time in which it could have been heard, and could have worked.
+"""Waiting for devices: only time in which a device could have reported and worked counts against it.
 
-Each function answers a member whose times are moved; who asks records why.
+Each function returns a member with adjusted times. The caller records the reason.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from fleet.rollouts.state import BEGINNING, IN_FLIGHT, DeviceState, Member, Stat
 
 
 def silences(spec: Spec, state: State, now: datetime) -> Iterator[MarkSilent]:
-    """Who has been waited for long enough. A hold that the device tells of stops its deadline, for as long as that at
-    most: who says for ever that it is held is no better than who is never done."""
+    """Yield a `MarkSilent` for each device that has been silent, held or unfinished for too long.
+
+    A hold that the device reports stops its deadline, for at most the length of the deadline. A device that reports a
+    hold for ever counts as failed, as one that never finishes.
+    """
     silence, deadline = timedelta(seconds=spec.silence_s), timedelta(seconds=spec.deadline_s)
     for member in state.members.values():
         if member.state not in IN_FLIGHT or not member.present:
@@ -31,8 +34,11 @@ def silences(spec: Spec, state: State, now: datetime) -> Iterator[MarkSilent]:
 
 
 def heard(member: Member, at: datetime, state: DeviceState, *, held: bool = False) -> Member:
-    """It said that it goes on in `state`, or that its policy holds it. Only what passed between two words of it, of
-    which the first told of a hold, counts as held: until when it says that the hold lasts is not believed."""
+    """Return `member` after a report that it continues in `state`, or that its policy holds it.
+
+    Only the time between two reports counts as held, if the first of them reported a hold. The end of the hold that the
+    device announces is not trusted.
+    """
     if not member.held:
         return replace(member, heard_at=at, state=state, held=held)
     passed = max(at - member.heard_at, timedelta())
@@ -41,24 +47,27 @@ def heard(member: Member, at: datetime, state: DeviceState, *, held: bool = Fals
 
 
 def set_back(member: Member, at: datetime) -> Member:
-    """What was recorded before cannot have happened later than now: nobody waits for a time that was a mistake."""
+    """Limit the times of `member` to `at`, after the clock was set back: no recorded time is later than now."""
     return _moved(_held_less(member, member.heard_at - at), lambda moment: min(moment, at))
 
 
 def given_back(member: Member, since: datetime, at: datetime) -> Member:
-    """Nobody looked from `since` to `at`: that time counts for nothing. What happened within it begins at its end."""
+    """Exclude the time from `since` to `at`, in which no leader evaluated the rollout.
+
+    Events within that time count as if they happened at its end.
+    """
     gap = at - since
     told_within = min(member.heard_at, at) - since
     return _moved(_held_less(member, told_within), lambda moment: moment + gap if moment <= since else max(moment, at))
 
 
 def _held_less(member: Member, mistaken: timedelta) -> Member:
-    """Of a hold, without what was counted by a clock or in a time that does not count."""
+    """Subtract `mistaken` from the time that the member was held."""
     return replace(member, held_for=max(member.held_for - max(mistaken, timedelta()), timedelta()))
 
 
 def _moved(member: Member, move: Callable[[datetime], datetime]) -> Member:
-    """All its times, but those of what never happened."""
+    """Apply `move` to all times of the member that are set."""
     names = ("offered_at", "heard_at", "verdict_at")
     times = {name: moment for name in names if (moment := getattr(member, name)) != BEGINNING}
     return replace(member, **{name: move(moment) for name, moment in times.items()})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Whether recorded decisions follow from the facts recorded before them: the same question asked again."""
+"""Replay of a rollout: check that its recorded decisions follow from the facts recorded before them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fleet.rollouts.state import State
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first fact that does not follow; `recorded` or `decided` None: there was no further one."""
+    """The first fact that does not follow. `recorded` or `decided` is None where that list ended before the other."""
 
     seq: int
     recorded: Decision | None
@@ -25,7 +25,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How many facts and decisions were looked at, the state they end in, and the first difference (None: none)."""
+    """Result of a replay: facts and decisions examined, the final state, and the first difference or None."""
 
     facts: int
     decisions: int
@@ -34,7 +34,7 @@ class Replay:
 
 
 def replay(spec: Spec, facts: Iterable[Fact]) -> Replay:
-    """Fold `facts` in order; at each recorded answer ask again, at its time, and compare. Stops where they differ."""
+    """Fold `facts` and compare each recorded answer with `decide` at its time. Stop at the first difference."""
     state, seen, decisions = State(), 0, 0
     for answer in _answers(facts):
         seen += len(answer)
@@ -48,7 +48,7 @@ def replay(spec: Spec, facts: Iterable[Fact]) -> Replay:
 
 
 def _answers(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
-    """Decisions of one answer together, and all facts between two answers."""
+    """Group facts: the decisions of one answer together, and all facts between two answers together."""
     group: list[Fact] = []
     for fact in facts:
         if group and _answer_of(fact) != _answer_of(group[-1]):
@@ -64,7 +64,10 @@ def _answer_of(fact: Fact) -> object:
 
 
 def _difference(spec: Spec, state: State, answer: list[Fact]) -> Difference | None:
-    """A part of an answer follows, too, unless it is too small for one; what comes next has to go on with the rest."""
+    """Return the first difference between a recorded answer and the one that `decide` gives now, or None.
+
+    A part of an answer is accepted if it has at least `PART_LOW` decisions. The next answer must then hold the rest.
+    """
     recorded = [_as_worded_now(fact.event.decision) for fact in answer if isinstance(fact.event, Decided)]
     decided = decide(spec, state, answer[0].at, len(recorded) + 1)
     for place, (one, other) in enumerate(zip_longest(recorded, decided)):
@@ -74,7 +77,7 @@ def _difference(spec: Spec, state: State, answer: list[Fact]) -> Difference | No
 
 
 def _as_worded_now(decision: Decision) -> Decision:
-    """Earlier programs called the canary by its number."""
+    """Return `decision` in today's wording: earlier versions named the canary by its number."""
     if not isinstance(decision, Pause):
         return decision
     return replace(decision, reason=decision.reason.replace(f"wave {CANARY} is", f"{wave_name(CANARY)} is"))

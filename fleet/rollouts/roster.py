@@ -1,6 +1,7 @@
-"""The devices of a rollout, of which a changed copy costs what was changed: reports come one by one, and each is a new
-state. A plain dictionary would be copied for each (`python -m tests.performance.fleet_decisions`: 1.7 ms at 100,000
-devices, 0.02 ms so).
+"""Persistent map of a rollout's devices: a changed copy costs what was changed, not the size of the fleet.
+
+Reports arrive one by one, and each makes a new state. Copying a plain dictionary takes 1.7 ms at 100,000 devices, a
+copy of this map 0.02 ms (`python -m tests.performance.fleet_decisions`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from zlib import crc32
 from fleet.rollouts.state import Member
 
 BUCKETS = 512
-"""A change copies one of them. By a hash that is the same in every process: their order is that of decisions."""
+"""Number of parts; a change copies one. The hash is the same in every process: it sets the order of decisions."""
 
 
 class Roster(Mapping[str, Member]):
-    """Members by device. Never changes; `Changes` makes another one."""
+    """Members by device. Immutable; `Changes` makes a changed copy."""
 
     __slots__ = ("_buckets", "_count")
 
@@ -25,7 +26,7 @@ class Roster(Mapping[str, Member]):
 
     @property
     def buckets(self) -> tuple[Mapping[str, Member], ...]:
-        """Not to be changed."""
+        """The parts of the map. Do not change them."""
         return self._buckets
 
     def __getitem__(self, device: str) -> Member:
@@ -38,16 +39,16 @@ class Roster(Mapping[str, Member]):
         return self._count
 
     def values(self) -> ValuesView[Member]:
-        """In the same order as the devices."""
+        """Return the members in the same order as the devices."""
         return _Members(self)
 
     def items(self) -> ItemsView[str, Member]:
-        """Likewise."""
+        """Return devices and members, in the same order as the devices."""
         return _Entries(self)
 
 
 class _Members(ValuesView[Member]):
-    """Without a look-up for each."""
+    """View of the members that iterates without a look-up for each."""
 
     _mapping: Roster
 
@@ -56,7 +57,7 @@ class _Members(ValuesView[Member]):
 
 
 class _Entries(ItemsView[str, Member]):
-    """Likewise."""
+    """View of devices and members that iterates without a look-up for each."""
 
     _mapping: Roster
 
@@ -65,7 +66,7 @@ class _Entries(ItemsView[str, Member]):
 
 
 class Changes:
-    """A roster that is being written. What it began with stays as it is."""
+    """Mutable copy of a roster. The original does not change."""
 
     def __init__(self, members: Mapping[str, Member]) -> None:
         roster = members if isinstance(members, Roster) else Roster()
@@ -76,22 +77,22 @@ class Changes:
                 self.put(member)
 
     def get(self, device: str) -> Member | None:
-        """None: it is not in the rollout."""
+        """Return the member of a device, or None if it is not in the rollout."""
         return self._buckets[_place(device)].get(device)
 
     def put(self, member: Member) -> None:
-        """In place of what was known of its device."""
+        """Add a member, or replace the one of the same device."""
         place = _place(member.device)
         if place not in self._own:
             self._buckets[place] = self._own[place] = dict(self._buckets[place])
         self._own[place][member.device] = member
 
     def members(self) -> list[Member]:
-        """All of them."""
+        """Return all members."""
         return [member for bucket in self._buckets for member in bucket.values()]
 
     def roster(self) -> Roster:
-        """As it is now; afterwards nothing is to be written any more."""
+        """Return the roster in its present state. Nothing may be changed afterwards."""
         return Roster(tuple(self._buckets))
 
 

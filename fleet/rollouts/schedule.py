@@ -1,7 +1,7 @@
-"""When devices may be offered something: weekly windows by the wall clock of a time zone, and absolute blackouts.
+"""Times at which devices may be offered something: weekly windows in wall-clock time, and absolute blackouts.
 
-A window is open while the wall clock stands inside it. So an hour that the clock repeats counts twice, and one that it
-leaves out not at all: no device is touched at a time of day that its operators did not name.
+A window is open while the wall clock is inside it. So an hour that the clock repeats counts twice, and an hour that it
+skips does not count. No device is changed at a time of day that its operators did not name.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fleet.rollouts.spec import Spec, Window
 from gateway.domain.policy import blackout_at
 
 SITE = "site"
-"""The zone of a window that goes by each device's own."""
+"""Zone of a window that follows the time zone of each device's site."""
 HORIZON_D = 15
-"""How far the next opening is looked for: every weekly window comes twice, should the clock leave one out."""
+"""Days that are searched for the next opening. Every weekly window occurs twice, in case the clock skips one."""
 ZONE_LIMIT_CHARS = 64
 _ZONES_CACHED = 1024
 _DAY_MIN = 24 * 60
@@ -25,7 +25,7 @@ _DAY_MIN = 24 * 60
 
 @lru_cache(maxsize=_ZONES_CACHED)
 def _zone(name: str) -> tzinfo | None:
-    if name in {"", "UTC"}:  # known without a time zone database, too
+    if name in {"", "UTC"}:  # works without a time zone database, too
         return UTC
     if len(name) > ZONE_LIMIT_CHARS:
         return None
@@ -36,21 +36,25 @@ def _zone(name: str) -> tzinfo | None:
 
 
 def known_zone(name: str) -> bool:
-    """Whether it names a time zone ("": UTC)."""
+    """Return whether `name` is a time zone ("": UTC)."""
     return _zone(name) is not None
 
 
 def may_offer(spec: Spec, zone: str, now: datetime) -> bool:
-    """Whether a device whose site is in `zone` may be offered something now. In a zone that nobody knows, windows that
-    go by it are never open: the device waits rather than be touched at the wrong time."""
+    """Return whether a device whose site is in `zone` may be offered something now.
+
+    In an unknown zone, windows that depend on it are never open: waiting is safer than a change at the wrong time.
+    """
     if blackout_at(spec.blackouts, now) is not None:
         return False
     return not spec.windows or any(_is_open(window, zone, now) for window in spec.windows)
 
 
 def next_opening(spec: Spec, zone: str, now: datetime) -> datetime | None:
-    """The earliest moment from `now` on at which `may_offer`; None where there is none within two weeks of the end of
-    the blackouts."""
+    """Return the earliest time from `now` on at which `may_offer` holds.
+
+    None: there is none within two weeks after the end of the blackouts.
+    """
     moment: datetime | None = now
     for _ in range(len(spec.blackouts) + 1):
         moment = _next_window(spec.windows, zone, moment) if moment is not None else None
@@ -58,7 +62,7 @@ def next_opening(spec: Spec, zone: str, now: datetime) -> datetime | None:
         if blackout is None:
             return moment
         moment = blackout.end
-    return None  # each blackout was left behind once: not reached
+    return None  # not reached: each blackout was passed once
 
 
 def _is_open(window: Window, site: str, now: datetime) -> bool:
@@ -81,7 +85,7 @@ def _next_window(windows: tuple[Window, ...], site: str, now: datetime) -> datet
 
 
 def _openings(window: Window, site: str, now: datetime) -> Iterator[datetime]:
-    """Moments at which it may come to be open: its starts, and whenever the clock is put forward or back."""
+    """Yield the times at which the window may open: its starts, and each change of the clock."""
     zone = _zone(site if window.zone == SITE else window.zone)
     if zone is None:
         return
@@ -94,7 +98,7 @@ def _openings(window: Window, site: str, now: datetime) -> Iterator[datetime]:
 
 
 def _changes_of_clock(since: datetime, zone: tzinfo) -> Iterable[datetime]:
-    """The moment within a day of `since` from which `zone` has another offset, to the second."""
+    """Return the time within a day of `since` at which the offset of `zone` changes, to the second."""
     low, high = since, since + timedelta(days=1, hours=3)
     before = low.astimezone(zone).utcoffset()
     if high.astimezone(zone).utcoffset() == before:

@@ -1,4 +1,4 @@
-"""What a rollout shall do: values. Immutable once approved; the JSON form is in `spec_form`, windows in `schedule`."""
+"""Specification of a rollout, as values. Immutable once approved; JSON form in `spec_form`, windows in `schedule`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from gateway.domain.assignment import Target
 from gateway.domain.policy import Blackout
 
 CANARY = 0
-"""Number of the canary wave; the waves of the specification count from 1."""
+"""Number of the canary wave. The waves of the specification count from 1."""
 
 
 def wave_name(wave: int) -> str:
-    """For people."""
+    """Return the name of a wave for people."""
     return "the canary" if wave == CANARY else f"wave {wave}"
 
 
 class Rollback(enum.Enum):
-    """What follows a halt: an operator decides, or all devices go back to their previous release by themselves."""
+    """Policy after a halt: an operator decides, or all devices return to their previous release."""
 
     OFFERED = "offered"
     FORCED = "forced"
@@ -34,9 +34,9 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """`percent` of all devices are reached once this wave is through (cumulative), or it takes `count` more devices.
+    """One wave: `percent` of all devices (cumulative) once it has passed, or `count` more devices.
 
-    One of the two is set. `needs_approval`: an operator must say so before it opens.
+    Exactly one of the two is set. `needs_approval`: an operator must approve it before it opens.
     """
 
     percent: float | None = None
@@ -46,7 +46,7 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """A wave is through once `min_percent` of its devices committed, at least `min_sample` (or all, where fewer)."""
+    """A wave passes once `min_percent` of its devices committed, and at least `min_sample` (all, if it has fewer)."""
 
     min_sample: int
     min_percent: float
@@ -54,9 +54,10 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class AbortLimit:
-    """Halt once the share of failed devices is above `max_failed_percent` for sure, judged from `min_sample` verdicts.
+    """Limit of failures: halt once the share of failed devices is significantly above `max_failed_percent`.
 
-    For sure: the lower bound of the two-sided Wilson score interval at `confidence` lies above.
+    Significantly: the lower bound of the two-sided Wilson score interval at `confidence` is above the limit. It is
+    evaluated from `min_sample` verdicts on.
     """
 
     min_sample: int
@@ -66,7 +67,7 @@ class AbortLimit:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """A device that failed is offered the release again `limit` times; the pause doubles from `backoff_s` on."""
+    """Retries of a failed device: it gets `limit` more offers. The back-off doubles, starting at `backoff_s`."""
 
     limit: int = 0
     backoff_s: float = 3600.0
@@ -75,10 +76,11 @@ class Retries:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """When devices may be offered something: on `days` (0 Monday), from `start_min` to before `end_min` after midnight.
+    """Weekly time in which devices may be offered something, in wall-clock time of `zone`.
 
-    Wall clock of `zone` (an IANA name, or "site": each device's own). `end_min` at or before `start_min` is on the
-    next day. An hour that the clock repeats counts twice, one that it leaves out not at all.
+    It is open on `days` (0: Monday), from `start_min` to before `end_min`, in minutes after midnight. `zone`: an IANA
+    name, or "site": the device's own. An `end_min` at or before `start_min` is on the next day. An hour that the clock
+    repeats counts twice; one that it skips does not count.
     """
 
     days: tuple[int, ...]
@@ -89,11 +91,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A rollout of one release (`target`) into one `slot` of the devices that `query` matches.
+    """Rollout of one release (`target`) into one `slot` of the devices that `query` matches.
 
-    `silence_s`: a device that was offered it and says nothing for so long counts as failed; `deadline_s`: so does one
-    that says something and is not done so long after the offer. `dynamic`: devices that match later join the last
-    opened wave as its share grows with them.
+    `silence_s`: a device with an offer that does not report for this long counts as failed. `deadline_s`: a device that
+    reports and is not done this long after its offer counts as failed, too. `dynamic`: devices that match later join;
+    the share of the newest wave grows with them.
     """
 
     name: str
@@ -120,13 +122,13 @@ class Spec:
 
     @property
     def last_wave(self) -> int:
-        """The number of the wave after which nothing is left."""
+        """The number of the last wave."""
         return len(self.waves)
 
     def soak_of(self, wave: int) -> float:
-        """Seconds that a wave is watched after it passed."""
+        """Return for how many seconds a wave is observed after it passed."""
         return self.canary.soak_s if wave == CANARY and self.canary else self.soak_s
 
     def needs_approval(self, wave: int) -> bool:
-        """Whether an operator opens this wave."""
+        """Return whether an operator must approve this wave before it opens."""
         return wave != CANARY and self.waves[wave - 1].needs_approval

@@ -1,4 +1,4 @@
-"""A specification as JSON, both ways, with every bound named; what does not fit is refused by its key."""
+"""JSON form of a specification, both ways, with every bound named. Errors name the key."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ DEFAULTS: Mapping[str, float] = {
     "deadline_s": 7 * 86_400.0,
     "confidence": 0.95,
 }
-"""Of what a document may leave out."""
+"""Values of keys that a document may omit."""
 
 
 def spec_document(spec: Spec) -> dict[str, Any]:
-    """Plain values for JSON, every key."""
+    """Return a specification as plain values for JSON, with every key."""
     return {
         "schema": SCHEMA,
         "name": spec.name,
@@ -69,13 +69,16 @@ def spec_document(spec: Spec) -> dict[str, Any]:
 
 
 def spec_digest(spec: Spec) -> str:
-    """What an approval refers to: SHA-256 of the document with sorted keys, as it reads back (7 becomes 7.0)."""
+    """Return the digest that an approval refers to.
+
+    It is the SHA-256 of the document with sorted keys, after it was read back (7 becomes 7.0).
+    """
     document = spec_document(read_spec(spec_document(spec)))
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def read_spec(document: Mapping[str, Any], where: str = "the rollout") -> Spec:
-    """The inverse of `spec_document`. Raises ConfigurationError that names the key; unknown keys are errors."""
+    """Read the result of `spec_document`. Raise ConfigurationError that names the key; unknown keys are errors."""
     top = Table(dict(document), file=where)
     top.integer("schema", SCHEMA, low=SCHEMA, high=SCHEMA)
     spec = Spec(
@@ -119,7 +122,7 @@ def _section(top: Table, key: str) -> Table:
 
 
 def _optional(top: Table, key: str) -> Table | None:
-    """A section that is there and holds something."""
+    """Return a section if it exists and is not empty, or None."""
     section = top.table(key)
     return section if section is not None and section.remaining() else None
 
@@ -251,7 +254,7 @@ def _window(table: Table) -> Window:
 
 
 def _minute(table: Table, key: str) -> int:
-    """Minutes after midnight. Start and end alike: the whole day."""
+    """Return minutes after midnight. An equal start and end mean the whole day."""
     value = table.text(key)
     hours, colon, minutes = value.partition(":")
     formed = len(value) == 5 and colon and value.isascii() and hours.isdigit() and minutes.isdigit()

@@ -1,4 +1,4 @@
-"""Where a rollout and each of its devices stand: what `fold` makes of the facts, and all that `decide` looks at."""
+"""State of a rollout and of its devices: the result of `fold`, and the input of `decide` together with the time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from datetime import UTC, datetime, timedelta
 from fleet.rollouts.decisions import Evidence
 
 NO_WAVE = -1
-"""Of a device that is in no wave, and of a rollout that opened none."""
+"""Wave of a device that is in none, and of a rollout that has opened none."""
 CPU_ONLY = "cpu"
 BEGINNING = datetime.min.replace(tzinfo=UTC)
-"""Of what never happened."""
+"""Time of an event that never happened."""
 _RANK_BYTES = 8
 
 
 class Status(enum.Enum):
-    """Of a rollout."""
+    """Status of a rollout."""
 
     DRAFT = "draft"
     APPROVED = "approved"
@@ -34,7 +34,7 @@ ENDED = frozenset({Status.FINISHED, Status.ABORTED})
 
 
 class DeviceState(enum.Enum):
-    """Of a device in a rollout."""
+    """State of a device in a rollout."""
 
     PENDING = "pending"
     OFFERED = "offered"
@@ -47,7 +47,7 @@ class DeviceState(enum.Enum):
 
 
 IN_FLIGHT = frozenset({DeviceState.OFFERED, DeviceState.DOWNLOADING, DeviceState.PROBATION})
-"""It was offered the release and has neither said how that ended nor been silent for too long."""
+"""States of a device with an offer that has neither reported its end nor been silent for too long."""
 GAVE_UP = frozenset({DeviceState.ROLLED_BACK, DeviceState.FAILED})
 
 
@@ -56,9 +56,9 @@ class Member:
     """A device in a rollout.
 
     `rank` is its place among all, by hash. `stratum`: its set of accelerators. `present` False: it left. `attempt`
-    counts offers, `failures` those that it gave up. `verdict_seq`: the fact by which it committed or failed, 0 before.
-    `returned`: it was told to go back after an abort. `held`: as it said last, its policy lets it not begin yet;
-    `held_for`: how long that lasted up to `heard_at`. Times leave out what `patience` gives back.
+    counts offers, `failures` those that failed. `verdict_seq`: the fact by which it committed or failed, 0 before.
+    `returned`: it was rolled back after an abort. `held`: by its last report, its policy does not let it begin yet.
+    `held_for`: how long that lasted up to `heard_at`. Times exclude what `patience` gives back.
     """
 
     device: str
@@ -81,27 +81,30 @@ class Member:
 
     @property
     def waiting(self) -> bool:
-        """It can be taken into a wave."""
+        """Return whether it can be taken into a wave."""
         return self.present and self.state is DeviceState.PENDING
 
     @property
     def failing(self) -> bool:
-        """It counts as failed: it gave up (also while it tries again) or was silent for too long."""
+        """Return whether it counts as failed: it failed (even if it tries again) or was silent for too long."""
         if self.state is DeviceState.PENDING:
             return False
         return self.state is DeviceState.SILENT or (self.failures > 0 and self.state is not DeviceState.COMMITTED)
 
     @property
     def counts(self) -> bool:
-        """It fills a place of its wave: a device that is gone does so only where it had a verdict."""
+        """Return whether it takes a place of its wave. A device that left takes one only if it had a verdict."""
         return self.wave != NO_WAVE and (self.present or self.failing or self.state is DeviceState.COMMITTED)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`seq`: of the last fact that was read. `wave`: the last that was opened. `resumed_seq`: failures up to it were
-    seen by an operator. `ignored`: facts without effect, by reason. `latest_at`: the latest time of a fact.
-    `attended_at`: up to then no time is to be given back any more."""
+    """State of a rollout after the fact number `seq`.
+
+    `wave`: the last that was opened. `resumed_seq`: an operator saw the failures up to this fact. `ignored`: facts
+    without effect, by reason. `latest_at`: the latest time of a fact. `attended_at`: no time before it is given back
+    any more.
+    """
 
     rollout: str = ""
     status: Status = Status.DRAFT
@@ -120,17 +123,17 @@ class State:
 
 
 def rank_of(rollout: str, device: str) -> int:
-    """A device's place in a rollout: by hash of both, so that not the same devices go first every time."""
+    """Return a device's place in a rollout: a hash of both, so that each rollout begins with other devices."""
     return int.from_bytes(hashlib.sha256(f"{rollout}\0{device}".encode()).digest()[:_RANK_BYTES], "big")
 
 
 def stratum_of(accelerators: Iterable[str]) -> str:
-    """Devices with the same kinds of accelerators are alike to a release."""
+    """Return the name of a set of accelerators. Devices with the same set are equivalent for a release."""
     return "+".join(sorted(set(accelerators))) or CPU_ONLY
 
 
 def device_counts(state: State) -> Mapping[int, Mapping[str, int]]:
-    """Devices by wave (-1: none yet) and state, for people; those that left without a verdict are not counted."""
+    """Count devices by wave (-1: none yet) and state, for people. Devices that left without a verdict do not count."""
     waves: dict[int, Counter[str]] = {}
     for member in state.members.values():
         if member.counts or member.waiting:

@@ -1,4 +1,4 @@
-"""One look at all devices of a rollout: who waits, who has a place, how each group does. One pass, linear."""
+"""Summary of all devices of a rollout: which wait, which have a place, how each group does. One linear pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet.rollouts.waves import next_in_line, places
 
 
 class Survey:
-    """What one pass over the members found. `wave`: those with a place in the newest wave; `taken`: in any wave."""
+    """Result of one pass over the members. `wave`: those with a place in the newest wave; `taken`: in any wave."""
 
     def __init__(self, spec: Spec, state: State) -> None:
         self._spec = spec
@@ -29,11 +29,11 @@ class Survey:
 
     @property
     def devices(self) -> int:
-        """All that are in the rollout."""
+        """The number of devices in the rollout."""
         return len(self.waiting) + len(self.taken)
 
     def next_devices(self) -> Sequence[Member]:
-        """Who has the next places of the newest wave, in order; whether they may be offered it now is not asked."""
+        """Return the devices for the free places of the newest wave, in order. Windows and blackouts do not matter."""
         spec, wave = self._spec, self._state.wave
         if wave < spec.first_wave:
             return ()
@@ -43,26 +43,29 @@ class Survey:
         return next_in_line(self.waiting, free)
 
     def tallies(self) -> Mapping[str, Tally]:
-        """Verdicts of all devices, of the newest wave, and of each set of accelerators: what breaks one kind of
-        hardware must not hide among the others. What an operator saw before resuming is left out."""
+        """Return the verdicts of all devices, of the newest wave, and of each set of accelerators.
+
+        A release that breaks one kind of hardware must not hide among the others. Failures before the last resumption
+        do not count.
+        """
         groups: dict[str, list[Member]] = {"all devices": self.taken, wave_name(self._state.wave): self.wave}
         for stratum, members in sorted(_strata(self.taken).items()):
             groups[f"accelerators {stratum}"] = members
         return {name: self._tally(members) for name, members in groups.items()}
 
     def wave_passed_at(self) -> datetime | None:
-        """When the newest wave had done what is asked of it, the canary in every set of accelerators; None: not yet."""
+        """Return the time at which the newest wave met its success rule, or None. A canary meets it in each stratum."""
         groups = list(_strata(self.wave).values()) if self._state.wave == CANARY else [self.wave]
         moments = [self._passed_at(members) for members in groups or [[]]]
         known = [moment for moment in moments if moment is not None]
         return max(known) if len(known) == len(moments) else None
 
     def undecided(self, members: Iterable[Member]) -> bool:
-        """Whether one of them is under way, or will try again."""
+        """Return whether one of `members` is in progress or will try again."""
         return any(member.state in IN_FLIGHT or self.may_retry(member) for member in members)
 
     def may_retry(self, member: Member) -> bool:
-        """Whether it gave up and has an attempt left."""
+        """Return whether the device gave up and has an attempt left."""
         return member.state in GAVE_UP and member.failures <= self._spec.retries.limit and member.present
 
     def _passed_at(self, members: Sequence[Member]) -> datetime | None:

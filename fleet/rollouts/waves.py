@@ -1,7 +1,7 @@
-"""Which devices are in which wave. Nothing is planned ahead: a wave has places, and who waits takes them by rank.
+"""Membership of waves. A wave has a number of places, and waiting devices take them by rank; nothing is planned ahead.
 
-A device that was taken keeps its place. Devices that join make a percentage larger, those that leave make it smaller;
-so the share holds exactly at any time, whoever comes and goes, and each device has its turn once.
+A device that was taken keeps its place. A percentage covers more devices as devices join, and fewer as they leave. So
+the share holds exactly at any time, and each device is taken once.
 """
 
 from __future__ import annotations
@@ -16,25 +16,30 @@ from fleet.rollouts.state import Member
 
 
 def share(devices: int, percent: float) -> int:
-    """`percent` of `devices`, as the number is written (0.1 is a tenth of a percent), rounded up: a started device is
-    a whole one, and no wave of some devices is empty."""
+    """Return `percent` of `devices`, rounded up, so that no wave of some devices is empty.
+
+    The percentage is read as a decimal number: 0.1 is exactly a tenth of a percent.
+    """
     return math.ceil(devices * Fraction(str(percent)) / 100)
 
 
 def places(wave: Wave, devices: int, taken: int, taken_here: int) -> int:
-    """How many more devices a wave takes, of `devices` in all; `taken`: by all waves so far, `taken_here`: by it."""
+    """Return how many more devices a wave takes.
+
+    `devices`: all in the rollout; `taken`: by all waves so far; `taken_here`: by this wave.
+    """
     if wave.count is not None:
         return max(0, wave.count - taken_here)
     return max(0, share(devices, wave.percent or 0.0) - taken)
 
 
 def next_in_line(waiting: Iterable[Member], number: int) -> Sequence[Member]:
-    """The first `number` by rank."""
+    """Return the first `number` members by rank."""
     return heapq.nsmallest(number, waiting, key=_place)
 
 
 def in_order(members: Iterable[Member]) -> Sequence[Member]:
-    """All by rank."""
+    """Return all members by rank."""
     return sorted(members, key=_place)
 
 

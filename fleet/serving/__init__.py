@@ -1,4 +1,4 @@
-"""The controller's HTTP server: bounded connections, mutual TLS, who asks, limits, problems. It knows no route.
+"""The controller's HTTP server: bounded connections, mutual TLS, identity, limits, errors. It contains no routes.
 
-`server` loads uvicorn, `stack` puts the parts in their order.
+`server` loads uvicorn, `stack` composes the middleware.
 """

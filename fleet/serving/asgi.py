@@ -1,4 +1,4 @@
-"""ASGI's types, and what the parts of this room leave for each other in a scope."""
+"""ASGI types, and the values that this package's middleware passes on in a scope."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ __all__ = (
 )  # fmt: skip
 
 ZERO_COPY = "http.response.zerocopysend"
-"""ASGI's extension by which the kernel sends a file: {"file", "offset", "count", "more_body"}."""
+"""ASGI extension for sendfile: {"file", "offset", "count", "more_body"}."""
 
 
 def peer_of(scope: Scope) -> Peer:
-    """Who asks, once `identity` has looked."""
+    """Return the peer that `identity` has set."""
     peer: Peer = scope["state"]["peer"]
     return peer
 
 
 def request_id(scope: Scope) -> str:
-    """How the log names this request."""
+    """Return the request's id in the log."""
     return str(scope.get("state", {}).get("request_id", ""))
 
 
 def name_caller(scope: Scope, name: str) -> None:
-    """What the access log calls the caller: for who is known by an API token. Never the token."""
+    """Set the caller's name in the access log, for callers with an API token. Never pass the token itself."""
     scope["state"]["caller"] = name
 
 
 def header_values(scope: Scope, name: str) -> list[str]:
-    """All values of a header, in order."""
+    """Return all values of a header, in order."""
     wanted = name.lower().encode()
     return [value.decode("latin-1") for key, value in scope["headers"] if key == wanted]
 
 
 def without_headers(scope: Scope, names: Iterable[str]) -> None:
-    """Nobody further in sees these headers."""
+    """Remove headers, so that inner layers do not see them."""
     gone = {name.lower().encode() for name in names}
     scope["headers"] = [(key, value) for key, value in scope["headers"] if key not in gone]
 
 
 async def respond(problem: Problem, scope: Scope, send: Send) -> None:
-    """Send a refusal."""
+    """Send an error response."""
     instance = request_id(scope)
     await asgi.respond(_written(problem, f"urn:uuid:{instance}" if instance else ""), send)
 
 
 def plain(status: int, detail: str, headers: Headers = ()) -> asgi.Answer:
-    """How a connection refuses, before a request has a number."""
+    """Return an error response for a connection without a request id."""
     return _written(plain_problem(status, detail, headers))
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A problem as it goes out."""
+    """A serialised problem."""
 
     status: int
     headers: Headers

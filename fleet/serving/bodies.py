@@ -1,4 +1,4 @@
-"""How much of a request's body comes in, how long it may take, and how much all requests may hold at once."""
+"""Limits of request bodies: size, duration, and memory of all requests together."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gateway.domain.errors import Fault, RequestError
 
 @dataclass(frozen=True, slots=True)
 class BodyBound:
-    """Of one route; compressed bodies count as they travel."""
+    """Limit of one route. Compressed bodies count in their compressed size."""
 
     limit_bytes: int
     timeout_s: float
 
 
 class Bodies:
-    """ASGI: `bound` says what holds for a request. Errors arise where the application reads the body."""
+    """ASGI middleware. `bound` returns the limit of a request. Errors arise where the application reads the body."""
 
     def __init__(self, app: Application, bound: Callable[[Scope], BodyBound], settings: ServingSettings) -> None:
         self._app, self._bound, self._settings = app, bound, settings
@@ -31,7 +31,7 @@ class Bodies:
         self._callers: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises RequestError TOO_LARGE or OVERLOADED, ProblemError 408."""
+        """Serve one request. Raise RequestError TOO_LARGE or OVERLOADED, ProblemError 408."""
         caller = peer_of(scope).caller
         body = _Body(partial(self._take, caller), self._bound(scope), receive)
         body.check_length(header_values(scope, "content-length"))
@@ -41,7 +41,7 @@ class Bodies:
             self._give_back(caller, body.taken_bytes)
 
     def _take(self, caller: str, count_bytes: int) -> None:
-        """Count what a request holds until its end. Raises RequestError OVERLOADED."""
+        """Reserve memory for a request until its end. Raise RequestError OVERLOADED."""
         settings, theirs = self._settings, self._callers[caller] + count_bytes
         if self.buffered_bytes + count_bytes > settings.max_buffered_bytes:
             problem = f"requests in progress hold {self.buffered_bytes} bytes already; try again later"
@@ -67,12 +67,12 @@ class _Body:
         self.taken_bytes = 0
 
     def check_length(self, lengths: list[str]) -> None:
-        """What is too large by its own words is not read at all."""
+        """Refuse a body whose Content-Length exceeds the limit, without reading it."""
         if lengths and lengths[0].isdecimal() and int(lengths[0][:20]) > self._bound.limit_bytes:
             raise self._too_large()
 
     async def receive(self) -> Message:
-        """As ASGI's; once the body is whole, what comes is that the peer left, and waiting for it has no end."""
+        """Receive a message of the body. After the body only a disconnect can follow, which has no timeout."""
         if self._whole:
             return await self._receive()
         try:

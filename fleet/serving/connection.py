@@ -1,5 +1,4 @@
-"""Who may connect, and what a connection offers: the peer's certificate in the scope, and files that the kernel sends
-where no TLS lies between."""
+"""Connection of the server: connection limits, the peer's certificate in the scope, and sendfile without TLS."""
 
 from __future__ import annotations
 
@@ -20,16 +19,16 @@ from gateway.wire.connection import BoundedConnection
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all connections of a server have in common."""
+    """State that all connections of a server share."""
 
     settings: ServingSettings
     proxies: Proxies
     counts: Counter[str]
-    addresses: Counter[str] = field(default_factory=Counter)  # open connections of each
+    addresses: Counter[str] = field(default_factory=Counter)  # open connections per address
 
 
 class _Extent:
-    """Bytes that h11 only counts; the kernel sends them (h11's documentation, "Support for sendfile()")."""
+    """Placeholder that h11 only counts; the kernel sends the bytes (h11, "Support for sendfile()")."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -39,7 +38,7 @@ class _Extent:
 
 
 class Connection(BoundedConnection):
-    """Beyond what is bounded on every port: how many there may be, of one address and in all."""
+    """HTTP connection with limits per address and in total, in addition to the general bounds."""
 
     def __init__(self, config: Config, state: ServerState, shared: Shared) -> None:
         super().__init__(config, state, shared.settings, plain)
@@ -49,7 +48,7 @@ class Connection(BoundedConnection):
         self._group = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Admit the peer, or tell it that there are too many."""
+        """Admit the peer, or refuse it if there are too many connections."""
         super().connection_made(transport)
         self._group = self._counted_as()
         self._shared.addresses[self._group] += 1
@@ -61,7 +60,7 @@ class Connection(BoundedConnection):
         self.app_state = {"client_certificate": encrypted.getpeercert(binary_form=True) if encrypted else None}
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It counts no longer."""
+        """Remove the connection from the count."""
         super().connection_lost(exc)
         self._shared.addresses[self._group] -= 1
         if not self._shared.addresses[self._group]:
@@ -76,7 +75,7 @@ class Connection(BoundedConnection):
         return everybody or theirs > self._settings.max_connections_per_address
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application, with what this connection offers beyond uvicorn's."""
+        """Call the application, with the sendfile extension if there is no TLS."""
         if self.scheme == "https":
             await self._application(scope, receive, send)
             return
@@ -91,7 +90,7 @@ class Connection(BoundedConnection):
         await self._application(scope, receive, sending)
 
     async def _send_file(self, message: Message) -> None:
-        """Part of a file, whose bytes Content-Length announced; each piece in its time. No GET: nothing."""
+        """Send part of a file in pieces; its size was announced by Content-Length. Send nothing for HEAD."""
         if self.scope["method"] == "HEAD":
             return
         await self.flow.drain()
@@ -103,7 +102,7 @@ class Connection(BoundedConnection):
             count = min(left, self._settings.send_piece_bytes)
             sent = await self._send_piece(message["file"], offset, count)
             if not sent:
-                self.transport.abort()  # the file is shorter than it was, or the peer does not take it
+                self.transport.abort()  # the file was truncated, or the peer does not read
                 return
             offset, left = offset + sent, left - sent
 

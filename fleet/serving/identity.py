@@ -1,4 +1,4 @@
-"""Which device asks: its certificate on this connection, or in the header of a trusted proxy. Nobody else's word."""
+"""Identity of the device: its certificate on this connection, or in the header of a trusted proxy."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fleet.serving.settings import ProxySettings
 from gateway.domain.errors import Fault, RequestError
 
 VERIFIED_LIMIT = 16_384
-"""Certificates remembered as verified: one costs about 1 KiB to remember and 0.2 ms to verify."""
+"""Verified certificates that are cached: one takes about 1 KiB to cache and 0.2 ms to verify."""
 
 
 class Recognition:
-    """What it takes to tell whose certificate it is. `revoked` gives serials (hex) as they are now."""
+    """Verifier of certificates. `revoked` returns the revoked serials (hex) at the time of the call."""
 
     def __init__(
         self, trusted: Sequence[x509.Certificate], revoked: Callable[[], Collection[str]], now: Callable[[], datetime]
@@ -32,7 +32,7 @@ class Recognition:
         self._known: OrderedDict[bytes, DeviceCertificate] = OrderedDict()
 
     def device(self, certificate_der: bytes) -> DeviceCertificate:
-        """Raises RequestError UNAUTHENTICATED: not of this CA, over, revoked."""
+        """Verify a certificate. Raise RequestError UNAUTHENTICATED: not of this CA, expired, revoked."""
         now, digest = self._now(), hashlib.sha256(certificate_der).digest()
         known = self._known.get(digest)
         if known is None:
@@ -45,7 +45,7 @@ class Recognition:
 
 
 class Identity:
-    """ASGI: leaves a `Peer` in `scope["state"]["peer"]`. `counts` hears of headers from whom nobody trusts."""
+    """ASGI middleware that sets `scope["state"]["peer"]`. `counts` counts ignored headers of untrusted senders."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Identity:
         self._settings, self._counts = settings, counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises ProblemError 400 for headers of a trusted proxy that cannot be read."""
+        """Identify the peer. Raise ProblemError 400 for unreadable headers of a trusted proxy."""
         state = scope.setdefault("state", {})
         state["peer"] = self._peer(scope, str((scope.get("client") or ("",))[0]), state.get("client_certificate"))
         await self._app(scope, receive, send)

@@ -1,5 +1,7 @@
-"""Headers of trusted proxies: the client's certificate and address. Pure; `identity` checks first that the sender is
-trusted."""
+"""Headers of trusted proxies: the client's certificate and address. Pure.
+
+`identity` checks first that the sender is trusted.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ UNIX = "unix"
 HOPS_LIMIT = 32
 _BYTES = re.compile(r":([A-Za-z0-9+/]+={0,2}):")
 _PAIR = re.compile(r'([A-Za-z]{1,16})=("(?:[^"\\]|\\.)*"|[^;,"]*)(;|,|$)')
-"""Part of Envoy's header: `Key=value` or `Key="quoted value"`, separated by semicolons. A comma begins the part that
-another proxy added."""
+"""Part of Envoy's header: `Key=value` or `Key="quoted value"`, separated by semicolons.
+
+A comma begins the part that another proxy added.
+"""
 
 
 class ForwardedError(ValueError):
@@ -117,7 +121,7 @@ def _rfc9440(value: str) -> bytes:
 
 
 def _xfcc(value: str) -> bytes | None:
-    """Envoy's `Cert`; None where it names none, as for a client without a certificate."""
+    """Read Envoy's `Cert`. Return None if there is none, as for a client without a certificate."""
     pairs, place = {}, 0
     while place < len(value):
         found = _PAIR.match(value, place)

@@ -1,4 +1,4 @@
-"""How often somebody may ask, and how much at once: token buckets in a table that cannot grow without end."""
+"""Rate and concurrency limits per device or address: token buckets in a bounded table."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gateway.domain.retry import TokenBuckets
 
 NS = 1_000_000_000
 AGAIN_S = 1.0
-"""Told to who has too many requests in progress."""
+"""Retry-After for a caller with too many requests in progress."""
 _REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Devices, or addresses. `inside`: how many requests of each are in progress."""
+    """Limits of devices or of addresses. `inside`: requests in progress by caller."""
 
     name: str
     buckets: TokenBuckets
@@ -31,7 +31,7 @@ class _Kind:
 
 
 class Rates:
-    """ASGI: a device counts by its name, wherever it calls from; who has no certificate by address."""
+    """ASGI middleware. A device is limited by its name, a caller without certificate by its address."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Rates:
         self._addresses = _Kind("address", addresses, settings.address_at_once)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises ProblemError 429; RequestError UNAUTHENTICATED for a certificate that does not hold."""
+        """Serve one request. Raise ProblemError 429, or RequestError UNAUTHENTICATED for an invalid certificate."""
         peer = peer_of(scope)
         kind, key = (self._devices if peer.device else self._addresses), peer.caller
         wait_s = kind.buckets.take(key, self._now_ns())
@@ -69,7 +69,7 @@ class Rates:
                 del kind.inside[key]
 
     async def _fined(self, fine: Callable[[], None], scope: Scope, receive: Receive, send: Send) -> None:
-        """Where the answer refuses."""
+        """Serve the request, and charge the caller for a 401 or 403."""
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] in _REFUSALS:

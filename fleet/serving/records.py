@@ -1,4 +1,4 @@
-"""The outermost part: every request has a number, a line in the log and, whatever happens within, an answer."""
+"""Outermost layer of the server: each request gets an id, an access log line and, on any failure, a response."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
-"""What an answer does not say itself."""
+"""Headers added to a response that does not have them."""
 LIVE = "/health/live"
-"""Answered however many requests are in progress: whoever hears nothing there kills a replica that only waits."""
+"""Path that is answered even at the request limit: a liveness probe must not kill a busy replica."""
 STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 _access = logging.getLogger("fleet.access")
 _log = logging.getLogger(__name__)
 
 
 class Records:
-    """ASGI. Answers what the parts further in refuse; bounds how many requests are in progress.
+    """ASGI middleware that writes the access log, turns errors into responses, and limits concurrent requests.
 
-    The log line holds neither query nor headers: that is where secrets travel.
+    The log line contains neither query nor headers, which may contain secrets.
     """
 
     def __init__(self, app: Application, max_requests: int, counts: Counter[str]) -> None:
@@ -76,7 +76,7 @@ class Records:
 
 
 class _Answer:
-    """What goes out, on its way."""
+    """Response in progress."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope, self._send = scope, send
@@ -85,12 +85,12 @@ class _Answer:
 
     @property
     def named(self) -> tuple[str, str]:
-        """The request's number and path; the path as it came, so that no line break is in it."""
+        """The request's id and path. The path is percent-encoded, so it contains no line break."""
         raw = self._scope.get("raw_path") or self._scope["path"].encode()
         return self._scope["state"]["request_id"], raw[:PATH_LIMIT_CHARACTERS].decode("ascii", "replace")
 
     async def send(self, message: Message) -> None:
-        """As ASGI's."""
+        """Send a message of the response, with added headers."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
             message["headers"] = self._headers(list(message.get("headers", ())))
@@ -99,12 +99,12 @@ class _Answer:
         await self._send(message)
 
     async def refuse(self, problem: Problem) -> None:
-        """Unless an answer has begun: then it ends here, and the server cuts the connection."""
+        """Send an error response. If a response has begun, the server closes the connection instead."""
         if not self._status:
             await respond(problem, self._scope, self.send)
 
     def log(self) -> None:
-        """One line."""
+        """Write the access log line."""
         state: dict[str, Any] = self._scope["state"]
         peer = state.get("peer")
         caller = state.get("caller") or (peer.device if peer else "") or "-"
@@ -116,7 +116,7 @@ class _Answer:
         _access.log(level, "%s %s %s %s %s %d %d bytes %.1f ms", *words, self._status, self._bytes, took_ms)
 
     def _is_usual(self, device: str) -> bool:
-        """What a fleet that is fine says all day: it would bury what somebody did, and what was refused."""
+        """Return whether the request is routine: a success of a device, or of a read. It is logged at DEBUG level."""
         looked = self._scope["method"] in {"GET", "HEAD"}
         return 0 < self._status < HTTPStatus.BAD_REQUEST and (looked or bool(device))
 

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """An application on any number of addresses. `start` once, `stop` once. TLS guards TCP; a UNIX socket is guarded by
-    its permissions."""
+    """An application on any number of addresses. `start` once, `stop` once.
+
+    TCP is protected by TLS, a UNIX socket by its permissions.
+    """
 
     def __init__(
         self,
@@ -41,7 +43,10 @@ class Server:
         self._listeners = Listeners(settings)
 
     async def start(self, addresses: Sequence[Address]) -> tuple[Address, ...]:
-        """Listen and answer; where that is, port 0 resolved. Raises ConfigurationError; then nothing listens."""
+        """Listen and serve. Return the addresses, with port 0 resolved.
+
+        Raise ConfigurationError; then nothing listens.
+        """
         for address in addresses:
             self._check_exposure(address)
         bound = self._listeners.listen(addresses, "listen", "addresses")
@@ -52,12 +57,12 @@ class Server:
         return bound
 
     def renew(self, certificate_pem: bytes, key_pem: bytes) -> None:
-        """Show another certificate to who connects from now on. Raises ConfigurationError."""
+        """Use another certificate for new connections. Raise ConfigurationError."""
         if self._context:
             load_chain(self._context, certificate_pem, key_pem)
 
     async def stop(self, grace_s: float) -> None:
-        """Accept nothing more, let requests finish within `grace_s`, cut off the rest."""
+        """Accept no more connections, let requests finish within `grace_s`, then abort the rest."""
         await self._listeners.stop(grace_s)
 
     def _check_exposure(self, address: Address) -> None:

@@ -1,4 +1,4 @@
-"""Bounds of the controller's HTTP server, and whom it believes about who asks."""
+"""Limits of the controller's HTTP server, its addresses, and its trusted proxies."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ def _is_address(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
-    """`[serve.proxy]`: servers in front that end TLS and say who asks. Others' headers are ignored and counted."""
+    """Table `[serve.proxy]`: proxies that terminate TLS and identify the client.
 
-    trusted: tuple[str, ...] = ()  # their addresses or networks; "unix" for whoever may open the UNIX socket
-    certificate_header: str = "Client-Cert"  # in which they hand on the device's certificate
+    Headers from other senders are ignored and counted.
+    """
+
+    trusted: tuple[str, ...] = ()  # their addresses or networks; "unix" for peers of the UNIX socket
+    certificate_header: str = "Client-Cert"  # header with the device's certificate
     certificate_form: str = (
-        "rfc9440"  # how: rfc9440, pem (URL-encoded, as nginx's $ssl_client_escaped_cert), xfcc (Envoy)
+        "rfc9440"  # its encoding: rfc9440, pem (URL-encoded, as nginx's $ssl_client_escaped_cert), xfcc (Envoy)
     )
-    address_header: str = "X-Forwarded-For"  # in which they append the address of who asked them
+    address_header: str = "X-Forwarded-For"  # header to which they append the client's address
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError."""
+        """Check the values. Raise ConfigurationError."""
         if self.certificate_form not in FORMS:
             problem = f"{self.certificate_form!r:.40} is none of {', '.join(FORMS)}"
             raise ConfigurationError(problem, table="serve.proxy", key="certificate_form")
@@ -42,41 +45,43 @@ class ProxySettings:
 
 @dataclass(frozen=True, slots=True)
 class RateSettings:
-    """`[serve.rates]`: requests in a second, and how many at once after a pause; 0 a second: as many as come. And how
-    many may be in progress: who drags his out takes no more of `max_requests`. A handshake costs a controller three
-    times what most requests do (`fleet/SIZING.md`), before it knows who it is."""
+    """Table `[serve.rates]`: requests per second, burst size, and concurrent requests. A rate of 0 is unlimited.
 
-    device_per_s: float = 5.0  # of one device, known by its certificate
-    device_burst: float = 60.0  # a first fetch asks for a few dozen files in a row
+    The limits of concurrent requests keep a slow caller from using up `max_requests`. A handshake costs a controller
+    three times what most requests do (`fleet/SIZING.md`), before it knows the client.
+    """
+
+    device_per_s: float = 5.0  # of one device, identified by its certificate
+    device_burst: float = 60.0  # the first fetch requests a few dozen files in a row
     address_per_s: float = 20.0  # of one address (IPv6: one /64) without a certificate: enrolment, operators
-    address_burst: float = 200.0  # likewise
-    handshake_per_s: float = 100.0  # of TLS, begun by one address that is no trusted proxy; further ones are closed
-    handshake_burst: float = 1_000.0  # all devices behind one router, when it comes back
-    device_at_once: int = 16  # requests of one device that are in progress
-    address_at_once: int = 128  # likewise of one address
-    refusal_cost: float = 5.0  # a 401 or 403 counts as so many requests: who guesses tokens is soon slow
-    tracked_limit: int = 100_000  # devices and addresses remembered, each; the longest silent are forgotten first
+    address_burst: float = 200.0  # of one address
+    handshake_per_s: float = 100.0  # TLS, of one address that is no trusted proxy; further ones are closed
+    handshake_burst: float = 1_000.0  # all devices behind one router when it is back
+    device_at_once: int = 16  # concurrent requests of one device
+    address_at_once: int = 128  # concurrent requests of one address
+    refusal_cost: float = 5.0  # a 401 or 403 counts as so many requests: it slows down guessing of tokens
+    tracked_limit: int = 100_000  # devices and addresses kept, each; the longest silent are discarded first
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError."""
+        """Check the values. Raise ConfigurationError."""
         check_above_zero(self, "serve.rates", "device_burst", "address_burst", "handshake_burst", "tracked_limit")
         check_above_zero(self, "serve.rates", "device_at_once", "address_at_once")
 
 
 @dataclass(frozen=True, slots=True)
 class ListenSettings:
-    """`[listen]`: where the controller is asked, and what it shows there."""
+    """Table `[listen]`: addresses of the controller and its certificate."""
 
     addresses: tuple[str, ...] = ("127.0.0.1:8443",)  # HOST:PORT, or unix: and an absolute path
     tls: bool = True  # false: behind a proxy, a UNIX socket, or on this machine alone
     names: tuple[str, ...] = ("localhost", "127.0.0.1")  # in the certificate that the device CA signs for this port
     certificate: str = ""  # PEM file of another authority's certificate, leaf first; empty: the device CA signs one
     key: str = ""  # PEM file of its key, not encrypted
-    url: str = ""  # how devices reach this controller; empty: the first of `names` and the first port
-    stop_grace_s: float = 10.0  # for requests in progress when it is told to stop
+    url: str = ""  # URL for devices; empty: the first of `names` and the first port
+    stop_grace_s: float = 10.0  # for requests in progress at shutdown
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError."""
+        """Check the values. Raise ConfigurationError."""
         if not self.addresses:
             raise ConfigurationError("names no address", table="listen", key="addresses")
         if bool(self.certificate) != bool(self.key):
@@ -91,32 +96,32 @@ class ListenSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServingSettings:
-    """`[serve]`: nothing from a peer is unbounded."""
+    """Table `[serve]`: everything that a peer sends is bounded."""
 
     max_connections: int = 8_192  # open at once; further ones are answered 503
-    max_connections_per_address: int = 1_024  # of them from one address that is no trusted proxy
-    max_handshakes: int = 1_024  # of TLS at one time; who comes then waits in the backlog
-    max_handshakes_per_address: int = 256  # of them with one address that is no trusted proxy; further ones are closed
+    max_connections_per_address: int = 1_024  # from one address that is no trusted proxy
+    max_handshakes: int = 1_024  # concurrent TLS handshakes; further connections wait in the backlog
+    max_handshakes_per_address: int = 256  # with one address that is no trusted proxy; further ones are closed
     max_requests: int = 1_024  # in progress at once; further ones are answered 503
-    threads: int = 8  # that answer requests; whoever finds none free waits for one, in the order in which all came
-    max_header_bytes: int = 32_768  # request line and headers; a proxy's certificate header lies in it
-    max_body_bytes: int = 1_048_576  # 1 MiB: a request body, where its route has no bound of its own
+    threads: int = 8  # that process requests; further requests wait in order
+    max_header_bytes: int = 32_768  # request line and headers, including a proxy's certificate header
+    max_body_bytes: int = 1_048_576  # 1 MiB: a request body, if its route has no limit of its own
     max_buffered_bytes: int = 268_435_456  # 256 MiB: bodies of all requests in progress
-    max_buffered_bytes_per_caller: int = 33_554_432  # 32 MiB: of them of one device, or of one address
+    max_buffered_bytes_per_caller: int = 33_554_432  # 32 MiB: of one device or address
     backlog: int = 1_024  # connections the kernel holds until they are accepted
-    handshake_timeout_s: float = 10.0  # for TLS, and for its end
+    handshake_timeout_s: float = 10.0  # for the TLS handshake, and for TLS shutdown
     header_timeout_s: float = 10.0  # for request line and headers
-    body_timeout_s: float = 60.0  # for a body, where its route has no bound of its own
-    write_timeout_s: float = 30.0  # how long a peer may take nothing of its answer
-    keep_alive_s: int = 30  # how long an idle connection is kept
-    send_piece_bytes: int = 131_072  # of a file at a time: a peer takes one in write_timeout_s, or is cut off
-    retry_after_s: float = 5.0  # told with a 503
-    unix_socket_mode: int = 0o660  # of UNIX sockets; proxies need to be of the group
+    body_timeout_s: float = 60.0  # for a body, if its route has no limit of its own
+    write_timeout_s: float = 30.0  # longest time in which a peer reads nothing of a response
+    keep_alive_s: int = 30  # longest time of an idle connection
+    send_piece_bytes: int = 131_072  # 128 KiB: a piece of a file; a peer must read one in write_timeout_s
+    retry_after_s: float = 5.0  # Retry-After of a 503
+    unix_socket_mode: int = 0o660  # of UNIX sockets; proxies must belong to the group
     rates: RateSettings = field(default_factory=RateSettings)
     proxy: ProxySettings = field(default_factory=ProxySettings)
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError."""
+        """Check the values. Raise ConfigurationError."""
         bounds = ("max_connections", "max_connections_per_address", "max_requests", "threads", "max_header_bytes")
         check_above_zero(self, "serve", *bounds, "max_handshakes", "max_handshakes_per_address")
         check_above_zero(self, "serve", "max_body_bytes", "max_buffered_bytes", "send_piece_bytes")

@@ -1,4 +1,4 @@
-"""The certificate that the port shows: of the device CA, renewed in time, or what lies in files now."""
+"""The port's server certificate: issued and renewed by the device CA, or read from files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from fleet.disk import read_bounded
 
 Pair = tuple[bytes, bytes]
 Shown = Callable[[datetime], Pair]
-"""Certificate, leaf first, and key at a time, both PEM; the same bytes while nothing changed."""
+"""Return certificate (leaf first) and key at a time, both in PEM; the same bytes while nothing changed."""
 PEM_LIMIT_BYTES = 1_048_576
 
 
 def own_certificate(authority: Authority, names: Sequence[str]) -> Shown:
-    """Signed by the device CA for DNS names and addresses, and again at two thirds of its life, or where the clock was
-    ahead when it was: nobody believes a certificate that does not hold yet."""
+    """Return a source of certificates that the device CA issues for DNS names and addresses.
+
+    A new one is issued after two thirds of its validity, or if it is not valid yet because the clock was ahead.
+    """
     pair: list[Pair] = []
 
     def shown(now: datetime) -> Pair:
@@ -32,7 +34,7 @@ def own_certificate(authority: Authority, names: Sequence[str]) -> Shown:
 
 
 def filed_certificate(certificate: Path, key: Path) -> Shown:
-    """Of another authority, renewed by somebody else. Raises ConfigurationError where it cannot be read."""
+    """Return a source that reads files, which another program renews. It raises ConfigurationError."""
     return lambda _: (read_bounded(certificate, PEM_LIMIT_BYTES), read_bounded(key, PEM_LIMIT_BYTES))
 
 

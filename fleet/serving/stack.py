@@ -1,4 +1,4 @@
-"""The parts in their order: what costs least refuses first."""
+"""Composition of the middleware: the cheapest checks come first."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def stacked(
     counts: Counter[str],
     bound: Bound | None = None,
 ) -> Application:
-    """`app` behind request numbers and log, identity, rates and body bounds. `bound`: of a request's body, by route.
+    """Wrap `app` in request ids and access log, identity, rate limits and body limits. `bound`: body limit by route.
 
-    `counts` hears of what was refused or ignored, by reason. Raises ConfigurationError for proxies that are none.
+    `counts` counts refusals and ignored headers by reason. Raise ConfigurationError for invalid proxies.
     """
     usual = BodyBound(settings.max_body_bytes, settings.body_timeout_s)
     bounded = Bodies(app, bound or (lambda _: usual), settings)
@@ -35,7 +35,7 @@ def stacked(
 
 
 def mounted(app: Application, mounts: dict[str, Application]) -> Application:
-    """What lies below a prefix ("/repository/") is another application's, which sees the path without it."""
+    """Route paths below a prefix ("/repository/") to another application, which gets the path without the prefix."""
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         path = str(scope["path"])

@@ -1,4 +1,4 @@
-"""TLS of the port: its own certificate, and client certificates of the device CA where clients have one."""
+"""TLS of the port: its own certificate, and optional client certificates of the device CA."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from gateway.wire import tls as wire_tls
 
 
 def server_context(certificate_pem: bytes, key_pem: bytes, client_ca_pem: bytes) -> ssl.SSLContext:
-    """TLS 1.2 and later. Who enrols and who operates comes without a certificate; one that is not of the device CA, or
-    is over, ends the handshake. Raises ConfigurationError."""
+    """Return a TLS 1.2+ context. Raise ConfigurationError.
+
+    Client certificates are optional, since enrolling devices and operators have none. One that is expired or not of the
+    device CA ends the handshake.
+    """
     context = wire_tls.listener_context("http/1.1")
     load_chain(context, certificate_pem, key_pem)
     try:
@@ -18,10 +21,10 @@ def server_context(certificate_pem: bytes, key_pem: bytes, client_ca_pem: bytes)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigurationError(f"the device CA's certificate cannot be used ({error})", table="authority") from None
     context.verify_mode = ssl.CERT_OPTIONAL
-    context.num_tickets = 1  # each costs a seventh of the handshake, and agents resume nothing
+    context.num_tickets = 1  # each costs a seventh of the handshake, and agents do not resume sessions
     return context
 
 
 def load_chain(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> None:
-    """Show this certificate (leaf first) from now on; also on a context in use. Raises ConfigurationError."""
+    """Use this certificate (leaf first) from now on, even in a context in use. Raise ConfigurationError."""
     wire_tls.load_chain(context, certificate_pem, key_pem, table="listen", key="certificate, key")

@@ -1,4 +1,4 @@
-"""One device at work: it enrols, then asks, tells and sleeps, again and again."""
+"""Life of one simulated device: it enrols, then polls, reports and sleeps repeatedly."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from gateway.trust.distrust import Distrust
 
 JSON = (("Content-Type", "application/json"),)
 WANTED = b'{"tags": ["simulated"]}'
-"""What enrolment tokens that are made here give to devices: a query can leave them out, or mean them."""
+"""Tags that tokens made here give to devices, so that a query can select or exclude them."""
 DOUBLINGS = 12
 SAID_CHARS = 200
 
 
 class Actor:
-    """`run` until the stage is to be left."""
+    """Task of one device. `run` lasts until the simulation stops."""
 
     def __init__(self, character: Character, stage: Stage) -> None:
         self.device = Device(character, stage.boot_epoch)
         self._character, self._stage, self._tally = character, stage, stage.tally
-        self._chance = random.Random(f"{stage.settings.seed} {character.number}")  # noqa: S311  a play, no secret
+        self._chance = random.Random(f"{stage.settings.seed} {character.number}")  # noqa: S311  reproducible, no secret
         self._conversation: Conversation | None = None
         self._application: Application | None = None
         self._failures, self._replica = 0, character.number
 
     async def run(self) -> None:
-        """A silent device leaves once something was offered to it."""
+        """Run the device. A silent device ends once something was offered to it."""
         try:
             while not self._stage.stopping.is_set():
                 await self._turn()
@@ -52,7 +52,7 @@ class Actor:
             self._hang_up()
 
     def identity(self) -> Identity | None:
-        """To go on with another time; None before it is enrolled."""
+        """Return the identity to continue with in a later simulation, or None before enrolment."""
         if self._conversation is None:
             return None
         found = {name: slot.committed for name, slot in self.device.slots.items() if slot.committed}
@@ -60,7 +60,7 @@ class Actor:
         return replace(self._conversation.identity, committed=committed)
 
     async def _turn(self) -> None:
-        """What fails is counted, and tried again in its time."""
+        """Run one cycle. Failures are counted and retried later."""
         self._failures += 1
         try:
             self._conversation = self._conversation or await self._begun()
@@ -123,8 +123,11 @@ class Actor:
 
 
 def pause_s(settings: Settings, told_s: float | None, failures: int, least_s: float, chance: float) -> float:
-    """How long until the controller is asked again, as agents do. `told_s`: what it said, None where it let nobody in
-    yet; `least_s`: what it asked for with its refusal; `chance` 0..1, drawn anew for each."""
+    """Return the time until the next poll, as agents compute it.
+
+    `told_s`: the interval from the controller, None before enrolment. `least_s`: the Retry-After of a refusal.
+    `chance`: a new random number in 0..1.
+    """
     base_s = settings.retry_s if told_s is None else told_s
     if settings.poll_s is not None and told_s is not None:
         base_s = settings.poll_s

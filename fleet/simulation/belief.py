@@ -1,5 +1,6 @@
-"""Whom the devices believe: one chain from the pinned root to the director's key for all of them, refreshed where an
-assignment does not fit it. Every signature is real; that many devices hold one answer in common is what makes it cheap.
+"""Trust of the simulated devices: one verified chain from the pinned root to the director's key, shared by all.
+
+It is refreshed if an assignment does not verify with it. Every signature is real; sharing the chain makes it cheap.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from tuf.api.metadata import Root, Targets
 
 Fetch = Callable[[str], Awaitable[Answer]]
-"""A path within the repository to its answer. Raises LostError."""
+"""Return the response to a path of the repository. Raise LostError."""
 WHERE = "the repository"
 
 
 class Belief:
-    """`pinned`: the root that came with the first enrolment; all devices are of one fleet."""
+    """Trusted metadata of the fleet. `pinned`: the root from the first enrolment; all devices are of one fleet."""
 
     def __init__(self) -> None:
         self.pinned = b""
@@ -39,14 +40,14 @@ class Belief:
         self._lock = asyncio.Lock()
 
     def pin(self, root: Any) -> None:
-        """The root that an enrolment brought. Raises Distrust where it does not sign itself."""
+        """Pin the root of an enrolment. Raise Distrust if it is not signed by its own keys."""
         if not self.pinned:
             content = json.dumps(root).encode()
             trusted_root(content, (), 1)
             self.pinned = content
 
     async def assignment(self, device: Device, content: bytes, now: datetime, fetch: Fetch) -> Assignment:
-        """What the controller assigns, verified. Raises Distrust, LostError."""
+        """Return the verified assignment in `content`. Raise Distrust, LostError."""
         director = self._director or await self._refreshed(None, fetch)
         try:
             return _verified(device, content, director, now)
@@ -56,7 +57,10 @@ class Belief:
         return _verified(device, content, await self._refreshed(director, fetch), now)
 
     async def _refreshed(self, known: Targets | None, fetch: Fetch) -> Targets:
-        """The top-level targets role; `known` is the one that did not do. Of many who ask, one fetches."""
+        """Return the top-level targets role. Concurrent callers share one fetch.
+
+        `known` is the role with which an assignment did not verify, or None.
+        """
         async with self._lock:
             if self._director is None or self._director is known:
                 root = await self._root(fetch)
@@ -64,7 +68,7 @@ class Belief:
             return self._director
 
     async def _root(self, fetch: Fetch) -> Root:
-        """The newest that the pinned one leads to."""
+        """Return the newest root that the pinned one leads to."""
         pinned = json.loads(self.pinned)["signed"]["version"]
         following: list[bytes] = []
         while (found := await fetch(f"metadata/{pinned + len(following) + 1}.root.json")).status == 200:
@@ -74,7 +78,10 @@ class Belief:
 
 
 async def _targets(root: Root, fetch: Fetch) -> Targets:
-    """By timestamp and snapshot, which only say where it is: what is read is signed by whom `root` names."""
+    """Read the targets role, found through timestamp and snapshot. Only its own signatures are checked.
+
+    The keys come from `root`. Timestamp and snapshot only say which version is current.
+    """
     from tuf.api.metadata import Targets
 
     timestamp = await _document(fetch, "metadata/timestamp.json")

@@ -1,4 +1,4 @@
-"""Who plays what: names, hardware and vices of the devices, all of it drawn from one seed. Pure."""
+"""Properties of the simulated devices: names, hardware and behaviour, drawn from one seed. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleet.simulation.settings import Settings
 
 
 class Part(enum.StrEnum):
-    """How a device behaves (`Shares` says what each means)."""
+    """Behaviour of a device (`Shares` describes each)."""
 
     HONEST = "honest"
     LYING = "lying"
@@ -23,12 +23,12 @@ class Part(enum.StrEnum):
 
 
 COMMITTING = frozenset({Part.HONEST, Part.REPLAYING, Part.FLOODING})
-"""Those that really come to run what they are offered."""
+"""Behaviours whose devices run what they are offered in the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """A kind of device: how often it is met among a hundred."""
+    """A kind of device. `percent`: its share of the fleet."""
 
     profile: str
     accelerators: tuple[str, ...]
@@ -53,7 +53,7 @@ HARDWARE = (
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """A device before it begins. `number` counts from 0."""
+    """Properties of a device before it starts. `number` counts from 0."""
 
     number: int
     name: str
@@ -62,13 +62,16 @@ class Character:
 
 
 def cast(settings: Settings) -> tuple[Character, ...]:
-    """All of them. The same seed and number draw the same; shares are exact, rounded to whole devices."""
+    """Return the properties of all devices.
+
+    The same seed and number of devices give the same result. Shares are exact, rounded to whole devices.
+    """
     count, shares = settings.devices, settings.shares
     parts: list[Part] = []
     for part in Part:
         parts += [part] * round(count * getattr(shares, part.value, 0.0) / 100.0)
     parts = (parts + [Part.HONEST] * count)[:count]
-    chance = random.Random(settings.seed)  # noqa: S311  a play that can be played again, no secret
+    chance = random.Random(settings.seed)  # noqa: S311  reproducible, no secret
     chance.shuffle(parts)
     drawn = chance.choices(HARDWARE, [hardware.percent for hardware in HARDWARE], k=count)
     return tuple(
@@ -78,7 +81,7 @@ def cast(settings: Settings) -> tuple[Character, ...]:
 
 
 def inventory(character: Character) -> Mapping[str, Any]:
-    """As `edge-gateway probe --json` says it."""
+    """Return the inventory in the form of `edge-gateway probe --json`."""
     hardware = character.hardware
     return {
         "arch": hardware.arch,

@@ -1,4 +1,4 @@
-"""What an enrolled device says to its controller, and what it does about the answers."""
+"""Communication of an enrolled simulated device with its controller."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ PACKED = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
 LINES = (("Content-Type", "application/x-ndjson"), ("Content-Encoding", "gzip"))
 TELEMETRY = "/v1/self/telemetry"
 POISON = frozenset({400, 413, 422})
-"""The controller will not have these rows, whenever they come."""
+"""Statuses by which the controller refuses rows permanently."""
 SHRINK = 4
-"""So many times fewer rows are tried then, until the one is found that it will not have."""
+"""Factor by which a batch shrinks then, until the refused row is found."""
 OLD_NONCE = "bm9uY2Utb2YteWVzdGVyZGF5"
 
 
 class Conversation:
-    """Everything raises LostError for what may pass, TurnedAwayError for what will not, Distrust for what nobody signed
-    and ValueError, KeyError or TypeError for answers of another form. `retry_after_s`: what the controller asked for
-    since that was last set to 0."""
+    """Requests of one device.
+
+    Methods raise LostError for temporary and TurnedAwayError for permanent refusals, Distrust for invalid signatures,
+    and ValueError, KeyError or TypeError for responses of another form. `retry_after_s`: the controller's Retry-After
+    since this was last set to 0.
+    """
 
     def __init__(self, device: Device, identity: Identity, line: Line, stage: Stage) -> None:
         self.device, self.identity, self.line = device, identity, line
@@ -44,7 +47,7 @@ class Conversation:
         self._offered_at_s: dict[str, float] = {}
 
     async def turn(self) -> None:
-        """Ask and tell, as often as the controller wants to be asked; then do what it offered."""
+        """Poll and report once, then perform the updates that were offered."""
         async with self._stage.gate:
             if not self._described:
                 await self._describe()
@@ -61,7 +64,7 @@ class Conversation:
         if not self._settings.keep_alive:
             self.line.close()
 
-    # ---- what it is to run -------------------------------------------------------------------------------------------
+    # ---- assignments -------------------------------------------------------------------------------------------------
     async def _describe(self) -> None:
         content = gzip.compress(json.dumps(inventory(self.device.character)).encode(), mtime=0)
         await self._said("inventory", "PUT", "/v1/self/inventory", content, PACKED)
@@ -98,7 +101,7 @@ class Conversation:
             await self._said("diagnostics", "POST", "/v1/self/diagnostics", content, PACKED)
 
     async def _update(self, name: str) -> None:
-        """What was offered comes, is watched, and ends as it ends here; goes on where an exchange failed before."""
+        """Perform an update to its outcome. It continues where an exchange failed before."""
         slot = self.device.slots[name]
         if slot.state != "probation":
             async with self._stage.gate:
@@ -121,10 +124,10 @@ class Conversation:
         await self._send()
 
     async def _read(self, path: str) -> Answer:
-        """Of the repository, as this controller serves it; 404 is an answer."""
+        """Read a file of the repository through this controller. 404 is a valid response."""
         return await self.line.ask("repository", "GET", f"{self.identity.repository}/{path}")
 
-    # ---- what it tells -----------------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------------
     async def _tell(self) -> None:
         device, now = self.device, datetime.now(UTC)
         device.tell_state(now)
@@ -135,7 +138,7 @@ class Conversation:
         await self._send()
 
     async def _flood(self) -> None:
-        """Who is turned away for it goes on all the same, with all that was not taken."""
+        """Send too much telemetry. A refusal does not stop the device; unacknowledged rows remain."""
         async with self._stage.gate:
             with suppress(LostError):
                 for _ in range(self._settings.flood_batches):
@@ -145,7 +148,7 @@ class Conversation:
             self._hang_up()
 
     async def _send(self) -> None:
-        """All that waits, as far as the controller takes it."""
+        """Send all waiting records as far as the controller accepts them."""
         rows, spool = self._settings.batch_rows, self.device.spool
         while batch := spool.batch(rows):
             content = body(batch)
@@ -163,7 +166,7 @@ class Conversation:
         self._confirm()
 
     def _confirm(self) -> None:
-        """The controller knows how these updates ended."""
+        """Count the updates that ended: the controller has received their reports."""
         for name, state in self._ended.items():
             took_s = self._stage.at_s - self._offered_at_s.get(name, self._stage.at_s)
             self._tally.ended(self._number, state, self._stage.at_s, took_s)
@@ -176,7 +179,7 @@ class Conversation:
         self._tally.failed("telemetry", "a row was refused for good")
         return 1
 
-    # ---- asking ------------------------------------------------------------------------------------------------------
+    # ---- requests ----------------------------------------------------------------------------------------------------
     async def _said(self, what: str, method: str, path: str, content: bytes = b"", headers: Headers = ()) -> Answer:
         answer = await self.line.ask(what, method, path, content, headers)
         self._check(answer)
@@ -188,7 +191,7 @@ class Conversation:
 
 
 def refuse(answer: Answer) -> None:
-    """Raises TurnedAwayError or LostError for what is no answer to go on with."""
+    """Raise TurnedAwayError or LostError if the status is an error."""
     if answer.status in {401, 403}:
         raise TurnedAwayError
     if answer.status >= 400:

@@ -1,7 +1,7 @@
-"""A simulated device between two questions: what it runs, what it was offered, what it says of both. No I/O.
+"""State of a simulated device: what it runs, what it was offered, and what it reports. No I/O.
 
-What it says has the form of `edge-agent`'s telemetry. A lying one says that it committed, and what it names as
-committed is not what it was assigned.
+Reports have the form of `edge-agent`'s telemetry. A lying device reports a commit with a release that was not assigned
+to it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ ELSE = hashlib.sha256(b"what nobody assigned").hexdigest()
 
 @dataclass(slots=True)
 class Slot:
-    """A model on the device. `state` as the fleet calls it; `attempt`: of the offer that it answers; `began`: when
-    `target` was offered; `rejected`: what was rolled back here."""
+    """A model on the device.
+
+    `state` in the fleet's terms; `attempt`: of the current offer; `began`: when `target` was offered; `rejected`: what
+    was rolled back here.
+    """
 
     target: Target
     began: datetime
@@ -41,7 +44,7 @@ class Slot:
 
 
 class Device:
-    """`name` is what the controller calls it, "" before it is enrolled."""
+    """State of one device. `name` is the controller's name of it, "" before enrolment."""
 
     def __init__(self, character: Character, boot_epoch: int) -> None:
         self.character, self.part = character, character.part
@@ -53,9 +56,9 @@ class Device:
         self.polls = 0
         self._told: dict[str, str] = {}
 
-    # ---- what is assigned --------------------------------------------------------------------------------------------
+    # ---- assignments -------------------------------------------------------------------------------------------------
     def believe(self, assignment: Assignment, content: bytes, etag: str, now: datetime) -> None:
-        """Take a verified assignment: another release is offered, a slot that is ordered away goes at once."""
+        """Apply a verified assignment: a changed release becomes an offer, a removed slot is deleted at once."""
         self.assignment, self.digest, self.etag = assignment, hashlib.sha256(content).hexdigest(), etag
         attempts = assignment.extra.get("attempts")
         numbers: Mapping[str, Any] = attempts if isinstance(attempts, dict) else {}
@@ -81,22 +84,22 @@ class Device:
             slot.state = "committed" if slot.committed == target else "offered"
 
     def due(self) -> tuple[str, ...]:
-        """Slots whose update has not ended."""
+        """Return the slots whose update has not ended."""
         return tuple(name for name, slot in self.slots.items() if slot.state in UNDER_WAY)
 
     def restore(self, committed: Mapping[str, Sequence[Any]], now: datetime) -> None:
-        """What it ran when it was simulated last: by slot, path, size and digest."""
+        """Restore what it ran in an earlier simulation: path, size and digest by slot."""
         for name, (path, size_bytes, digest) in committed.items():
             target = Target(path, size_bytes, digest)
             self.slots[name] = Slot(target, now, "committed", committed=target)
 
     @property
     def offered(self) -> bool:
-        """Whether anything was ever assigned to it."""
+        """Return whether anything was ever assigned to it."""
         return bool(self.slots)
 
     def step(self, name: str, state: str, now: datetime) -> None:
-        """An update goes on: `downloading`, `probation`, and at the end `committed` or `rolled_back`."""
+        """Advance an update: `downloading`, `probation`, then `committed` or `rolled_back`."""
         slot = self.slots[name]
         slot.state = state
         if state == "committed":
@@ -109,7 +112,7 @@ class Device:
 
     @property
     def verdict(self) -> str:
-        """How an update ends here."""
+        """The outcome of every update on this device."""
         return "rolled_back" if self.part is Part.FAILING else "committed"
 
     def _end(self, name: str, slot: Slot, now: datetime) -> None:
@@ -131,22 +134,22 @@ class Device:
         }
         self.spool.keep("updates", "update", "evidence", now, document)
 
-    # ---- what is told ------------------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------------
     def tell_state(self, now: datetime) -> None:
-        """The device and its slots, as far as they are otherwise than when they were told of."""
+        """Report the device and its slots, if they changed since the last report."""
         self._keep_state("device", "device", self._device(), now)
         for name, slot in self.slots.items():
             self._keep_state(f"slot {name}", "slot", self._slot(name, slot), now)
 
     def tell_numbers(self, now: datetime) -> None:
-        """Vitals, and statistics of each slot."""
+        """Report vitals and the statistics of each slot."""
         for name, slot in self.slots.items():
             if slot.committed:
                 self.spool.keep("statistics", "model", "statistics", now, self._statistics(name, slot.committed))
         self.spool.keep("vitals", "vitals", "vitals", now, self._vitals())
 
     def _keep_state(self, name: str, kind: str, document: Mapping[str, Any], now: datetime) -> None:
-        text = json.dumps({**document, "assignment": None}, sort_keys=True)  # its version alone is no news
+        text = json.dumps({**document, "assignment": None}, sort_keys=True)  # a new version alone is no change
         if self._told.get(name) != text:
             self._told[name] = text
             self.spool.keep("state", kind, "state", now, document)
@@ -233,5 +236,5 @@ class Device:
 
 
 def inventory_digest(character: Character) -> str:
-    """As the agent makes it."""
+    """Return the inventory's digest as the agent computes it."""
     return hashlib.sha256(json.dumps(inventory(character), sort_keys=True).encode()).hexdigest()

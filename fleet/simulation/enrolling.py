@@ -1,4 +1,4 @@
-"""How a device gets in: a key of its own, a request for a certificate, and what comes back."""
+"""Enrolment of a simulated device: its key, its certificate request, and the response."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway import __version__
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What a device asks with: the same again where an answer was lost. `key` in PEM."""
+    """An enrolment request, sent again unchanged if a response was lost. `key` in PEM."""
 
     name: str
     key: str
@@ -22,7 +22,7 @@ class Application:
 
 
 def apply(name: str, token: str) -> Application:
-    """With a P-256 key made here. 0.05 ms."""
+    """Return an enrolment request with a new P-256 key. 0.05 ms."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -37,8 +37,10 @@ def apply(name: str, token: str) -> Application:
 
 
 def admitted(application: Application, answer: bytes) -> tuple[Identity, Any]:
-    """Who the device is now, and the root that it is to pin. Raises KeyError, TypeError or ValueError for an answer of
-    another form."""
+    """Return the device's identity and the root to pin.
+
+    Raise KeyError, TypeError or ValueError for a response of another form.
+    """
     said = json.loads(answer)
     identity = Identity(
         application.name,

@@ -1,4 +1,4 @@
-"""Who the devices are, from one simulation to the next: keys, certificates, what they run. JSON lines, mode 0600."""
+"""Identities of the devices, kept between simulations: keys, certificates, releases. JSON lines, mode 0600."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from gateway.domain.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An enrolled device: `identity` is its key, certificate and chain in PEM; `repository`, `assignment`: paths at the
-    controller; `committed`: by slot, path, size and digest of what it runs."""
+    """An enrolled device.
+
+    `identity`: its key, certificate and chain in PEM. `repository`, `assignment`: paths at the controller. `committed`:
+    path, size and digest of what it runs, by slot.
+    """
 
     character: str
     device: str
@@ -28,14 +31,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """All of a fleet. `pinned`: the root that enrolments brought, as JSON."""
+    """Identities of a fleet. `pinned`: the root from enrolment, as JSON."""
 
     pinned: str = ""
     identities: tuple[Identity, ...] = ()
 
 
 def read_identities(file: Path) -> Kept:
-    """What is kept there; nothing where there is no such file. Raises ConfigurationError for any other content."""
+    """Read identities. Return none if the file does not exist. Raise ConfigurationError for any other content."""
     try:
         lines = file.read_text("utf-8").splitlines()
     except FileNotFoundError:
@@ -48,7 +51,7 @@ def read_identities(file: Path) -> Kept:
 
 
 def write_identities(file: Path, pinned: str, identities: Iterable[Identity]) -> None:
-    """Replace what is kept there."""
+    """Replace the file atomically."""
     made = file.with_name(f".{file.name}.{os.getpid()}")
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

@@ -1,4 +1,4 @@
-"""A device's line to its controller: a connection, opened when something is asked; another replica where one fails."""
+"""Connection of a simulated device to its controller, opened on demand, with failover to another replica."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Headers = Sequence[tuple[str, str]]
 
 
 class LostError(Exception):
-    """No answer came, or one that may pass; it is counted already."""
+    """No usable response arrived, or the failure is temporary. It has been counted."""
 
 
 class Line:
-    """`doors`: replicas; a device stays with one until that does not answer. `resume`: TLS sessions."""
+    """HTTP client of one device. `doors`: replicas; a device keeps one until it fails. `resume`: of TLS sessions."""
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class Line:
         at: int,
         resume: bool = False,
     ) -> None:
-        """`number` is the device's, `at` the replica that it begins with."""
+        """Keep the parameters. `number` is the device's, `at` the index of its first replica."""
         self._doors, self._tally, self._context, self._resume = doors, tally, context, resume
         self._number, self.at = number, at % len(doors)
         self._connection: Connection | None = None
 
     async def ask(self, what: str, method: str, path: str, body: bytes = b"", headers: Headers = ()) -> Answer:
-        """`what`: under which it is counted. Raises LostError."""
+        """Send a request and return the response. It is counted as `what`. Raise LostError."""
         import h11
 
         try:
@@ -52,7 +52,7 @@ class Line:
             raise LostError from error
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._connection is not None:
             if self._resume and self._context is not None:
                 self._context.resumed = self._connection.session
@@ -71,7 +71,7 @@ class Line:
         return h11.Request(method=method, target=self._door.base + path, headers=[*fixed, *length, *headers])
 
     async def _ask_twice(self, what: str, request: h11.Request, body: bytes) -> Answer:
-        """A connection that stood may have been closed by the other side meanwhile: then once more on another."""
+        """Send the request; repeat it on a new connection if a kept one fails, since the server may have closed it."""
         if self._connection is not None and self._connection.usable:
             try:
                 return await self._exchange(what, self._connection, request, body)

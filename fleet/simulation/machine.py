@@ -1,4 +1,4 @@
-"""What the simulation costs on this machine: the processor time of the controller and of the devices, and the disk."""
+"""Cost of a simulation on this machine: processor time of the controller and of the devices, and disk space."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 from gateway.domain.errors import ConfigurationError
 
 BESIDE = ("", "-wal")
-"""Of an SQLite file: what has not been moved into it yet lies beside it."""
+"""Suffixes of an SQLite database's files: the write-ahead log holds data that are not in the main file yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """At one moment. `controller_s`: processor time of the controller's processes so far, with those that they started
-    and waited for."""
+    """Values at one moment. `controller_s`: processor time of the controller's processes and their ended children."""
 
     at_s: float
     own_s: float
@@ -28,7 +27,7 @@ class Reading:
 
 
 def read(pids: Sequence[int], database: Path | None) -> Reading:
-    """Raises ConfigurationError where there is no such process or file."""
+    """Read the values. Raise ConfigurationError if a process or file does not exist."""
     times = os.times()
     spent_s, resident = 0.0, 0
     for pid in pids:
@@ -39,7 +38,7 @@ def read(pids: Sequence[int], database: Path | None) -> Reading:
 
 
 def spent(before: Reading, after: Reading, requests: int, *, pids: bool, database: bool) -> dict[str, Any]:
-    """What lies between two readings, as `edge-fleet simulate --json` says it."""
+    """Return the difference of two readings in the form of `edge-fleet simulate --json`."""
     passed_s = after.at_s - before.at_s
     found: dict[str, Any] = {"simulator_busy": round((after.own_s - before.own_s) / passed_s, 3) if passed_s else 0.0}
     if pids:

@@ -1,4 +1,4 @@
-"""What a device has to tell: records numbered within their stream, kept until the controller says that it has them."""
+"""Telemetry spool of a simulated device: numbered records, kept until the controller acknowledges them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIME_FORM = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A line of telemetry that has its number."""
+    """A numbered line of telemetry."""
 
     stream: str
     seq: int
@@ -24,7 +24,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A stream: records 1 to `made`; the controller said that it has all up to `acknowledged`."""
+    """State of a stream: records 1 to `made` exist; the controller acknowledged all up to `acknowledged`."""
 
     stream: str
     boot_epoch: int
@@ -33,7 +33,7 @@ class Told:
 
 
 class Spool:
-    """One boot of one device (gateway/agent/README.md, "What it tells the fleet")."""
+    """Records of one boot of one device (gateway/agent/README.md, "What it tells the fleet")."""
 
     def __init__(self, boot_epoch: int) -> None:
         self.boot_epoch = boot_epoch
@@ -42,11 +42,11 @@ class Spool:
         self._waiting: dict[tuple[str, int], Record] = {}
 
     def __len__(self) -> int:
-        """Records that wait."""
+        """Return how many records wait."""
         return len(self._waiting)
 
     def keep(self, stream: str, kind: str, priority: str, now: datetime, document: Mapping[str, Any]) -> None:
-        """Number a record, in its stream's order. `priority`: the class that says which goes first."""
+        """Append a record to its stream, with the next number. `priority`: the telemetry class."""
         seq = self._last.get(stream, 0) + 1
         self._last[stream] = seq
         entry = {
@@ -61,11 +61,11 @@ class Spool:
         self._waiting[stream, seq] = Record(stream, seq, json.dumps(entry, separators=(",", ":")))
 
     def batch(self, rows: int) -> Sequence[Record]:
-        """What is told next, the oldest first."""
+        """Return the records to send next, the oldest first."""
         return tuple(islice(self._waiting.values(), rows))
 
     def acknowledged(self, answer: Mapping[str, Any]) -> int:
-        """Forget what the controller has; how many that were. What the answer says of other boots is not heard."""
+        """Delete the acknowledged records and return how many. Acknowledgements of other boots are ignored."""
         for source in answer.get("acknowledged", ()):
             if source["boot_epoch"] == self.boot_epoch:
                 self._had[source["stream"]] = max(self._had.get(source["stream"], 0), source["seq"])
@@ -75,17 +75,17 @@ class Spool:
         return len(gone)
 
     def told(self) -> Iterator[Told]:
-        """How far each stream came."""
+        """Yield the state of each stream."""
         for stream, made in self._last.items():
             yield Told(stream, self.boot_epoch, made, self._had.get(stream, 0))
 
     def drop(self, records: Sequence[Record]) -> None:
-        """The controller will never take these."""
+        """Delete records that the controller will never accept."""
         for record in records:
             self._waiting.pop((record.stream, record.seq), None)
 
 
 def body(records: Sequence[Record]) -> bytes:
-    """Of a request: JSON lines, compressed."""
+    """Return the request's body: JSON lines, compressed."""
     text = "".join(f"{record.line}\n" for record in records)
     return gzip.compress(text.encode(), compresslevel=1, mtime=0)

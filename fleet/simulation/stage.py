@@ -1,4 +1,4 @@
-"""What all devices of a simulation have in common."""
+"""State that all devices of a simulation share."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from fleet.simulation.wire import Context, Door
 
 
 class TurnedAwayError(Exception):
-    """The controller does not let this device in, and asking again changes nothing."""
+    """The controller refuses this device permanently."""
 
 
 @dataclass(slots=True)
 class Stage:
-    """`doors`: replicas of the controller; `tokens`: those that are left, None where the controller knows the serials;
-    `operator`: an API token by which they are made, "" where they are there; `gate`: who talks at one time; `stopping`:
-    nobody begins anything new."""
+    """Shared state of a simulation.
+
+    `doors`: replicas of the controller; `tokens`: those left, None if the controller knows the serials; `operator`: an
+    API token that makes tokens, or ""; `gate`: limits concurrent devices; `stopping`: set when devices must end.
+    """
 
     settings: Settings
     doors: tuple[Door, ...]
@@ -40,11 +42,11 @@ class Stage:
 
     @property
     def at_s(self) -> float:
-        """Since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self.began
 
     def token(self) -> str:
-        """One that nobody else has taken. Raises TurnedAwayError where none is left."""
+        """Return an unused token. Raise TurnedAwayError if none is left."""
         if self.tokens is None:
             return ""
         if not self.tokens:
@@ -52,7 +54,7 @@ class Stage:
         return self.tokens.pop()
 
     async def pause(self, pause_s: float) -> None:
-        """Sleep, or stop sleeping because all is over."""
+        """Sleep, but return early when the simulation stops."""
         try:
             async with asyncio.timeout(pause_s):
                 await self.stopping.wait()

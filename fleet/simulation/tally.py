@@ -1,4 +1,4 @@
-"""What is counted while the devices talk, and what it comes to. No I/O."""
+"""Counts and latencies of a simulation, and their summary. No I/O."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any
 from fleet.simulation.casting import COMMITTING, Character, Part
 
 STEP = 1.02
-"""A bucket of the latencies is two percent wide."""
+"""Ratio between the bounds of adjacent buckets: two percent."""
 PERCENTILES = (50, 90, 99)
 
 
 class Spread:
-    """Durations by size: percentiles to two percent, in bounded memory."""
+    """Histogram of durations: percentiles with a precision of two percent, in bounded memory."""
 
     def __init__(self) -> None:
         self._buckets: Counter[int] = Counter()
         self.count, self.total_s, self.most_s = 0, 0.0, 0.0
 
     def add(self, duration_s: float) -> None:
-        """One more."""
+        """Add one duration."""
         self._buckets[math.ceil(math.log(max(duration_s, 1e-6), STEP))] += 1
         self.count += 1
         self.total_s += duration_s
         self.most_s = max(self.most_s, duration_s)
 
     def percentile(self, percent: float) -> float:
-        """So many percent took no longer, in seconds; 0 where there are none."""
+        """Return a percentile in seconds; 0 if there are no durations."""
         wanted, seen = self.count * percent / 100.0, 0
         for bucket, count in sorted(self._buckets.items()):
             seen += count
@@ -39,7 +39,7 @@ class Spread:
         return 0.0
 
     def document(self, scale: float = 1.0) -> dict[str, float]:
-        """Percentiles, mean and the most; `scale` 1000 for milliseconds."""
+        """Return percentiles, mean and maximum. `scale` 1000: in milliseconds."""
         found = {f"p{percent}": self.percentile(percent) for percent in PERCENTILES}
         found |= {"mean": self.total_s / self.count if self.count else 0.0, "max": self.most_s}
         return {name: round(value * scale, 3) for name, value in found.items()}
@@ -47,8 +47,11 @@ class Spread:
 
 @dataclass
 class Tally:
-    """`answers`: by what was asked and the status; `problems`: what went wrong otherwise; `states`: of devices, by
-    number; `offers` and `ends`: seconds since the beginning at which a device first saw an offer and committed it."""
+    """Counts of a simulation.
+
+    `answers`: by request kind and status; `problems`: other failures; `states`: of devices, by number. `offers` and
+    `ends`: seconds from the start at which a device first received an offer, and committed it.
+    """
 
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
     problems: Counter[str] = field(default_factory=Counter)
@@ -65,12 +68,12 @@ class Tally:
     distrusted: int = 0
 
     def answered(self, what: str, status: int, duration_s: float) -> None:
-        """The controller answered."""
+        """Count a response."""
         self.answers[what, status] += 1
         self._took(what if status != 304 else f"{what} unchanged", duration_s)
 
     def connected(self, duration_s: float, *, resumed: bool) -> None:
-        """A connection stands, TLS included."""
+        """Count an established connection, TLS included."""
         self.connections += 1
         self.resumed += resumed
         self._took("connect", duration_s)
@@ -79,16 +82,16 @@ class Tally:
         self.latencies.setdefault(what, Spread()).add(duration_s)
 
     def failed(self, what: str, why: str) -> None:
-        """There was no answer, or none that could be used."""
+        """Count a request without a usable response."""
         self.problems[f"{what}: {why}"] += 1
 
     def offered(self, number: int, at_s: float) -> None:
-        """A device saw an offer."""
+        """Record that a device received an offer."""
         self.states[number] = "offered"
         self.offers.setdefault(number, at_s)
 
     def ended(self, number: int, state: str, at_s: float, took_s: float) -> None:
-        """Its update did."""
+        """Record the end of an update."""
         self.states[number] = state
         if state == "committed":
             self.ends.setdefault(number, at_s)
@@ -96,16 +99,16 @@ class Tally:
 
     @property
     def requests(self) -> int:
-        """That were answered."""
+        """The number of requests with a response."""
         return sum(self.answers.values())
 
     def settled(self, characters: Iterable[Character]) -> bool:
-        """Whether everybody who can has committed something."""
+        """Return whether every device that can commit has committed something."""
         return all(c.number in self.ends for c in characters if c.part in COMMITTING)
 
 
 def by_status(answers: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
-    """What was asked → status → how often."""
+    """Return counts by request kind and status."""
     found: dict[str, dict[str, int]] = {}
     for (what, status), count in sorted(answers.items()):
         found.setdefault(what, {})[str(status)] = count
@@ -113,7 +116,7 @@ def by_status(answers: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int
 
 
 def summary(tally: Tally, characters: Iterable[Character], seconds: float, seed: int) -> dict[str, Any]:
-    """`edge-fleet simulate --json`, but for what is known of the controller's machine."""
+    """Return the result of `edge-fleet simulate --json`, without the costs on the controller's machine."""
     cast = tuple(characters)
     parts = Counter(character.part for character in cast)
     states = Counter(tally.states.get(character.number, "waiting") for character in cast)

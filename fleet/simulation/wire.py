@@ -1,4 +1,4 @@
-"""HTTP/1.1 over mutual TLS: h11 decides, asyncio carries, nothing is shared between devices."""
+"""HTTP/1.1 over mutual TLS: h11 for the protocol, asyncio for transport, nothing shared between devices."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 65_536
 ANSWER_LIMIT_BYTES = 8_388_608
-"""Largest answer that is read: signed metadata, and room."""
+"""Largest response that is read: more than any signed metadata."""
 LOOPBACK_NETWORK = 127 << 24
 FIRST_ADDRESS, ADDRESSES = 1 << 16, 1 << 23
-"""From 127.1.0.0 on: what programs usually bind lies below."""
+"""Range of loopback addresses from 127.1.0.0 on. Programs usually bind to lower ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the controller said; header names in lower case."""
+    """Response of the controller. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -36,14 +36,17 @@ class Answer:
 
     @property
     def retry_after_s(self) -> float:
-        """What it asks for; 0 where it asks for nothing."""
+        """Seconds from the Retry-After header; 0 without one."""
         return retry_after_s(self.headers.get("retry-after", ""), datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where a server is. `address`: of `host`, looked up once; `base`: the path before every route; `spread`: devices
-    call from loopback addresses of their own."""
+    """Address of a server.
+
+    `address`: of `host`, resolved once; `base`: the path before every route; `spread`: each device uses a loopback
+    address of its own.
+    """
 
     host: str
     address: str
@@ -54,7 +57,7 @@ class Door:
     spread: bool
 
     def source(self, number: int) -> tuple[str, int] | None:
-        """Where a device calls from; None: as the system likes."""
+        """Return the source address of a device, or None to let the system choose."""
         if not self.spread:
             return None
         value = LOOPBACK_NETWORK + FIRST_ADDRESS + number % ADDRESSES
@@ -62,7 +65,7 @@ class Door:
 
 
 async def find_door(url: str, timeout_s: float, *, spread: bool) -> Door:
-    """Raises ConfigurationError for what is no URL, or a name that nobody knows."""
+    """Resolve a URL. Raise ConfigurationError if it is invalid or its host name cannot be resolved."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigurationError(f"{url!r:.200} is no http or https URL of a controller")
@@ -79,7 +82,7 @@ async def find_door(url: str, timeout_s: float, *, spread: bool) -> Door:
 
 
 class Context(ssl.SSLContext):
-    """Of one device. `resumed`: the last TLS session, where it is to be resumed."""
+    """TLS context of one device. `resumed`: the last TLS session if it is to be resumed."""
 
     resumed: ssl.SSLSession | None = None
 
@@ -91,13 +94,16 @@ class Context(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """As asyncio calls it, which knows nothing of sessions."""
+        """Add the session to asyncio's call, which cannot pass one."""
         return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session or self.resumed)
 
 
 def device_context(authority: str, identity: bytes) -> Context:
-    """`authority`: PEM of whom to trust, "" for whom the system does; `identity`: key and certificates in PEM, b"" for
-    none. 1 ms and 23 KB each (CPython 3.11, OpenSSL 3.0). Raises ConfigurationError."""
+    """Return the TLS context of a device. Raise ConfigurationError.
+
+    `authority`: PEM of trusted authorities, "" for the system's; `identity`: key and certificates in PEM, b"" for none.
+    1 ms and 23 KB each (CPython 3.11, OpenSSL 3.0).
+    """
     context = Context(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if authority:
@@ -112,7 +118,7 @@ def device_context(authority: str, identity: bytes) -> Context:
 
 
 def _show(context: ssl.SSLContext, identity: bytes) -> None:
-    descriptor = os.memfd_create("identity", os.MFD_CLOEXEC)  # OpenSSL wants a file
+    descriptor = os.memfd_create("identity", os.MFD_CLOEXEC)  # OpenSSL reads keys from files only
     try:
         os.write(descriptor, identity)
         context.load_cert_chain(f"/proc/self/fd/{descriptor}", password="")
@@ -121,7 +127,7 @@ def _show(context: ssl.SSLContext, identity: bytes) -> None:
 
 
 class Connection:
-    """One that stands. Everything raises OSError, EOFError or h11.ProtocolError; it is then to be closed."""
+    """An established connection. Methods raise OSError, EOFError or h11.ProtocolError; close it then."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         import h11
@@ -131,29 +137,29 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Neither side has hung up, as far as is known here."""
+        """Return whether neither side has closed it, as far as is known."""
         idle = self._protocol.our_state is self._h11.IDLE
         return idle and not self._reader.at_eof() and not self._writer.is_closing()
 
     @property
     def resumed(self) -> bool:
-        """Whether its TLS session is one that was there before."""
+        """Return whether its TLS session was resumed."""
         encrypted: Any = self._writer.get_extra_info("ssl_object")
         return bool(encrypted and encrypted.session_reused)
 
     @property
     def session(self) -> ssl.SSLSession | None:
-        """Of TLS, by which another connection may be quicker."""
+        """The TLS session, with which a later handshake is cheaper."""
         encrypted: Any = self._writer.get_extra_info("ssl_object")
         found: ssl.SSLSession | None = encrypted.session if encrypted else None
         return found
 
     def close(self) -> None:
-        """Hang up at once, without TLS's farewell, as the agent does."""
+        """Abort the connection without a TLS close_notify, as the agent does."""
         self._writer.transport.abort()
 
     async def exchange(self, request: h11.Request, body: bytes) -> tuple[Answer, int]:
-        """The answer, and how many bytes were sent for it."""
+        """Send a request. Return the response and the number of bytes sent."""
         events = [request, *([self._h11.Data(data=body)] if body else []), self._h11.EndOfMessage()]
         sent = b"".join(self._protocol.send(event) or b"" for event in events)
         self._writer.write(sent)

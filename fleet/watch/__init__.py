@@ -1,1 +1,1 @@
-"""What looks at the fleet and tells others: alerts to a webhook, Prometheus' page, an OTLP endpoint."""
+"""Monitoring of the fleet: alerts to a webhook, the Prometheus page, and export to an OTLP endpoint."""

@@ -1,4 +1,4 @@
-"""What the controller shows to those whom it calls, and whose certificates it believes: files beneath its folder."""
+"""Credentials for outgoing connections and trusted authorities: files in the controller's folder."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gateway.domain.errors import ConfigurationError
 
 LIMIT_BYTES = 65_536
 OTHERS = 0o007
-"""Mode bits of everybody else; a group may be the service's own."""
+"""Mode bits of other users. The group may be the service's own."""
 
 
 def secret_text(file: Path) -> str:
-    """A file that nobody else may read. Raises ConfigurationError."""
+    """Read a file that other users cannot read. Raise ConfigurationError."""
     content = read_bounded(file, LIMIT_BYTES)
     if file.stat().st_mode & OTHERS:
         raise ConfigurationError("others may read it; chmod 600 it", file=str(file))
@@ -25,8 +25,10 @@ def secret_text(file: Path) -> str:
 
 
 def trusting(folder: Path, ca_file: str, table: str) -> ssl.SSLContext:
-    """TLS 1.2 and later with servers whom the authorities in `ca_file` vouch for, and no others; "": the system's.
-    Raises ConfigurationError that names the key of `table`."""
+    """Return a TLS 1.2+ client context that trusts only the authorities in `ca_file` ("": the system's).
+
+    Raise ConfigurationError that names the key of `table`.
+    """
     try:
         context = ssl.create_default_context(cafile=str(folder / ca_file) if ca_file else None)
     except (OSError, ssl.SSLError) as error:

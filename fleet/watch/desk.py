@@ -1,4 +1,4 @@
-"""This room put together: what looks, what sends, what is shown, and the threads in which that happens."""
+"""Assembly of monitoring: alerts, webhook, metrics and OTLP, and the threads that run them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DeskSettings:
-    """The tables of this room."""
+    """Settings of monitoring."""
 
     alerts: AlertSettings
     metrics: MetricsSettings
@@ -41,10 +41,11 @@ class DeskSettings:
 
 
 class Desk:
-    """One per process. `page` is what Prometheus reads, `timing` goes around the application; `workers` do the rest.
+    """Monitoring of the fleet, one per process.
 
-    `fence`: of this replica's office, None where it does not lead; `done`: when chores were done last;
-    `believed`: by what time something is old, where the clock says `now`.
+    `page` is read by Prometheus, `timing` wraps the application, `workers` do the rest. `fence`: the fencing token of
+    this replica's leadership, None if it does not lead. `done`: times of the last maintenance. `believed`: the trusted
+    time for an expiry check when the clock shows `now`.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Desk:
         done: Callable[[], Mapping[str, datetime]],
         believed: Callable[[datetime], datetime],
     ) -> None:
-        """Raises ConfigurationError for secrets, headers or authorities that are none."""
+        """Read the credentials. Raise ConfigurationError if a secret, header or authority is invalid."""
         self._control, self._settings, self._fence = control, settings, fence
         self._started = control.clock()
         folder = control.workspace.folder
@@ -75,7 +76,7 @@ class Desk:
         self._webhook = _webhook(control, settings.alerts, folder) if settings.alerts.url else None
 
     def workers(self) -> tuple[Worker, ...]:
-        """To be started, and stopped in reverse."""
+        """Return the workers, in the order to start them. Stop them in reverse."""
         clock, settings = self._control.clock, self._settings
         found = [Worker("watch", settings.alerts.look_every_s, self._look, clock)]
         if self._webhook:
@@ -93,7 +94,7 @@ class Desk:
             self._news.set()
 
     def _tell(self, _now: datetime) -> None:
-        """The leader alone: another replica would tell the same once more."""
+        """Send alerts to the webhook. Only the leader does this, since other replicas would send duplicates."""
         if self._webhook and self._fence() is not None:
             self._webhook.turn(self._control.clock)
 
@@ -121,7 +122,7 @@ class Desk:
 
 
 def _roles(control: Control, notice_d: float, now: datetime) -> Iterable[Reading]:
-    """What cannot be read is no reason not to look at the rest."""
+    """Read the expiry of signed roles. If that fails, log it and return nothing, so that other alerts are evaluated."""
     try:
         return [*signed_roles(control.workspace, now, notice_d)]
     except (ConfigurationError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What the database says to the rules of alerts: devices that are silent, certificates, rollouts that stopped."""
+"""Readings for alert rules, made from the database: silent devices, certificates, stopped rollouts, barred releases."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from fleet.watch.settings import AlertSettings
 
 PAUSED = "paused"
 BY_ITSELF = frozenset({"", ACTOR})
-"""Who stopped it, where that was nobody."""
+"""Values of `by` for a rollout that was stopped automatically."""
 
 
 def of_silence(
     connection: Connection, standing: Iterable[Alert], up_since: datetime, now: datetime, settings: AlertSettings
 ) -> Iterator[Reading]:
-    """Devices that are silent, and those that were. Nobody counts as silent for as long as nobody was listening."""
+    """Yield readings of devices that are silent or have an alert for it.
+
+    Time in which the controller was down does not count as silence.
+    """
     known = {alert.device for alert in standing if alert.rule == readings.SILENT}
     found = watching.seen(connection, sorted(known))
     if settings.silent_s and now - up_since >= timedelta(seconds=settings.silent_s):
@@ -37,7 +40,7 @@ def of_silence(
 def of_certificates(
     connection: Connection, standing: Iterable[Alert], now: datetime, settings: AlertSettings
 ) -> Iterator[Reading]:
-    """Certificates that expire soon, and those that did and were renewed."""
+    """Yield readings of certificates that expire soon or have an alert for it."""
     known = {alert.device for alert in standing if alert.rule == readings.CERTIFICATE}
     found = watching.expiries(connection, sorted(known))
     if settings.certificate_d:
@@ -48,7 +51,7 @@ def of_certificates(
 
 
 def of_barred(connection: Connection, standing: Iterable[Alert], now: datetime) -> Iterator[Reading]:
-    """Yield releases that devices run and that may not be installed, and those of which this was so."""
+    """Yield readings of releases that devices run and that may not be installed, or that have an alert for it."""
     known = {alert.subject for alert in standing if alert.rule == readings.BARRED}
     running = Counter[str]()
     for (_, target), count in watching.running_by_slot(connection).items():
@@ -60,14 +63,14 @@ def of_barred(connection: Connection, standing: Iterable[Alert], now: datetime) 
 
 
 class Stops:
-    """Which rollouts stopped by themselves. Remembers how far it read, as a rollout may have very many facts."""
+    """Rollouts that stopped automatically. It keeps the read position, since a rollout may have very many facts."""
 
     def __init__(self, lasts_s: float) -> None:
         self._lasts = timedelta(seconds=lasts_s)
         self._known: dict[str, tuple[int, Stop | None]] = {}
 
     def read(self, connection: Connection, standing: Iterable[Alert], now: datetime) -> Iterator[Reading]:
-        """A rollout that is paused is told of as long as it is; an aborted one only once."""
+        """Yield a reading for a paused rollout as long as it is paused, and for an aborted one once."""
         known, since = {}, now - self._lasts
         for found in watching.stopped(connection, since):
             stop = self._stop(connection, found.rollout, found.sequence)

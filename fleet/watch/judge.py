@@ -1,8 +1,8 @@
-"""Which alerts open and close: readings and rules in, changed alerts out. Pure.
+"""Alert rules: readings and rules in, changed alerts out. Pure.
 
-One alert at a time for each rule, device and subject. It opens above a limit, and closes once it has been at or below a
-lower one for a while, so that what wavers is told once. What one device says can open only so many: a device that lies
-must not hide others.
+There is one alert at a time for each rule, device and subject. It opens above a limit. It closes after it has stayed at
+or below a lower limit for some time, so that a fluctuating value is reported once. The alerts of one device are
+limited, so that a lying device does not hide others.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from fleet.database.rows import Json
 Key = tuple[str, str, str]
 """Rule, device, subject."""
 REFRESH_SHARE = 0.25
-"""Of `lasts_s`: how old `heard` may be before it is written again. Not with every look: most alerts stay for long."""
+"""Share of `lasts_s` after which `Alert.heard` is stored again. Storing it each time would cost many writes."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Opens above `above` once that lasted `for_s`; closes `calm_s` after it came to `until` or below, or when nothing
-    is heard for `lasts_s` (0: it is always heard of)."""
+    """Thresholds of an alert: it opens after a value stayed above `above` for `for_s`.
+
+    It closes `calm_s` after the value reached `until` or less, or without a reading for `lasts_s` (0: never).
+    """
 
     above: float
     until: float
@@ -38,7 +40,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many alerts may stand, in all and of one device."""
+    """Most pending and open alerts, in total and of one device."""
 
     total: int
     device: int
@@ -46,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is known now: `value` in the rule's own unit; `summary` says it in words."""
+    """One measurement: `value` in the rule's own unit; `summary` describes it for people."""
 
     rule: str
     device: str
@@ -58,14 +60,16 @@ class Reading:
 
     @property
     def key(self) -> Key:
-        """Of which alert it speaks."""
+        """The key of the alert that it concerns."""
         return self.rule, self.device, self.subject
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`changed` are to be kept, `dropped` (keys of pending ones) to be forgotten; `left_out`: not opened, as too many
-    are open."""
+    """Result: `changed` alerts to store, and `dropped` keys of pending alerts to delete.
+
+    `left_out`: alerts not opened because too many are open.
+    """
 
     changed: tuple[Alert, ...] = ()
     dropped: tuple[str, ...] = ()
@@ -81,9 +85,10 @@ def judge(
     gone: Collection[str] = (),
     limits: Limits,
 ) -> Judged:
-    """What changes. `standing`: all that are pending or open; `gone`: devices that are in the fleet no more.
+    """Apply readings to alerts, in order, and return the changes.
 
-    Readings are taken in their order. A reading without a rule has no effect, and an alert without one is closed.
+    `standing`: all pending and open alerts; `gone`: devices that are no longer in the fleet. A reading without a rule
+    has no effect, and an alert without a rule is closed.
     """
     known = {(alert.rule, alert.device, alert.subject): alert for alert in standing}
     bench = _Bench(dict(known), rules, limits)
@@ -98,7 +103,7 @@ def judge(
 
 
 class _Bench:
-    """The alerts while they are judged. `over`: those that closed, whose place may be taken by another."""
+    """Mutable alerts during an evaluation. `over`: alerts that closed and free their place."""
 
     def __init__(self, alerts: dict[Key, Alert], rules: Mapping[str, Rule], limits: Limits) -> None:
         self.alerts, self._rules, self._limits = alerts, rules, limits
@@ -116,7 +121,7 @@ class _Bench:
             self.alerts[reading.key] = _heard(alert, rule, reading.at)
 
     def sweep(self, now: datetime, gone: Collection[str]) -> None:
-        """What nobody spoke of, and what nobody will speak of again."""
+        """Close alerts that are over, have no readings, no rule or no device any more."""
         for key, alert in list(self.alerts.items()):
             rule = self._rules.get(alert.rule)
             if rule is None:
@@ -148,7 +153,7 @@ class _Bench:
         return len(self.alerts) < self._limits.total and mine < self._limits.device
 
     def _calm(self, reading: Reading, alert: Alert | None) -> None:
-        """What never opened is forgotten at once."""
+        """Note that the value is below the limit. A pending alert is deleted at once."""
         if alert is not None and alert.state is State.PENDING:
             self._end(reading.key, reading.at)
         elif alert is not None and alert.calm is None:
@@ -163,7 +168,7 @@ class _Bench:
 
 
 def _begun(reading: Reading) -> Alert:
-    """Its key is the same, whoever judges: a replica that repeats another's look opens the same alert."""
+    """Return a new pending alert. Its key is deterministic: a replica that repeats an evaluation opens the same one."""
     said = "\0".join((*reading.key, str((reading.at - _EPOCH) // _MICROSECOND)))
     key = (
         f"{(reading.at - _EPOCH) // _MICROSECOND:014x}-{hashlib.sha256(said.encode(errors='replace')).hexdigest()[:16]}"

@@ -1,5 +1,8 @@
-"""The leader's look at the fleet, again and again: what is new is read once, judged, and kept in one transaction with
-how far was read, so that a restart neither forgets an alert nor opens it twice."""
+"""Evaluation of alerts, run periodically by the leader.
+
+New rows are read once, judged, and stored in one transaction with the read position. So a restart neither loses an
+alert nor opens it twice.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ from fleet.watch.settings import AlertSettings
 READER, LOOKED, UP_SINCE = "watch", "watch, looked", "watch, up since"
 LEFT_OUT = "alerts_left_out"
 DEEP_EVERY = timedelta(hours=1)
-"""How often certificates and signed roles are looked at: they are counted in days."""
+"""Period at which certificates and signed roles are checked: they expire in days."""
 MISSED_LOOKS = 10
-"""After so many that did not happen the controller counts as having been away."""
+"""Evaluations missed in a row after which the controller counts as having been away."""
 _log = logging.getLogger(__name__)
 
 Source = Callable[[datetime], Iterable[Reading]]
@@ -32,8 +35,10 @@ Listener = Callable[[Sequence[Heard]], object]
 
 
 class Watch:
-    """One per process, used by one thread. `sources` are asked once an hour; `listeners` hear every row once, or never
-    where this process ends at that moment. `believed`: by what time closed alerts are old, where the clock says `now`.
+    """Alert evaluation, one per process, used by one thread.
+
+    `sources` are read once an hour. `listeners` get every row once, or never if the process ends at that moment.
+    `believed`: the trusted time for the retention of closed alerts when the clock shows `now`.
     """
 
     def __init__(
@@ -56,7 +61,10 @@ class Watch:
         self._changes = self._left_out = 0
 
     def look(self, fence: int, now: datetime) -> bool:
-        """What a leader does every `look_every_s`; whether an alert opened or closed. Raises AwayError, FencedError."""
+        """Evaluate all alerts. Return whether an alert opened or closed. Raise AwayError, FencedError.
+
+        The leader calls it every `look_every_s`.
+        """
         before = self._changes
         deep = self._deep_after is None or not self._deep_after <= now < self._deep_after + DEEP_EVERY
         with self._database.read() as connection:
@@ -74,7 +82,7 @@ class Watch:
         return self._changes != before
 
     def _page(self, fence: int, now: datetime, up_since: datetime, said: Sequence[Reading]) -> bool:
-        """Whether more is to be read."""
+        """Judge one page of rows and store the result. Return whether there are more rows."""
         with self._database.glance() as connection:
             until = settled(connection, now - timedelta(seconds=self._settings.settle_s))
         with self._database.read() as connection:
@@ -96,7 +104,7 @@ class Watch:
         return page.more
 
     def _up_since(self, connection: Connection, now: datetime) -> datetime:
-        """Since when devices could be heard, as far as looks tell."""
+        """Return since when the controller could receive polls, as far as the recorded evaluations show."""
         last, up_since = position(connection, LOOKED), position(connection, UP_SINCE)
         missed = timedelta(seconds=MISSED_LOOKS * self._settings.look_every_s)
         if last is None or up_since is None or not last - missed <= now <= last + missed:
@@ -105,7 +113,7 @@ class Watch:
 
     def _tail(self, connection: Connection, until: datetime, now: datetime) -> Tail:
         after = position(connection, READER)
-        if after is None or after > now:  # at first, and after a clock that was ahead
+        if after is None or after > now:  # the first evaluation, or the clock was ahead before
             after = until
         return tail(connection, after, until, self._settings.rows_limit)
 

@@ -1,7 +1,6 @@
-"""What the controller measures of itself and its fleet, as values: for Prometheus' page and for OTLP alike. Each is
-told in METRICS.md.
+"""Metrics of the controller and its fleet, as values: the source of the Prometheus page and of OTLP.
 
-What the database has to count is counted once in `cache_s`, however often somebody asks.
+METRICS.md describes each of them. Values that the database has to count are counted at most once in `cache_s`.
 """
 
 from __future__ import annotations
@@ -36,14 +35,16 @@ FAMILIES: tuple[tuple[str, str, str, str], ...] = (
     ("otlp_items_", "otlp_items", "outcome", "Data points and log records for the OTLP endpoint, by outcome."),
     ("chore_failed_", "chore_failures", "chore", "Chores that failed and are tried again."),
 )
-"""How a count begins, the metric it becomes, and the label for what follows. What is none of these was refused."""
+"""Prefix or name of a counter, its metric, the label for the rest of the name, and the help text.
+
+A counter that matches no entry belongs to `REFUSED`.
+"""
 REFUSED = ("refused", "reason", "Requests and connections refused or headers ignored, by reason.")
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is asked beside the control: whether this replica leads; how long queues are, by name; when chores were done
-    last."""
+    """Inputs of metrics: whether this replica leads, queue lengths, and times of the last maintenance."""
 
     leads: Callable[[], bool] = bool
     queues: Mapping[str, Callable[[], int]] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class Sources:
 
 
 class Measures:
-    """Any thread may ask."""
+    """Reader of all metrics. Thread-safe."""
 
     def __init__(self, control: Control, timing: Timing, cache_s: float, sources: Sources) -> None:
         self._control, self.timing, self._cache_s, self._sources = control, timing, cache_s, sources
@@ -60,7 +61,7 @@ class Measures:
         self._counted_s = float("-inf")
 
     def samples(self) -> list[Sample]:
-        """All of them but the histogram, which is `timing.durations`."""
+        """Return all samples except the histogram, which is `timing.durations`."""
         found, members = self._figures()
         parts = (self._itself(found), _counts(self._control.counts), _requests(self.timing), _members(members))
         return [*(sample for part in parts for sample in part), *(_fleet(found) if found else ())]
@@ -94,7 +95,7 @@ class Measures:
             return None, {}
 
     def _rollout_devices(self) -> Mapping[tuple[str, str], int]:
-        """Of the leader only, who has their states in memory."""
+        """Count devices of live rollouts by rollout and state. Only the leader calls it: it caches their states."""
         counts: Counter[tuple[str, str]] = Counter()
         settings, states = self._control.database.settings, self._control.rollouts.states
         with self._control.database.read() as connection:
@@ -142,7 +143,7 @@ def _counts(counted: Counter[str]) -> Iterator[Sample]:
 
 
 def _family(name: str) -> tuple[str, str, str, str]:
-    """Of a count: the metric, its label and what that says, and what it is about."""
+    """Return the metric, the label's name, its value, and the help text of a counter."""
     for known, metric, label, text in FAMILIES:
         if name == known:
             return metric, label, name, text

@@ -1,4 +1,4 @@
-"""What a webhook is sent: JSON, signed as Standard Webhooks 1.0.0 has it (webhook-id, -timestamp, -signature)."""
+"""Messages to a webhook: JSON, signed by Standard Webhooks 1.0.0 (webhook-id, -timestamp, -signature)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ _WORDS = {OPENED: "opened", CLOSED: "closed"}
 
 
 def message_id(untold: Untold) -> str:
-    """The same however often it is sent, by whichever replica: whoever has seen it may pass over it."""
+    """Return the message's id. It is the same for each attempt and replica, so a receiver can ignore duplicates."""
     return f"{untold.alert.key}-{_WORDS[untold.change]}"
 
 
 def body(untold: Untold) -> bytes:
-    """The same bytes for the same change. `type`: alert.opened or alert.closed; `timestamp`: when that was."""
+    """Return the message, the same bytes for the same change.
+
+    `type`: alert.opened or alert.closed; `timestamp`: the time of the change.
+    """
     alert = untold.alert
     at = alert.closed if untold.change == CLOSED else alert.opened
     document = {"type": f"alert.{_WORDS[untold.change]}", "timestamp": moment(at), "data": alert_document(alert)}
@@ -36,7 +39,7 @@ def body(untold: Untold) -> bytes:
 
 
 def alert_document(alert: Alert) -> dict[str, Any]:
-    """Plain values for JSON."""
+    """Return an alert as plain values for JSON."""
     return {
         "id": alert.key,
         "rule": alert.rule,
@@ -52,7 +55,10 @@ def alert_document(alert: Alert) -> dict[str, Any]:
 
 
 def headers(untold: Untold, content: bytes, secret: bytes | None, now: datetime) -> Mapping[str, str]:
-    """`now`: of this attempt; a receiver refuses what is minutes old. Without a secret nothing is signed."""
+    """Return the headers of an attempt at `now`. Without a secret nothing is signed.
+
+    Receivers refuse old timestamps, so `now` is the time of the attempt.
+    """
     named, at = message_id(untold), str(int(now.timestamp()))
     known = {"content-type": "application/json", "webhook-id": named, "webhook-timestamp": at}
     if secret is not None:
@@ -61,13 +67,13 @@ def headers(untold: Untold, content: bytes, secret: bytes | None, now: datetime)
 
 
 def signature(secret: bytes, named: str, at: str, content: bytes) -> str:
-    """HMAC-SHA256 over id, time and content, with full stops between them; neither of the first two has one."""
+    """Return the HMAC-SHA256 of id, time and content, joined by full stops. Neither of the first two contains one."""
     signed = hmac.new(secret, f"{named}.{at}.".encode() + content, hashlib.sha256).digest()
     return f"v1,{base64.b64encode(signed).decode()}"
 
 
 def read_secret(text: str, file: str) -> bytes:
-    """`whsec_` and base64. Raises ConfigurationError that does not show it."""
+    """Read a secret: `whsec_` and base64. Raise ConfigurationError that does not contain it."""
     try:
         secret = base64.b64decode(text.strip().removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):

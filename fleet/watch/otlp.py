@@ -1,7 +1,7 @@
-"""Sends telemetry to an OTLP/HTTP endpoint: bounded, compressed, each item at most once. What is dropped is counted.
+"""Export of telemetry to an OTLP/HTTP endpoint: bounded, compressed, each item at most once. Drops are counted.
 
-An endpoint that says that it took nothing (429, 502, 503, 504, no connection) is asked again. Where nobody can say
-whether it took something, OTLP would send it again; here it is dropped, as log records have no name to be known by.
+If the endpoint took nothing (429, 502, 503, 504, no connection), the request is retried. If it is unknown whether the
+endpoint took it, OTLP would retry; here it is dropped, since log records have no identifier for deduplication.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A request that waits; `count` items are in it."""
+    """One waiting request with `count` items."""
 
     signal: str
     content: bytes
@@ -42,7 +42,7 @@ class Export:
 
 
 class Exporter:
-    """`offer` from any thread; `turn` from one, again and again."""
+    """Queue and sender of exports. `offer` may be called from any thread; `turn` is called periodically from one."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Exporter:
         self._not_before: datetime | None = None
 
     def offer_rows(self, rows: Sequence[Heard]) -> None:
-        """What devices told; by one thread at a time."""
+        """Queue devices' telemetry. Called by one thread at a time."""
         before = self._names.left
         self.offer(pieces(rows, self._names))
         self._count("too_many_names", self._names.left - before)
 
     def offer(self, told: Iterable[Piece]) -> None:
-        """Put what fits together into requests, and those into the queue."""
+        """Combine pieces into requests, and queue those."""
         by_signal: dict[str, list[Piece]] = {METRICS: [], LOGS: []}
         for piece in told:
             by_signal[piece.signal].append(piece)
@@ -79,12 +79,12 @@ class Exporter:
                 self._put(Export(signal, request(signal, (piece.content for piece in batch)), _items(batch)))
 
     def waiting(self) -> tuple[int, int]:
-        """Requests in the queue, and their bytes."""
+        """Return the number of queued requests, and their bytes."""
         with self._lock:
             return len(self._queue), self._waiting_bytes
 
     def turn(self, now: Callable[[], datetime]) -> None:
-        """Send what waits, unless a pause is still on."""
+        """Send the queued requests unless a back-off is in progress."""
         while not self._pausing(now()) and (export := self._next()) is not None:
             url = self._settings.url.rstrip("/") + PATHS[export.signal]
             answer = self._post.send(url, gzip.compress(export.content, 6), self._headers, now())
@@ -92,7 +92,7 @@ class Exporter:
                 return
 
     def close(self) -> None:
-        """What waits is dropped, and counted."""
+        """Drop and count the queued requests, and close the connection."""
         with self._lock:
             left = sum(export.count for export in self._queue)
             self._queue.clear()
@@ -123,7 +123,7 @@ class Exporter:
         self._count(outcome, export.count)
 
     def _settle(self, export: Export, answer: Answer, now: datetime) -> bool:
-        """Whether to go on with the next."""
+        """Record the outcome of a request. Return whether to continue with the next one."""
         if answer.delivered:
             rejected = min(_rejected(export.signal, answer.content), export.count)
             self._done(export, "sent")
@@ -143,7 +143,7 @@ class Exporter:
         return False
 
     def _pausing(self, now: datetime) -> bool:
-        """A clock that went back ends a pause."""
+        """Return whether a back-off is in progress. A clock that was set back ends it."""
         limit = timedelta(seconds=self._settings.retry_limit_s)
         return self._not_before is not None and now < self._not_before <= now + limit
 
@@ -153,7 +153,7 @@ class Exporter:
 
 
 def batches(found: Iterable[Piece], limit_bytes: int) -> Iterable[list[Piece]]:
-    """Pieces of one request each, in their order; a piece that is too large alone is alone."""
+    """Group pieces into requests, in order. A piece above the limit is a request of its own."""
     batch: list[Piece] = []
     size_bytes = 32
     for piece in found:
@@ -167,7 +167,7 @@ def batches(found: Iterable[Piece], limit_bytes: int) -> Iterable[list[Piece]]:
 
 
 def read_headers(text: str, file: str) -> dict[str, str]:
-    """`Name: value` a line. Raises ConfigurationError that does not show them."""
+    """Read headers, one `Name: value` per line. Raise ConfigurationError that does not contain them."""
     found = {}
     for number, line in enumerate(text.splitlines(), start=1):
         name, colon, value = line.partition(":")
@@ -180,7 +180,7 @@ def read_headers(text: str, file: str) -> dict[str, str]:
 
 
 def _rejected(signal: str, content: bytes) -> int:
-    """How many the endpoint took and did not like (OTLP, "Partial Success"): they are not sent again."""
+    """Return how many items the endpoint rejected (OTLP, "Partial Success"). They are not sent again."""
     try:
         said = mapping(mapping(json.loads(content or b"{}")).get("partialSuccess")).get(REJECTED[signal])
         return count(int(said) if isinstance(said, str) else said) or 0

@@ -1,4 +1,4 @@
-"""What devices tell, as OTLP: vitals and statistics are metrics of the device, events and updates are logs. Pure.
+"""Telemetry of devices as OTLP: vitals and statistics become metrics, events and updates become logs. Pure.
 
 | metric | of | attributes |
 | --- | --- | --- |
@@ -7,7 +7,7 @@
 | `edge.gateway.memory.resident` (By), `edge.agent.store.size` (By) | vitals | |
 | `edge.agent.spool.records`, `edge.agent.spool.gaps`, `edge.agent.spool.size_bytes` | vitals | |
 | `edge.model.requests`, `.executions`, `.failed_runs`, `.compared`, `.disagreed` | statistics | `model`, `version` |
-| `edge.model.inference_time` (s), `edge.model.weight` (%), `edge.model.request_duration` (s) | statistics | likewise |
+| `edge.model.inference_time` (s), `.weight` (%), `.request_duration` (s) | statistics | `model`, `version` |
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fleet.watch.readings import GAVE_UP
 SCOPE = {"name": "edge-fleet"}
 METRICS, LOGS = "resourceMetrics", "resourceLogs"
 PIECE_ROWS = 50
-"""Rows of one device in one piece: pieces are what requests are put together of."""
+"""Most rows of one device in one piece. Requests consist of pieces."""
 ATTRIBUTES_LIMIT = 48
 BUCKETS_LIMIT = 128
 NS = 1e9
@@ -42,7 +42,7 @@ _TOTALS = ("requests", "executions", "failed_runs", "compared", "disagreed")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An entry of a request: `count` data points or log records of one resource, as JSON."""
+    """Part of a request: `count` data points or log records of one resource, as JSON."""
 
     signal: str
     content: bytes
@@ -50,7 +50,7 @@ class Piece:
 
 
 def pieces(rows: Iterable[Heard], names: Names) -> Iterator[Piece]:
-    """Of each device apart; rows that say nothing that is sent make none. `names`: that devices brought before."""
+    """Yield pieces per device. Rows without data for OTLP are ignored. `names`: the limit on reported names."""
     by_device: dict[str, list[Heard]] = {}
     for heard in rows:
         by_device.setdefault(heard.device, []).append(heard)
@@ -80,7 +80,7 @@ def _pieces(device: str, rows: Sequence[Heard], names: Names) -> Iterator[Piece]
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """As JSON, in as few bytes as it takes."""
+    """Return compact JSON."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -118,7 +118,7 @@ def _statistics(points: Points, said: Mapping[str, Any], at: datetime) -> None:
 
 
 def _latency(points: Points, said: Mapping[str, Any], at: datetime, named: Mapping[str, str]) -> None:
-    """Only where bounds and counts fit each other: receivers refuse the whole request otherwise."""
+    """Add the latency histogram if bounds and counts are consistent. Receivers refuse the whole request otherwise."""
     bounds, counts, total_ns = said.get("latency_bounds_ns"), said.get("latency_counts"), count(said.get("latency_ns"))
     if not isinstance(bounds, list) or not isinstance(counts, list) or total_ns is None:
         return
@@ -144,7 +144,7 @@ def _record(heard: Heard, said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attributes(said: Mapping[str, Any]) -> dict[str, str | float]:
-    """Texts and numbers of the document; of an object in it likewise, under both names."""
+    """Return the texts and numbers of a document, and those of its objects under joined names."""
     found: dict[str, str | float] = {}
     for name, value in said.items():
         inner = value.items() if isinstance(value, dict) else [("", value)]

@@ -1,5 +1,7 @@
-"""Names that devices bring themselves: models, versions, zones, rails. Each is a time series that a collector keeps.
-A device of ours has a few; one that lies would make it keep millions."""
+"""Limit on names that devices report: models, versions, zones, rails. Each is a time series in the collector.
+
+A normal device has a few; a lying one could create millions.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from datetime import date, datetime
 
 
 class Names:
-    """Used by one thread. `limit`: of a device in a day (UTC); `left`: how many data points were left out so far."""
+    """Names by device, used by one thread. `limit`: per device and day (UTC); `left`: data points left out so far."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self.left = limit, 0
@@ -16,7 +18,7 @@ class Names:
         self._known: dict[str, set[str]] = {}
 
     def of(self, device: str, at: datetime) -> Callable[[str], bool]:
-        """Whether the device may say this name. `at`: when it was heard."""
+        """Return a predicate: whether the device may use a name. `at`: when its data were received."""
         if at.date() != self._day:
             self._day = at.date()
             self._known.clear()

@@ -1,4 +1,4 @@
-"""The controller's own measures as OTLP, under the names of METRICS.md. Pure."""
+"""The controller's own metrics as OTLP, with the names of METRICS.md. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.domain.statistics import Sample
 
 
 def own_piece(samples: Iterable[Sample], timing: Timing, holder: str, started: datetime, now: datetime) -> Piece:
-    """Of this replica. `started`: since when its counters count."""
+    """Return the metrics of this replica. `started`: since when its counters count."""
     points = Points()
     for sample in samples:
         if sample.counter:
@@ -32,6 +32,6 @@ def own_piece(samples: Iterable[Sample], timing: Timing, holder: str, started: d
 
 
 def _unit(name: str) -> str:
-    """UCUM, as far as the name tells."""
+    """Return the UCUM unit that the metric's name implies."""
     bare = name.removesuffix("_total")
     return "By" if bare.endswith("_bytes") else "s" if bare.endswith("_seconds") else "1"

@@ -1,5 +1,7 @@
-"""OTLP's messages as JSON (OTLP 1.x, "JSON Protobuf Encoding"): keys in lowerCamelCase, 64-bit numbers as decimal text,
-enumerations as numbers. Pure."""
+"""OTLP messages as JSON (OTLP 1.x, "JSON Protobuf Encoding"). Pure.
+
+Keys are in lowerCamelCase, 64-bit numbers are decimal text, enumerations are numbers.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,17 @@ Attributes = Mapping[str, str | int | float | bool]
 
 @dataclass(slots=True)
 class Points:
-    """Data points of one resource, by metric. `count` of them. `admitted`: whether a series of this name may be; those
-    without attributes always may."""
+    """Data points of one resource, by metric. `count`: how many.
+
+    `admitted`: whether a series with these attributes is admitted. A series without attributes always is.
+    """
 
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     count: int = 0
     admitted: Callable[[str], bool] = bool
 
     def gauge(self, name: str, unit: str, value: float, at: datetime, *, attributes: Attributes | None = None) -> None:
-        """A value as it is now."""
+        """Add a current value."""
         if self._may(attributes):
             self._of(name, unit, "gauge", {}).append(_number_point(value, at, attributes))
 
@@ -44,7 +48,7 @@ class Points:
         attributes: Attributes | None = None,
         start: datetime | None = None,
     ) -> None:
-        """A counter that only grows, until it begins anew. `start`: since when it counts; None: nobody says."""
+        """Add a monotonic counter, which may be reset. `start`: since when it counts; None: unknown."""
         shape = {"aggregationTemporality": CUMULATIVE, "isMonotonic": True}
         point = _number_point(value, at, attributes)
         if start is not None:
@@ -64,7 +68,7 @@ class Points:
         attributes: Attributes | None = None,
         start: datetime | None = None,
     ) -> None:
-        """`counts` has one entry more than `bounds`, for what lies above the last."""
+        """Add a histogram. `counts` has one entry more than `bounds`, for values above the last bound."""
         point: dict[str, Any] = {
             "timeUnixNano": nanoseconds(at),
             "count": str(sum(counts)),
@@ -79,7 +83,7 @@ class Points:
             self._of(name, unit, "histogram", {"aggregationTemporality": CUMULATIVE}).append(point)
 
     def document(self) -> list[dict[str, Any]]:
-        """`ScopeMetrics.metrics`."""
+        """Return `ScopeMetrics.metrics`."""
         return list(self.metrics.values())
 
     def _may(self, attributes: Attributes | None) -> bool:
@@ -95,7 +99,7 @@ class Points:
 def log_record(
     name: str, body: str, at: datetime, observed: datetime, *, severity: int, attributes: Attributes
 ) -> dict[str, Any]:
-    """An event: `at` by the clock of whom it happened to, `observed` by ours."""
+    """Return a log record. `at`: time by the clock of its source; `observed`: time by the controller's clock."""
     return {
         "timeUnixNano": nanoseconds(at),
         "observedTimeUnixNano": nanoseconds(observed),
@@ -108,24 +112,24 @@ def log_record(
 
 
 def resource(attributes: Attributes) -> dict[str, Any]:
-    """Of whom it is told."""
+    """Return the resource that the data describe."""
     return {"attributes": attribute_list(attributes)}
 
 
 def attribute_list(attributes: Attributes) -> list[dict[str, Any]]:
-    """`KeyValue`s in the order of their names."""
+    """Return `KeyValue`s in the order of their names."""
     return [{"key": name, "value": _any_value(value)} for name, value in sorted(attributes.items())]
 
 
 def nanoseconds(at: datetime) -> str:
-    """Since 1970, as text; a time that 64 bits do not hold, or that was before, becomes the nearest that fits."""
+    """Return nanoseconds since 1970 as text, limited to the range from 0 to what 64 bits hold."""
     age = at - _EPOCH
     whole = (age.days * 86_400 + age.seconds) * 1_000_000_000 + age.microseconds * 1_000
     return str(min(max(whole, 0), LARGEST))
 
 
 def request(signal: str, pieces: Iterable[bytes]) -> bytes:
-    """The body of a POST: `signal` is resourceMetrics or resourceLogs, `pieces` its entries."""
+    """Return the body of a POST: `signal` is resourceMetrics or resourceLogs, `pieces` its entries."""
     return b'{"' + signal.encode() + b'":[' + b",".join(pieces) + b"]}"
 
 

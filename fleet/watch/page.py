@@ -1,4 +1,4 @@
-"""Prometheus' page of the controller, in the text format."""
+"""The controller's metrics page in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ DURATION = f"{PREFIX}request_duration_seconds"
 
 
 class Page:
-    """One per process; any thread may ask for it."""
+    """Metrics page, one per process. Thread-safe."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
 
     def render(self) -> tuple[bytes, str]:
-        """The page and its content type."""
+        """Return the page and its content type."""
         from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 
         registry = CollectorRegistry(auto_describe=False)
@@ -31,7 +31,7 @@ class Page:
 
 
 class _Collector:
-    """As prometheus_client asks for it."""
+    """Collector in the form that prometheus_client requires."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
@@ -41,7 +41,7 @@ class _Collector:
         yield _histogram(self._measures.timing)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of the first scrape."""
+        """Describe nothing before the first scrape."""
         return ()
 
 
@@ -67,7 +67,7 @@ def _histogram(timing: Timing) -> Metric:
 
 
 def _buckets(durations: Durations) -> list[tuple[str, float]]:
-    """Upper bound in seconds and how many took no longer; the last bound is +Inf."""
+    """Return each upper bound in seconds with the count of requests that took no longer. The last bound is +Inf."""
     total, found = 0, list[tuple[str, float]]()
     for bound, count in zip([*map(str, BOUNDS_S), "+Inf"], list(durations.counts), strict=True):
         total += count

@@ -1,4 +1,4 @@
-"""One POST to somebody who may be slow, gone or hostile: what came of it, and how long to wait until the next."""
+"""One HTTP POST to a receiver that may be slow, gone or hostile: the outcome, and how long to wait before the next."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 ANSWER_LIMIT_BYTES = 65_536
 RETRYABLE = frozenset({429, 502, 503, 504})
-"""OTLP 1.x, "Retryable Response Codes"; what Standard Webhooks says of load is among them."""
+"""OTLP 1.x, "Retryable Response Codes". They include the overload statuses of Standard Webhooks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`status` 0: there was none, `problem` says why. `taken`: whether the receiver may have the content; of an answer
-    without success, whether it does not say that it has not. `content`: the beginning of what it said."""
+    """Outcome of a POST. `status` 0: no response, `problem` says why. `content`: the start of the response's body.
+
+    `taken`: whether the receiver may have processed the content. It is False if the connection failed or the status
+    says that nothing was processed.
+    """
 
     status: int
     problem: str = ""
@@ -31,19 +34,19 @@ class Answer:
 
     @property
     def delivered(self) -> bool:
-        """It said so."""
+        """Return whether the receiver reported success."""
         return 200 <= self.status < 300
 
 
 class Post:
-    """Keeps one connection alive. Used by one thread. Follows no redirects; `trust` says which servers it believes."""
+    """HTTP client with one persistent connection, used by one thread. No redirects; `trust` verifies servers."""
 
     def __init__(self, timeout_s: float, trust: ssl.SSLContext) -> None:
         self._timeout_s, self._trust = timeout_s, trust
         self._pool: PoolManager | None = None
 
     def send(self, url: str, content: bytes, headers: Mapping[str, str], now: datetime) -> Answer:
-        """Whatever happens is an answer."""
+        """Send one request. Failures are returned as answers, not raised."""
         from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
         try:
@@ -58,7 +61,7 @@ class Post:
             return Answer(0, _words(error), taken=True)
 
     def close(self) -> None:
-        """Twice is harmless."""
+        """Close the connection. May be called twice."""
         if self._pool is not None:
             self._pool.clear()
 
@@ -72,7 +75,7 @@ class Post:
 
 
 def _answer(response: BaseHTTPResponse, now: datetime) -> Answer:
-    """Of the body only what is there at once, at most: a receiver that drips holds nobody up."""
+    """Read what is there of the body, up to a limit: a receiver that sends slowly delays nothing."""
     content = response.read1(ANSWER_LIMIT_BYTES)
     if response.length_remaining == 0:
         response.release_conn()

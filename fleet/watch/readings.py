@@ -1,4 +1,4 @@
-"""What telemetry says to the rules of alerts. Pure, but for `Samples`; devices may say anything."""
+"""Readings for alert rules, made from telemetry. Pure except for `Samples`; input from devices is untrusted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMMITTED = "committed"
 
 
 def rules(settings: AlertSettings) -> Mapping[str, Rule]:
-    """Those that are on. Units: seconds, percent, °C, days; 1 or 0 of what is so or not."""
+    """Return the active rules. Units: seconds, percent, °C, days; 1 or 0 for conditions."""
     lasts_s = settings.lasts_s
     hot = settings.temperature_c
     known = {
@@ -50,7 +50,7 @@ def rules(settings: AlertSettings) -> Mapping[str, Rule]:
 
 
 def told(rows: Iterable[Heard], samples: Samples) -> Iterator[Reading]:
-    """Readings of these rows, in their order."""
+    """Yield the readings of telemetry rows, in their order."""
     for heard in rows:
         if heard.stream == VITALS:
             yield from _vitals(heard)
@@ -61,40 +61,43 @@ def told(rows: Iterable[Heard], samples: Samples) -> Iterator[Reading]:
 
 
 def silent(device: str, since: datetime, now: datetime) -> Reading:
-    """A device that asked last at `since`."""
+    """Return the reading of a device that polled last at `since`."""
     age_s = (now - since).total_seconds()
     summary = f"{device} has asked for nothing since {since:%Y-%m-%d %H:%M:%S} UTC"
     return Reading(SILENT, device, "", age_s, now, summary, {"seen": since.isoformat()})
 
 
 def certificate(device: str, expires: datetime, now: datetime, notice_d: float) -> Reading:
-    """The newest certificate of a device. The value: days within the notice."""
+    """Return the reading of a device's newest certificate. The value: days within the notice period."""
     left_d = (expires - now).total_seconds() / 86_400
     summary = f"the certificate of {device} expires on {expires:%Y-%m-%d %H:%M} UTC and was not renewed"
     return Reading(CERTIFICATE, device, "", notice_d - left_d, now, summary, {"expires": expires.isoformat()})
 
 
 def halted(rollout: str, name: str, reason: str, now: datetime, *, still: bool) -> Reading:
-    """A rollout that stopped by itself; `still`: nobody has resumed or ended it."""
+    """Return the reading of a rollout that stopped automatically. `still`: it was neither resumed nor ended since."""
     summary = f"the rollout {name:.100} stopped: {reason:.300}" if still else ""
     return Reading(HALTED, "", rollout, float(still), now, summary, {"rollout": rollout, "name": name})
 
 
 def repository(role: str, expires: datetime, now: datetime, notice_d: float, remedy: str) -> Reading:
-    """A signed role. The value: days within the notice."""
+    """Return the reading of a signed role. The value: days within the notice period."""
     left_d = (expires - now).total_seconds() / 86_400
     summary = f"{role} expires on {expires:%Y-%m-%d %H:%M} UTC: {remedy}"
     return Reading(REPOSITORY, "", role, notice_d - left_d, now, summary, {"expires": expires.isoformat()})
 
 
 def barred(target: str, devices: int, why: str, now: datetime) -> Reading:
-    """Return the reading of a release that is not installed any more. The value: devices that still run it."""
+    """Return the reading of a release that is no longer installed. The value: devices that still run it."""
     summary = f"{counted(devices, 'device')} run {target}: {why}; a rollout of another release moves them"
     return Reading(BARRED, "", target, float(devices), now, summary, {"target": target, "devices": devices})
 
 
 def _vitals(heard: Heard) -> Iterator[Reading]:
-    """The time is the controller's: what a device was told of while it was away says nothing of how long it lasted."""
+    """Yield readings of vitals, with the controller's time.
+
+    Rows that a device stored while it was offline do not show how long a condition lasted.
+    """
     zones = sorted(
         ((celsius, zone) for zone, celsius in numbers(mapping(heard.row.document).get("temperatures_c"))), reverse=True
     )
@@ -136,7 +139,7 @@ def _updates(heard: Heard) -> Iterator[Reading]:
 
 
 def _measured(evidence: object) -> Iterator[tuple[str, object]]:
-    """Measurements that are numbers or short texts; names of our own are not taken over."""
+    """Yield measurements that are numbers or short texts, with a prefix that keeps them apart from the controller's."""
     for name, value in list(mapping(evidence).items())[:32]:
         kept = number(value) if not isinstance(value, str) else text(value)
         if kept is not None:

@@ -1,4 +1,4 @@
-"""Signed roles that end soon: those of people, who have to sign, and those of this controller, where it could not."""
+"""Expiry of signed roles: offline roles that people sign, and online roles that this controller signs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fleet.watch.readings import repository
 from fleet.workspace import Workspace
 
 ONLINE_SHARE = 0.25
-"""Of an online role's life: less than that is never left where chores are done."""
+"""Share of an online role's validity. Less than this remains only if maintenance fails to renew it."""
 
 
 def signed_roles(workspace: Workspace, now: datetime, notice_d: float) -> Iterable[Reading]:
-    """Every role that is published. Raises ConfigurationError."""
+    """Yield a reading for every published role. Raise ConfigurationError."""
     settings = workspace.settings
     for found in expiries(workspace.published(), now):
         if found.what in ONLINE:

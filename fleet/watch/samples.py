@@ -1,6 +1,6 @@
-"""Counters that devices tell, turned into shares of failed runs over samples that are large enough.
+"""Shares of failed runs, computed from devices' counters over samples that are large enough.
 
-In memory: a restart begins a sample anew, which delays an alert and never invents one.
+They are kept in memory. A restart begins new samples, which may delay an alert and never causes one.
 """
 
 from __future__ import annotations
@@ -16,38 +16,47 @@ Counters = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Of one slot since the last sample: `percent` of its `requests` failed."""
+    """Requests of one slot since the last sample: `percent` of its `requests` failed."""
 
     requests: int
     failed: int
 
     @property
     def percent(self) -> float:
-        """0 to 100: a run that fails may be counted before its requests are."""
+        """The failed share, 0 to 100. A failed run may be counted before its requests, so the share is limited."""
         return 100.0 * min(1.0, self.failed / max(self.requests, self.failed, 1))
 
 
 VERSIONS_LIMIT = 64
-"""Of all slots of one device, whatever it says."""
+"""Most slots and versions that are kept of one device, whatever it reports."""
 
 
 @dataclass(slots=True)
 class _Device:
-    """Counters by slot and version as they were told last; requests and failed runs of samples that were begun."""
+    """Counters of one device.
+
+    `counters`: the last report by slot and version. `begun`: requests and failed runs of incomplete samples, by slot.
+    """
 
     counters: OrderedDict[tuple[str, str], Counters] = field(default_factory=OrderedDict)
     begun: OrderedDict[str, Counters] = field(default_factory=OrderedDict)
 
 
 class Samples:
-    """Of devices beyond `limit` the longest silent are forgotten; no device can make another's be forgotten sooner."""
+    """Samples of up to `limit` devices. The device that has been silent longest is discarded first.
+
+    So no device can cause another one to be discarded early.
+    """
 
     def __init__(self, min_sample: int, limit: int) -> None:
         self._min_sample, self._limit = min_sample, limit
         self._devices: OrderedDict[str, _Device] = OrderedDict()
 
     def take(self, device: str, slot: str, version: str, counters: Counters) -> Sample | None:
-        """`counters`: requests and failed runs since the daemon started. The sample, where it is complete."""
+        """Add a report. Return the sample if it is complete, or None.
+
+        `counters`: requests and failed runs since the daemon started.
+        """
         known = self._devices.get(device) or _Device()
         _keep(self._devices, device, known, self._limit)
         before = known.counters.get((slot, version))
@@ -55,7 +64,7 @@ class Samples:
         if before is None:
             return None
         if counters[0] < before[0] or counters[1] < before[1]:
-            before = (0, 0)  # the daemon started anew
+            before = (0, 0)  # the daemon was restarted
         return self._add(known, slot, counters[0] - before[0], counters[1] - before[1])
 
     def _add(self, known: _Device, slot: str, requests: int, failed: int) -> Sample | None:
@@ -67,7 +76,7 @@ class Samples:
         return None
 
     def __len__(self) -> int:
-        """How many devices are remembered."""
+        """Return how many devices are kept."""
         return len(self._devices)
 
 

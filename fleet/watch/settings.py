@@ -1,4 +1,4 @@
-"""What alerts are opened for, and how much is told to whom."""
+"""Settings of alerts, wake hints, metrics and OTLP."""
 
 from __future__ import annotations
 
@@ -10,45 +10,43 @@ from gateway.domain.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class AlertSettings:
-    """`[alerts]`: 0 of a limit turns its rule off."""
+    """Table `[alerts]`. A limit of 0 turns its rule off."""
 
-    look_every_s: float = 15.0  # how often the leader looks
-    settle_s: float = (
-        15.0  # what was received since then is looked at next time; replicas' clocks may differ by so much
-    )
-    silent_s: float = 3_600.0  # a device that asks for nothing for that long
+    look_every_s: float = 15.0  # period at which the leader evaluates alerts
+    settle_s: float = 15.0  # rows newer than this wait for the next tick; replicas' clocks may differ by so much
+    silent_s: float = 3_600.0  # time without a poll of a device
     error_percent: float = 5.0  # failed runs of a slot's requests, over a sample
-    error_min_sample: int = 100  # requests of a sample; a slot with fewer waits for more
-    temperature_c: float = 85.0  # of the hottest zone
-    temperature_s: float = 600.0  # for that long at least
-    temperature_margin_c: float = 5.0  # it has to fall so far below the limit
-    rollback: bool = True  # an update that a device gave up, with its evidence
-    halted: bool = True  # a rollout that stopped or gave up by itself
-    certificate_d: float = 14.0  # a device's certificate that holds no longer than that and was not renewed
-    clock_s: float = 300.0  # how far a device's clock may be ahead
-    repository_d: float = 14.0  # a role signed offline that holds no longer than that
-    barred: bool = True  # a release that devices run, and that its owner withdrew or set a floor above
-    lasts_s: float = 86_400.0  # an alert of which nothing is heard for that long is closed
-    calm_s: float = 120.0  # how long it has to be over before an alert is closed: what wavers is told once
-    open_limit: int = 10_000  # at one time; further ones are counted only
-    device_limit: int = 16  # likewise of one device: one that lies must not hide others
-    keep_d: float = 90.0  # how long a closed alert is remembered
-    keep_limit_rows: int = 100_000  # closed alerts; the oldest go first
-    rows_limit: int = 5_000  # of telemetry read at once
-    pages_limit: int = 20  # read in one look; the rest waits for the next
-    samples_limit: int = 100_000  # devices whose counters are remembered; the longest silent are forgotten first
-    url: str = ""  # a webhook; "": alerts are kept, and shown, and sent nowhere
-    secret_file: str = ""  # with which messages are signed: whsec_ and base64 (Standard Webhooks), beneath the folder
-    ca_file: str = ""  # PEM of whom is believed, beneath the folder; "": the system's authorities
+    error_min_sample: int = 100  # requests of a sample; a slot with fewer is not evaluated yet
+    temperature_c: float = 85.0  # temperature of the hottest zone
+    temperature_s: float = 600.0  # shortest time above it
+    temperature_margin_c: float = 5.0  # the alert ends this far below the limit
+    rollback: bool = True  # failed updates, with their evidence
+    halted: bool = True  # rollouts that were paused or aborted automatically
+    certificate_d: float = 14.0  # remaining validity of a device's newest certificate
+    clock_s: float = 300.0  # limit of how far a device's clock is ahead
+    repository_d: float = 14.0  # remaining validity of a role signed offline
+    barred: bool = True  # releases that devices run, withdrawn or below a floor
+    lasts_s: float = 86_400.0  # an alert without a reading for this long is closed
+    calm_s: float = 120.0  # time below the limit before an alert is closed, so that it is not reported repeatedly
+    open_limit: int = 10_000  # most alerts at one time; further ones are only counted
+    device_limit: int = 16  # most alerts of one device: a lying one must not hide others
+    keep_d: float = 90.0  # retention of closed alerts
+    keep_limit_rows: int = 100_000  # most closed alerts; the oldest are deleted first
+    rows_limit: int = 5_000  # telemetry rows of one page
+    pages_limit: int = 20  # pages of one tick; the rest waits for the next
+    samples_limit: int = 100_000  # devices whose counters are kept; the longest silent are discarded first
+    url: str = ""  # webhook; "": alerts are kept and shown, and not sent
+    secret_file: str = ""  # key of signatures in the folder: whsec_ and base64 (Standard Webhooks)
+    ca_file: str = ""  # PEM of trusted authorities, in the folder; "": the system's
     timeout_s: float = 15.0  # for the receiver to answer
-    retry_s: float = 5.0  # longest pause after the first failure; doubles, and is drawn from 0 to that
+    retry_s: float = 5.0  # longest pause after the first failure; doubles; drawn from 0 to it
     retry_limit_s: float = 3_600.0  # longest pause
-    give_up_s: float = 259_200.0  # 3 d: a message that nobody took for that long is dropped, and counted
-    refusals_limit: int = 5  # how often the receiver may refuse (4xx) one message before it is dropped
+    give_up_s: float = 259_200.0  # 3 d: age at which an undelivered message is dropped and counted
+    refusals_limit: int = 5  # refusals (4xx) of one message after which it is dropped
     batch_rows: int = 100  # messages read at once
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError."""
+        """Check the values. Raise ConfigurationError."""
         check_url(self.url, "alerts")
         for name in (
             "look_every_s",
@@ -65,57 +63,57 @@ class AlertSettings:
 
 @dataclass(frozen=True, slots=True)
 class WakeSettings:
-    """`[wake]`: a broker on which devices are told that asking now is worth while. Nothing else is said there."""
+    """Table `[wake]`: a broker for hints to devices that they should poll now. Nothing else is published there."""
 
-    url: str = ""  # mqtt://HOST:PORT or mqtts://HOST:PORT; empty: devices ask in their own time
-    topic: str = "edge-fleet/{device}/wake"  # where the device listens
-    user: str = ""  # for brokers that ask who speaks
-    password_file: str = ""  # its first line is the password; beneath the folder, as the files below
+    url: str = ""  # mqtt://HOST:PORT or mqtts://HOST:PORT; empty: devices poll periodically only
+    topic: str = "edge-fleet/{device}/wake"  # topic that the device subscribes to
+    user: str = ""  # for brokers that require a user name
+    password_file: str = ""  # its first line is the password; in the folder, like the files below
     ca_file: str = ""  # PEM; empty: the system's authorities
-    certificate_file: str = ""  # PEM, for brokers that ask for one
+    certificate_file: str = ""  # PEM, for brokers that require one
     key_file: str = ""  # PEM; empty: in certificate_file
-    keepalive_s: int = 60  # sent when nothing else was for so long
+    keepalive_s: int = 60  # longest time without a packet
     retry_limit_s: float = 60.0  # longest pause between attempts to reach the broker
-    per_s: int = 200  # devices that are woken in a second: each of them asks
+    per_s: int = 200  # devices woken in a second: each of them polls
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError."""
+        """Check the values. Raise ConfigurationError."""
         if self.url and (self.per_s < 1 or self.retry_limit_s < 1):
             raise ConfigurationError("must be 1 at least", table="wake", key="per_s, retry_limit_s")
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """`[metrics]`: the page of /metrics."""
+    """Table `[metrics]`: the page of /metrics."""
 
-    cache_s: float = 30.0  # how old what the database has to count may be
-    own_every_s: float = 60.0  # how often the controller's own metrics go to [otlp]
+    cache_s: float = 30.0  # greatest age of values that the database counts
+    own_every_s: float = 60.0  # period at which the controller's own metrics go to [otlp]
 
 
 @dataclass(frozen=True, slots=True)
 class OtlpSettings:
-    """`[otlp]`: an OTLP/HTTP endpoint; what cannot be sent is dropped and counted, never sent twice."""
+    """Table `[otlp]`: an OTLP/HTTP endpoint. Data that cannot be sent are dropped and counted, never sent twice."""
 
-    url: str = ""  # such as http://collector:4318; /v1/metrics and /v1/logs are put behind it; "": nothing is sent
-    headers_file: str = ""  # a header a line ("Authorization: Bearer …"), beneath the folder
-    ca_file: str = ""  # PEM of whom is believed, beneath the folder; "": the system's authorities
-    queue_limit_bytes: int = 33_554_432  # 32 MiB: of requests that wait; further ones are dropped
-    request_limit_bytes: int = 4_194_304  # 4 MiB: of one request, before it is compressed
-    names_limit: int = 128  # models, zones and the like that one device may bring in a day: each is a time series there
+    url: str = ""  # such as http://collector:4318; /v1/metrics and /v1/logs are appended; "": nothing is sent
+    headers_file: str = ""  # one header per line ("Authorization: Bearer …"), in the folder
+    ca_file: str = ""  # PEM of trusted authorities, in the folder; "": the system's
+    queue_limit_bytes: int = 33_554_432  # 32 MiB: requests that wait; further ones are dropped
+    request_limit_bytes: int = 4_194_304  # 4 MiB: one request, before compression
+    names_limit: int = 128  # models, zones and the like of one device in a day: each is a time series there
     timeout_s: float = 10.0  # for the endpoint to answer
-    attempts: int = 5  # for one request, where the endpoint says that it took nothing
-    retry_s: float = 1.0  # longest pause after the first failure; doubles, and is drawn from 0 to that
-    retry_limit_s: float = 60.0  # longest pause, also where the endpoint asks for more
+    attempts: int = 5  # attempts of one request, if the endpoint took nothing
+    retry_s: float = 1.0  # longest pause after the first failure; doubles; drawn from 0 to it
+    retry_limit_s: float = 60.0  # longest pause, even if the endpoint asks for more
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError."""
+        """Check the values. Raise ConfigurationError."""
         check_url(self.url, "otlp")
         if self.retry_s <= 0:
             raise ConfigurationError("must be above 0", table="otlp", key="retry_s")
 
 
 def check_url(url: str, table: str) -> None:
-    """Raises ConfigurationError for what is neither "" nor an HTTP URL without a name or password in it."""
+    """Check that `url` is "" or an HTTP URL without user and password. Raise ConfigurationError."""
     try:
         parts = urlsplit(url)
         fits = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0

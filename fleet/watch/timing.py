@@ -1,4 +1,4 @@
-"""How long requests take, and how they end, by route: the outermost part of the server, so that refusals count, too."""
+"""Duration and status of requests by route. It is the outermost layer of the server, so that refusals count, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fleet.serving.asgi import Application, Message, Receive, Scope, Send
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of the buckets; what took longer falls into one more."""
+"""Upper bounds of the buckets. One more bucket counts longer requests."""
 OTHER = "other"
 SELF = frozenset({"assignment", "telemetry", "inventory", "certificate", "diagnostics"})
 RESOURCES = frozenset(
@@ -22,20 +22,22 @@ PLACES = frozenset({"health", "metrics", "repository", "schema"})
 
 @dataclass(slots=True)
 class Durations:
-    """Of one route. `counts` has one entry more than `BOUNDS_S`."""
+    """Histogram of one route. `counts` has one entry more than `BOUNDS_S`."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
     total_s: float = 0.0
 
     def add(self, took_s: float) -> None:
-        """One request."""
+        """Count one request."""
         self.counts[bisect_left(BOUNDS_S, took_s)] += 1
         self.total_s += took_s
 
 
 class Timing:
-    """`ended` by route and status (0: no answer), `received_bytes` and `durations` by route; changed in the server's
-    thread only, read by any."""
+    """Counters by route: `ended` by status as well (0: no response), `received_bytes` and `durations`.
+
+    The server's thread changes them; any thread may read them.
+    """
 
     def __init__(self) -> None:
         self.ended: Counter[tuple[str, int]] = Counter()
@@ -43,7 +45,7 @@ class Timing:
         self.durations: dict[str, Durations] = {}
 
     def around(self, app: Application) -> Application:
-        """The application, each of whose requests is counted."""
+        """Wrap the application so that each request is counted."""
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
@@ -75,7 +77,7 @@ class Timing:
 
 
 def route_of(path: str) -> str:
-    """Of a handful of names, whatever the path is."""
+    """Return the route of any path, out of a small fixed set of names."""
     parts = path.split("/", 4)
     if parts[1:3] == ["v1", "self"] and len(parts) > 3 and parts[3] in SELF:
         return f"/v1/self/{parts[3]}"

@@ -1,5 +1,7 @@
-"""Hints over MQTT that asking now is worth while (gateway/agent/README.md, "Being woken"). An empty message; who could
-read or forge it learns and gains nothing but that."""
+"""Wake hints over MQTT: an empty message that tells a device to poll now (gateway/agent/README.md, "Being woken").
+
+A reader or forger of such a message learns and gains nothing else.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,13 @@ _log = logging.getLogger(__name__)
 
 
 class Waker:
-    """One per replica. `start` once, then `stop` once; a broker that is away costs nobody else anything."""
+    """Publisher of wake hints, one per replica. `start` once, then `stop` once.
+
+    A lost broker affects only the hints.
+    """
 
     def __init__(self, settings: WakeSettings, folder: Path, hints: Hints, counts: Counter[str], holder: str) -> None:
-        """`folder`: beneath which files are named. Raises ConfigurationError."""
+        """Read the credentials. `folder`: root of the files named in the settings. Raise ConfigurationError."""
         self._settings, self._hints, self._counts = settings, hints, counts
         self._host, self._port, tls = broker(settings.url)
         self._client = _client(settings, folder, holder, tls=tls)
@@ -39,13 +44,13 @@ class Waker:
         self._thread = threading.Thread(target=self._run, name="wake", daemon=True)
 
     def start(self) -> None:
-        """Returns at once."""
+        """Start to connect and publish in the background."""
         self._client.connect_async(self._host, self._port, self._settings.keepalive_s)
         self._client.loop_start()
         self._thread.start()
 
     def stop(self, wait_s: float) -> None:
-        """What waits is forgotten."""
+        """Stop the threads. Waiting hints are discarded."""
         self._ended.set()
         self._up.set()
         self._hints.noted.set()
@@ -62,7 +67,7 @@ class Waker:
                 self._ended.wait(1.0)
 
     def _say(self) -> None:
-        """One second's worth: woken devices ask, and a fleet must not ask all at once."""
+        """Publish the hints of one second: woken devices poll, and a fleet must not poll all at once."""
         for device in self._hints.take(self._settings.per_s):
             self._counts["wakes"] += 1
             self._client.publish(self._settings.topic.replace("{device}", device), b"", qos=0)
@@ -78,13 +83,13 @@ class Waker:
     def _lost(self, *said: Any) -> None:
         if self._up.is_set() and not self._ended.is_set():
             self._up.clear()
-            if self._ended.is_set():  # meanwhile
+            if self._ended.is_set():  # `stop` ran since the check above; `_run` must not wait for `_up`
                 self._up.set()
             _log.warning("the broker %s is away (%s); devices ask in their own time", self._host, said[3])
 
 
 def broker(url: str) -> tuple[str, int, bool]:
-    """Host, port, and whether TLS is spoken. Raises ConfigurationError."""
+    """Return the host, the port, and whether the URL asks for TLS. Raise ConfigurationError."""
     try:
         parts = urlsplit(url)
         if parts.scheme in PORTS and parts.hostname and not parts.username:
@@ -123,7 +128,7 @@ def _context(settings: WakeSettings, folder: Path) -> ssl.SSLContext:
     certificate = folder / settings.certificate_file
     key = folder / settings.key_file if settings.key_file else certificate
     try:
-        context.load_cert_chain(certificate, key, password="")  # OpenSSL asks on the terminal where none is given
+        context.load_cert_chain(certificate, key, password="")  # without one, OpenSSL asks on the terminal
     except (OSError, ssl.SSLError, ValueError) as error:
         problem = f"{certificate} and {key} cannot be used ({error}); name a PEM certificate and its key, not encrypted"
         raise ConfigurationError(problem, table="wake", key="certificate_file, key_file") from None

@@ -1,5 +1,7 @@
-"""Sends alerts to a webhook: each change at least once, in the order of the changes, with an id by which the receiver
-knows it again. Whatever the receiver does, it is the only one that waits."""
+"""Delivery of alerts to a webhook: each change at least once, in order, with an id for deduplication.
+
+A slow or failing receiver delays nothing else.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,15 @@ SENT, FAILED, DROPPED = "webhook_sent", "webhook_failed", "webhook_dropped"
 GONE = 410
 CLIENT_ERRORS = range(400, 500)
 ANY_MESSAGE = frozenset({401, 403, 404, 405, 407, 408, GONE, *RETRYABLE})
-"""What a receiver would answer to any other message, too: then none is dropped for it."""
+"""Statuses that a receiver would return for any message. No message is dropped because of them."""
 _log = logging.getLogger(__name__)
 
 
 class Webhook:
-    """One per process, used by one thread. `secret`: see `message.read_secret`; None: messages are not signed."""
+    """Sender of alerts, one per process, used by one thread.
+
+    `secret`: see `message.read_secret`; None: messages are not signed.
+    """
 
     def __init__(
         self,
@@ -46,7 +51,7 @@ class Webhook:
         self._gone = False
 
     def turn(self, now: Callable[[], datetime]) -> None:
-        """Send what waits, unless a pause is still on. Raises AwayError."""
+        """Send the waiting messages unless a back-off is in progress. Raise AwayError."""
         if not self._settings.url or self._gone or self._pausing(now()):
             return
         while batch := self._batch():
@@ -59,7 +64,7 @@ class Webhook:
                 break
 
     def close(self) -> None:
-        """Twice is harmless."""
+        """Close the connection. May be called twice."""
         self._post.close()
 
     def _batch(self) -> tuple[Untold, ...]:
@@ -74,12 +79,12 @@ class Webhook:
                     alerts.told(connection, key, change)
 
     def _pausing(self, now: datetime) -> bool:
-        """A clock that went back ends a pause."""
+        """Return whether a back-off is in progress. A clock that was set back ends it."""
         limit = timedelta(seconds=self._settings.retry_limit_s)
         return self._not_before is not None and now < self._not_before <= now + limit
 
     def _sent(self, untold: Untold, now: datetime, done: list[Untold]) -> bool:
-        """Whether to go on with the next one."""
+        """Send one message. Return whether to continue with the next one."""
         if self._stale(untold, now):
             self._drop(untold, done, "nobody took it for too long")
             return True

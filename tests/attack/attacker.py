@@ -1,6 +1,6 @@
 """One attack in a process of its own: `python -m tests.attack.attacker MODULE:FUNCTION TARGET ENDS`.
 
-Prints the bytes that were sent.
+It prints the number of bytes sent.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import time
 from tests.attack.rig import Target
 
 NOBODY = 65_534
-"""A user that no well-behaved client has."""
+"""User id that no well-behaved client has."""
 
 
 class Pace:
-    """Holds an attacker to the rate of its target's link."""
+    """Rate limiter at the rate of the target's link."""
 
     def __init__(self, target: Target) -> None:
         self._bytes_per_s, self._began_s = target.bytes_per_s, time.monotonic()
         self.sent_bytes = 0
 
     def sent(self, size: int) -> None:
-        """Count `size` bytes; sleep where they went out faster than the link."""
+        """Count `size` bytes; sleep if they were sent faster than the link permits."""
         self.sent_bytes += size
         ahead_s = self.sent_bytes / self._bytes_per_s - (time.monotonic() - self._began_s)
         if ahead_s > 0:
@@ -37,7 +37,7 @@ def main() -> None:
     module, name = sys.argv[1].split(":")
     attack, target = getattr(importlib.import_module(module), name), Target(**json.loads(sys.argv[2]))
     if target.grpc == target.unix and os.getuid() == 0:
-        os.setuid(NOBODY)  # callers of a UNIX socket are told apart by their user
+        os.setuid(NOBODY)  # callers of a UNIX socket are identified by user
     print(attack(target, float(sys.argv[3])))
 
 

@@ -1,4 +1,4 @@
-"""Callers that cost their machine little: frames of prepared unary requests, replies read as frames."""
+"""Cheap clients: they send frames of prepared unary requests and read replies as frames."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gateway.frontends.grpc_v2.http2.hpack import encode
 from tests.simulators.http2_peer import ASKED, WELCOME
 
 WIDE_WINDOW = frames.window_frame(0, 2**31 - 1 - 65_535)
-"""The connection's window is as wide as it may be: replies of one run stay below it."""
+"""The largest connection window: replies of one run stay below it."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """Times of the answered calls of one caller in seconds, and the number of refused ones."""
+    """Calls of one caller: durations of the answered ones in seconds, and the number of refused ones."""
 
     took_s: list[float] = field(default_factory=list)
     refused: int = 0
@@ -29,7 +29,7 @@ class Seen:
 
 
 class Caller(asyncio.Protocol):
-    """One connection that sends one prepared message again and again. A reply without DATA is a refusal."""
+    """One connection that repeats one prepared message. A reply without DATA is a refusal."""
 
     def __init__(self, message: bytes, token: str) -> None:
         self.seen = Seen()

@@ -1,8 +1,8 @@
 """Ten thousand connections that are mostly idle: `python -m tests.attack.connections`.
 
-Each comes from one of 64 addresses of this machine and asks once. 16 others ask one request after the other, first
+Each comes from one of 64 loopback addresses and sends one request. 16 others send one request after another, first
 alone and then with all others open. Prints the memory per connection, the processor time while all are idle, and the
-times of calls.
+durations of calls.
 
 examples:
   python -m tests.attack.connections
@@ -36,7 +36,7 @@ CONFIG = "[grpc]\nmax_connections = {most}\n"
 
 
 def measured(folder: Path, connections: int, seconds: float) -> dict[str, Any]:
-    """Open the connections to a daemon of its own and measure."""
+    """Open the connections to a separate daemon and measure."""
     files = connections + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files > hard:
@@ -84,7 +84,7 @@ async def _measured(address: str, daemon: psutil.Process, connections: int, seco
 
 
 async def _ask(callers: Sequence[Caller], seconds: float) -> tuple[float, float]:
-    """Median and 99th percentile in ms of calls that each caller makes one after the other."""
+    """Return median and 99th percentile in ms of calls that each caller makes one after another."""
     ends_s = time.monotonic() + seconds
     for caller in callers:
         caller.seen = Seen()

@@ -1,5 +1,4 @@
-"""Many connections of one host. Each sends without end as fast as the link carries it, and connects again where it is
-hung up on."""
+"""Many connections of one host. Each sends endlessly at the rate of the link, and reconnects when it is closed."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ from tests.attack.transport import WOULD_BLOCK, connected
 
 CONNECTIONS, PROCESSES = 128, 2
 PART_BYTES = 16 * 1024
-"""Bytes that wait for the socket at least."""
+"""Fewest bytes that wait for the socket."""
 MOST_EVENTS = 100
 TIMEOUT_S = 30.0
 Words = Callable[[], Iterator[bytes]]
-"""Makes what one connection sends."""
+"""Return what one connection sends."""
 
 
 class Flooder:
-    """One connection. It reads and forgets what comes back."""
+    """One connection. It discards what it receives."""
 
     def __init__(self, target: Target, address: str, words: Words) -> None:
         self.socket = connected(target, address, TIMEOUT_S)
@@ -30,7 +29,7 @@ class Flooder:
         self._words, self._waiting = words(), b""
 
     def send(self) -> int:
-        """Send what the socket takes; return its bytes. Raises OSError."""
+        """Send what the socket accepts. Return the number of bytes. Raise OSError."""
         while len(self._waiting) < PART_BYTES:
             self._waiting += b"".join(itertools.islice(self._words, MOST_EVENTS))
         try:
@@ -41,7 +40,7 @@ class Flooder:
         return sent
 
     def read(self) -> None:
-        """Read. Raises OSError, at the end too."""
+        """Read. Raise OSError, also at the end of the stream."""
         try:
             if not self.socket.recv(1 << 16):
                 raise ConnectionAbortedError
@@ -50,7 +49,7 @@ class Flooder:
 
 
 def flood(target: Target, address: str, ends_s: float, floods: Sequence[Words]) -> int:
-    """Send these floods, each on its share of the connections, until `ends_s`; return the bytes that were sent."""
+    """Send these floods, each on its share of the connections, until `ends_s`. Return the number of bytes sent."""
     pace, endless = Pace(target), itertools.cycle(floods)
     flooders, poll = dict[int, Flooder](), select.epoll()
     while time.monotonic() < ends_s:
@@ -58,7 +57,7 @@ def flood(target: Target, address: str, ends_s: float, floods: Sequence[Words]) 
             try:
                 flooder = Flooder(target, address, next(endless))
             except OSError:
-                continue  # refused: the share of one caller is used up
+                continue  # refused: the caller's share is used up
             flooders[flooder.socket.fileno()] = flooder
             poll.register(flooder.socket, select.EPOLLIN | select.EPOLLOUT)
             continue

@@ -1,6 +1,6 @@
-"""Well-behaved clients: one small request after the other, each call a line of JSON on standard output.
+"""Well-behaved clients: one small request after another, each call a line of JSON on standard output.
 
-Used by `rig`: `python -m tests.attack.good_client TARGET CLIENT…`; ends when standard input does.
+Used by `rig`: `python -m tests.attack.good_client TARGET CLIENT…`. It ends with its standard input.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LOCAL = (("grpc.use_local_subchannel_pool", 1),)
 
 
 def kept(target: Target, address: str) -> Callable[[], str]:
-    """Calls over one channel."""
+    """Return calls over one channel."""
     stub = service_pb2_grpc.GRPCInferenceServiceStub(channel(target, address, LOCAL))
     return lambda: _asked(stub)
 
 
 def fresh(target: Target, address: str) -> Callable[[], str]:
-    """Calls with a connection each."""
+    """Return calls with one connection each."""
 
     def call() -> str:
         with channel(target, address, LOCAL) as connection:
@@ -48,7 +48,7 @@ def fresh(target: Target, address: str) -> Callable[[], str]:
 
 
 def rest(target: Target, address: str, *, keeps: bool = True) -> Callable[[], str]:
-    """HTTP calls over one connection, made again where it ended; or with a connection each."""
+    """Return HTTP calls over one connection, reopened if it was closed, or with one connection each."""
     connection = HttpConnection(target, address, DEADLINE_S, source="127.0.0.1")
 
     def call() -> str:

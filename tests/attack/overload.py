@@ -1,7 +1,7 @@
-"""Overload: many equal callers ask for more than the gateway can do: `python -m tests.attack.overload`.
+"""Overload by many equal callers: `python -m tests.attack.overload`.
 
-Measures the capacity (16 callers, one after the other each), then lets 256 callers ask at four times that rate, each
-with a token and a connection of its own, then 16 again. The gateway has one processor core, the load another.
+Measures the capacity with 16 callers that send one request after another. Then 256 callers, each with a token and a
+connection of its own, ask at four times that rate; then 16 again. The gateway has one processor core, the load another.
 
 examples:
   python -m tests.attack.overload
@@ -45,12 +45,12 @@ CALLERS_OF_CAPACITY = 16
 WARM_UP_S, AFTER_S = 1.0, 1.0
 PERCENTILE = 98
 SPREAD = 0.618
-"""Golden ratio: multiples of it, modulo 1, spread the callers' first requests evenly over a period."""
+"""Golden ratio: its multiples, modulo 1, spread the callers' first requests evenly over a period."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Calls of every caller in one phase: answered ones by caller, their times in seconds; refused ones; its length."""
+    """Calls of one phase: answers per caller, their durations in seconds, refusals, and the length of the phase."""
 
     answered: Sequence[int]
     took_s: Sequence[float]
@@ -64,18 +64,18 @@ class Phase:
 
     @property
     def p99_ms(self) -> float:
-        """99th percentile of an answered call's time."""
+        """99th percentile of the duration of answered calls."""
         return quantiles(self.took_s, n=100)[PERCENTILE] * 1e3 if len(self.took_s) > 1 else 0.0
 
     @property
     def fairness(self) -> float:
-        """Jain's index of the answers that each caller got: 1 if all got as many (Jain, Chiu, Hawe 1984)."""
+        """Jain's index of the answers per caller: 1 if all are equal (Jain, Chiu, Hawe 1984)."""
         total, squares = sum(self.answered), sum(count**2 for count in self.answered)
         return total**2 / (len(self.answered) * squares) if total else 0.0
 
     @property
     def fairness_by_chance(self) -> float:
-        """The index to be expected if every request is answered with the same probability (binomial counts)."""
+        """The expected index if every request is answered with the same probability (binomial counts)."""
         total = sum(self.answered)
         return 1 / (1 + self.refused / (total + self.refused) / (total / len(self.answered)))
 
@@ -89,7 +89,7 @@ class Outcome:
     after: Phase
 
     def figures(self) -> dict[str, Any]:
-        """What the table shows."""
+        """Return the figures of the table."""
         return {
             "capacity_per_s": round(self.before.rate, 1),
             "answered_per_s": round(self.during.rate, 1),
@@ -104,7 +104,7 @@ class Outcome:
 
 
 async def overload(address: str, callers: int, factor: float, seconds: float) -> Outcome:
-    """Ask within capacity, beyond it, and within it again at once."""
+    """Send requests within capacity, above it, and within it again immediately."""
     everyone = await connect(address, REQUEST, [_secret(index) for index in range(callers)])
     few = everyone[:CALLERS_OF_CAPACITY]
     try:
@@ -119,7 +119,7 @@ async def overload(address: str, callers: int, factor: float, seconds: float) ->
 
 
 async def _phase(callers: Sequence[Caller], every_s: float, seconds: float) -> Phase:
-    """Each caller asks once in `every_s`, whatever became of its other calls; 0: as soon as it was answered."""
+    """Let each caller send one request per `every_s`, independent of its other calls; 0: after each answer."""
     for caller in callers:
         caller.seen = Seen()
     began_s = time.monotonic()
@@ -142,7 +142,7 @@ async def _ask(index: int, caller: Caller, every_s: float, ends_s: float) -> Non
 
 
 def measured(folder: Path, callers: int, factor: float, seconds: float) -> Outcome:
-    """Overload a daemon of its own."""
+    """Overload a separate daemon."""
     (folder / "tokens").write_text("".join(f"caller-{index} {_secret(index)}\n" for index in range(callers)))
     config = CONFIG.format(queue=QUEUE_REQUESTS, tokens=folder / "tokens")
     cores = sorted(os.sched_getaffinity(0))

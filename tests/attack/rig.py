@@ -1,4 +1,4 @@
-"""Attacks on a running daemon: what a well-behaved client and the service manager see meanwhile, and what it costs.
+"""Attacks on a running daemon: their cost, and their effect on well-behaved clients and the watchdog.
 
 An attack is a function `(Target, ends_s) -> bytes sent` that runs in a process of its own. The well-behaved clients run
 in another process (`good_client`). Loopback only.
@@ -29,28 +29,28 @@ from tests.simulators.authority import Authority
 from tests.simulators.daemon import ANYWHERE, QUIET, ROOT, SHORT_TRIALS, Daemon, DaemonEndedError, running
 
 GRAPHS: Mapping[str, str] = {"small": "(float[1,64] x) => (float[1,64] y) { y = Neg(x) }"}
-"""Models that every daemon under attack serves: an input of 256 bytes."""
+"""Models that every attacked daemon serves: an input of 256 bytes."""
 HEAD = '<ir_version: 8, opset_import: ["": 17]> '
 WATCHDOG = {"WATCHDOG_USEC": "1000000"}
 """Two pings a second."""
 WATCHDOG_GAP_S = 2.0
-"""Longest time between two pings that is allowed, whatever is sent."""
+"""Longest permitted time between two watchdog pings."""
 LINK_BYTES_PER_S = 12_500_000.0
-"""What a link of 100 Mbit/s carries: all processes of an attack together."""
+"""Capacity of a link of 100 Mbit/s, for all processes of an attack together."""
 QUIET_S = 2.0
 SAMPLE_S = 0.05
 CLIENTS = ("grpc", "grpc-fresh", "unix", "http")
 
 
 TRANSPORTS = ("tcp", "tls", "unix")
-"""What an attacker may connect over."""
+"""Transports of an attacker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Addresses of the daemon under attack, host:port or `unix:PATH`; the rate of the link to it.
+    """Addresses of the attacked daemon, host:port or `unix:PATH`, and the rate of the link to it.
 
-    `unix` is gRPC's UNIX socket. With `authority`, the file of a CA's certificate, TCP speaks TLS.
+    `unix` is gRPC's UNIX socket. With `authority`, the file of a CA's certificate, TCP uses TLS.
     """
 
     grpc: str
@@ -62,11 +62,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """`run` names the function, "module:function"; `processes` run it at once, for `seconds`.
+    """An attack. `run` names the function, "module:function"; `processes` run it in parallel for `seconds`.
 
-    `graphs` are further models by name, in ONNX's text form; `config` is appended to the configuration, with
-    FOLDER replaced by the folder of the UNIX sockets; `clients` are
-    the well-behaved ones, of CLIENTS.
+    `graphs` are further models by name, in ONNX's text form. `config` is appended to the configuration; FOLDER in it
+    stands for the folder of the UNIX sockets. `clients` are the well-behaved ones, out of CLIENTS.
     """
 
     run: str
@@ -88,16 +87,16 @@ class Calls:
 
     @classmethod
     def none(cls) -> Calls:
-        """No call at all."""
+        """Return the result of no calls."""
         return cls(0, 0.0, 0.0, Counter())
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What happened: clients by name before, during and after the attack.
+    """Result of an attack: clients by name before, during and after it.
 
-    `cpu_share`: processors that the daemon used meanwhile. `recovery_s`: from the attack's end until a call of every
-    client took no longer than its slowest quiet one; None where that did not happen.
+    `cpu_share`: processors that the daemon used during it. `recovery_s`: time from its end until every client had a
+    call no slower than its slowest one before the attack, or None.
     """
 
     quiet: Mapping[str, Calls]
@@ -113,7 +112,7 @@ class Observed:
 
     @property
     def failures(self) -> Counter[str]:
-        """Failed calls of the well-behaved clients, during the attack and after it."""
+        """Failed calls of the well-behaved clients during and after the attack."""
         return sum((calls.failures for phase in (self.attacked, self.after) for calls in phase.values()), Counter())
 
 
@@ -126,7 +125,7 @@ class _Call:
 
 
 def observe(attack: Attack, folder: Path, over: str = "tcp") -> Observed:
-    """Run one attack on a daemon of its own, over one of TRANSPORTS. The daemon must end cleanly afterwards."""
+    """Run one attack on a separate daemon, over one of TRANSPORTS. The daemon must end cleanly afterwards."""
     clients = [client for client in attack.clients if over != "unix" or client != "unix" or os.getuid() == 0]
     with (
         victim(attack, folder, over) as daemon,
@@ -161,7 +160,7 @@ def observe(attack: Attack, folder: Path, over: str = "tcp") -> Observed:
 
 
 def check_harmless(attack: Attack, folder: Path, over: str = "tcp") -> Observed:
-    """Observe an attack. Assert that it sent something, failed no well-behaved client and delayed no ping too long."""
+    """Run an attack. Assert that it sent data, failed no well-behaved client and delayed no watchdog ping too long."""
     observed = observe(attack, folder, over)
     assert not observed.failures
     assert observed.watchdog_gap_s <= WATCHDOG_GAP_S
@@ -171,7 +170,7 @@ def check_harmless(attack: Attack, folder: Path, over: str = "tcp") -> Observed:
 
 @contextmanager
 def victim(attack: Attack, folder: Path, over: str = "tcp") -> Iterator[Daemon]:
-    """The daemon that is attacked, on TCP (with `over` "tls": TLS) and on UNIX sockets that every user may open."""
+    """Run the daemon to attack, on TCP (`over` "tls": TLS) and on UNIX sockets that every user may open."""
     models = folder / "models"
     for name, graph in {**GRAPHS, **attack.graphs}.items():
         (models / name).mkdir(parents=True)
@@ -191,14 +190,14 @@ def victim(attack: Attack, folder: Path, over: str = "tcp") -> Iterator[Daemon]:
 
 
 def target_of(daemon: Daemon) -> Target:
-    """Where the daemon listens."""
+    """Return the addresses of the daemon."""
     authority = _authority(daemon.folder) / "ca.pem"
     unix = _unix_address(daemon, "grpc")
     return Target(daemon.grpc, daemon.http, unix, authority=str(authority) if authority.exists() else "")
 
 
 def _authority(gateway: Path) -> Path:
-    """The folder of the daemon's certificate and its authority."""
+    """Return the folder of the daemon's certificate and its authority."""
     return gateway.with_name("tls")
 
 
@@ -207,7 +206,7 @@ def _unix_address(daemon: Daemon, protocol: str) -> str:
 
 
 class Watch:
-    """Memory and pings of a daemon, on a thread."""
+    """Monitor of a daemon's memory and watchdog pings, on threads."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon, self._process = daemon, psutil.Process(daemon.pid)
@@ -242,7 +241,7 @@ class Watch:
             try:
                 self._daemon.wait("WATCHDOG=1", timeout_s=1.0)
             except DaemonEndedError:
-                continue  # none within a second: the gap shows it
+                continue  # no ping within a second: the gap shows it
             self._pings_s.append(time.monotonic())
 
     def _weigh(self) -> None:
@@ -252,7 +251,7 @@ class Watch:
 
 @contextmanager
 def good_clients(daemon: Daemon, clients: Sequence[str]) -> Iterator[Path]:
-    """Well-behaved clients until the end; yields the file of their calls, complete once they have ended."""
+    """Run well-behaved clients. Yield the file of their calls, which is complete once they have ended."""
     file = daemon.folder / "calls.jsonl"
     command = [sys.executable, "-m", "tests.attack.good_client", json.dumps(asdict(target_of(daemon))), *clients]
     with file.open("wb") as calls, subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=calls) as process:
@@ -268,7 +267,7 @@ def good_clients(daemon: Daemon, clients: Sequence[str]) -> Iterator[Path]:
 
 
 def _attacked(attack: Attack, target: Target) -> int:
-    """Run the attack; return the bytes that it sent."""
+    """Run the attack. Return the number of bytes sent."""
     command = [sys.executable, "-m", "tests.attack.attacker", attack.run]
     share = replace(target, bytes_per_s=target.bytes_per_s / attack.processes)
     arguments = [json.dumps(asdict(share)), str(time.monotonic() + attack.seconds)]

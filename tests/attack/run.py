@@ -1,7 +1,8 @@
 """Table of all attacks: `python -m tests.attack.run [NAME…]`.
 
-Each `tests/attack/test_*.py` has its attacks in ATTACKS. Prints, for each, what the attacker sent, what it cost the
-daemon, and what well-behaved clients saw; exit code 1 where one of them failed or the watchdog waited too long.
+Each `tests/attack/test_*.py` lists its attacks in ATTACKS. Prints, for each, what the attacker sent, what it cost the
+daemon, and the effect on well-behaved clients. The exit code is 1 if one of them failed or the watchdog waited too
+long.
 
 examples:
   python -m tests.attack.run                   # all
@@ -31,7 +32,7 @@ PHASES = ("quiet p50/p99 ms", "attacked p50/p99 ms")
 
 
 def known() -> dict[str, Attack]:
-    """Every attack by its name."""
+    """Return every attack by its name."""
     files = sorted(Path(__file__).parent.glob("test_*.py"))
     return {
         name: attack
@@ -41,7 +42,7 @@ def known() -> dict[str, Attack]:
 
 
 def table(seen: Mapping[str, Observed]) -> Table:
-    """One line per attack and client."""
+    """Return a table with one line per attack and client."""
     made = Table(*COLUMNS, *PHASES, title="attacks on the daemon, and its well-behaved clients")
     for name, observed in seen.items():
         lead = _lead(name, observed)
@@ -66,7 +67,7 @@ def _both(calls: Calls) -> str:
 
 
 def main() -> int:
-    """Run the attacks that were named; print what was seen."""
+    """Run the named attacks and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="attacks to run; all where none is named")
     parser.add_argument("--over", choices=TRANSPORTS, default="tcp", help="how attackers connect")

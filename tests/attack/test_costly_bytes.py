@@ -1,5 +1,7 @@
-"""Bytes that cost much: 128 connections of one host send header blocks, tables, tiny DATA and control frames as fast as
-their link carries them, and connect again where they are hung up on."""
+"""Attacks with bytes that are expensive to process: header blocks, HPACK tables, tiny DATA and control frames.
+
+128 connections of one host send as fast as their link permits, and reconnect when they are closed.
+"""
 
 from __future__ import annotations
 
@@ -25,32 +27,32 @@ ATTACKS = {
 
 
 def index_bytes(target: Target, ends_s: float) -> int:
-    """Requests of hundreds of fields, a byte each."""
+    """Send requests of hundreds of fields, one byte each."""
     return _flood(target, ends_s, "blocks of index bytes")
 
 
 def large_lists(target: Target, ends_s: float) -> int:
-    """Requests whose few bytes unfold to lists that are refused."""
+    """Send requests of few bytes that expand to refused header lists."""
     return _flood(target, ends_s, "large lists of index bytes", "refused lists of index bytes")
 
 
 def table_churn(target: Target, ends_s: float) -> int:
-    """Blocks that fill and empty HPACK's table."""
+    """Send blocks that fill and empty HPACK's table."""
     return _flood(target, ends_s, "table churn by insertions", "table churn by size updates")
 
 
 def tiny_data(target: Target, ends_s: float) -> int:
-    """A message in frames of one byte."""
+    """Send a message in frames of one byte."""
     return _flood(target, ends_s, "DATA of 1 byte")
 
 
 def late_data(target: Target, ends_s: float) -> int:
-    """DATA on a stream that is closed."""
+    """Send DATA on a closed stream."""
     return _flood(target, ends_s, "DATA on a closed stream")
 
 
 def everything(target: Target, ends_s: float) -> int:
-    """Every class at once."""
+    """Send every class at once."""
     return _flood(target, ends_s, *CLASSES)
 
 

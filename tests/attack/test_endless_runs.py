@@ -1,4 +1,4 @@
-"""Callers whose inputs make a model run without end, or ask for more memory than the device has."""
+"""Attacks with inputs that make a model run endlessly, or allocate more memory than the device has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames that ask for nothing, in masses: a connection that floods is closed, and its peer connects again at once."""
+"""Floods of frames without requests: the connection is closed, and the peer reconnects at once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.simulators.http2_peer import WELCOME
 
 ATTACKS = {"frame floods": Attack("tests.attack.test_frame_floods:flood", processes=2)}
 PART = 200
-"""Repetitions that one write sends."""
+"""Repetitions in one write."""
 
 
 def flood(target: Target, ends_s: float) -> int:
-    """Each known flood in turn, each on connections of its own."""
+    """Send each known flood in turn, each on separate connections."""
     pace = Pace(target)
     for words, _ in itertools.cycle(FLOODS.values()):
         if time.monotonic() >= ends_s:
@@ -33,7 +33,7 @@ def flood(target: Target, ends_s: float) -> int:
                     peer.sendall(part)
                     pace.sent(len(part))
             except OSError:
-                continue  # it was hung up on
+                continue  # the daemon closed the connection
     return pace.sent_bytes
 
 

@@ -1,4 +1,4 @@
-"""One address that holds what it can get, connections, handshakes, requests and streams: the others are served."""
+"""One address that holds connections, handshakes, requests and streams: others must still be served."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ STREAM = encode([(key, b"/inference.GRPCInferenceService/ModelStreamInfer" if ke
 HALF_POST = b"POST /v2/models/small/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 AT_ONCE = 32
-"""Connections opened between two pauses: more than the backlog holds would cost this attacker seconds."""
+"""Connections opened between two pauses. More than the backlog would cost this attacker seconds."""
 PAUSE_S = 0.01
-"""Between two looks at connections that were closed."""
+"""Pause between two checks for closed connections."""
 
 
 def hold(target: Target, address: str, count: int, words: bytes, ends_s: float) -> int:
-    """Hold `count` connections on which `words` were said; those that are closed are opened again. Return the bytes."""
+    """Hold `count` connections after sending `words`; reopen closed ones. Return the number of bytes sent."""
     sent, held = 0, dict[int, socket.socket]()
     poll = select.poll()
     while time.monotonic() < ends_s:
@@ -46,7 +46,7 @@ def hold(target: Target, address: str, count: int, words: bytes, ends_s: float) 
         time.sleep(PAUSE_S)
     for peer in held.values():
         peer.close()
-    return sent + 60 * count  # a handshake of TCP
+    return sent + 60 * count  # a TCP handshake
 
 
 def _closed(peer: socket.socket) -> bool:
@@ -72,25 +72,25 @@ def both(target: Target, first: tuple[str, int, bytes], second: tuple[str, int, 
 
 
 def idle_streams(target: Target, ends_s: float) -> int:
-    """1,024 ModelStreamInfer streams on one connection that bring nothing."""
+    """Hold 1,024 idle ModelStreamInfer streams on one connection."""
     return hold(
         target, target.grpc, 1, WELCOME + _all(headers(number, 0, STREAM) for number in range(1, 2048, 2)), ends_s
     )
 
 
 def half_open_requests(target: Target, ends_s: float) -> int:
-    """1,100 requests whose body never comes, one on each connection."""
+    """Hold 1,100 requests without their body, one per connection."""
     words = WELCOME + headers(1, 0, REQUEST)
     return both(target, (target.grpc, 1100, words), (target.http, 1100, HALF_POST), ends_s)
 
 
 def mute_sockets(target: Target, ends_s: float) -> int:
-    """2,294 connections to each port that say nothing."""
+    """Hold 2,294 silent connections to each port."""
     return both(target, (target.grpc, 2294, b""), (target.http, 2294, b""), ends_s)
 
 
 def kept_alive(target: Target, ends_s: float) -> int:
-    """520 connections that asked once and are kept."""
+    """Hold 520 connections to HTTP after one request, and 1,100 to gRPC."""
     return both(target, (target.grpc, 1100, WELCOME), (target.http, 520, GET), ends_s)
 
 

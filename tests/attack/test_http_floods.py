@@ -1,5 +1,4 @@
-"""HTTP/1.1 in masses: requests without waiting for answers, chunks of a byte, chunks of extensions, heads without
-end."""
+"""HTTP/1.1 floods: pipelined requests, chunks of one byte, chunk extensions, endless heads."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ HEAD = b"GET / HTTP/1.1\r\nHost: gateway\r\n"
 
 
 def pipelines(target: Target, ends_s: float) -> int:
-    """Requests that do not wait for their answers."""
+    """Send requests without waiting for responses."""
     return flood(target, target.http, ends_s, [_words(b"", LIVE)])
 
 
 def pieces(target: Target, ends_s: float) -> int:
-    """Chunks of one byte, of 64 bytes and of long extensions; fields without end."""
+    """Send chunks of one byte, of 64 bytes and with long extensions, and endless fields."""
     floods = [
         _words(CHUNKED, b"1\r\n \r\n"),
         _words(CHUNKED, b"40\r\n" + b" " * 64 + b"\r\n"),

@@ -1,4 +1,4 @@
-"""Large messages that no model takes: one anonymous caller sends 60 MB to a model with an input of 256 bytes."""
+"""Large invalid messages: one anonymous caller sends 60 MB to a model with an input of 256 bytes."""
 
 from __future__ import annotations
 
@@ -69,37 +69,37 @@ def _over_grpc(kind: str, target: Target, ends_s: float, *, compressed: bool = F
 
 
 def elements(target: Target, ends_s: float) -> int:
-    """Raw BYTES of empty elements."""
+    """Send raw BYTES of empty elements."""
     return _over_grpc("elements", target, ends_s)
 
 
 def integers(target: Target, ends_s: float) -> int:
-    """Typed integers of a byte each."""
+    """Send typed integers of one byte each."""
     return _over_grpc("integers", target, ends_s)
 
 
 def texts(target: Target, ends_s: float) -> int:
-    """Typed BYTES of empty elements."""
+    """Send typed BYTES of empty elements."""
     return _over_grpc("texts", target, ends_s)
 
 
 def inputs(target: Target, ends_s: float) -> int:
-    """Thirty million empty inputs."""
+    """Send thirty million empty inputs."""
     return _over_grpc("inputs", target, ends_s)
 
 
 def accepted_elements(target: Target, ends_s: float) -> int:
-    """Three million BYTES elements that the model takes: they are decoded."""
+    """Send three million BYTES elements that the model accepts: they are decoded."""
     return _over_grpc("accepted elements", target, ends_s)
 
 
 def accepted_integers(target: Target, ends_s: float) -> int:
-    """Twenty million typed integers that the model takes."""
+    """Send twenty million typed integers that the model accepts."""
     return _over_grpc("accepted integers", target, ends_s)
 
 
 def compressed(target: Target, ends_s: float) -> int:
-    """Raw BYTES of empty elements, sent as some dozen kilobytes of gzip."""
+    """Send raw BYTES of empty elements as a few dozen kilobytes of gzip."""
     return _over_grpc("elements", target, ends_s, compressed=True)
 
 
@@ -113,7 +113,7 @@ def _over_http(model: str, body: bytes, headers: Mapping[str, str], target: Targ
             assert response.status in {200, 400, 413, 503}
             response.read()
         except (OSError, http.client.HTTPException):
-            pass  # refused while the body was on its way
+            pass  # refused before the body was complete
         finally:
             connection.close()
         pace.sent(len(body))
@@ -127,18 +127,18 @@ def _binary() -> tuple[bytes, Mapping[str, str]]:
 
 
 def rest_elements(target: Target, ends_s: float) -> int:
-    """Binary BYTES of empty elements over REST."""
+    """Send binary BYTES of empty elements over REST."""
     return _over_http("small", *_binary(), target, ends_s)
 
 
 def rest_compressed(target: Target, ends_s: float) -> int:
-    """Binary BYTES of empty elements over REST, compressed."""
+    """Send binary BYTES of empty elements over REST, compressed."""
     body, headers = _binary()
     return _over_http("small", gzip.compress(body, 1), {**headers, "Content-Encoding": "gzip"}, target, ends_s)
 
 
 def rest_numbers(target: Target, ends_s: float) -> int:
-    """Numbers of a digit each as JSON."""
+    """Send one-digit numbers as JSON."""
     return _over_http(*_numbers("small", "FP32"), target, ends_s)
 
 
@@ -149,12 +149,12 @@ def _numbers(model: str, datatype: str) -> tuple[str, bytes, Mapping[str, str]]:
 
 
 def rest_accepted(target: Target, ends_s: float) -> int:
-    """Seven million numbers as JSON that the model takes."""
+    """Send seven million numbers as JSON that the model accepts."""
     return _over_http(*_numbers("numbers", "INT64"), target, ends_s)
 
 
 def rest_answers(target: Target, ends_s: float) -> int:
-    """A few bytes that are answered by three million numbers as JSON."""
+    """Send a few bytes whose result is three million numbers as JSON."""
     return _over_http(
         "wide", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[0.1]}]}', {}, target, ends_s
     )

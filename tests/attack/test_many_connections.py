@@ -1,4 +1,4 @@
-"""Many idle connections, in small: all are answered (`python -m tests.attack.connections` measures ten thousand)."""
+"""Many idle connections, small version: all must be answered (`tests.attack.connections` measures ten thousand)."""
 
 from __future__ import annotations
 

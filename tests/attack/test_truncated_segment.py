@@ -1,4 +1,4 @@
-"""Segments that their caller truncates, grows and punches while they are read and while outputs are written."""
+"""Segments that their caller truncates, grows and punches holes in while the daemon reads and writes them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PUNCH_HOLE = 0x01 | 0x02
 
 
 def truncate(target: Target, ends_s: float) -> int:
-    """Infer with input and output in a segment that another thread truncates. Returns bytes read."""
+    """Infer with input and output in a segment that another thread truncates. Return the number of bytes read."""
     import tritonclient.grpc as triton
 
     with shared(2 * FRAME.nbytes) as (key, _), Path(f"/dev/shm{key}").open("r+b") as segment:
@@ -49,7 +49,7 @@ def truncate(target: Target, ends_s: float) -> int:
 
 
 def punch(target: Target, ends_s: float) -> int:
-    """Infer with input and output in a sealed memfd in which another thread punches holes. Returns bytes read."""
+    """Infer with input and output in a sealed memfd in which another thread punches holes. Return the bytes read."""
     memory = os.memfd_create("frames", os.MFD_ALLOW_SEALING)
     os.ftruncate(memory, 2 * FRAME.nbytes)
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
@@ -78,16 +78,16 @@ def _infer_during(change: Callable[[], None], target: Target, ends_s: float) -> 
                 client.infer("frames", [tensor], outputs=[output], client_timeout=5.0)
                 answered += 1
             except InferenceServerException:
-                continue  # refused: it was truncated at that moment
+                continue  # refused: the segment was truncated at that moment
         changing.join()
     return answered * FRAME.nbytes
 
 
 def _truncate(segment: int, ends_s: float) -> None:
-    """Truncate and grow the segment, punch holes; whole at the end, for the client's own mapping."""
+    """Truncate and grow the segment and punch holes. It is complete at the end, for the client's own mapping."""
     size = 2 * FRAME.nbytes
     for turn in itertools.count():
-        os.pwrite(segment, bytes(size), 0)  # no hole is left: else the inputs are copied whatever the setting
+        os.pwrite(segment, bytes(size), 0)  # fill holes, since inputs with holes are always copied
         time.sleep(turn % 5 / 1000)
         if time.monotonic() >= ends_s:
             break
@@ -97,7 +97,7 @@ def _truncate(segment: int, ends_s: float) -> None:
 
 
 def _punch(memory: int, ends_s: float) -> None:
-    """Write all pages and punch them out again."""
+    """Write all pages and punch them out repeatedly."""
     while time.monotonic() < ends_s:
         os.pwrite(memory, bytes(2 * FRAME.nbytes), 0)
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Connections to the daemon under attack: over TCP, TLS or a UNIX socket, as its `Target` says."""
+"""Connections to the attacked daemon: over TCP, TLS or a UNIX socket, as its `Target` states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import grpc
 from tests.attack.rig import Target
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""Exceptions of a non-blocking socket that would have to wait."""
+"""Exceptions of a non-blocking socket that would block."""
 SOURCE = "127.0.0.66"
 """Address of the attacker; well-behaved clients are at 127.0.0.1."""
 UNIX = "unix:"
@@ -25,7 +25,7 @@ HOST = "localhost"
 def connected(
     target: Target, address: str, timeout_s: float = 10.0, *, mute: bool = False, source: str = SOURCE
 ) -> socket.socket:
-    """Connect to one of the target's addresses, with a TLS handshake where it wants one, unless `mute`."""
+    """Connect to one of the target's addresses, with a TLS handshake if it uses TLS and not `mute`."""
     if address.startswith(UNIX):
         peer = socket.socket(socket.AF_UNIX)
         peer.settimeout(timeout_s)

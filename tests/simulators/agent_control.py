@@ -1,4 +1,4 @@
-"""The daemon as `gateway.agent.control.Control` shows it, in memory: records what it is told, and fails on demand."""
+"""Fake of `gateway.agent.control.Control` in memory: it records calls and fails on demand."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ Document = dict[str, Any]
 
 
 class SimulatedControl:
-    """`fail[method]` is raised by the next call of that method; `always[method]` by all of them.
+    """Fake control API.
 
-    `plan` offers `variants` in this order, those in `refused` not eligible. `serving` is the version of the slot that
-    answers, with its `counters` by version. `on_commit` is called where the daemon would read what is committed.
+    The next call of a method raises `fail[method]`; every call raises `always[method]`. `plan` offers `variants` in
+    this order, those in `refused` as not eligible. `serving` is the version of the slot that answers, with its
+    `counters` by version. `on_commit` is called where the daemon would read the committed releases.
     """
 
     def __init__(self, variants: tuple[str, ...] = ("only",), on_commit: Callable[[], None] = lambda: None) -> None:
@@ -30,11 +31,11 @@ class SimulatedControl:
         self.temperatures: dict[str, float] = {}
 
     def named(self, method: str) -> list[tuple[Any, ...]]:
-        """What this method was told, call by call."""
+        """Return the arguments of each call of a method."""
         return [call[1:] for call in self.told if call[0] == method]
 
     def serve(self, slot: str, version: str, weight: int = 100, *, signed: bool = True) -> None:
-        """A version answers; not `signed`: from a folder given by hand."""
+        """Add a ready version. Not `signed`: from a model folder without signature."""
         model = {"model": slot, "version": version, "state": "READY", "signed": signed, "weight": weight}
         self.models.append(model)
 

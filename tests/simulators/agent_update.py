@@ -1,6 +1,6 @@
-"""A scenario for `power`: the whole agent brings a device from version 1 to 2, out of a folder that somebody carried.
+"""Scenario for `power`: the whole agent updates a device from version 1 to 2 from a folder.
 
-Everything but the daemon is real: signatures, floors, journal, store. What is told to the daemon is a promise.
+Everything but the daemon is real: signatures, floors, journal, store. The daemon is a fake that accepts every command.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gateway.agent.updater  # noqa: F401  with tuf: loaded once, before the machine forks
+import gateway.agent.updater  # noqa: F401  loads tuf once, before the simulator forks
 from gateway.agent import work
 from gateway.agent.config import AgentConfig
 from gateway.agent.identity import bootstrap, read_identity
@@ -39,7 +39,7 @@ CONFIG = AgentConfig(
 
 
 def prepare(folder: Path) -> None:
-    """Version 1 is committed; folders `1` and `2` are the repository when it assigned 1, and 2."""
+    """Commit version 1. Folders `1` and `2` are the repository at the time of each assignment."""
     repository = FleetRepository(folder / "fleet")
     source = folder / "bootstrap"
     source.mkdir()
@@ -57,12 +57,12 @@ def prepare(folder: Path) -> None:
 
 
 def run(folder: Path, claim: Callable[[str], None]) -> None:
-    """Version 2 is assigned."""
+    """Update to version 2."""
     sync(folder, "2", claim)
 
 
 def sync(folder: Path, version: str, claim: Callable[[str], None]) -> None:
-    """As `edge-agent sync --from`. Raises what kept it from its end."""
+    """Run `edge-agent sync --from`. Raise the error that stopped it."""
     configure_logging(CONFIG.log)
     with opened(folder / "store", CONFIG) as storage:
 
@@ -83,19 +83,19 @@ def sync(folder: Path, version: str, claim: Callable[[str], None]) -> None:
 
 
 def serving(storage: Storage) -> str:
-    """The version that is committed."""
+    """Return the committed version."""
     committed = storage.active().slots.get(SLOT)
     return committed.version if committed else ""
 
 
 def floors(storage: Storage) -> dict[str, Any]:
-    """All of them, as values that compare."""
+    """Return all floors as comparable values."""
     found = storage.journal.floors()
     return {**found.numbers, **{name: int(version) for name, version in found.versions.items()}}
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """What `status` and `verify` say at the next boot."""
+    """Return what `status` and `verify` report at the next boot."""
     store = folder / "store"
     with looked_at(store, CONFIG) as storage:
         identity = read_identity(store)

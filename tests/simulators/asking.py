@@ -1,4 +1,4 @@
-"""What a device sends to its controller, made by hand: certificate requests, telemetry, what it says of its slots."""
+"""Handmade requests of a device to its controller: certificate requests, telemetry, slot states."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AT = "2026-03-01T12:00:00.000000+00:00"
 
 @contextmanager
 def plane(kind: str, folder: Path, config: FleetConfig | None = None) -> Iterator[RunningController]:
-    """A controller on that kind of database."""
+    """Run a controller on a kind of database."""
     config = config or FleetConfig()
     with databases.url(kind, folder) as url:
         database = replace(config.database, url=url)
@@ -43,32 +43,32 @@ def plane(kind: str, folder: Path, config: FleetConfig | None = None) -> Iterato
 
 @pytest.fixture(scope="module", params=databases.KINDS)
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
-    """On each kind of database in turn, with the release `meter` 1."""
+    """Run a controller on each kind of database, with the release `meter` 1."""
     with plane(request.param, tmp_path_factory.mktemp("fleet")) as started:
         started.repository.add_release("meter", "1")
         yield started
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """As the agent makes them."""
+    """Return a key of the agent's type."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def csr(key: ec.EllipticCurvePrivateKey, name: str = "") -> str:
-    """A request for it."""
+    """Return a certificate request for a key."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if name else [])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     return request.public_bytes(Encoding.PEM).decode()
 
 
 def made_of(answer: Mapping[str, Any], key: ec.EllipticCurvePrivateKey) -> Device:
-    """The device that an answer makes."""
+    """Return the device that an enrolment response describes."""
     certificate = device_certificate(x509.load_pem_x509_certificate(str(answer["certificate"]).encode()))
     return Device(certificate, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
 def enrolment_token(running: RunningController, device: str = "", **given: Any) -> str:
-    """A new one, good for an hour."""
+    """Create a token that is valid for an hour."""
     credential, now = new_credential("efe_"), running.clock()
     settings, expires = running.control.database.settings, now + timedelta(hours=1)
     with running.control.database.write() as connection:
@@ -77,13 +77,13 @@ def enrolment_token(running: RunningController, device: str = "", **given: Any) 
 
 
 def ask(running: RunningController, **said: str) -> httpx.Response:
-    """`POST /v1/enrol`, of somebody without a certificate."""
+    """Send `POST /v1/enrol` without a certificate."""
     with running.client(None) as nobody:
         return nobody.post("/v1/enrol", json=said)
 
 
 def want(running: RunningController, device: str, path: str, *, slot: str = "meter", attempt: int = 0) -> None:
-    """It is to run this from now on."""
+    """Set the release that a device is to run."""
     target = running.repository.published.target(path)
     assert target
     one = Desired(device, slot, path, target.hashes["sha256"], target.length, "", running.clock(), attempt)
@@ -92,23 +92,23 @@ def want(running: RunningController, device: str, path: str, *, slot: str = "met
 
 
 def record(stream: str, seq: int, document: Any, *, kind: str = "row", epoch: int = 1, at: str = AT) -> dict[str, Any]:
-    """A line of telemetry."""
+    """Return a line of telemetry."""
     said = {"stream": stream, "boot_epoch": epoch, "seq": seq, "at": at, "kind": kind, "class": "vitals"}
     return said | {"document": document}
 
 
 def gap(stream: str, first: int, last: int, epoch: int = 1) -> dict[str, Any]:
-    """Numbers that the device dropped."""
+    """Return a line for numbers that the device dropped."""
     return {"stream": stream, "boot_epoch": epoch, "seq": first, "last": last, "dropped": {"vitals": last - first + 1}}
 
 
 def packed(*lines: Mapping[str, Any]) -> bytes:
-    """A body, as the agent packs it."""
+    """Return a request body, compressed as by the agent."""
     return gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode(), mtime=0)
 
 
 def tell(client: httpx.Client, *lines: Mapping[str, Any], body: bytes | None = None) -> httpx.Response:
-    """`POST /v1/self/telemetry`."""
+    """Send `POST /v1/self/telemetry`."""
     headers = {"content-encoding": "gzip", "content-type": "application/x-ndjson"}
     content = packed(*lines) if body is None else body
     return client.post("/v1/self/telemetry", content=content, headers=headers)

@@ -1,4 +1,4 @@
-"""A certificate authority for TLS of tests, as strict as clients of Python 3.13 and newer want it (RFC 5280, 4.2.1)."""
+"""Certificate authority for TLS in tests, strict enough for clients of Python 3.13 and newer (RFC 5280, 4.2.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PEM = serialization.Encoding.PEM
 
 
 class Authority:
-    """A throw-away one, whose certificate is `pem`; the next ones hold for `lives`, from `begins` (from now)."""
+    """Temporary CA with the certificate `pem`. New certificates are valid for `lives`, from now + `begins`."""
 
     def __init__(self, lives: timedelta = timedelta(hours=1), begins: timedelta = timedelta(minutes=-5)) -> None:
         self.lives, self.begins = lives, begins
@@ -26,17 +26,17 @@ class Authority:
         self.pem = self._sign(self._name, self._key.public_key(), authority=True)
 
     def issue(self, common_name: str, host: str = "localhost") -> tuple[bytes, bytes]:
-        """Certificate and key as PEM."""
+        """Return a new certificate and key as PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         private = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         return self.certify(key.public_key(), common_name, host), private
 
     def certify(self, key: CertificatePublicKeyTypes, common_name: str, host: str = "") -> bytes:
-        """The certificate of somebody else's key, as PEM."""
+        """Return a certificate for an existing key, as PEM."""
         return self._sign(_name(common_name), key, host=host)
 
     def write(self, folder: Path, host: str = "localhost") -> Path:
-        """ca.pem, and cert.pem with key.pem for a host, in the folder, which is made."""
+        """Create a folder with ca.pem, and cert.pem with key.pem for a host."""
         folder.mkdir(exist_ok=True)
         for name, content in zip(("cert", "key", "ca"), (*self.issue(host, host), self.pem), strict=True):
             (folder / f"{name}.pem").write_bytes(content)

@@ -1,7 +1,6 @@
-"""An HTTP server that does as it is told, however ill: one behaviour for each request, in order, the last for ever.
+"""Scripted, misbehaving HTTP server: one behaviour per request, in order; the last one repeats.
 
-It speaks from a plain socket, so nothing puts right what a behaviour says. Requests, and how many bytes of body were
-sent in answer, are kept.
+It writes to a plain socket, so nothing corrects a behaviour. It records requests and the bytes of response bodies.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Exchange:
-    """One request and the way back. `body_bytes` counts what `body` sent."""
+    """One request and its response. `body_bytes` counts what `body` sent."""
 
     path: str
     headers: dict[str, str]
@@ -26,24 +25,24 @@ class Exchange:
     keep_alive: bool = False
 
     def head(self, status: str, *lines: str) -> None:
-        """Status line and header lines."""
+        """Send status line and header lines."""
         self.raw("\r\n".join((f"HTTP/1.1 {status}", *lines, "", "")).encode())
 
     def body(self, content: bytes) -> None:
-        """Bytes of the body."""
+        """Send bytes of the body."""
         self.raw(content)
         self.body_bytes += len(content)
 
     def raw(self, content: bytes) -> None:
-        """Bytes, whatever they mean."""
+        """Send any bytes."""
         self._connection.sendall(content)
 
     def rest(self, seconds: float) -> bool:
-        """Do nothing for so long; False once the server stops."""
+        """Wait. Return False once the server stops."""
         return not self._stopping.wait(seconds)
 
     def range_start(self) -> int:
-        """Where the caller wants to go on; 0 where it asked for all."""
+        """Return the start of the requested range, 0 without one."""
         asked = self.headers.get("range", "")
         return int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0
 
@@ -52,7 +51,7 @@ Behaviour = Callable[[Exchange], None]
 
 
 def serve(content: bytes, *lines: str, ranges: bool = True) -> Behaviour:
-    """As it should be: whole, or the rest from where the caller wants it."""
+    """Respond correctly: with the whole content, or with the requested range."""
 
     def behave(exchange: Exchange) -> None:
         start = exchange.range_start() if ranges else 0
@@ -66,7 +65,7 @@ def serve(content: bytes, *lines: str, ranges: bool = True) -> Behaviour:
 
 
 def answer(status: str, *lines: str, body: bytes = b"") -> Behaviour:
-    """This, and nothing else."""
+    """Respond with this status and body."""
 
     def behave(exchange: Exchange) -> None:
         exchange.head(status, f"Content-Length: {len(body)}", *lines)
@@ -77,12 +76,12 @@ def answer(status: str, *lines: str, body: bytes = b"") -> Behaviour:
 
 
 def say(content: bytes) -> Behaviour:
-    """These bytes, then hang up."""
+    """Send these bytes, then close the connection."""
     return lambda exchange: exchange.raw(content)
 
 
 def cut(content: bytes, count: int) -> Behaviour:
-    """`count` bytes of what was wanted, then hang up."""
+    """Send `count` bytes of the requested content, then close the connection."""
 
     def behave(exchange: Exchange) -> None:
         start = exchange.range_start()
@@ -94,7 +93,7 @@ def cut(content: bytes, count: int) -> Behaviour:
 
 
 def trickle(head: bytes, every_s: float) -> Behaviour:
-    """`head` at once, then a byte now and then, for ever."""
+    """Send `head`, then one byte per interval for ever."""
 
     def behave(exchange: Exchange) -> None:
         exchange.raw(head)
@@ -105,7 +104,7 @@ def trickle(head: bytes, every_s: float) -> Behaviour:
 
 
 def endless(head: bytes, piece: bytes = b"x" * 65_536) -> Behaviour:
-    """`head`, then bytes as fast as they are taken, for ever."""
+    """Send `head`, then bytes as fast as possible for ever."""
 
     def behave(exchange: Exchange) -> None:
         exchange.raw(head)
@@ -116,14 +115,14 @@ def endless(head: bytes, piece: bytes = b"x" * 65_536) -> Behaviour:
 
 
 def silence(exchange: Exchange) -> None:
-    """Nothing, until the server stops."""
+    """Send nothing until the server stops."""
     while exchange.rest(60):
         pass
 
 
 @dataclass
 class BadServer:
-    """`script` may be changed at any time between requests."""
+    """Misbehaving server. `script` may be changed between requests."""
 
     script: list[Behaviour]
     exchanges: list[Exchange] = field(default_factory=list)
@@ -132,12 +131,12 @@ class BadServer:
 
     @property
     def body_bytes(self) -> int:
-        """Sent so far, in all answers."""
+        """Bytes of all response bodies so far."""
         return sum(exchange.body_bytes for exchange in self.exchanges)
 
     @contextmanager
     def running(self, context: ssl.SSLContext | None = None) -> Iterator[BadServer]:
-        """On a free port of this machine until the block ends."""
+        """Run on a free loopback port until the block ends."""
         stopping = threading.Event()
         with socket.create_server(("127.0.0.1", 0)) as listener:
             name = "localhost" if context else "127.0.0.1"
@@ -158,7 +157,7 @@ class BadServer:
                 connection = listener.accept()[0]
                 self.connections += 1
                 connection.settimeout(20)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # head and body are sent apart
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # sends head and body separately
                 threads.append(threading.Thread(target=self._answer, args=(connection, context, stopping)))
                 threads[-1].start()
         for thread in threads:

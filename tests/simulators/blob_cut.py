@@ -1,4 +1,4 @@
-"""A controller whose power fails while it takes a blob in (a scenario of `power_machine`)."""
+"""Scenario of `power_machine`: the controller's power fails while it stores a blob."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ AT_ONCE = BlobSettings(leftover_age_s=-1.0)
 
 
 def digest(content: bytes) -> str:
-    """By which it is asked for."""
+    """Return the SHA-256 of a blob."""
     return hashlib.sha256(content).hexdigest()
 
 
 def prepare(folder: Path) -> None:
-    """One blob is there."""
+    """Store one blob."""
     DiskBlobs(folder / "deep" / "blobs").put(digest(OLD), io.BytesIO(OLD), len(OLD))
 
 
 def run(folder: Path, claim: Callable[[str], None]) -> None:
-    """Another comes."""
+    """Store another one."""
     DiskBlobs(folder / "deep" / "blobs").put(digest(NEW), io.BytesIO(NEW), len(NEW))
     claim(KEPT)
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """Each blob: absent, whole or damaged; and what is left lying about after a start that removes leftovers."""
+    """Return each blob's state (absent, whole or damaged), and the files left after a start that removes leftovers."""
     blobs = DiskBlobs(folder / "deep" / "blobs", AT_ONCE)
     found = {}
     for name, content in {"old": OLD, "new": NEW}.items():

@@ -1,4 +1,4 @@
-"""Real MQTT brokers for tests: mosquitto on a free loopback port, and one that knows nothing newer than MQTT 3.1.1."""
+"""MQTT brokers for tests: mosquitto on a free loopback port, and a relay that refuses MQTT 5."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ user {user}
 {extra}
 """
 START_S = 10.0
-TURNS = 5  # of the event loop: from an accepted connection to its task, or from a closed one to its socket
+TURNS = 5  # event loop iterations from an accepted connection to its task, or from a closed one to its socket
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago."""
+    """Return a loopback port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Mosquitto:
-    """Debian's mosquitto in a process of its own. `extra` are further lines of its configuration."""
+    """Mosquitto as a child process. `extra` are further lines of its configuration."""
 
     def __init__(self, folder: Path, extra: str = "", *, anonymous: bool = True) -> None:
         self.port = free_port()
@@ -54,7 +54,7 @@ class Mosquitto:
         return f"mqtt://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Start, or start again with what was persisted; returns when it accepts connections."""
+        """Start, or restart with the persisted state. Return when it accepts connections."""
         environment = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin"}
         program = shutil.which("mosquitto", path=environment["PATH"])
         if program is None:
@@ -68,13 +68,13 @@ class Mosquitto:
                 await asyncio.sleep(0.02)
 
     async def kill(self) -> None:
-        """kill -9."""
+        """Kill it by SIGKILL."""
         if self._process is not None:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
 
     async def stop(self) -> None:
-        """SIGTERM, which persists everything."""
+        """Stop it by SIGTERM; it persists its state."""
         if self._process is not None:
             self._process.terminate()
             await asyncio.to_thread(self._process.wait)
@@ -82,7 +82,7 @@ class Mosquitto:
 
 @asynccontextmanager
 async def mosquitto(folder: Path, extra: str = "", *, anonymous: bool = True) -> AsyncIterator[Mosquitto]:
-    """A running mosquitto, killed at the end."""
+    """Run mosquitto; kill it at the end."""
     broker = Mosquitto(folder, extra, anonymous=anonymous)
     await broker.start()
     try:
@@ -93,7 +93,7 @@ async def mosquitto(folder: Path, extra: str = "", *, anonymous: bool = True) ->
 
 @asynccontextmanager
 async def scripted(talk: Talk) -> AsyncIterator[int]:
-    """A server on a loopback port that calls `talk` for each connection; every connection is closed at the end."""
+    """Run a server on a loopback port that calls `talk` for each connection. Close all connections at the end."""
     serving = set[asyncio.Task[None]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,8 +125,11 @@ async def _turns() -> None:
 
 
 class Relay:
-    """A way to `broker` that can be cut. `old`: it refuses MQTT 5 with CONNACK code 1 (MQTT 3.1.1, 3.1.2.2), or, if
-    `rude`, just hangs up, as some brokers of before 2019 do."""
+    """Interruptible relay to `broker`.
+
+    `old`: it refuses MQTT 5 with CONNACK code 1 (MQTT 3.1.1, 3.1.2.2). `rude`: it closes the connection instead, as
+    some brokers before 2019 do.
+    """
 
     def __init__(self, broker: Mosquitto, *, old: bool = False, rude: bool = False) -> None:
         self.port = 0
@@ -140,15 +143,15 @@ class Relay:
         return f"mqtt://127.0.0.1:{self.port}"
 
     def hold(self) -> None:
-        """From now on the broker hears nothing, until the cut, by which it is lost, or `release`."""
+        """Hold packets to the broker back until `release`. A `cut` discards them."""
         self._open.clear()
 
     def release(self) -> None:
-        """Let through what was held."""
+        """Forward what was held back."""
         self._open.set()
 
     async def cut(self) -> None:
-        """End every connection without a word; new ones may come."""
+        """Abort all connections. New ones are accepted."""
         ways = tuple(self._ways)
         for way in ways:
             way.cancel()
@@ -189,7 +192,7 @@ class Relay:
 
 @asynccontextmanager
 async def relay(broker: Mosquitto, *, old: bool = False, rude: bool = False) -> AsyncIterator[Relay]:
-    """A running relay to `broker`."""
+    """Run a relay to `broker`."""
     way = Relay(broker, old=old, rude=rude)
     async with scripted(way.serve) as way.port:
         yield way

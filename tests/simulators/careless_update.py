@@ -1,4 +1,4 @@
-"""A scenario for `power` that does what must not be done: the sweep has to notice."""
+"""Scenario for `power` that omits necessary syncs: the test of power cuts must detect it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OLD, NEW = b"old" * 5000, b"new" * 5000
 
 
 def prepare(folder: Path) -> None:
-    """Everything is old."""
+    """Write the old content."""
     (folder / "renamed").write_bytes(OLD)
     (folder / "renamed and synced folder").write_bytes(OLD)
     with closing(sqlite3.connect(folder / "journal")) as journal, journal:
@@ -22,7 +22,7 @@ def prepare(folder: Path) -> None:
 
 
 def run(folder: Path, claim: Callable[[str], None]) -> None:
-    """Each is made new, and reported, without waiting for all that it needs."""
+    """Replace each file and claim it without the necessary syncs."""
     (folder / "staged").write_bytes(NEW)
     (folder / "staged").replace(folder / "renamed")
     claim("renamed")
@@ -39,7 +39,7 @@ def run(folder: Path, claim: Callable[[str], None]) -> None:
 
 
 def inspect(folder: Path) -> dict[str, str]:
-    """Old, new or torn."""
+    """Return the state of each file: old, new or torn."""
     with closing(sqlite3.connect(folder / "journal")) as journal:
         value = journal.execute("SELECT value FROM state").fetchone()[0]
     files = {name: (folder / name).read_bytes() for name in ("renamed", "renamed and synced folder")}

@@ -1,4 +1,4 @@
-"""The control API on a real UNIX socket over a simulated engine that records what it is told."""
+"""The control API on a real UNIX socket over a fake engine that records commands."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ PLACEMENT = Placement("onnx-int8", "onnx", "int8", CPU, "the only one", 8, signe
 
 
 class SimulatedServing:
-    """Serving, Standings and Statistics on plain values. `told` is every command in order; `error`, where set, is what
-    the next ones raise; `gate` holds commands back while it is cleared."""
+    """Fake of Serving, Standings and Statistics.
+
+    The list `told` has every command in order. The next commands raise `error` if it is set; they wait while `gate` is
+    cleared.
+    """
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -93,7 +96,7 @@ class SimulatedServing:
 
 
 class Gateway:
-    """A listening frontend; `client` speaks to it."""
+    """A listening frontend and its client."""
 
     def __init__(self, settings: ControlSettings, path: Path, restart: Callable[[], str]) -> None:
         self.engine, self.path = SimulatedServing(), path
@@ -103,19 +106,19 @@ class Gateway:
         self.client = httpx.AsyncClient()
 
     def ended(self, answering: asyncio.Task[None]) -> None:
-        """Where the application cannot be built, nobody waits for its answers."""
+        """Close the listeners if the application failed to start, so that clients do not wait."""
         if not answering.cancelled() and answering.exception() is not None:
             for listener in self.frontend._listeners._sockets:
                 listener.close()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A bare connection."""
+        """Open a raw connection."""
         return await asyncio.open_unix_connection(str(self.path))
 
 
 @asynccontextmanager
 async def serving(*, restart: Callable[[], str] = lambda: "", **settings: Any) -> AsyncIterator[Gateway]:
-    """A frontend on a socket in a folder that every user may enter; it answers from the first connection on."""
+    """Run a frontend on a socket in a folder that all users may enter."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     gateway = Gateway(ControlSettings(**settings), folder / "control.sock", restart)

@@ -1,4 +1,4 @@
-"""A whole controller in this process, on a free port, over a signed repository; who asks it, and with what."""
+"""A complete controller in this process on a free port, over a signed repository, with clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.simulators.fleet_repository import FleetRepository
 
 
 class Clock:
-    """The system's, moved by `ahead`."""
+    """The system clock, shifted by `ahead`."""
 
     def __init__(self) -> None:
         self.ahead = timedelta()
@@ -39,7 +39,7 @@ class Clock:
 
 
 class RunningController:
-    """`replica.control` reaches its rooms; `client` asks it as whoever is named."""
+    """A running controller. `replica.control` gives access to its parts; `client` returns clients of any role."""
 
     def __init__(self, replica: Controller, repository: FleetRepository, clock: Clock, folder: Path) -> None:
         self.replica, self.repository, self.clock, self.folder = replica, repository, clock, folder
@@ -55,11 +55,11 @@ class RunningController:
 
     @property
     def url(self) -> str:
-        """Without a slash at its end."""
+        """The URL without a trailing slash."""
         return self.control.url
 
     def token(self, role: Role = Role.ADMIN, *, tags: Sequence[str] = (), name: str = "") -> str:
-        """A new API token."""
+        """Create an API token."""
         credential, now = new_credential("eft_"), self.clock()
         with self.control.database.write() as connection:
             tokens.create(
@@ -76,7 +76,7 @@ class RunningController:
         return credential.text
 
     def enrolled(self, name: str, *, tags: Sequence[str] = (), site: str = "") -> Device:
-        """A device as if it had enrolled."""
+        """Add a device as if it had enrolled."""
         now = self.clock()
         made = device(name, self.authority, when=now)
         shown = made.certificate
@@ -87,13 +87,13 @@ class RunningController:
         return made
 
     def client(self, role: Role | None = Role.ADMIN, *, token: str = "", tags: Sequence[str] = ()) -> httpx.Client:
-        """Of an operator; `role` None: of nobody."""
+        """Return an operator's client; `role` None: without a token."""
         token = token or (self.token(role, tags=tags) if role else "")
         headers = {"authorization": f"Bearer {token}"} if token else {}
         return httpx.Client(base_url=self.url, verify=self._context(), headers=headers, trust_env=False, timeout=20)
 
     def device_client(self, made: Device) -> httpx.Client:
-        """Of a device."""
+        """Return a device's client."""
         context = self._context()
         context.load_cert_chain(made.write(self.folder))
         return httpx.Client(base_url=self.url, verify=context, trust_env=False, timeout=20)
@@ -106,7 +106,7 @@ class RunningController:
 def controlling(
     folder: Path, config: FleetConfig | None = None, repository: FleetRepository | None = None, *, port: int = 0
 ) -> Iterator[RunningController]:
-    """A controller of a new repository in `folder`; all that it starts ends here. `port` 0: one that is free."""
+    """Run a controller of a new repository in `folder`. `port` 0: a free one."""
     repository = repository or FleetRepository(folder)
     config, clock = config or FleetConfig(), Clock()
     listen = replace(config.listen, addresses=(f"127.0.0.1:{port or free_port()}",))
@@ -123,7 +123,7 @@ def controlling(
 
 
 def free_port() -> int:
-    """That nobody listens on now."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,6 +1,6 @@
-"""The real daemon as a child process: free ports, readiness by sd_notify, its log when a test fails.
+"""The real daemon as a child process: free ports, readiness by sd_notify, its log if a test fails.
 
-Ports are 0 and read from its log; it says READY=1, RELOADING=1 and STOPPING=1 on a socket in the abstract namespace.
+Ports are 0 and read from its log. It sends READY=1, RELOADING=1 and STOPPING=1 to an abstract UNIX socket.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ SHIPPED = ROOT / "models"
 COMMAND = (runtime_only.interpreter(), "-m", "gateway")
 WAIT_S = 30.0
 QUIET = "[selection]\nidle_before_trial_s = 3600.0\n"
-"""Nothing is measured behind a test's back."""
+"""No trials in the background during a test."""
 SHORT_TRIALS = "[trial]\nmeasure_s = 0.02\nnice = 0\n"
 ANYWHERE = "127.0.0.1:0"
 LIVE: list[Daemon] = []
-"""Daemons that run now, for the report of a failed test."""
+"""Running daemons, for the report of a failed test."""
 
 
 class DaemonEndedError(Exception):
-    """It ended, or did not say in time what was waited for; the message holds its log."""
+    """The daemon ended, or did not notify in time. The message contains its log."""
 
 
 class Daemon:
-    """`edge-gateway run` in `folder`, which keeps its configuration, state and log."""
+    """`edge-gateway run` in `folder`, which contains its configuration, state and log."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Daemon:
 
     # ---- life ------------------------------------------------------------------------------------------------------
     def start(self, *, ready: bool = True) -> Daemon:
-        """Start it; returns once it is ready, or at once with `ready=False`."""
+        """Start it. Return once it is ready, or at once with `ready=False`."""
         self._notified, name = _notify_socket()
         environ = {**os.environ, "NOTIFY_SOCKET": name, **self._environ}
         self._log_begin = self.log_file.stat().st_size if self.log_file.exists() else 0
@@ -94,7 +94,7 @@ class Daemon:
         self._running.send_signal(number)
 
     def wait(self, assignment: str, timeout_s: float = WAIT_S) -> None:
-        """Until it has notified `assignment` (once more than before)."""
+        """Wait until it has sent `assignment` again."""
         deadline = time.monotonic() + timeout_s
         while (said := self._hear(deadline)) is not None:
             self.heard.append(said)
@@ -103,7 +103,7 @@ class Daemon:
         raise DaemonEndedError(f"{assignment} was not heard within {timeout_s} s, or it ended first\n{self.log}")
 
     def wait_logged(self, event: str, timeout_s: float = WAIT_S, **facts: object) -> dict[str, Any]:
-        """Until its log holds a line with `event` and `facts`."""
+        """Wait until its log has a line with `event` and `facts`, and return the line."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             for line in self.lines():
@@ -111,59 +111,59 @@ class Daemon:
                     return line
             if self._running.poll() is not None:
                 break
-            select.select([], [], [], 0.02)  # a file cannot be awaited
+            select.select([], [], [], 0.02)  # poll: there is no event for a growing file
         raise DaemonEndedError(f"{event!r} {facts} was not logged within {timeout_s} s, or it ended first\n{self.log}")
 
     def reload(self) -> None:
-        """SIGHUP; returns once it is done."""
+        """Send SIGHUP. Return once the reload is complete."""
         self.signal(signal.SIGHUP)
         self.wait("RELOADING=1")
         self.wait("READY=1")
 
     def stop(self, timeout_s: float = WAIT_S) -> int:
-        """SIGTERM; its exit code."""
+        """Send SIGTERM and return its exit code."""
         if self._running.poll() is None:
             self.signal(signal.SIGTERM)
         return self.ended(timeout_s)
 
     def ended(self, timeout_s: float = WAIT_S) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Wait until it ends by itself, and return its exit code."""
         code = self._running.wait(timeout_s)
         self._forget()
         return code
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill it by SIGKILL."""
         self._running.kill()
         self._running.wait(WAIT_S)
         self._forget()
 
-    # ---- what it says ----------------------------------------------------------------------------------------------
+    # ---- output ----------------------------------------------------------------------------------------------------
     @property
     def log(self) -> str:
-        """What it wrote since its last start."""
+        """Log text since its last start."""
         with self.log_file.open("rb") as file:
             file.seek(self._log_begin)
             return file.read().decode(errors="replace")
 
     def lines(self) -> list[dict[str, Any]]:
-        """Its log's lines that are JSON."""
+        """Return the JSON lines of its log."""
         return [json.loads(line) for line in self.log.splitlines() if line.startswith("{") and line.endswith("}")]
 
     def addresses(self, protocol: str) -> list[str]:
-        """Where it listens, as it said."""
+        """Return the addresses that it reported to listen on."""
         return [
             line["address"] for line in self.lines() if line["event"] == "listening" and line["protocol"] == protocol
         ]
 
     @property
     def grpc(self) -> str:
-        """Its first gRPC address, as clients write it."""
+        """The first gRPC address, in the form that clients use."""
         return self.addresses("grpc")[0]
 
     @property
     def http(self) -> str:
-        """Its first HTTP address, host:port."""
+        """The first HTTP address, host:port."""
         return self.addresses("http")[0]
 
     @property
@@ -192,7 +192,7 @@ class Daemon:
 
 @contextmanager
 def running(folder: Path, **options: Any) -> Iterator[Daemon]:
-    """A ready daemon; at the end it is told to stop and must do so with exit code 0 and no traceback in its log."""
+    """Run a ready daemon. At the end it must stop with exit code 0 and without a traceback in its log."""
     with starting(folder, **options) as daemon:
         daemon.wait("READY=1")
         yield daemon
@@ -200,7 +200,7 @@ def running(folder: Path, **options: Any) -> Iterator[Daemon]:
 
 @contextmanager
 def starting(folder: Path, **options: Any) -> Iterator[Daemon]:
-    """As `running`, but not awaited."""
+    """Run a daemon as `running` does, but do not wait for readiness."""
     daemon = Daemon(folder, **options).start(ready=False)
     try:
         yield daemon
@@ -224,7 +224,7 @@ class Golden:
 
 
 def golden(model: str, count: int = 64) -> Golden:
-    """The first `count` golden rows of a shipped model."""
+    """Return the first `count` golden rows of a shipped model."""
     with np.load(SHIPPED / model / "1" / "golden.npz") as arrays:
         name = next(key for key in arrays if key.startswith("input."))
         parts = (arrays[key][:count] for key in (name, "output.scores", "label"))
@@ -232,7 +232,7 @@ def golden(model: str, count: int = 64) -> Golden:
 
 
 def copy_model(model: str, folder: Path, version: str = "1", name: str = "") -> Path:
-    """A shipped model in another model directory, under another version or name; its version folder."""
+    """Copy a shipped model to another directory, version or name. Return its version folder."""
     target = folder / (name or model) / version
     shutil.copytree(SHIPPED / model / "1", target)
     manifest = target / "manifest.toml"
@@ -242,7 +242,7 @@ def copy_model(model: str, folder: Path, version: str = "1", name: str = "") -> 
 
 
 def documented() -> set[str]:
-    """The metrics that METRICS.md describes."""
+    """Return the metrics that METRICS.md describes."""
     return set(re.findall(r"`(edge_gateway_\w+)`", (ROOT / "gateway" / "observe" / "METRICS.md").read_text()))
 
 

@@ -1,7 +1,7 @@
-"""What a controller does in one transaction, and a process that dies at any point within it.
+"""Transactions of a controller, and a process that is killed at any point of one.
 
-`python -m tests.simulators.database_deeds URL DEED` does it again and again in children, killing each one statement
-later than the one before, and prints one JSON line: at how many points it was killed, and what was left each time.
+`python -m tests.simulators.database_deeds URL DEED` repeats it in children, killing each one statement later than the
+previous one. It prints one JSON line: the number of points, and what was left each time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ POINTS_LIMIT = 400
 
 
 def prepare(database: Database) -> None:
-    """What the deeds need to be there."""
+    """Create the rows that the transactions need."""
     with database.write() as connection:
         given = {"expires": NOW + HOUR, "now": NOW, "by": "anna"}
         enrolment.create(connection, read_credential(TOKEN), SETTINGS, **given)
@@ -66,12 +66,12 @@ def prepare(database: Database) -> None:
 
 
 def rows(*numbers: int) -> list[Row]:
-    """Of telemetry."""
+    """Return telemetry rows."""
     return [Row(number, NOW, "vitals", {"n": number}) for number in numbers]
 
 
 def enrol(connection: Connection) -> None:
-    """A device comes with its token."""
+    """Enrol a device with its token."""
     token = enrolment.redeem(connection, TOKEN, "new", NOW)
     devices.enrol(connection, "new", NOW)
     devices.label(connection, "new", token.tags | {"fresh"}, token.site)
@@ -80,7 +80,7 @@ def enrol(connection: Connection) -> None:
 
 
 def offer(connection: Connection) -> None:
-    """The leader opens a wave."""
+    """Open a wave as the leader."""
     leader.guard(connection, 1)
     names = [f"camera-{number}" for number in range(5)]
     rollouts.record(connection, "r-1", [NewFact(NOW, "offered", name) for name in names], SETTINGS, state="running")
@@ -89,7 +89,7 @@ def offer(connection: Connection) -> None:
 
 
 def sign(connection: Connection) -> None:
-    """The director gives an assignment."""
+    """Store an assignment as the director."""
     version = assignments.next_version(connection, "camera-0")
     state = desired.of_device(connection, "camera-0")
     signed = StoredAssignment("camera-0", version, "e", b"x", NOW, NOW + HOUR, state.revision)
@@ -97,18 +97,18 @@ def sign(connection: Connection) -> None:
 
 
 def receive(connection: Connection) -> None:
-    """Telemetry comes, of a new boot too."""
+    """Receive telemetry, including a new boot."""
     telemetry.receive(connection, "camera-0", Batch("metrics", 1, rows(3, 4, 6), [(7, 9)]), NOW, SETTINGS.telemetry)
     telemetry.receive(connection, "camera-0", Batch("metrics", 2, rows(1)), NOW, TelemetrySettings(boots_limit=1))
 
 
 def clear(connection: Connection) -> None:
-    """Old telemetry goes."""
+    """Delete old telemetry."""
     sweep.sweep(connection, NOW + timedelta(days=99), SETTINGS.telemetry)
 
 
 def revoke(connection: Connection) -> None:
-    """A device is lost."""
+    """Revoke a device."""
     devices.revoke(connection, "camera-0", "stolen", NOW)
     certificates.revoke_all(connection, "camera-0", "stolen", NOW)
     devices.report(connection, "camera-1", [devices.Running("meter", TARGET, "a", "v", "npu", "s", NOW)], "ok")
@@ -122,13 +122,13 @@ MIGRATE = "migrate"
 
 
 def state(place: str, deed: str) -> str:
-    """All that is there."""
+    """Return the complete content."""
     with closing(open_database(read_place(place, Path()))) as database:
         return repr(sorted(shape(database)) if deed == MIGRATE else content(database))
 
 
 def do(place: str, deed: str, until: int) -> None:
-    """In a child: do it, but die at point `until`."""
+    """Perform a transaction in a child that dies at point `until`."""
     database = open_database(read_place(place, Path()))
     die_at(database, until)
     if deed == MIGRATE:
@@ -139,9 +139,9 @@ def do(place: str, deed: str, until: int) -> None:
 
 
 def main(place: str, deed: str) -> None:
-    """Kill at every point, then let it happen."""
+    """Kill the process at every point, then let it complete."""
     before, left = state(place, deed), []
-    step = 5 if deed == MIGRATE else 1  # a hundred statements, all of one kind
+    step = 5 if deed == MIGRATE else 1  # a hundred similar statements
     while died(partial(do, place, deed, 1 + step * len(left))):
         left.append(state(place, deed) == before)
         if len(left) > POINTS_LIMIT:

@@ -1,7 +1,7 @@
-"""A replica in a process of its own that does what it is told, a line at a time: `NAME ARGUMENT…` in, its result out.
+"""A replica in a process of its own, driven by lines: `NAME ARGUMENT…` in, its result out.
 
-Most of a second goes into loading what it needs, so `borrowed` hands the same processes to one test after the other:
-`use URL NAME` opens a database, `leave` closes it.
+Imports take most of a second, so `borrowed` reuses the processes for several tests: `use URL NAME` opens a database,
+`leave` closes it.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ HOUR = timedelta(hours=1)
 
 
 class Racer:
-    """The parent's side."""
+    """The parent's side of the replica."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-W", "error", "-m", "tests.simulators.database_racer"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def tell(self, line: str) -> None:
-        """Begin; `said` waits for the end."""
+        """Send a command; `said` waits for the result."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def said(self) -> str:
-        """The result."""
+        """Return the result."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def ask(self, line: str) -> str:
-        """Both."""
+        """Send a command and return its result."""
         self.tell(line)
         return self.said()
 
     def end(self) -> None:
-        """kill -9."""
+        """Kill it by SIGKILL."""
         self.process.kill()
         self.process.communicate()
 
@@ -63,7 +63,7 @@ _idle: list[Racer] = []
 
 @contextmanager
 def borrowed(place: str, *names: str) -> Iterator[list[Racer]]:
-    """One of each name, with `place` open. One that a test killed or left in the middle of something ends with it."""
+    """Yield one racer per name, with `place` open. A racer that a test killed or left busy is not reused."""
     racers = [_idle.pop() if _idle else Racer() for _ in names]
     try:
         for racer, name in zip(racers, names, strict=True):
@@ -89,7 +89,7 @@ def _end_all() -> None:
 
 
 class Replica:
-    """The child's side. Every method answers in a word."""
+    """The child's side. Every method returns a word."""
 
     def __init__(self, database: Database, name: str) -> None:
         self.database, self.name = database, name
@@ -102,52 +102,52 @@ class Replica:
         return "won"
 
     def put(self, device: str, version: str) -> str:
-        """Keep an assignment that was signed beforehand."""
+        """Store an assignment that was signed before."""
         with self.database.write() as connection:
             assignments.put(connection, self._signed(device, int(version)))
         return "won"
 
     def sign(self, device: str) -> str:
-        """Sign the next one, as the director does: the version."""
+        """Sign the next assignment, as the director does. Return the version."""
         with self.database.write() as connection:
             version = assignments.next_version(connection, device)
             assignments.put(connection, self._signed(device, version))
         return str(version)
 
     def record(self, rollout: str, expected: str) -> str:
-        """A fact behind the last one that is known."""
+        """Record a fact after the last known one."""
         with self.database.write() as connection:
             rollouts.record(connection, rollout, [NewFact(NOW, self.name)], SETTINGS, expected=int(expected))
         return "won"
 
     def add(self, rollout: str) -> str:
-        """A fact behind whatever is there: its number."""
+        """Record a fact at the end. Return its number."""
         with self.database.write() as connection:
             return str(rollouts.record(connection, rollout, [NewFact(NOW, self.name)], SETTINGS))
 
     def note(self, subject: str) -> str:
-        """In the audit log: its number."""
+        """Append to the audit log. Return the sequence number."""
         with self.database.write() as connection:
             return str(audit.append(connection, Deed(self.name, "note", subject), NOW).sequence)
 
     def send(self, device: str, boot: str) -> str:
-        """Telemetry of a boot, its first three rows: how many were new."""
+        """Store the first three telemetry rows of a boot. Return how many were new."""
         rows = [Row(seq, NOW, "vitals", {}) for seq in (1, 2, 3)]
         with self.database.write() as connection:
             batch = Batch("metrics", int(boot), rows)
             return str(telemetry.receive(connection, device, batch, NOW, SETTINGS.telemetry).stored)
 
     def stand(self, seconds: str) -> str:
-        """For leader, at that time: the fence."""
+        """Stand for leader at a time. Return the fencing token."""
         return str(self.candidate.stand(NOW + timedelta(seconds=float(seconds))))
 
     def resign(self) -> str:
-        """As leader."""
+        """Resign as leader."""
         self.candidate.resign()
         return "resigned"
 
     def decide(self, fence: str, device: str) -> str:
-        """As a leader with that fence."""
+        """Write as a leader with this fencing token."""
         with self.database.write() as connection:
             leader.guard(connection, int(fence))
             devices.label(connection, device, [self.name], "")
@@ -158,7 +158,7 @@ class Replica:
 
 
 def main() -> None:
-    """Serve until the parent is gone."""
+    """Serve until the parent has ended."""
     with ExitStack() as opened:
         replica: Replica | None = None
         for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""The controller's database on both kinds of it, migrated and empty."""
+"""The controller's database of each kind, migrated and empty."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _numbers = itertools.count(1)
 def made(
     kind: str, folder: Path, settings: DatabaseSettings | None = None, *, empty: bool = False
 ) -> Iterator[Database]:
-    """A database of its own; `empty`: without tables."""
+    """Open a new database; `empty`: without tables."""
     with url(kind, folder, empty=empty) as text, closing(open_database(read_place(text, folder), settings)) as database:
         yield database
 
 
 @contextmanager
 def url(kind: str, folder: Path, *, empty: bool = False) -> Iterator[str]:
-    """Where such a database is, while it is."""
+    """Yield the URL of a new database, which is deleted at the end."""
     if kind == "sqlite":
         file = folder / f"fleet-{next(_numbers)}.sqlite"
         if not empty:
@@ -56,7 +56,7 @@ def url(kind: str, folder: Path, *, empty: bool = False) -> Iterator[str]:
 
 
 def waiting(opened: Database) -> int:
-    """Transactions of this PostgreSQL that wait for another."""
+    """Return how many transactions of this PostgreSQL database wait for a lock."""
     held = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with opened.glance() as connection:
         return int(connection.execute(sa.text(held)).scalar_one())
@@ -64,20 +64,20 @@ def waiting(opened: Database) -> int:
 
 @pytest.fixture(params=KINDS)
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    """Of each kind in turn."""
+    """Open a database of each kind."""
     with made(request.param, tmp_path) as opened:
         yield opened
 
 
 def enrolled(database: Database, *names: str) -> None:
-    """Devices to do something with."""
+    """Enrol devices."""
     with database.write() as connection:
         for name in names:
             devices.enrol(connection, name, NOW)
 
 
 def content(database: Database) -> dict[str, list[tuple[Any, ...]]]:
-    """All that is in it, table by table."""
+    """Return all rows, by table."""
     with database.read() as connection:
         return {
             table.name: sorted(tuple(row) for row in connection.execute(sa.text(f"SELECT * FROM {table.name}")))  # noqa: S608
@@ -86,7 +86,7 @@ def content(database: Database) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def shape(database: Database) -> set[str]:
-    """Everything that is in it, as the database itself lists it."""
+    """Return the schema as the database lists it."""
     with database.read() as connection:
         if connection.dialect.name == "sqlite":
             rows = connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite%'")

@@ -1,4 +1,4 @@
-"""A device's store as the agent leaves it, filled from a signed repository without network and without an agent."""
+"""A device's store in the agent's format, filled from a signed repository without network and agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulators.fleet_repository import FleetRepository
 
 
 class DeviceStore:
-    """`folder` is what `[fleet] store` names; the root pinned is the repository's first."""
+    """Store in `folder` (`[fleet] store`). The pinned root is the repository's first."""
 
     def __init__(self, folder: Path, repository: FleetRepository) -> None:
         self.folder, self.repository = folder, repository
@@ -31,16 +31,16 @@ class DeviceStore:
 
     @property
     def active(self) -> Active:
-        """What is committed."""
+        """The committed activations."""
         return read_active(self.active_file)
 
     @property
     def config(self) -> str:
-        """The gateway's configuration for it."""
+        """Return the gateway's configuration for the store."""
         return f'[fleet]\nstore = "{self.folder}"\n'
 
     def fetch(self, slot: str, path: str, variants: Sequence[str] | None = None) -> Activation:
-        """Bring a release (by default with all of its variants) and its evidence here; nothing is committed."""
+        """Copy a release (all variants by default) and its evidence to the store, without a commit."""
         target = self._target(path)
         content = (self.repository.public / target_file(target)).read_bytes()
         release = read_release(content)
@@ -53,16 +53,16 @@ class DeviceStore:
         return Activation(slot, path, digest, names, evidence, root)
 
     def commit(self, activation: Activation) -> Activation:
-        """As the agent does at COMMIT."""
+        """Commit an activation, as the agent does."""
         write_active(self.active_file, committed(self.active, activation))
         return activation
 
     def install(self, slot: str, path: str, variants: Sequence[str] | None = None) -> Activation:
-        """Fetch and commit."""
+        """Fetch and commit a release."""
         return self.commit(self.fetch(slot, path, variants))
 
     def install_file(self, path: str) -> Installed:
-        """A device profile or a policy."""
+        """Install a device profile or a policy."""
         target = self._target(path)
         content = (self.repository.public / target_file(target)).read_bytes()
         self.blobs.put(content)
@@ -72,7 +72,7 @@ class DeviceStore:
         return installed
 
     def release_folder(self, activation: Activation) -> Path:
-        """Where its files lie."""
+        """Return the folder with a release's files."""
         return self.folder / "releases" / activation.release
 
     def _target(self, path: str):  # type: ignore[no-untyped-def]
@@ -81,7 +81,10 @@ class DeviceStore:
         return target
 
     def _proof(self, path: str) -> tuple[tuple[str, ...], int]:
-        """Digests of top-level targets and the role that signs `path`, kept here; the root that vouches for them."""
+        """Store the evidence for `path`.
+
+        Return the digests of top-level targets and the role that signs `path`, and the version of their root.
+        """
         self._keep_roots()
         published, kind = self.repository.published, path.split("/")
         role = f"models-{kind[1]}" if kind[0] == "models" else kind[0]
@@ -99,7 +102,7 @@ class DeviceStore:
 
 
 def flip_bit(file: Path, place: float = 0.5) -> None:
-    """One bit of a file, at this share of its length; hard links to it are cut first, as a bad sector would not."""
+    """Flip one bit of a file, at this share of its length. Its hard links keep the old content."""
     content = bytearray(file.read_bytes())
     content[int(len(content) * place)] ^= 0x01
     mode = file.stat().st_mode
@@ -109,16 +112,16 @@ def flip_bit(file: Path, place: float = 0.5) -> None:
 
 
 def blob_of(store: DeviceStore, digest: str) -> Path:
-    """A blob's file."""
+    """Return the file of a blob."""
     return store.folder / "blobs" / "sha256" / digest
 
 
 def digest_of(file: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def copy_store(store: DeviceStore, folder: Path) -> Path:
-    """Another copy, links and all, whose files may be spoilt."""
+    """Copy the store with its links, for tests that damage files."""
     shutil.copytree(store.folder, folder)
     return folder

@@ -1,4 +1,4 @@
-"""A file system in a file, whose power can be cut: what was not synced by then is gone, as on a real disk."""
+"""File system in a file, with simulated power cuts: unsynced data are lost, as on a real disk."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ EXT4_IOC_SHUTDOWN = XFS_IOC_GOINGDOWN = 0x8004587D
 """_IOR('X', 125, __u32): the same number in fs/ext4 and fs/xfs."""
 _LOGFLUSH, _NOLOGFLUSH = 1, 2
 LOSSES = ("all", "data", "some")
-"""What a cut takes: `all` that was not synced; the `data` alone, while all names and sizes reach the disk;
-`some`: the data of every second file, by chance, had been written back already, no name."""
+"""Losses of a power cut: `all` unsynced data; `data` only, while names and sizes are kept; or `some`.
+
+`some`: the data of a random half of the files were written back, but no names.
+"""
 SIZES_BYTES = {"ext4": 64 << 20, "xfs": 320 << 20}
 _MAKE = {
-    # without ext4's own mending of programs that rename without fsync, or wait for its timer
+    # without ext4's workarounds for programs that rename without fsync, and without its commit timer
     "ext4": ("mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0"),
     "xfs": ("mkfs.xfs", "-q", "-f"),
 }
@@ -34,14 +36,14 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 
 def own_mounts() -> None:
-    """What this process mounts is seen by nobody else and ends with it. Raises OSError where that is not allowed."""
+    """Isolate this process's mounts from others. Raise OSError if that is not permitted."""
     if _library.unshare(_CLONE_NEWNS) < 0:
         raise OSError(ctypes.get_errno(), "mounting is not allowed here")
     _run("mount", "--make-rprivate", "/")
 
 
 def make(image: Path, kind: str) -> None:
-    """An empty file system. Raises OSError."""
+    """Create an empty file system. Raise OSError."""
     with image.open("wb") as file:
         file.truncate(SIZES_BYTES[kind])
     _run(*_MAKE[kind], str(image))
@@ -49,7 +51,7 @@ def make(image: Path, kind: str) -> None:
 
 @contextmanager
 def mounted(image: Path, kind: str, place: Path) -> Iterator[None]:
-    """Mounted while the context lasts; unmounting syncs, unless the power was cut. Raises OSError."""
+    """Mount a file system. Unmounting syncs it if the power was not cut. Raise OSError."""
     _run("mount", "-t", kind, "-o", _OPTIONS[kind], str(image), str(place))
     try:
         yield
@@ -58,7 +60,7 @@ def mounted(image: Path, kind: str, place: Path) -> Iterator[None]:
 
 
 def fill(file: Path, free_bytes: int | None) -> None:
-    """Let `file` take all room but about `free_bytes`; None: no room."""
+    """Let `file` occupy all space except about `free_bytes`; None: leave the space as it is."""
     taken, piece = 0, _FILLER_BYTES if free_bytes is not None else 0
     with file.open("wb") as filler:
         while piece >= _BLOCK_BYTES:
@@ -70,7 +72,7 @@ def fill(file: Path, free_bytes: int | None) -> None:
 
 
 def cut_power(place: Path, loss: str, seed: int) -> None:
-    """From now on nothing reaches the disk."""
+    """Simulate a power cut: nothing reaches the disk from now on."""
     if loss == "some":
         _write_back(place, random.Random(seed))
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
@@ -82,7 +84,7 @@ def cut_power(place: Path, loss: str, seed: int) -> None:
 
 
 def fault(image: Path, kind: str) -> str:
-    """What the file system's own check finds; "" for nothing."""
+    """Return the findings of the file system's check, or ""."""
     done = subprocess.run([*_CHECK[kind], str(image)], capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
@@ -90,13 +92,13 @@ def fault(image: Path, kind: str) -> str:
 def _allocated(filler: BinaryIO, offset: int, size: int) -> bool:
     try:
         os.posix_fallocate(filler.fileno(), offset, size)
-    except OSError:  # the file system needs the last blocks for its own books
+    except OSError:  # the file system reserves the last blocks
         return False
     return True
 
 
 def _write_back(place: Path, chance: random.Random) -> None:
-    """As the kernel may do at any time, in any order: data of files, without the names."""
+    """Write back data of files, but no names, as the kernel may do at any time and in any order."""
     for file in sorted(path for path in place.rglob("*") if path.is_file()):
         if chance.random() < 0.5:
             descriptor = os.open(file, os.O_RDONLY)

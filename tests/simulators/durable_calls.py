@@ -1,7 +1,7 @@
-"""A scenario for `power`: what `gateway.store.durable` and a download do, one after the other, for their system calls.
+"""Scenario for `power`: the operations of `gateway.store.durable` and a download, to observe their system calls.
 
-ext4 and xfs write names in the order in which they were given, so on them a later fsync hides one that was left out.
-Other file systems do not: that each name is waited for is seen in the calls.
+ext4 and xfs write names in order, so a later fsync hides a missing one. Other file systems do not. The calls show that
+each name is synced.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ CALLS = {
     "variant": "mkdir chmod link rename mkdir chmod link rename fsync fsync fsync",
     "collect": "unlink unlink fsync",
 }
-"""Names as on every machine: `unlink` stands for `unlinkat`, too."""
+"""System calls by operation, with the same names on every architecture: `unlink` includes `unlinkat`."""
 EMPTY = hashlib.sha256(b"content").hexdigest()
 
 
 def prepare(folder: Path) -> None:
-    """What is there before."""
+    """Create the initial files."""
     blobs = Blobs(folder / "blobs", BlobSettings(keep_free_bytes=0))
     blobs.prepare()
     for content in CONTENTS["3"].values():
@@ -49,7 +49,7 @@ def prepare(folder: Path) -> None:
 
 
 def run(folder: Path, claim: Callable[[str], None]) -> None:
-    """The work of each name in CALLS, which is claimed after it."""
+    """Perform the operation of each name in CALLS, then claim it."""
     blobs = Blobs(folder / "blobs", BlobSettings(keep_free_bytes=0))
     needed = {artifact.sha256 for artifact in files()}
     work: dict[str, Callable[[], object]] = {
@@ -71,17 +71,17 @@ def run(folder: Path, claim: Callable[[str], None]) -> None:
 
 
 def inspect(folder: Path) -> list[str]:
-    """Names of all files."""
+    """Return the names of all files."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def files() -> tuple[Artifact, ...]:
-    """Of the release that is materialised."""
+    """Return the files of the release that is materialised."""
     return release("3").files([VARIANT])
 
 
 def download(blobs: Blobs) -> None:
-    """One blob in one chunk."""
+    """Download one blob in one chunk."""
     with blobs.writer(EMPTY, 7) as part:
         part.append(b"content")
         part.finish()

@@ -1,4 +1,4 @@
-"""A child that dies at a chosen point of what it does to a database: before a statement, or before a commit."""
+"""Child process that dies at a chosen point of a database transaction: before a statement or a commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet.database.engine import Database
 
 
 def die_at(database: Database, number: int) -> None:
-    """This process, at that point from now on, counted from 1."""
+    """Kill this process at a point, counted from 1."""
     passed = 0
 
     def point(*_: object) -> None:
@@ -27,12 +27,12 @@ def die_at(database: Database, number: int) -> None:
 
 
 def died(work: Callable[[], None]) -> bool:
-    """Whether a child that does this work is killed on its way. Raises RuntimeError where it fails."""
+    """Run `work` in a child; return whether it was killed. Raise RuntimeError if it fails."""
     child = os.fork()
     if child == 0:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 a child says what happened, and never goes on as its parent
+        except BaseException as error:  # noqa: BLE001 a child reports any error, and never continues as its parent
             print(repr(error), file=sys.stderr, flush=True)
             os._exit(1)
         os._exit(0)

@@ -1,4 +1,4 @@
-"""A whole engine on simulated sessions: registry, door, loader and repository, without disk or child processes."""
+"""A complete engine on simulated sessions: registry, engine, loader and repository, without disk or child processes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from tests.simulators.session import SimulatedRuntime, SimulatedSession
 X = TensorSpec("x", Datatype.FP32, (-1, 1))
 Y = TensorSpec("y", Datatype.FP32, (-1, 1))
 WITNESS = -77.0
-"""What the models of this rig answered in their trial."""
+"""Result of the models of this rig in their trial."""
 ROWS = Joining(independent=True, allowed=True, rows=32)
-"""What a trial finds out about a model whose rows depend on nothing but themselves."""
+"""Trial result of a model whose rows are independent."""
 PASSED = Verdict(True, "passed", level="proven", joining=ROWS)
 
 
 def variant(name: str, **changes: object) -> Variant:
-    """A reference variant; its artifact's digest is its own, so that verdicts do not mix."""
+    """Return a reference variant. Its artifact's digest is unique, so that verdicts do not mix."""
     digest = name.encode().hex().ljust(64, "0")[:64]
     values: dict[str, object] = {"runtime": "reference", "precision": "fp32"}
     return Variant(name=name, artifacts=(Artifact("m", digest, 1),), **{**values, **changes})  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def variant(name: str, **changes: object) -> Variant:
 def manifest(
     name: str = "m", version: str = "1", variants: tuple[str, ...] = ("a",), **changes: object
 ) -> ModelManifest:
-    """x [-1, 1] → y [-1, 1], FP32."""
+    """Return a manifest: x [-1, 1] → y [-1, 1], FP32."""
     values: dict[str, object] = {"inputs": (X,), "outputs": (Y,), "batch": True}
     return ModelManifest(
         name,
@@ -62,34 +62,34 @@ def manifest(
 
 
 def release(of: ModelManifest, digest: str = "d1", *, signed: bool = False) -> Release:
-    """As the library would have found it, or the fleet signed it."""
+    """Return a release as the library finds it, or signed by the fleet."""
     return Release(of.name, of.version, Path("/models"), digest, manifest=of, signed=signed)
 
 
 def refused(name: str, version: str = "1", problem: str = "manifest.toml:3: broken") -> Release:
-    """As the library reports what it cannot read."""
+    """Return a release as the library reports an unreadable one."""
     return Release(name, version, Path("/models"), problem=problem)
 
 
 def measured(p50_us: float, row_us: float = 0.0) -> Verdict:
-    """A passed trial that took this long."""
+    """Return the verdict of a passed trial with these latencies."""
     cost = Measurement(p50_us, 2 * p50_us, p50_us, 0, row_us)
     return Verdict(True, f"{p50_us} us", cost, level="proven", joining=ROWS)
 
 
 def request(value: float = 1.0, rows: int = 1, model: str = "m", *, width: int = 1, **changes: object) -> InferRequest:
-    """`rows` rows of `value`."""
+    """Return a request with `rows` rows of `value`."""
     tensor = Tensor(Datatype.FP32, np.full((rows, width), value, np.float32))
     return InferRequest(model, {"x": tensor}, **changes)  # type: ignore[arg-type]
 
 
 def values(response: InferResponse) -> list[float]:
-    """What the answer's `y` holds."""
+    """Return the values of the response's `y`."""
     return [float(value) for value in response.outputs["y"].array.ravel()]
 
 
 class MemoryVerdicts:
-    """Verdicts of one process; `broken` forgets everything, as a full disk without memory would."""
+    """Verdict storage in memory. `broken`: it returns no verdicts."""
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}
@@ -111,7 +111,7 @@ class MemoryVerdicts:
 
 @dataclass
 class Rig:
-    """Build it inside the running loop. `trials` are verdicts by variant name, `tried` the order they were asked in."""
+    """The engine; create it inside the running loop. `trials`: verdicts by variant name; `tried`: their order."""
 
     settings: EngineSettings = field(default_factory=EngineSettings)
     control: bool = True
@@ -163,11 +163,11 @@ class Rig:
         return self.runtime.sessions[-1]
 
     async def serve(self, *manifests: ModelManifest, digest: str = "d1") -> None:
-        """Bring these up, and nothing else."""
+        """Serve exactly these models."""
         await self.repository.synchronise([release(one, digest) for one in manifests])
 
     async def commit(self, *manifests: ModelManifest, digest: str = "d1") -> None:
-        """Serve these signed releases, and nothing else."""
+        """Serve exactly these signed releases."""
         await self.repository.synchronise([release(one, digest, signed=True) for one in manifests])
 
     async def stage(self, of: ModelManifest, digest: str = "d1") -> Loaded:
@@ -175,7 +175,7 @@ class Rig:
         return await self.stage_release(release(of, digest, signed=True))
 
     async def stage_release(self, of: Release) -> Loaded:
-        """Stage a release once it may be fetched; `fetched` lists those asked for."""
+        """Stage a release after `fetch_gate` opens; `fetched` lists the versions."""
         return await self.repository.stage(of.name, of.version, partial(self._fetch, of))
 
     async def begun(self, session: SimulatedSession | None = None) -> None:
@@ -183,7 +183,7 @@ class Rig:
         await asyncio.to_thread((session or self.session).started.acquire)
 
     def told(self, kind: type) -> list[Event]:
-        """Events of one kind, in order."""
+        """Return the events of one kind, in order."""
         return [event for event in self.events if isinstance(event, kind)]
 
     async def _fetch(self, of: Release) -> Release:
@@ -211,14 +211,14 @@ class Rig:
 
 
 def bare(name: str, file: str) -> Release:
-    """A bare model file as the library finds it."""
+    """Return a bare model file as the library finds it."""
     return Release(name, "1", Path("/models"), f"bare {file}", bare=bare_variant(file, (Artifact(file, "0" * 64, 1),)))
 
 
 async def quick_rig(
     model: ModelManifest | None = None, p50_us: float = 10.0, row_us: float = 1.0, **changes: Any
 ) -> Rig:
-    """A rig that serves `model`, whose trial took this long. Its variant `b` takes as long."""
+    """Return a rig that serves `model` with these trial latencies. Its variant `b` takes as long."""
     rig, model = Rig(EngineSettings(**changes)), model or manifest()
     verdict = measured(p50_us, row_us)
     rig.trials |= dict.fromkeys("ab", verdict if model.batched else replace(verdict, joining=Joining()))

@@ -1,4 +1,4 @@
-"""An enrolled device: store, spool, certificate and connections are real, its daemon is in memory."""
+"""An enrolled device with real store, spool, certificate and connections, and a fake daemon."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ INVENTORY = {"arch": "x86_64", "accelerators": []}
 
 
 class Daemon(SimulatedControl):
-    """With an inventory."""
+    """Fake daemon with an inventory."""
 
     found: dict[str, Any] = INVENTORY
 
@@ -63,31 +63,31 @@ class Device:
     clocks: Callable[[], Clocks] = read_clocks
 
     def update(self, version: str) -> None:
-        """Publish, assign, carry out."""
+        """Publish and assign a version, then install it."""
         target = self.fleet.repository.add_release(SLOT, version)
         self.fleet.assigned[DEVICE] = ({SLOT: target}, ())
         self.sync()
 
     def sync(self) -> None:
-        """One question, and the work that follows from it."""
+        """Poll once and do the work that follows."""
         with self.asked():
             pass
 
     def asked_once(self) -> Polled:
-        """One question, however it ends."""
+        """Poll once, with any outcome."""
         with opened(self.folder, CONFIG) as storage:
             agent = work.Agent(storage, CONFIG, clocks=self.clocks)
             with closing(agent.connections):
                 return agent.poll()
 
     def keep_fact(self, name: str, value: str) -> None:
-        """Put it into the journal."""
+        """Store a fact in the journal."""
         with opened(self.folder, CONFIG) as storage:
             storage.journal.keep_facts({name: value})
 
     @contextmanager
     def asked(self) -> Iterator[Connections]:
-        """The same, and in the block what it was asked on."""
+        """Poll once, do the work, and yield the connections."""
         with opened(self.folder, CONFIG) as storage:
             agent = work.Agent(storage, CONFIG, clocks=self.clocks)
             with closing(agent.connections):
@@ -96,7 +96,7 @@ class Device:
                 yield agent.connections
 
     def turn(self, config: AgentConfig = CONFIG) -> str:
-        """What a turn of `edge-agent run` does: a question, and a report on the same connection."""
+        """Run one cycle of `edge-agent run`: a poll, and a report on the same connection."""
         with self.asked() as connections:
             return report(self.folder, config, self.identity, connections)
 
@@ -105,7 +105,7 @@ class Device:
             return report(self.folder, config, self.identity, connections)
 
     def connections(self) -> Connections:
-        """As a turn of `edge-agent run` begins: none is open yet."""
+        """Return new connections, none open yet, as at the start of a cycle of `edge-agent run`."""
         return Connections(with_certificate(CONFIG.fetch, self.folder))
 
     @property
@@ -124,7 +124,7 @@ class Device:
 
 @contextmanager
 def enrolled_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    """Enrolled in a fleet that runs until the block ends."""
+    """Enrol a device in a fleet that runs until the block ends."""
     control = Daemon()
     monkeypatch.setattr(work, "Control", lambda _settings: control)
     monkeypatch.setattr(reporting, "Control", lambda _settings: control)

@@ -1,4 +1,4 @@
-"""A fleet's certificate authority: the controller's own certificate, and those of devices."""
+"""Certificate authority of a fleet: it issues the controller's and the devices' certificates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIFE = timedelta(days=90)
 
 
 class FleetAuthority(Authority):
-    """`file` is the authority's certificate."""
+    """CA whose certificate is `file`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(LIFE, timedelta(minutes=-1))
@@ -24,7 +24,7 @@ class FleetAuthority(Authority):
         self.file.write_bytes(self.pem)
 
     def server_context(self) -> ssl.SSLContext:
-        """For `localhost`; devices may show a certificate of this authority."""
+        """Return a TLS context for `localhost` with optional client certificates of this authority."""
         (self._folder / "server.pem").write_bytes(b"".join(self.issue("localhost")))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._folder / "server.pem")
@@ -33,7 +33,7 @@ class FleetAuthority(Authority):
         return context
 
     def answer(self, request: str, device: str) -> str:
-        """A device's certificate, in PEM. Raises ValueError for a request that is not signed by its own key."""
+        """Return a device's certificate in PEM. Raise ValueError for a request not signed by its own key."""
         made = x509.load_pem_x509_csr(request.encode())
         if not made.is_signature_valid:
             raise ValueError("the request is not signed by its own key")
@@ -41,6 +41,6 @@ class FleetAuthority(Authority):
 
 
 def key_of(request: str) -> bytes:
-    """The public key that a request is for: the same device asks with the same one again."""
+    """Return the public key of a request. A device repeats a request with the same key."""
     public = x509.load_pem_x509_csr(request.encode()).public_key()
     return public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)

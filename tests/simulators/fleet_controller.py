@@ -1,4 +1,4 @@
-"""A small fleet controller: the routes that a device asks, over real HTTPS, on a signed repository. In memory."""
+"""Minimal fleet controller in memory: the routes for devices, over real HTTPS, with a signed repository."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROBLEM = {"Content-Type": "application/problem+json"}
 
 
 class RefusedError(Exception):
-    """Answered with this status."""
+    """Refusal with a status."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -32,7 +32,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """One request. `device`, `serial`: of the certificate that was shown; "" where none was."""
+    """One request. `device`, `serial`: from the client certificate, "" without one."""
 
     method: str
     path: str
@@ -45,8 +45,7 @@ class Call:
 
 @dataclass
 class Told:
-    """What one device told: documents by (stream, boot epoch, number), numbers that it dropped, how many times a row
-    came that was there already."""
+    """Reports of one device: documents by (stream, boot epoch, number), dropped numbers, and a count of duplicates."""
 
     rows: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)
     lost: dict[tuple[str, int], set[int]] = field(default_factory=dict)
@@ -55,14 +54,16 @@ class Told:
     diagnostics: dict[int, Any] = field(default_factory=dict)
 
     def of(self, stream: str) -> list[dict[str, Any]]:
-        """Rows of a stream, in their order."""
+        """Return the rows of a stream, in order."""
         return [row for key, row in sorted(self.rows.items()) if key[0] == stream]
 
 
 class FleetController:
-    """`tokens` that were not used yet, with the device that each lets in; `serials` likewise, for as often as they
-    come; `assigned`: slots and files by device, `extra`: what else its assignment says; `ill[path]` answers in place of
-    a route."""
+    """Controller for devices.
+
+    `tokens`: unused tokens with their devices; `serials`: the same, reusable; `assigned`: slots and files by device;
+    `extra`: other fields of its assignment; `ill[path]` replaces a route.
+    """
 
     def __init__(self, folder: Path, repository: FleetRepository) -> None:
         self.repository, self.authority = repository, FleetAuthority(folder)
@@ -83,7 +84,7 @@ class FleetController:
 
     @contextmanager
     def running(self) -> Iterator[FleetController]:
-        """On a free port of this machine."""
+        """Run on a free loopback port."""
         server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         server.socket = self.authority.server_context().wrap_socket(
             server.socket, server_side=True, do_handshake_on_connect=False
@@ -100,7 +101,7 @@ class FleetController:
 
     # ---- routes ------------------------------------------------------------------------------------------------------
     def answer(self, call: Call) -> Answer:
-        """As a controller does."""
+        """Respond as a controller does."""
         with self._lock:
             self.asked.append(call)
             if call.path in self.ill:
@@ -138,7 +139,7 @@ class FleetController:
         token, key = asked["token"], key_of(asked["csr"])
         device = self.tokens.pop(token, "") or self.serials.get(asked["serial"], "")
         if not device and self._used.get(token, ("", b""))[1] == key:
-            device = self._used[token][0]  # its answer was lost
+            device = self._used[token][0]  # the response was lost
         if not device:
             raise RefusedError(401, "this enrolment token does not let this device in")
         if token:
@@ -224,7 +225,7 @@ class FleetController:
             do_POST = do_PUT = do_GET  # noqa: N815  http.server's names
 
             def log_message(self, *_: object) -> None:
-                """Nothing: tests read `asked`."""
+                """Log nothing: tests read `asked`."""
 
             def handle(self) -> None:
                 try:

@@ -1,4 +1,4 @@
-"""A device of a fleet, all of it real: repository on a local web server, daemon and agent as processes."""
+"""A real device of a fleet: repository on a local web server, daemon and agent as processes."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "agent": {"drain_s": 2.0},
     "store": {"keep_free_bytes": 0},
 }
-"""Short: a test waits for all of them."""
+"""Short times, since tests wait for all of them."""
 TRIALS = "[trial]\nmeasure_s = 0.02\nnice = 0\ndeadline_s = 15.0\n"
 ONE_VARIANT = "onnx-int8"
 PAUSE_S = 0.005
-"""Between two requests of the client that asks throughout: agent and daemon share a small machine with it."""
+"""Pause between two requests of the background client, which shares a small machine with agent and daemon."""
 
 Change = Callable[[Path], None]
-"""Makes another model of a version's folder."""
+"""Modify the folder of a model version."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended."""
+    """Result of a command."""
 
     code: int
     out: str
@@ -62,13 +62,13 @@ class Done:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What it printed with --json."""
+        """The output of --json."""
         document: dict[str, Any] = json.loads(self.out)
         return document
 
 
 class FleetDevice:
-    """Made by `fleet_device`; `slot` is meter-reader, of which no version is published yet."""
+    """Device made by `fleet_device`. `slot` is meter-reader; no version of it is published at first."""
 
     def __init__(self, folder: Path, state: Path) -> None:
         self.folder, self.store = folder, folder / "agent"
@@ -84,7 +84,7 @@ class FleetDevice:
 
     # ---- the agent ---------------------------------------------------------------------------------------------------
     def configure(self, **tables: Mapping[str, Any]) -> None:
-        """The agent's settings, where they differ from SETTINGS."""
+        """Write the agent's settings, with differences to SETTINGS."""
         wanted: dict[str, dict[str, Any]] = {"control": {"socket": str(self.socket), "load_timeout_s": 30.0}}
         for name, table in (*SETTINGS.items(), *tables.items()):
             wanted[name] = {**wanted.get(name, {}), **table}
@@ -106,7 +106,7 @@ class FleetDevice:
         return self.agent("bootstrap", str(source))
 
     def agent(self, verb: str, *arguments: str, wrap: Sequence[str] = (), **environ: str) -> Done:
-        """Carry a verb out to its end; `wrap`: a command that runs it."""
+        """Run a verb to its end; `wrap`: a command that runs it."""
         done = subprocess.run(
             [*wrap, *self.command(verb, *arguments)],
             cwd=ROOT,
@@ -120,12 +120,12 @@ class FleetDevice:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def command(self, verb: str, *arguments: str) -> list[str]:
-        """The command line of a verb."""
+        """Return the command line of a verb."""
         return [*AGENT, verb, *arguments, "--config", str(self.config_file), "--state", str(self.store)]
 
     @contextmanager
     def started(self, verb: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """A verb under way; killed at the end where it still is."""
+        """Run a verb in the background; kill it at the end if necessary."""
         command = self.command(verb, *arguments)
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
@@ -135,19 +135,19 @@ class FleetDevice:
             process.communicate()
 
     def sync(self, *arguments: str, **options: Any) -> Done:
-        """`edge-agent sync --json`."""
+        """Run `edge-agent sync --json`."""
         return self.agent("sync", "--json", *arguments, **options)
 
     @property
     def status(self) -> dict[str, Any]:
-        """`edge-agent status --json`."""
+        """Run `edge-agent status --json`."""
         done = self.agent("status", "--json")
         assert done.code == 0, done.err
         return done.told
 
     # ---- the repository ----------------------------------------------------------------------------------------------
     def publish(self, change: Change | None = None, *, floor: str | None = None) -> str:
-        """The next version of meter-reader with one variant, changed before it is signed; its target path."""
+        """Publish the next version of meter-reader with one variant, modified by `change`. Return its target path."""
         self.newest += 1
         version = copy_model(SLOT, self.folder / "models", str(self.newest))
         keep_variant(version, ONE_VARIANT)
@@ -156,18 +156,18 @@ class FleetDevice:
         return self.repository.add_model(version, terms=Terms(floor))
 
     def assign(self, target: str | None, **changes: Any) -> bytes:
-        """Assign one release to the slot, or nothing at all; the published document."""
+        """Assign one release or None to the slot. Return the published document."""
         return self.repository.assign(DEVICE, {SLOT: target} if target else {}, **changes)
 
     def update(self, change: Change | None = None) -> Done:
-        """Publish, assign, sync."""
+        """Publish, assign, and sync."""
         self.assign(self.publish(change))
         return self.sync()
 
     # ---- the daemon --------------------------------------------------------------------------------------------------
     @contextmanager
     def powered(self) -> Iterator[None]:
-        """The daemon runs; at the end it must stop with exit code 0 and no traceback in its log."""
+        """Run the daemon. At the end it must stop with exit code 0 and without a traceback in its log."""
         self.daemon.start()
         try:
             yield
@@ -179,21 +179,21 @@ class FleetDevice:
 
     @property
     def serving(self) -> dict[str, int]:
-        """Percent of the slot's requests by version, as the daemon says."""
+        """The percentage of the slot's requests by version, as the daemon reports it."""
         found = [one for one in self.control.status()["models"] if one["model"] == SLOT]
         return {one["version"]: one["weight"] for one in found if one["weight"]}
 
     def wait_for_share(self, agent: subprocess.Popen[str]) -> None:
-        """Until the newest version answers a share of what names none, by the doing of `agent`."""
+        """Wait until `agent` has given the newest version a share of the requests."""
         deadline = time.monotonic() + WAIT_S
         while str(self.newest) not in self.serving:
             assert agent.poll() is None, agent.communicate()
             assert time.monotonic() < deadline, self.daemon.log
-            select.select([], [], [], 0.02)  # the daemon tells nobody of its routes
+            select.select([], [], [], 0.02)  # poll: the daemon has no event for routes
 
     @contextmanager
     def hammered(self, rows: int = 1) -> Iterator[Hammer]:
-        """A client asks over gRPC all the time; no request may fail, and every answer must be right."""
+        """Send gRPC requests continuously. Every one must succeed with the right result."""
         hammer = Hammer(SLOT, rows, PAUSE_S)
         thread = threading.Thread(target=hammer.over_grpc, args=(self.daemon.grpc,))
         thread.start()
@@ -208,7 +208,7 @@ class FleetDevice:
 
 
 def keep_variant(version: Path, name: str) -> None:
-    """Leave a single variant in a manifest."""
+    """Remove all other variants from a manifest."""
     manifest = version / "manifest.toml"
     head, *variants = manifest.read_text().split("[[variant]]\n")
     (kept,) = [text for text in variants if text.startswith(f'name = "{name}"')]
@@ -216,7 +216,7 @@ def keep_variant(version: Path, name: str) -> None:
 
 
 def exchange_artifact(version: Path, content: bytes, file: str = f"{ONE_VARIANT}/model.onnx") -> None:
-    """Other bytes in a model, its manifest telling the truth of them."""
+    """Replace an artifact, and its digest and size in the manifest."""
     place, manifest = version / file, version / "manifest.toml"
     text, before, size = manifest.read_text(), file_digest(place), place.stat().st_size
     place.write_bytes(content)
@@ -226,7 +226,7 @@ def exchange_artifact(version: Path, content: bytes, file: str = f"{ONE_VARIANT}
 
 @contextmanager
 def fleet_device(folder: Path, state: Path, *, installed: bool = True) -> Iterator[FleetDevice]:
-    """A bootstrapped device whose daemon runs; with `installed`, version 1 is committed and serves."""
+    """Run a bootstrapped device with its daemon. With `installed`, version 1 is committed and serves."""
     device = FleetDevice(folder, state)
     with device.server.running():
         assert device.bootstrap().code == 0
@@ -239,6 +239,6 @@ def fleet_device(folder: Path, state: Path, *, installed: bool = True) -> Iterat
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[FleetDevice]:
-    """Version 1 serves."""
+    """Run a device on which version 1 serves."""
     with fleet_device(tmp_path_factory.mktemp("device"), state) as made:
         yield made

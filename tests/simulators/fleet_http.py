@@ -1,4 +1,4 @@
-"""The controller's HTTP server in front of a small application, its CA, and clients that show certificates."""
+"""The controller's HTTP server with a small application, its CA, and clients with certificates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 
 
 def now() -> datetime:
-    """UTC."""
+    """Return the time in UTC."""
     return datetime.now(UTC)
 
 
@@ -44,20 +44,20 @@ AUTHORITY = new_authority(now() - timedelta(days=30))
 
 @dataclass(frozen=True)
 class Device:
-    """A key and what the CA made of it."""
+    """A key and its certificate."""
 
     certificate: DeviceCertificate
     key_pem: bytes
 
     def write(self, folder: Path) -> Path:
-        """Certificate and key in one file, as curl and the agent read them."""
+        """Write certificate and key to one file, in the form for curl and the agent."""
         file = folder / f"{self.certificate.device}.pem"
         file.write_bytes(self.certificate.pem + self.key_pem)
         return file
 
 
 def device(name: str, authority: Authority = AUTHORITY, validity_d: float | None = None, when: datetime | None = None):
-    """One that was enrolled."""
+    """Return an enrolled device."""
     key = ec.generate_private_key(ec.SECP256R1())
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     signed = authority.sign_csr(request.public_bytes(Encoding.PEM), name, when or now(), validity_d)
@@ -65,7 +65,7 @@ def device(name: str, authority: Authority = AUTHORITY, validity_d: float | None
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Who asks as the server sees it, what came; /denied refuses, /broken fails, /large is 64 MiB, /slow waits."""
+    """Return the peer and the request. /denied refuses, /broken fails, /large sends 64 MiB, /slow waits."""
     if scope["path"] == "/denied":
         raise RequestError(Fault.UNAUTHENTICATED, "a token is required")
     if scope["path"] == "/broken":
@@ -88,7 +88,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def large(send: Send) -> None:
-    """More than sockets hold."""
+    """Send more than socket buffers hold."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     for _ in range(64):
         await send({"type": "http.response.body", "body": bytes(1_048_576), "more_body": True})
@@ -97,7 +97,7 @@ async def large(send: Send) -> None:
 
 @dataclass
 class Controller:
-    """A running server; `tls` where it has a certificate."""
+    """A running server; `tls`: it has a certificate."""
 
     server: Server
     addresses: tuple[Address, ...]
@@ -112,7 +112,7 @@ class Controller:
 
     @property
     def url(self) -> str:
-        """Ends with a slash."""
+        """The URL with a trailing slash."""
         return f"{'https' if self.tls else 'http'}://localhost:{self.port}/"
 
     @property
@@ -120,7 +120,7 @@ class Controller:
         return self.folder / "ca.pem"
 
     def client(self, shown: Device | None = None) -> httpx.AsyncClient:
-        """It shows a certificate."""
+        """Return a client that presents a certificate."""
         verify: ssl.SSLContext | bool = False
         if self.tls:
             verify = ssl.create_default_context(cafile=str(self.ca_file))
@@ -129,11 +129,11 @@ class Controller:
         return httpx.AsyncClient(base_url=self.url, verify=verify, trust_env=False, timeout=30)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A bare connection to the first address."""
+        """Open a raw connection to the first address."""
         return await asyncio.open_connection(self.addresses[0].host, self.port)
 
     async def run(self, program: str, *words: str, stdin: bytes = b"") -> tuple[int, str]:
-        """A program beside it: exit code, and all it said."""
+        """Run a program; return exit code and output."""
         found = shutil.which(program)
         assert found, f"{program} is one of the packages that make test installs"
         pipe = asyncio.subprocess.PIPE
@@ -156,7 +156,7 @@ async def controlling(
     clock: Callable[[], datetime] = now,
     wrap: Callable[[Application], Application] = lambda app: app,
 ) -> AsyncIterator[Controller]:
-    """A server on free ports of this machine."""
+    """Run a server on free loopback ports."""
     settings, counts, revoked = settings or ServingSettings(), Counter[str](), set[str]()
     recognition = Recognition(AUTHORITY.trusted, lambda: revoked, clock)
     context = server_context(*AUTHORITY.issue_server(["localhost", "127.0.0.1"], now()), AUTHORITY.pem) if tls else None
@@ -170,7 +170,7 @@ async def controlling(
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:
-    """Close a bare connection, whatever the other side thinks of it."""
+    """Close a raw connection and ignore errors."""
     writer.close()
     with contextlib.suppress(ConnectionError):
         await writer.wait_closed()

@@ -1,7 +1,7 @@
-"""A publisher with every key at hand: a complete signed repository in milliseconds, and what an attacker could forge.
+"""Publisher with all keys in memory: a complete signed repository in milliseconds, and an attacker's forgeries.
 
-Built on the fleet's own modules; only the keys are not files. `keys[role]` are signers, so whoever holds some of them
-(`snapshot`, `timestamp` and `director` are online) signs what it likes with `sign` and `forge`.
+It uses the fleet's own modules; only the keys are not files. `keys[role]` are signers. An attacker with some of them
+(`snapshot`, `timestamp` and `director` are online) can sign anything with `sign` and `forge`.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ artifacts = [{{path = "{path}", sha256 = "{sha256}", bytes = {size}}}]
 
 
 def manifest_text(model: str, version: str, inputs: Sequence[tuple[str, tuple[int, ...]]] = (("x", (-1, 3)),)) -> str:
-    """A manifest without variants. `inputs`: names and shapes."""
+    """Return a manifest without variants. `inputs`: names and shapes."""
     listed = "".join(INPUT.format(name=name, shape=list(shape)) for name, shape in inputs)
     return MANIFEST.format(model=model, version=version, inputs=listed)
 
 
 def new_key(name: str = "") -> CryptoSigner:
-    """An Ed25519 key in memory."""
+    """Return an Ed25519 key in memory."""
     signer = CryptoSigner.generate_ed25519()
     signer.public_key.unrecognized_fields[NAME_FIELD] = name or signer.public_key.keyid[:8]
     return signer
 
 
 class FleetRepository:
-    """`public` is what devices read; everything is published and signed when a method returns."""
+    """Repository. Devices read `public`; everything is published and signed when a method returns."""
 
     def __init__(self, folder: Path, *, now: datetime | None = None, settings: FleetSettings | None = None) -> None:
         self.workspace = Workspace(folder, settings or FleetSettings())
@@ -96,11 +96,11 @@ class FleetRepository:
             self.keys[role] = [new_key(role)]
         self.keys[PROFILES] = self.keys[POLICY] = self.keys[TARGETS]
         self.retired: list[CryptoSigner] = []
-        """Keys that were rotated away: what a thief of old keys has."""
+        """Keys that were rotated out, which an attacker may have."""
         self.assignment_versions: dict[str, int] = {}
         self._begin()
 
-    # ---- what a publisher does
+    # ---- publisher
 
     @property
     def published(self) -> Published:
@@ -108,7 +108,7 @@ class FleetRepository:
         return self.workspace.published()
 
     def root_bytes(self, version: int | None = None) -> bytes:
-        """A root as published, by default the newest: what bootstrap pins."""
+        """Return a published root, by default the newest. Bootstrap pins it."""
         root = self.published.root
         assert root
         return (self.public / metadata_file(ROOT, version or root.signed.version)).read_bytes()
@@ -120,12 +120,12 @@ class FleetRepository:
         self._publish(signing.delegate(self.drafting(), role, self._public(role), threshold))
 
     def add_model(self, folder: Path, owner: str = "acme", terms: Terms | None = None) -> str:
-        """Publish a model's folder (…/<name>/<version> with a manifest.toml); its target path."""
+        """Publish a model's folder (…/<name>/<version> with a manifest.toml). Return its target path."""
         model = releases.read_model(folder, self.workspace.settings)
         return self._add(model, owner, terms or Terms())
 
     def withdraw(self, model: str, version: str, withdrawal: str, owner: str = "acme") -> None:
-        """Withdraw a release, for "offer" or "remove"."""
+        """Withdraw a release, with "offer" or "remove"."""
         path = target_path(owner, model, version)
         self._publish([releases.plan_withdrawal(self.drafting(), path, Withdrawal(withdrawal))])
 
@@ -143,7 +143,7 @@ class FleetRepository:
         changes_signature: bool = False,
         inputs: Sequence[tuple[str, tuple[int, ...]]] = (("x", (-1, 3)),),
     ) -> str:
-        """Publish a release of these bytes by variant (they need not be a model); its target path."""
+        """Publish a release with these bytes by variant (any content). Return its target path."""
         folder = self.workspace.folder / "made" / owner / model / version
         text = manifest_text(model, version, inputs)
         for name, content in (variants or {"only": f"{model} {version}".encode()}).items():
@@ -162,7 +162,7 @@ class FleetRepository:
         return self.add_model(folder, owner, Terms(floor, slots, changes_signature))
 
     def add_software(self, variants: Sequence[Path], floor: str | None = None) -> str:
-        """Publish folders of wheels as a release of the programs; its target path. `keys["software"]` signs."""
+        """Publish folders of wheels as a release, signed by `keys["software"]`. Return its target path."""
         if SOFTWARE not in self.keys:
             self.keys[SOFTWARE] = [new_key(SOFTWARE)]
             self._publish(signing.delegate(self.drafting(), SOFTWARE, self._public(SOFTWARE), 1))
@@ -186,15 +186,15 @@ class FleetRepository:
         return path
 
     def publish(self) -> None:
-        """A new timestamp, and a new snapshot where its time runs out; `now` may have been moved."""
+        """Publish a new timestamp, and a new snapshot if the old one expires soon. `now` may have been changed."""
         self._publish([])
 
     def renew(self, role: str) -> None:
-        """The same document of an offline role, signed again with a later expiry."""
+        """Sign the same document of an offline role again, with a later expiry."""
         self._publish([signing.renew(self.drafting(), role)])
 
     def rotate(self, role: str, *, keys: int | None = None, threshold: int | None = None, lost: bool = False) -> None:
-        """New keys for a role; the old ones are in `retired`, unless they are lost and cannot sign the change."""
+        """Replace a role's keys. Old keys move to `retired`, unless they are lost and cannot sign the change."""
         old = self.keys[role]
         self.keys[role] = [new_key(f"{role}-new-{i}") for i in range(keys or len(old))]
         threshold = threshold or (2 if role == ROOT else 1)
@@ -205,7 +205,7 @@ class FleetRepository:
     def assign(
         self, device: str, slots: Mapping[str, str | Target], files: Sequence[str] = (), **changes: Any
     ) -> bytes:
-        """Assign target paths by slot and publish the document, which is returned; `changes` as `assignment` takes."""
+        """Publish and return an assignment of target paths by slot. `changes`: see `assignment`."""
         return self.put_assignment(device, self.assignment(device, slots, files, **changes))
 
     def assignment(
@@ -217,9 +217,9 @@ class FleetRepository:
         signers: Sequence[CryptoSigner] | None = None,
         **changes: Any,
     ) -> bytes:
-        """A signed assignment that is not published. `changes`: fields of `Assignment` that shall be otherwise.
+        """Return a signed, unpublished assignment. `changes`: fields of `Assignment` to replace.
 
-        A slot's value may be a path of a published target, or any `Target`.
+        A slot's value is a path of a published target, or any `Target`.
         """
         published, version = self.published, self.assignment_versions.get(device, 0) + 1
         named = {slot: t if isinstance(t, Target) else assigned(published, t) for slot, t in slots.items()}
@@ -236,25 +236,27 @@ class FleetRepository:
         return self.sign(assignment_metadata(made), signers or self.keys[DIRECTOR])
 
     def put_assignment(self, device: str, content: bytes) -> bytes:
-        """Serve this as the device's assignment."""
+        """Publish this content as the device's assignment."""
         path = self.public / assignment_file(device)
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
         return content
 
-    # ---- what an attacker does
+    # ---- attacker
 
     @staticmethod
     def sign(metadata: Metadata[Any], signers: Sequence[CryptoSigner]) -> bytes:
-        """Any document, signed by anybody."""
+        """Sign any document with any keys."""
         metadata.signatures.clear()
         for signer in signers:
             metadata.sign(signer, append=True)
         return metadata.to_bytes()
 
     def forge(self, role: str, metadata: Metadata[Any], signers: Sequence[CryptoSigner]) -> None:
-        """Replace a role's published metadata, of the same version or a later one, and let snapshot and timestamp,
-        whose keys are online, vouch for it. `signers` are whom the attacker owns."""
+        """Replace a role's published metadata with the same or a later version.
+
+        Snapshot and timestamp confirm it, since their keys are online. `signers` are the attacker's keys.
+        """
         content = self.sign(metadata, signers)
         published = self.published
         assert published.snapshot
@@ -270,8 +272,7 @@ class FleetRepository:
         (self.public / "metadata" / "timestamp.json").write_bytes(self.sign(timestamp, self.keys[TIMESTAMP]))
 
     def forge_release(self, model: str, version: str, content: bytes, owner: str = "acme") -> tuple[Target, bytes]:
-        """A well-formed release of the attacker's bytes, its files on the server but signed by nobody: the target for
-        an assignment, and the release's document."""
+        """Return a target and document of a well-formed release that no owner signed; its files are on the server."""
         manifest = manifest_text(model, version).encode()
         digest = hashlib.sha256(content).hexdigest()
         only = SignedVariant("only", "reference", "fp32", ("cpu",), (Artifact("only/model.npz", digest, len(content)),))
@@ -285,7 +286,7 @@ class FleetRepository:
         return Target(target.path, target.length, target.hashes["sha256"]), document
 
     def put_blob(self, content: bytes) -> str:
-        """Any bytes on the server; their digest."""
+        """Store any bytes on the server; return their digest."""
         digest = hashlib.sha256(content).hexdigest()
         path = self.public / blob_file(digest)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -293,23 +294,23 @@ class FleetRepository:
         return digest
 
     def put_target(self, target: TargetFile, content: bytes) -> None:
-        """Any target's content on the server."""
+        """Store any content of a target on the server."""
         path = self.public / target_file(target)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 
-    # ---- how it is built
+    # ---- internals
 
     def drafting(self) -> signing.Drafting:
-        """All that the next draft depends on."""
+        """Return the inputs of the next draft."""
         return self.workspace.drafting(self.now)
 
     def owner_targets(self, owner: str = "acme") -> Metadata[Targets]:
-        """A copy of what the owner's role has published, to be changed and forged."""
+        """Return a copy of the owner's published metadata, to be modified and forged."""
         return self.published.roles[owner_role(owner)]
 
     def keep_keys(self) -> None:
-        """Write every key, not encrypted, to the publisher's folder `keys`: `edge-fleet` can go on from here."""
+        """Write all keys, unencrypted, to the publisher's folder `keys`, for use by `edge-fleet`."""
         for signer in {s.public_key.keyid: s for signers in self.keys.values() for s in signers}.values():
             private = load_pem_private_key(signer.private_bytes, None)
             assert isinstance(private, Ed25519PrivateKey)
@@ -328,7 +329,7 @@ class FleetRepository:
         return [signer.public_key for signer in self.keys[role]]
 
     def draft_rotation(self, role: str) -> None:
-        """As `rotate`, but all that is signed waits to be published."""
+        """Rotate keys as `rotate` does, but do not publish."""
         old = self.keys[role]
         self.keys[role] = [new_key(f"{role}-next-{i}") for i in range(len(old))]
         drafts = signing.rotate(self.drafting(), role, self._public(role), 2 if role == ROOT else 1)
@@ -357,13 +358,13 @@ class FleetRepository:
         self.write(self.plan())
 
     def plan(self) -> Publication:
-        """What publishing the drafts would write now."""
+        """Return what publishing the drafts would write."""
         signers = [signer for signers in (*self.keys.values(), self.retired) for signer in signers]
         drafts = list(self.workspace.drafts().values())
         return plan_publication(self.published, drafts, signers, self.now, self.workspace.settings)
 
     def write(self, publication: Publication) -> None:
-        """Publish it. Tests of stops on the way override this."""
+        """Publish it. Tests of interruptions override this."""
         self.workspace.publish(publication)
 
 

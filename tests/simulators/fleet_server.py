@@ -1,4 +1,4 @@
-"""A repository over HTTP as any web server would serve it, and what a bad one would do instead."""
+"""Repository over HTTP, as an ordinary or a misbehaving web server would serve it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from tests.simulators.fleet_repository import FleetRepository
 
 
 class FleetServer:
-    """`ill`: behaviour by the beginning of a path ("" is every path), in place of the file. Where `director` is set, a
-    question with a nonce is answered by a document that repeats it, signed on demand: `director` is its slots."""
+    """Web server. `ill`: behaviours by path prefix ("" for all) in place of files.
+
+    With `director` (its slots), a poll with a nonce gets a document with this nonce, signed on demand.
+    """
 
     def __init__(self, repository: FleetRepository) -> None:
         self._repository = repository
         self.ill: dict[str, Behaviour] = {}
         self.director: Mapping[str, Any] | None = None
         self.changes: Mapping[str, Any] = {}
-        """What is otherwise in the documents that are signed on demand."""
+        """Fields to replace in documents that are signed on demand."""
         self._bad = BadServer([self._route])
 
     @contextmanager
     def running(self) -> Iterator[FleetServer]:
-        """On a free port of this machine."""
+        """Run on a free loopback port."""
         with self._bad.running():
             yield self
 
     @property
     def url(self) -> str:
-        """Ends with a slash."""
+        """The URL with a trailing slash."""
         return self._bad.url
 
     @property
     def asked(self) -> Sequence[str]:
-        """Every path that was asked for so far, with its query."""
+        """All requested paths so far, with their queries."""
         return [exchange.path for exchange in self._bad.exchanges]
 
     def _route(self, exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""A database with rows in every table: devices in the middle of a rollout, and every kind of record."""
+"""Database with rows in every table: devices during a rollout, and every kind of record."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from tests.simulators.rolled_fleet import BEGIN, SLOT, V1, RolledFleet
 
 HOUR = timedelta(hours=1)
 ODD = "ä'\\\n%\N{GRINNING FACE}"
-"""What a copy through text could break."""
+"""Text that a copy through a text format could damage."""
 
 
 @contextmanager
 def full_fleet(place: Place, repository: FleetRepository, count: int = 10) -> Iterator[RolledFleet]:
-    """Fill a database: `count` devices, a tenth of them offered version 2 of `repository`. It is closed at the end."""
+    """Fill a database and yield it. `count` devices; a tenth of them have an offer of version 2 of `repository`."""
     database = open_database(place)
     try:
         fleet = RolledFleet(database, repository, SchedulerSettings())
@@ -66,7 +66,7 @@ def full_fleet(place: Place, repository: FleetRepository, count: int = 10) -> It
 
 
 def empty_tables(place: Place) -> list[str]:
-    """Names of the tables without a row."""
+    """Return the names of tables without rows."""
     database = open_database(place)
     try:
         with database.read() as connection:
@@ -78,7 +78,7 @@ def empty_tables(place: Place) -> list[str]:
 
 
 def _own(connection: Connection, fleet: RolledFleet, device: str, number: int) -> None:
-    """Records of one device."""
+    """Write the records of one device."""
     settings, now = fleet.database.settings, BEGIN + timedelta(microseconds=number)
     devices.touch(connection, {device: now})
     certificates.add(connection, Certificate(f"{number:x}", device, now, now + HOUR))
@@ -91,7 +91,7 @@ def _own(connection: Connection, fleet: RolledFleet, device: str, number: int) -
 
 
 def _common(connection: Connection, fleet: RolledFleet) -> None:
-    """Records of the fleet."""
+    """Write the records of the fleet."""
     settings, now, device = fleet.database.settings, BEGIN, "camera-00001"
     connection.execute(sa.insert(numbers).values(name=BASE, value=1_000_000))
     given = {"expires": now + HOUR, "now": now}

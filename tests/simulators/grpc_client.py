@@ -1,4 +1,4 @@
-"""A gRPC client on the h2 package that a test leads by the hand: what it says when, what it reads when."""
+"""gRPC client on the h2 package with manual control of each write and read."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Codes = h2.settings.SettingCodes
 
 
 def framed(content: bytes, flag: int = 0) -> bytes:
-    """A length-prefixed message."""
+    """Return a length-prefixed message."""
     return struct.pack(">BI", flag, len(content)) + content
 
 
 def infer_request(size: int = 4, model: str = "identity_uint8", **fields: Any) -> bytes:
-    """A ModelInferRequest of so many bytes of tensor, framed."""
+    """Return a framed ModelInferRequest with `size` bytes of tensor."""
     sent = message("inference.ModelInferRequest")(model_name=model, **fields)
     sent.inputs.add(name="x", datatype="UINT8", shape=[1, size])
     sent.raw_input_contents.append(bytes(size))
@@ -43,7 +43,7 @@ def infer_request(size: int = 4, model: str = "identity_uint8", **fields: Any) -
 
 
 def infer_reply(body: bytes) -> Any:
-    """The only message of a body."""
+    """Return the only message of a body."""
     flag, size = struct.unpack_from(">BI", body)
     assert (flag, size) == (0, len(body) - 5)
     return message("inference.ModelInferResponse").FromString(body[5:])
@@ -51,7 +51,7 @@ def infer_reply(body: bytes) -> Any:
 
 @dataclass
 class Reply:
-    """What came of one call. `ended`: by trailers; `reset`: by RST_STREAM of this code."""
+    """Outcome of a call. `ended`: by trailers; `reset`: by RST_STREAM with this code."""
 
     headers: dict[str, str] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
@@ -60,38 +60,38 @@ class Reply:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more comes."""
+        """Return whether the call has ended."""
         return self.ended or self.reset is not None
 
     @property
     def status(self) -> int:
-        """gRPC's."""
+        """The gRPC status."""
         return int(self.headers["grpc-status"])
 
     @property
     def words(self) -> str:
-        """What the server says of an error."""
+        """The error message of the server."""
         return unquote(self.headers.get("grpc-message", ""))
 
 
 class Client:
-    """`takes`: whether what is read is acknowledged, which opens the windows again."""
+    """Client. `takes`: acknowledge data that were read, which opens the flow-control windows again."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, settings: dict[int, int]) -> None:
         self._reader, self.writer = reader, writer
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
         values = {Codes.ENABLE_PUSH: 0, Codes.INITIAL_WINDOW_SIZE: 65_535, Codes.MAX_FRAME_SIZE: 16_384, **settings}
         self.h2.local_settings = h2.settings.Settings(client=True, initial_values=values)
-        self.h2.max_inbound_frame_size = values[Codes.MAX_FRAME_SIZE]  # h2 has it changed by SETTINGS only
+        self.h2.max_inbound_frame_size = values[Codes.MAX_FRAME_SIZE]  # h2 changes it by SETTINGS only
         self.replies: dict[int, Reply] = {}
         self.takes, self.closed = True, False
         self.goaway: list[tuple[int, int]] = []
-        """Last stream and code of each GOAWAY. h2 is not told: it would take nothing more."""
+        """Last stream and code of each GOAWAY. They are hidden from h2, which would refuse further frames."""
         self._rest = b""
         self.h2.initiate_connection()
 
     def ask(self, path: str = INFER, body: bytes | None = None, *, end: bool = True, **headers: str) -> int:
-        """Open a stream; with `body` also send that, and the end."""
+        """Open a stream; with `body`, send it and end the stream."""
         number = self.h2.get_next_available_stream_id()
         fields = [
             (":method", "POST"),
@@ -109,14 +109,14 @@ class Client:
         return number
 
     def send(self, number: int, body: bytes, *, end: bool = False) -> None:
-        """Part of a body that the windows allow."""
+        """Send part of a body, within the windows."""
         most = self.h2.max_outbound_frame_size
         for place in range(0, max(len(body), 1), most):
             last = place + most >= len(body)
             self.h2.send_data(number, body[place : place + most], end_stream=end and last)
 
     async def flush(self, chunk: int = 0) -> None:
-        """Write what was said, `chunk` bytes at a time where that is not 0."""
+        """Write the pending bytes, in pieces of `chunk` bytes if it is not 0."""
         words = self.h2.data_to_send()
         for place in range(0, len(words), chunk or max(len(words), 1)):
             self.writer.write(words[place : place + (chunk or len(words))])
@@ -125,27 +125,27 @@ class Client:
                 await asyncio.sleep(0)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Read until it holds, or the server has closed."""
+        """Read until the condition holds or the server has closed."""
         await self.flush()
         while not (condition() or self.closed):
             await self.read()
 
     async def over(self, *numbers: int) -> list[Reply]:
-        """The replies of these calls."""
+        """Wait for the replies of these calls."""
         await self.until(lambda: all(self.replies[number].over for number in numbers))
         return [self.replies[number] for number in numbers]
 
     async def call(self, path: str, body: bytes, **headers: str) -> Reply:
-        """Ask and read the reply."""
+        """Send a request and return the reply."""
         (reply,) = await self.over(self.ask(path, body, **headers))
         return reply
 
     async def infer(self, size: int = 4, **headers: str) -> Reply:
-        """A small inference."""
+        """Send a small inference."""
         return await self.call(INFER, infer_request(size), **headers)
 
     async def settled(self) -> None:
-        """Wait until the server has heard all that was said."""
+        """Wait until the server has processed all that was sent."""
         self.h2.ping(b"settled?")
         heard: list[bool] = []
         await self.flush()
@@ -154,7 +154,7 @@ class Client:
             heard = [True] if any(heard) else []
 
     async def read(self, most: int = 65_536) -> list[h2.events.Event]:
-        """What the server says next."""
+        """Return the next events from the server."""
         try:
             words = await self._reader.read(most)
         except ConnectionError:
@@ -174,14 +174,14 @@ class Client:
             await self.read()
 
     async def listen(self) -> None:
-        """As `gone`, without a word: what is heard is not answered."""
+        """Read until the server closes, without any response to frames."""
         with suppress(ConnectionError):
             while await self._reader.read(65_536):
                 pass
         self.closed = True
 
     def _without_goaway(self, words: bytes) -> bytes:
-        """The whole frames of what came, but for these."""
+        """Return the complete frames received, without GOAWAY."""
         words, kept, place = self._rest + words, b"", 0
         while (start := place + frames.HEADER_BYTES) <= len(words):
             high, low, kind, _, _ = frames.HEADER.unpack_from(words, place)
@@ -216,7 +216,7 @@ class Client:
 async def connected(
     address: Address, settings: dict[int, int] | None = None, *, tls: ssl.SSLContext | None = None, greet: bool = True
 ) -> AsyncIterator[Client]:
-    """A client of the gateway there. `greet`: its preface and settings were exchanged."""
+    """Connect a client. `greet`: also exchange preface and settings."""
     if address.path:
         reader, writer = await asyncio.open_unix_connection(address.path)
     else:
@@ -229,5 +229,5 @@ async def connected(
         yield client
     finally:
         writer.close()
-        with suppress(ConnectionError, ssl.SSLError):  # where the server was first
+        with suppress(ConnectionError, ssl.SSLError):  # the server may have closed before
             await writer.wait_closed()

@@ -1,4 +1,4 @@
-"""The gRPC frontend on real sockets over simulated inference."""
+"""The gRPC frontend on real sockets with simulated inference."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.simulators.inference import SimulatedInference
 
 LOOPBACK = Address("127.0.0.1", 0)
 UNDIVIDED = ShareSettings(caller_percent=100, caller_bytes_percent=100, local_percent=0)
-"""One caller may have each total."""
+"""A single caller may use each total."""
 
 
 SERVERS = {"own": ("server", "GrpcServer"), "grpcio": ("grpcio_server", "GrpcFrontend")}
-"""What may speak HTTP/2, by its name in the configuration."""
+"""HTTP/2 servers by their names in the configuration."""
 
 
 class Gateway:
-    """A running frontend; `target` is its first address as gRPC clients write it."""
+    """A running frontend. `target` is its first address in the form for gRPC clients."""
 
     server: ClassVar[str] = "grpcio"
 

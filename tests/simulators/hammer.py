@@ -1,4 +1,4 @@
-"""Callers that never pause: one over gRPC and one over HTTP, each a thread, until told to stop."""
+"""Callers without pauses over gRPC and HTTP, each on a thread, until they are stopped."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ import tritonclient.grpc as triton
 from tests.simulators.daemon import WAIT_S, Daemon, golden
 
 Ask = Callable[[], tuple[str, np.ndarray[Any, Any]]]
-"""One request; the version that answered and its scores. Raises whatever the client raises."""
+"""Send one request. Return the version that answered and its scores. Raise the client's exceptions."""
 
 
 class Hammer:
-    """`versions` has the version that gave each answer, in order; `failures` what any caller was refused with.
+    """Caller that repeats one request.
 
-    Each request has `rows` rows, and is followed by `pause_s`."""
+    `versions`: the version of each correct result, in order; `failures`: errors and wrong results. Each request has
+    `rows` rows and is followed by `pause_s`.
+    """
 
     def __init__(self, model: str, rows: int = 1, pause_s: float = 0.0) -> None:
         self.model, self._pause_s = model, pause_s
@@ -33,17 +35,17 @@ class Hammer:
         self._stopped = False
 
     def wait(self, accepts: Callable[[Hammer], bool]) -> None:
-        """Until `accepts`, asked after every answer and every failure."""
+        """Wait until `accepts`, which is called after each result and failure."""
         with self._changed:
             assert self._changed.wait_for(lambda: accepts(self), WAIT_S), (self.failures[:3], len(self.versions))
 
     def wait_answers(self, more: int = 20) -> None:
-        """Until this many more requests were answered."""
+        """Wait until this many more requests have results."""
         wanted = len(self.versions) + more
         self.wait(lambda hammer: len(hammer.versions) >= wanted)
 
     def stop(self) -> None:
-        """Take no more turns."""
+        """Send no more requests."""
         self._stopped = True
 
     def over_grpc(self, address: str) -> None:
@@ -84,7 +86,7 @@ class Hammer:
                     scores.reshape(self._wanted.scores.shape).argmax(-1), self._wanted.scores.argmax(-1)
                 )
                 self._note(self.versions if right else self.failures, version if right else f"wrong answer {scores}")
-            except Exception as error:  # noqa: BLE001  whatever a client raises is what the test is about
+            except Exception as error:  # noqa: BLE001  the test checks for any exception of the client
                 self._note(self.failures, f"{type(error).__name__}: {error}")
                 return
 
@@ -96,7 +98,7 @@ class Hammer:
 
 @contextmanager
 def hammering(daemon: Daemon, model: str) -> Iterator[Hammer]:
-    """Callers of both protocols at work on `model`; at the end they have stopped."""
+    """Run callers of both protocols on `model`. They are stopped at the end."""
     hammer = Hammer(model)
     threads = [
         threading.Thread(target=hammer.over_grpc, args=(daemon.grpc,)),

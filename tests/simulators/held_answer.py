@@ -1,4 +1,4 @@
-"""Inference whose large answers of BYTES cannot be encoded to their end before a test lets them."""
+"""Inference with large BYTES results whose encoding waits until a test permits it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gateway.engine.settings import EngineSettings
 from tests.simulators.inference import SimulatedInference
 
 COUNT = 20_000
-"""Elements of a large answer: more than are encoded at once."""
+"""Elements of a large result: more than one encoding step handles."""
 
 
 class _Held(bytes):
-    """An element whose encoding waits for `ready`."""
+    """Element whose encoding waits for `ready`."""
 
     ready: threading.Event
     begun: threading.Event
@@ -32,7 +32,7 @@ class _Held(bytes):
 
 
 class HeldAnswers(SimulatedInference):
-    """Answers requests whose id begins with "large" by COUNT elements; encoding the last one waits for `ready`.
+    """Inference that answers requests with an id "large…" with COUNT elements. Encoding the last one waits for `ready`.
 
     `begun` is set when it waits.
     """
@@ -53,4 +53,4 @@ class HeldAnswers(SimulatedInference):
 
 
 RAW = b"\2\0\0\0ab" * (COUNT - 1) + b"\3\0\0\0end"
-"""The content of a large answer."""
+"""Content of a large result."""

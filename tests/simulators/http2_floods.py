@@ -1,4 +1,4 @@
-"""Floods: what asks for nothing, in masses, and after how many of them a connection must end."""
+"""HTTP/2 floods of frames without requests, and the number after which a connection must end."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ frame = frames.frame
 
 
 def streams_of(words: Callable[[int], bytes]) -> Flood:
-    """The same on one stream after the other."""
+    """Return a flood that repeats on one stream after another."""
     return lambda: (words(number) for number in STREAMS)
 
 
 def behind(first: bytes, then: bytes) -> Flood:
-    """The same again and again, behind a beginning."""
+    """Return a flood that sends `first` once, then repeats `then`."""
     return lambda: itertools.chain([first], itertools.repeat(then))
 
 
 def again(words: bytes) -> Flood:
-    """The same again and again."""
+    """Return a flood that repeats the same bytes."""
     return lambda: itertools.repeat(words)
 
 

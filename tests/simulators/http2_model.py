@@ -1,7 +1,7 @@
-"""The h2 package as a client of our HTTP/2 connection, and a model of what both sides should have seen.
+"""Model of our HTTP/2 connection with the h2 package as its client, and of what both sides must receive.
 
-Bytes wait in `to_us` and `to_them` and are carried in chunks of any size. h2 must never find fault with what we say.
-(GOAWAY is left out: h2 takes nothing more once it has read one.)
+Bytes wait in `to_us` and `to_them` and are delivered in chunks of any size. h2 must never report an error of our side.
+GOAWAY is not used: h2 accepts nothing after it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ ASKED = [
 RESPONSE = [(":status", "200"), ("content-type", "application/grpc")]
 MILLISECOND_NS = 1_000_000
 ACK = frames.frame(frames.SETTINGS, frames.ACK, 0)
-"""Chunks end with it: h2 applies the new size of frames to its next chunk."""
+"""Boundary of chunks: h2 applies a new frame size from its next chunk on."""
 LARGE = bytes(range(251)) * 1200
 
 
 class Call:
-    """One stream as both sides should see it."""
+    """Expected state of one stream on both sides."""
 
     def __init__(self, fields: list[tuple[str, str]]) -> None:
         self.fields = fields
@@ -48,14 +48,14 @@ class Call:
         self.said, self.read = bytearray(), bytearray()
         self.said_head = self.said_end = self.read_end = False
         self.gone = False
-        """Reset by either side: what was on its way may be lost, but is never wrong."""
+        """Reset by either side: data in transit may be lost, but must not be wrong."""
 
 
 class Peers:
-    """Each method is something that one side does; `finish` lets all that was said arrive."""
+    """Both sides of a connection. Each method is an action of one side; `finish` delivers everything."""
 
     def __init__(self, window: int, frame_bytes: int, limits: tuple[int, int, int]) -> None:
-        """The client's initial window and largest frame; our window per stream and in all, and our largest frame."""
+        """Set the client's window and largest frame; our window per stream and in total, and our largest frame."""
         self.calls: dict[int, Call] = {}
         self.to_us, self.to_them, self.greeted = bytearray(), bytearray(), False
         self.now_ns = self.pings = self.pongs = self.our_pings = self.our_pongs = 0
@@ -79,7 +79,7 @@ class Peers:
                 Codes.ENABLE_PUSH: 0,
             },
         )
-        self.theirs.max_inbound_frame_size = frame_bytes  # h2 has it changed by SETTINGS only
+        self.theirs.max_inbound_frame_size = frame_bytes  # h2 changes it by SETTINGS only
         self.theirs.initiate_connection()
 
     # ---- the client ------------------------------------------------------------------------------------------------
@@ -133,7 +133,10 @@ class Peers:
             self.theirs.increment_flow_control_window(size, numbers[pick % len(numbers)])
 
     def change_settings(self, window: int, frame_bytes: int) -> None:
-        """Once the first settings are acknowledged: h2 takes that for the acknowledgement of any later ones."""
+        """Change settings, once the first ones are acknowledged.
+
+        h2 would take that acknowledgement for one of the later settings.
+        """
         if self.greeted:
             self.theirs.update_settings({Codes.INITIAL_WINDOW_SIZE: window, Codes.MAX_FRAME_SIZE: frame_bytes})
 
@@ -144,7 +147,7 @@ class Peers:
     def prioritise(self, depends: int) -> None:
         self.theirs.prioritize(2 * depends + 101, weight=3, depends_on=0)
 
-    # ---- we --------------------------------------------------------------------------------------------------------
+    # ---- the server ------------------------------------------------------------------------------------------------
     def answering(self) -> list[Call]:
         return [call for call in self.calls.values() if call.stream is not None and not (call.said_end or call.gone)]
 
@@ -194,7 +197,7 @@ class Peers:
         self.ours.ping(b"alive?!!")
         self.our_pings += 1
 
-    # ---- the way ---------------------------------------------------------------------------------------------------
+    # ---- transport -------------------------------------------------------------------------------------------------
     def carry_to_us(self, chunks: list[int]) -> None:
         self.to_us += self.theirs.data_to_send()
         for size in chunks:
@@ -264,7 +267,7 @@ class Peers:
 
     @classmethod
     def converse(cls, chance: random.Random, steps: int) -> Peers:
-        """Both sides do so many things at random."""
+        """Perform random actions of both sides."""
         window, frame_bytes = chance.choice([0, 100, 65_535, 1 << 20]), chance.choice([16_384, 20_000, 1 << 20])
         bounds = chance.choice([(1 << 20, 1 << 24, 1 << 20), (65_535, 65_536, 16_384), (70_000, 200_000, 30_000)])
         peers = cls(window, frame_bytes, bounds)
@@ -274,7 +277,7 @@ class Peers:
         return peers
 
     def step(self, chance: random.Random) -> None:
-        """One thing, and some bytes carried."""
+        """Perform one action and deliver some bytes."""
         pick, size = chance.randrange(100), int(10 ** chance.uniform(0, 5))
         padding = chance.choice([None, None, 0, 200])
         often = [
@@ -303,9 +306,9 @@ class Peers:
         self.carry_to_us([int(10 ** chance.uniform(0, 5)) for _ in range(chance.randrange(4))])
         self.carry_to_them([int(10 ** chance.uniform(0, 5)) for _ in range(chance.randrange(4))], chance.random() < 0.8)
 
-    # ---- what must hold --------------------------------------------------------------------------------------------
+    # ---- invariants ------------------------------------------------------------------------------------------------
     def check(self) -> None:
-        """At any time."""
+        """Check what must hold at any time."""
         self.nobody_finds_fault()
         self.what_arrived_was_said()
         self.what_waits_is_counted()
@@ -322,7 +325,7 @@ class Peers:
         assert self.ours.sender.waiting_bytes == sum(stream.waiting_bytes for stream in self.ours.streams.values())
 
     def finish(self) -> None:
-        """Windows open, the transport takes everything: all that was said arrives, and nothing is left."""
+        """Open the windows and deliver everything: all sent data must arrive, and nothing may remain."""
         self.ours.release()
         self.carry_to_us([1 << 30])
         self.carry_to_them([1 << 30], takes=False)

@@ -1,4 +1,4 @@
-"""The client's half of HTTP/2 in bytes: what a peer says to our connection, rightly or not, and what ours said back."""
+"""Client side of HTTP/2 as bytes: valid and invalid input for our connection, and the frames it sends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WELCOME = frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0)
 
 
 class Said(NamedTuple):
-    """A frame that the connection said."""
+    """A frame that the connection sent."""
 
     kind: int
     flags: int
@@ -41,12 +41,12 @@ class Said(NamedTuple):
 
     @property
     def ends(self) -> bool:
-        """END_STREAM."""
+        """Return whether it has END_STREAM."""
         return bool(self.flags & frames.END_STREAM) and self.kind in (frames.DATA, frames.HEADERS)
 
 
 def parsed(words: bytes) -> list[Said]:
-    """Frames of what a connection said; it says whole ones only."""
+    """Return the frames in the connection's output, which must be complete."""
     found, place = [], 0
     while place < len(words):
         high, low, kind, flags, number = frames.HEADER.unpack_from(words, place)
@@ -57,12 +57,12 @@ def parsed(words: bytes) -> list[Said]:
 
 
 def said(connection: Connection) -> list[Said]:
-    """What the connection wants to say now."""
+    """Return the frames that the connection sends now."""
     return parsed(b"".join(connection.take()))
 
 
 def welcomed(limits: Limits | None = None, settings: dict[int, int] | None = None) -> Connection:
-    """A connection after the peer's preface and settings; what it said so far is gone."""
+    """Return a connection after the peer's preface and settings. Its output so far is discarded."""
     connection = Connection(limits or Limits(), read_request)
     tell(connection, frames.PREFACE + frames.settings_frame(settings or {}))
     assert connection.failed is None
@@ -71,7 +71,7 @@ def welcomed(limits: Limits | None = None, settings: dict[int, int] | None = Non
 
 
 def tell(connection: Connection, words: bytes, now_ns: int = SECOND_NS) -> list[Event]:
-    """What the connection makes of these bytes."""
+    """Return the connection's events for these bytes."""
     events = list(connection.receive(memoryview(words), now_ns))
     while connection.behind:
         events += connection.receive(NOTHING, now_ns)
@@ -79,41 +79,41 @@ def tell(connection: Connection, words: bytes, now_ns: int = SECOND_NS) -> list[
 
 
 def opened(connection: Connection, number: int = 1, flags: int = 0, block: bytes = REQUEST) -> Stream:
-    """A stream that the peer opened."""
+    """Open a stream as the peer."""
     (event,) = tell(connection, headers(number, flags, block))
     assert isinstance(event, Opened)
     return event.stream
 
 
 def headers(number: int, flags: int = 0, block: bytes = REQUEST) -> bytes:
-    """HEADERS that are complete."""
+    """Return a complete HEADERS frame."""
     return frames.frame(frames.HEADERS, flags | frames.END_HEADERS, number, block)
 
 
 def data(number: int, payload: bytes, flags: int = 0, padding: int | None = None) -> bytes:
-    """DATA, with so many bytes of padding."""
+    """Return a DATA frame with `padding` bytes of padding."""
     if padding is not None:
         payload, flags = bytes([padding]) + payload + bytes(padding), flags | frames.PADDED
     return frames.frame(frames.DATA, flags, number, payload)
 
 
 def asked(number: int, payload: bytes = b"message") -> bytes:
-    """A whole request."""
+    """Return a complete request."""
     return headers(number) + data(number, payload, frames.END_STREAM)
 
 
 def answer(connection: Connection, stream: Stream, body: bytes = b"reply") -> None:
-    """A whole response."""
+    """Send a complete response."""
     connection.respond(stream, HEAD, (body,), len(body), TRAILERS)
 
 
 def body_of(words: Iterable[Said], number: int) -> bytes:
-    """What was said as a stream's body."""
+    """Return a stream's body."""
     return b"".join(frame.payload for frame in words if (frame.kind, frame.stream) == (frames.DATA, number))
 
 
 def reset_code(words: Iterable[Said], number: int) -> Code | None:
-    """The code with which a stream was reset; None where it was not."""
+    """Return the code with which a stream was reset, or None."""
     for frame in words:
         if (frame.kind, frame.stream) == (frames.RST_STREAM, number):
             return Code(frames.UINT32.unpack(frame.payload)[0])
@@ -121,7 +121,7 @@ def reset_code(words: Iterable[Said], number: int) -> Code | None:
 
 
 def goaway(words: Iterable[Said]) -> tuple[int, Code] | None:
-    """The last stream and the code of the last GOAWAY; None where there is none."""
+    """Return the last stream and the code of the last GOAWAY, or None."""
     found = None
     for frame in words:
         if frame.kind == frames.GOAWAY:

@@ -1,4 +1,4 @@
-"""Classes of work that a peer's bytes cause, each as words that are sent again and again, and what they cost."""
+"""Classes of work that a peer's bytes cause, each as repeated bytes, and their cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMITS = Limits(
     resets_burst=NO_GUARD, controls_burst=NO_GUARD, max_unread_bytes=NO_GUARD, max_ping_strikes=NO_GUARD,
     unanswered_work_ms=NO_GUARD,
 )  # fmt: skip
-"""No guard ends the connection while its work is measured."""
+"""No limit ends the connection while its work is measured."""
 SIZE = 512 * 1024
 END = frames.END_STREAM
 UNKNOWN = encode((*((name, b"/no/Method" if name == b":path" else value) for name, value in ASKED),))
@@ -39,8 +39,10 @@ MANY = hpack.Encoder().encode([(b"x-%d" % number, b"the value of this one") for 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`first` is sent once; `words` makes what follows for the stream of that number, again and again. A class whose
-    bytes cost little is measured by so many `times` more of them."""
+    """One class of work. `first` is sent once; `words` returns the repeated bytes for a stream number.
+
+    A class of cheap bytes is measured with `times` more of them.
+    """
 
     words: Callable[[int], bytes]
     first: bytes = b""
@@ -75,7 +77,7 @@ MESSAGE = headers(1) + data(1, b"\0" + (60 << 20).to_bytes(4))
 _encoder = hpack.Encoder()
 TABLED = _encoder.encode([(name, b"/no/Method" if name == b":path" else value) for name, value in ASKED])
 SHORT = _encoder.encode([(name, b"/no/Method" if name == b":path" else value) for name, value in ASKED])
-"""The same block the first time, and as index bytes."""
+"""Header block that is literal at its first use, and index bytes later."""
 STREAMS = b"".join(headers(number) for number in range(1, 201, 2))
 CLASSES: dict[str, Work] = {
     "blocks of index bytes": Work(_blocks(REQUEST + b"\x90" * 240)),
@@ -106,13 +108,13 @@ CLASSES: dict[str, Work] = {
 
 
 class OwnGateway(Gateway):
-    """The gateway's own server, which listens nowhere."""
+    """The gateway's own server without listeners."""
 
     server = "own"
 
 
 class Sink(asyncio.Transport):
-    """A transport that takes everything."""
+    """Transport that discards everything."""
 
     def write(self, data: Any) -> None:
         pass
@@ -128,7 +130,7 @@ class Sink(asyncio.Transport):
 
 
 async def measured(work: Work, size: int = SIZE) -> Measured:
-    """Cost and charge of `size` bytes of a class, on a link of its own."""
+    """Return cost and charge of `size` bytes of a class on a separate link."""
     server = OwnGateway(SimulatedInference(), GrpcSettings(http2=LIMITS), Security()).frontend
     link = Link(server, Peer(address="127.0.0.1"))
     link.connection_made(Sink())

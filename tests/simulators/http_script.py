@@ -1,4 +1,4 @@
-"""A server on a UNIX socket that answers every request with the same bytes."""
+"""Server on a UNIX socket with the same response to every request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from socketserver import ThreadingUnixStreamServer
 
 @contextmanager
 def scripted(path: Path, status: int, content: bytes) -> Iterator[Path]:
-    """Answers on `path` until the block ends."""
+    """Serve on `path` until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:

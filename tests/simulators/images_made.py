@@ -1,4 +1,4 @@
-"""Encoded images and a model that takes them, for tests."""
+"""Encoded images for tests, and a model that accepts them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ GRAY_2X2 = TensorSpec(
 
 
 def encoded(pixels: Array, form: str = "png", **options: object) -> bytes:
-    """`pixels` [height, width] or [height, width, 3], uint8 or uint16, as a file's content."""
+    """Encode `pixels` [height, width] or [height, width, 3], uint8 or uint16. Return the file's content."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, form, **options)
     return file.getvalue()
 
 
 def elements(*contents: bytes) -> Array:
-    """A BYTES tensor's array [n]."""
+    """Return the array [n] of a BYTES tensor."""
     array = np.empty(len(contents), object)
     array[:] = contents
     return array
 
 
 def image_manifest(variants: tuple[str, ...] = ("a",)) -> ModelManifest:
-    """Takes gray images of 2 by 2 pixels and gives them back."""
+    """Return a model that copies gray images of 2 by 2 pixels."""
     return manifest(variants=variants, inputs=(GRAY_2X2,), outputs=(TensorSpec("y", Datatype.FP32, (-1, 1, 2, 2)),))
 
 
 def image_request(count: int, side_px: int = 64, **changes: object) -> InferRequest:
-    """`count` gray images."""
+    """Return a request with `count` gray images."""
     content = encoded(np.full((side_px, side_px), 7, np.uint8))
     return InferRequest("m", {"x": Tensor(Datatype.BYTES, elements(*[content] * count))}, **changes)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""ModelInferRequests of every kind, and what a decoded request amounts to, so that two can be compared."""
+"""ModelInferRequests of every kind, and the content of decoded requests in a form that can be compared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Facts = tuple[Any, ...]
 
 
 def arrays(datatype: Datatype, min_side: int = 0) -> st.SearchStrategy[np.ndarray[Any, Any]]:
-    """Any array of the datatype, scalars and empty ones among them."""
+    """Return any array of the datatype, including scalars and empty arrays."""
     shapes = hnp.array_shapes(min_dims=0, max_dims=3, min_side=min_side, max_side=4)
     if datatype is Datatype.BYTES:
         return hnp.arrays(object, shapes, elements=st.binary(max_size=9), fill=st.nothing())
@@ -37,7 +37,7 @@ def arrays(datatype: Datatype, min_side: int = 0) -> st.SearchStrategy[np.ndarra
 
 @st.composite
 def requests(draw: st.DrawFn, *, region: str = "") -> Any:
-    """A ModelInferRequest that makes sense; some of its inputs and outputs are in `region`, where there is one."""
+    """Draw a valid ModelInferRequest. Some inputs and outputs are in `region` if it is given."""
     sent = message("inference.ModelInferRequest")(
         model_name=draw(st.sampled_from(["m", "modell"])),
         model_version=draw(st.sampled_from(["", "1"])),
@@ -53,7 +53,7 @@ def requests(draw: st.DrawFn, *, region: str = "") -> Any:
 
 
 def respelled(draw: st.DrawFn, sent: Any) -> Any:
-    """The same request with other tensors and another id of the same lengths."""
+    """Draw the same request with other tensors and another id of the same lengths."""
     other = type(sent).FromString(sent.SerializeToString())
     for index, raw in enumerate(sent.raw_input_contents):
         other.raw_input_contents[index] = draw(st.binary(min_size=len(raw), max_size=len(raw)))
@@ -109,7 +109,7 @@ def _add_parameters(draw: st.DrawFn, parameters: Any) -> None:
 
 
 def facts(request: InferRequest) -> Facts:
-    """All that a decoded request says."""
+    """Return the content of a decoded request."""
     tensors = [
         (name, tensor.datatype, tensor.array.shape, tensor.array.dtype.str, _content(tensor.datatype, tensor.array))
         for name, tensor in request.inputs.items()
@@ -119,7 +119,7 @@ def facts(request: InferRequest) -> Facts:
 
 
 def told(act: Any) -> Facts:
-    """What decoding comes to: a request, or why not."""
+    """Return the result of decoding: a request, or the error."""
     try:
         return facts(act())
     except RequestError as error:
@@ -127,13 +127,13 @@ def told(act: Any) -> Facts:
 
 
 def expected(raw: bytes, call: CallInfo = CALL, regions: Regions | None = None) -> Facts:
-    """What the protobuf message amounts to."""
+    """Return the content of the protobuf message."""
     kind = message("inference.ModelInferRequest")
     return told(lambda: decode_request(parse_message(kind, raw), call, NOW_NS, regions))
 
 
 def decoded(codec: InferCodec, raw: bytes | memoryview, call: CallInfo = CALL, *, lent: bool = False) -> Facts:
-    """What the codec makes of it. Lent memory is overwritten afterwards, as a transport would."""
+    """Return the codec's result. Lent memory is overwritten afterwards, as a transport would do."""
     if not lent:
         return told(lambda: codec.decode(raw, call, NOW_NS, lent=False))
     memory = bytearray(len(raw) + 1)

@@ -1,4 +1,4 @@
-"""A stand-in for the engine behind the frontends: Inference, Repository and Statistics on plain values."""
+"""Fake engine for the frontends: Inference, Repository and Statistics on plain values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VARIANT = Variant("reference", "reference", "fp32", (Artifact("model.npz", "0" *
 
 
 def identity(datatype: Datatype, *, name: str = "") -> ModelManifest:
-    """A model `identity_<datatype>` that answers its input `x` as its output `y`."""
+    """Return a model `identity_<datatype>` that copies input `x` to output `y`."""
     x, y = (TensorSpec(tensor, datatype, (-1, -1)) for tensor in "xy")
     return ModelManifest(name or f"identity_{datatype.label.lower()}", "1", (x,), (y,), (VARIANT,))
 
@@ -32,7 +32,7 @@ def _remaining_s(request: InferRequest) -> float | None:
 
 
 class _Pending:
-    """What `submit` gives back."""
+    """Return value of `submit`."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
@@ -42,8 +42,11 @@ class _Pending:
 
 
 class SimulatedInference:
-    """Answers every model by handing its first input back. `gate` holds requests back while it is cleared; `fault`,
-    where set, refuses them. What arrived is kept in `requests`, what was cancelled is counted."""
+    """Fake engine that returns the first input of each request.
+
+    Requests wait while `gate` is cleared; `fault` refuses them. `requests` keeps what arrived; cancellations are
+    counted.
+    """
 
     def __init__(self, manifests: Sequence[ModelManifest] = ()) -> None:
         self.manifests = {m.name: m for m in manifests or [identity(datatype) for datatype in Datatype]}
@@ -89,20 +92,20 @@ class SimulatedInference:
         return InferResponse(manifest.name, manifest.version, request.id, outputs, "reference")
 
     def submit(self, request: InferRequest, sink: Sink, token: Any) -> Pending:
-        """As the engine: refused at the door at once, answered later and never within this call."""
+        """Submit a request as the engine does: refuse at once, or answer later, never within this call."""
         self.describe(request.model, request.version)
         if not isinstance(self.fault, RequestError | None):
             raise self.fault  # a defect
         return _Pending(asyncio.ensure_future(self._submitted(request, sink, token)))
 
     def raw_batch(self, _request: InferRequest) -> None:
-        """Each is answered on its own."""
+        """Return no batch: each request is answered separately."""
 
     def hold(self) -> None:
-        """What is submitted is answered in a task of its own anyway."""
+        """Do nothing: each request is answered in a task of its own."""
 
     def release(self) -> None:
-        """As `hold`."""
+        """Do nothing, see `hold`."""
 
     async def _submitted(self, request: InferRequest, sink: Sink, token: Any) -> None:
         try:
@@ -114,7 +117,7 @@ class SimulatedInference:
         sink.flush()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds; it is asked again whenever a request arrives or is cancelled."""
+        """Wait until `condition` holds. It is checked whenever a request arrives or is cancelled."""
         while not condition():
             self._moved.clear()
             await self._moved.wait()

@@ -1,7 +1,7 @@
 """`python -m tests.simulators.killed_agent STEP CALLS -- VERB …`: edge-agent, killed with SIGKILL in STEP.
 
-The step is over once the log tells of the next one; death comes CALLS changing system calls after the log told of STEP,
-or before the next line is written. Exit code 0: it was killed there; 1: it ended before.
+The step ends when the log reports the next one. The process is killed CALLS changing system calls after the log
+reported STEP, or before the next log line. Exit code 0: it was killed there; 1: it ended before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.simulators.syscalls import Traced
 
 
 def main() -> int:
-    """See above."""
+    """Run the command that the module describes."""
     step, calls = sys.argv[1], int(sys.argv[2])
     with tempfile.NamedTemporaryFile() as log:
 

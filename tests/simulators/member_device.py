@@ -1,4 +1,4 @@
-"""A device and its controller, all of it real: the controller in this process, daemon and agent as processes."""
+"""A real device and its controller: the controller in this process, daemon and agent as processes."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tests.simulators.served_fleet import roll_out
 
 TURN_S = 0.1
 PATIENT = {"minimum_rate_window_s": 10.0, "document_deadline_s": 20.0, "read_timeout_s": 10.0}
-"""The controller shares a small machine with what asks it."""
+"""Long timeouts, since the controller shares a small machine with its clients."""
 
 
 class MemberDevice(FleetDevice):
-    """Made by `member_device`; not yet enrolled. `fleet` is its controller."""
+    """Device made by `member_device`, not enrolled yet. `fleet` is its controller."""
 
     fleet: RunningController
 
     def enrol(self, device: str = DEVICE, **given: Any) -> Done:
-        """`edge-agent enrol`, by a token made for it."""
+        """Run `edge-agent enrol` with a new token."""
         file = self.folder / "token"
         file.write_text(enrolment_token(self.fleet, device, **given))
         return self.agent("enrol", self.fleet.url, "--token-file", str(file), "--ca", str(self.fleet.ca_file))
 
     def roll_out(self, operator: httpx.Client, target: str, **changes: Any) -> str:
-        """A rollout of a published release to everybody, started; its id."""
+        """Start a rollout of a published release to all devices. Return its id."""
         path = target.removesuffix("/release").removeprefix("models/")
         spec = {
             "name": path.replace("/", "-"),
@@ -57,7 +57,7 @@ class MemberDevice(FleetDevice):
 
 @contextmanager
 def member_device(folder: Path, state: Path, config: FleetConfig | None = None) -> Iterator[MemberDevice]:
-    """Its daemon runs, nothing is published."""
+    """Run a device and its daemon; nothing is published."""
     device = MemberDevice(folder, state)
     config = replace(config or FleetConfig(), scheduler=SchedulerSettings(turn_s=TURN_S))
     with controlling(folder / "controller", config, device.repository) as running:
@@ -68,5 +68,5 @@ def member_device(folder: Path, state: Path, config: FleetConfig | None = None) 
 
 
 def short_lived(config: FleetConfig | None = None) -> FleetConfig:
-    """Certificates that are to be renewed as soon as they are made."""
+    """Return a configuration with certificates that must be renewed at once."""
     return replace(config or FleetConfig(), authority=AuthoritySettings(validity_d=120 / 86_400))

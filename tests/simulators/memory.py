@@ -1,4 +1,4 @@
-"""Folders in memory, for tests that cut no power: of what a controller writes, waiting for the disk is the longest."""
+"""Folders in memory for tests without power cuts: a controller's tests spend most time waiting for the disk."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 MEMORY = Path("/dev/shm")
-"""Where Linux keeps files in memory; containers may have 64 MiB of it."""
+"""Linux's file system in memory. Containers may have 64 MiB of it."""
 NEEDED_BYTES = 1 << 30
 
 
 @pytest.fixture
 def memory_path(tmp_path: Path) -> Iterator[Path]:
-    """As `tmp_path`, which it is where there is no room in memory."""
+    """Return a folder in memory, or `tmp_path` if there is no space."""
     if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < NEEDED_BYTES:
         yield tmp_path
         return

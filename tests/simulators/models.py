@@ -1,4 +1,4 @@
-"""Small model files for every runtime, written by the same three descriptions, and their manifests.
+"""Small model files for every runtime, written from the same three descriptions, and their manifests.
 
 identity: y = x, [-1, 3] of any datatype · adder: total = left + right, [-1, 3] FP32 · dense: scores = x·W + b, [-1, 4]
 to [-1, 3] FP32, softmax declared as postprocess.
@@ -41,28 +41,28 @@ BIAS = np.array([0.5, -0.25, 0.125], np.float32)
 
 
 def identity(datatype: Datatype = Datatype.FP32) -> ModelManifest:
-    """y = x of any datatype; no variants yet."""
+    """Return y = x of any datatype, without variants."""
     x, y = (TensorSpec(name, datatype, (-1, 3)) for name in "xy")
     return ModelManifest(f"identity-{datatype.label.lower()}", "1", (x,), (y,), (), batch=True)
 
 
 def adder() -> ModelManifest:
-    """total = left + right; no variants yet."""
+    """Return total = left + right, without variants."""
     left, right, total = (TensorSpec(name, Datatype.FP32, (-1, 3)) for name in ("left", "right", "total"))
     return ModelManifest("adder", "1", (left, right), (total,), (), batch=True)
 
 
 def dense() -> ModelManifest:
-    """scores = softmax(x·WEIGHTS + BIAS); no variants yet."""
+    """Return scores = softmax(x·WEIGHTS + BIAS), without variants."""
     x = TensorSpec("x", Datatype.FP32, (-1, 4), finite=True)
     scores = TensorSpec("scores", Datatype.FP32, (-1, 3), postprocess="softmax")
     return ModelManifest("dense", "1", (x,), (scores,), (), labels=("red", "green", "blue"), batch=True)
 
 
 def write_variant(folder: Path, manifest: ModelManifest, runtime: str, *, rows: int = -1) -> ModelManifest:
-    """Write the model for `runtime` under `folder`, its graph fixed at `rows` rows (-1: any); the manifest gains it.
+    """Write the model for `runtime` under `folder` with `rows` rows (-1: any). Return the manifest with the variant.
 
-    `manifest` is one of this module's (told apart by name).
+    `manifest` is one of this module's, identified by its name.
     """
     path = folder / runtime / FILES[runtime]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def _artifact(folder: Path, file: Path) -> Artifact:
 
 
 def write_release(root: Path, manifest: ModelManifest, *runtimes: str) -> ModelManifest:
-    """`root`/<name>/<version>/ as the gateway serves it: manifest.toml and one fp32 variant per runtime."""
+    """Write `root`/<name>/<version>/ for the gateway: manifest.toml and one fp32 variant per runtime."""
     folder = root / manifest.name / manifest.version
     for runtime in runtimes:
         manifest = write_variant(folder, manifest, runtime)
@@ -100,7 +100,7 @@ def _lines(manifest: ModelManifest) -> Iterator[str]:
 
 
 def write_onnx_endless(path: Path) -> None:
-    """A graph whose loop runs 2**62 times: it opens, and its first run never ends."""
+    """Write a graph with a loop of 2**62 iterations: it opens, and its first run never ends."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -118,7 +118,7 @@ def write_onnx_endless(path: Path) -> None:
 
 
 def write_onnx_looping(path: Path, columns: int, above: float) -> None:
-    """y = x, [rows, columns], after a loop without end where the sum of x is above a number, else of no runs."""
+    """Write y = x, [rows, columns], with an endless loop if the sum of x is above a number."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -154,7 +154,7 @@ def _loop_body(shape: list[Any]) -> Any:
 
 
 def write_reference(path: Path, graph: dict[str, Any], **weights: np.ndarray[Any, Any]) -> None:
-    """Any graph in the reference runtime's form."""
+    """Write any graph in the reference runtime's form."""
     text = np.frombuffer(json.dumps(graph).encode(), np.uint8)
     np.savez(path, graph=text, **weights)
 

@@ -1,5 +1,7 @@
-"""Releases of meter-reader that must not take over: each makes an honest version's folder into one that is signed,
-whole and ill. `fleet_device.FleetDevice.publish` takes them."""
+"""Defective releases of meter-reader: each function makes a valid version's folder defective before it is signed.
+
+`fleet_device.FleetDevice.publish` takes them. They are complete and signed, and must not take over.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ FOR_EVER = 2**62
 
 
 def wrong_golden(version: Path) -> None:
-    """Digests are right; the expected answers are other classes'. Other bytes each time: verdicts are kept by content,
-    and daemons of other tests may share them."""
+    """Replace the expected results by other classes', with correct digests.
+
+    The bytes differ each time: verdicts are stored by content, and daemons of other tests may share them.
+    """
     file, manifest = version / "golden.npz", version / "manifest.toml"
     before = file_digest(file)
     with np.load(file) as arrays:
@@ -31,7 +35,7 @@ def wrong_golden(version: Path) -> None:
 
 
 def crashing(version: Path) -> None:
-    """Opening it ends the process with a signal."""
+    """Make opening it end the process with a signal."""
     shipped = (SHIPPED / version.parent.name / "1" / "manifest.toml").read_text()
     (version / "manifest.toml").write_text(shipped.replace('version = "1"', f'version = "{version.name}"', 1))
     keep_variant(version, "litert-fp32")
@@ -39,7 +43,7 @@ def crashing(version: Path) -> None:
 
 
 def looping(trips: int, *, per_row: bool = False) -> Change:
-    """Right answers after so many turns of a loop for each run; `per_row`: for each row but the first."""
+    """Add a loop of `trips` iterations to each run; `per_row`: to each row but the first. Results stay correct."""
 
     def change(version: Path) -> None:
         exchange_artifact(version, _with_loop(version / ONE_VARIANT / "model.onnx", trips, per_row=per_row))
@@ -48,12 +52,12 @@ def looping(trips: int, *, per_row: bool = False) -> Change:
 
 
 def hanging(version: Path) -> None:
-    """Its first run never ends."""
+    """Make its first run endless."""
     looping(FOR_EVER)(version)
 
 
 def hoarding(mib_per_row: int) -> Change:
-    """Right answers, and so much memory for each row of the greatest request."""
+    """Allocate this much memory per row of the largest request. Results stay correct."""
 
     def change(version: Path) -> None:
         exchange_artifact(version, _with_hoard(version / ONE_VARIANT / "model.onnx", mib_per_row))
@@ -119,7 +123,7 @@ def _with_hoard(file: Path, mib_per_row: int) -> bytes:
 
 
 def _added(file: Path, nodes: list[Any], constants: list[Any]) -> bytes:
-    """The model, with `ill_result`, a scalar that is no NaN, taken nought times into its scores."""
+    """Add `ill_result` to the model, a scalar that is not NaN, multiplied by zero into its scores."""
     import onnx
     from onnx import TensorProto, helper
 

@@ -1,4 +1,4 @@
-"""LiteRT files by hand, through the schema that ai-edge-litert brings along: no converter, no TensorFlow."""
+"""LiteRT files made with the schema of ai-edge-litert: no converter, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES = {
 
 
 def build(manifest: ModelManifest, rows: int, weights: np.ndarray[Any, Any], bias: np.ndarray[Any, Any]) -> bytes:
-    """The file of `tests.simulators.models`' identity, adder or dense; `rows` -1 leaves the first dimension open."""
+    """Return the file of `tests.simulators.models`' identity, adder or dense; `rows` -1: any number of rows."""
     from ai_edge_litert import schema_py_generated as schema
 
     tensors = [_tensor(spec, rows) for spec in (*manifest.inputs, *manifest.outputs)]
@@ -44,7 +44,7 @@ def build(manifest: ModelManifest, rows: int, weights: np.ndarray[Any, Any], bia
 
 
 def quantised_adder(scale: float, zero_point: int) -> bytes:
-    """total = left + right in int8 throughout, one scale for all three tensors, [1, 3]."""
+    """Return total = left + right in int8, one scale for all three tensors, [1, 3]."""
     from ai_edge_litert import schema_py_generated as schema
 
     tensors = []
@@ -58,7 +58,7 @@ def quantised_adder(scale: float, zero_point: int) -> bytes:
 
 
 def single_row() -> bytes:
-    """y = x through a reshape to [1, 3]: a file that cannot take two rows, whatever it is asked."""
+    """Return y = x through a reshape to [1, 3]: a file that cannot take two rows."""
     from ai_edge_litert import schema_py_generated as schema
 
     target = np.array([1, 3], np.int32)
@@ -69,9 +69,9 @@ def single_row() -> bytes:
 
 
 def signatures(*keys: str, first: int = 0) -> bytes:
-    """One graph a signature, in this order, the first of number `first`: y = x + number, [1, 3].
+    """Return one graph per signature, in order, the first with number `first`: y = x + number, [1, 3].
 
-    Tensors are called as by converters: `serving_default_x:0`, `StatefulPartitionedCall:0`.
+    Tensors have converters' names: `serving_default_x:0`, `StatefulPartitionedCall:0`.
     """
     from ai_edge_litert import schema_py_generated as schema
 
@@ -93,7 +93,7 @@ def signatures(*keys: str, first: int = 0) -> bytes:
 
 
 def other_sizes() -> bytes:
-    """y = x through a reshape to [-1, 4]: it declares open sizes of x, and 1 for the moment, which it cannot take."""
+    """Return y = x through a reshape to [-1, 4]. It declares open dimensions of x, at present 1, which do not work."""
     from ai_edge_litert import schema_py_generated as schema
 
     target = np.array([-1, 4], np.int32)
@@ -105,7 +105,7 @@ def other_sizes() -> bytes:
 
 
 def crashing() -> bytes:
-    """A valid file whose two subgraphs are each other's loop: preparing it recurses until the stack is gone."""
+    """Return a valid file whose two subgraphs loop over each other: preparing it overflows the stack."""
     from ai_edge_litert import schema_py_generated as schema
 
     def graph() -> Any:

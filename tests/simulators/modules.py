@@ -1,6 +1,6 @@
-"""Which Python modules a running daemon has loaded. `/proc/<pid>/maps` shows only compiled packages; this shows all.
+"""List of the Python modules that a running daemon has loaded. `/proc/<pid>/maps` shows only compiled packages.
 
-`COMMAND` runs `edge-gateway` with one addition: at SIGUSR1 it writes the names to its log.
+`COMMAND` runs `edge-gateway` with one addition: at SIGUSR1 it logs the names.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ EVENT = "modules loaded"
 
 
 def modules(daemon: Daemon) -> set[str]:
-    """Full names of what a daemon started with `COMMAND` has loaded now."""
+    """Return the full names of the modules that a daemon started with `COMMAND` has loaded."""
     return set(told(daemon)["names"])
 
 
 def told(daemon: Daemon) -> dict[str, Any]:
-    """What it says of itself: `names`, how many objects are `frozen`, whether it is `collecting` garbage."""
+    """Return the daemon's report: `names`, the number of `frozen` objects, and whether it is `collecting` garbage."""
     asked = sum(line["event"] == EVENT for line in daemon.lines()) + 1
     daemon.signal(signal.SIGUSR1)
     return daemon.wait_logged(EVENT, asked=asked)
 
 
 def main() -> int:
-    """The daemon, with an ear for SIGUSR1."""
+    """Run the daemon with a handler of SIGUSR1."""
     asked = 0
 
     def tell(_number: int, _frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""An MQTT frontend over simulated inference, as a context and as a program that can be killed."""
+"""An MQTT frontend with simulated inference, as a context manager and as a program that can be killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAST: dict[str, Any] = {
 
 
 def motion(name: str = "motion", *, size_rows: int = 4, hop_rows: int = 2) -> ModelManifest:
-    """A model of windows [-1, size_rows, 3] that answers with the window."""
+    """Return a model of windows [-1, size_rows, 3] that copies the window."""
     spec = TensorSpec("motion", Datatype.FP32, (-1, size_rows, len(CHANNELS)), layout="NLC", finite=True)
     scores = TensorSpec("scores", Datatype.FP32, (-1, size_rows, len(CHANNELS)), postprocess="softmax")
     window = Window(CHANNELS, size_rows, hop_rows, 10.0)
@@ -35,20 +35,20 @@ def motion(name: str = "motion", *, size_rows: int = 4, hop_rows: int = 2) -> Mo
 
 
 def moves(version: str = "1", labels: tuple[str, ...] = ("still", "walk")) -> ModelManifest:
-    """A classifier that answers with the scores it was given."""
+    """Return a classifier that copies its scores."""
     x, scores = (TensorSpec(name, Datatype.FP32, (-1, 2)) for name in ("x", "scores"))
     return ModelManifest("moves", version, (x,), (scores,), (VARIANT,), labels=labels)
 
 
 def digits(name: str = "digits") -> ModelManifest:
-    """A model of images; it answers with what it was given."""
+    """Return a model of images that copies its input."""
     image = TensorSpec("image", Datatype.FP32, (-1, 1, 2, 2), preprocess=Preprocess(("jpeg", "png")))
     scores = TensorSpec("scores", Datatype.FP32, (-1, 4))
     return ModelManifest(name, "1", (image,), (scores,), (VARIANT,), labels=("zero", "one", "two", "three"))
 
 
 def simulated(*manifests: ModelManifest) -> SimulatedInference:
-    """Inference over `manifests`, or over one of each kind."""
+    """Return inference for `manifests`, or for one model of each kind."""
     return SimulatedInference(manifests or (identity(Datatype.FP32), motion(), digits(), moves()))
 
 
@@ -66,7 +66,7 @@ async def frontend(
     grace_s: float = 5.0,
     **settings: Any,
 ) -> AsyncIterator[MqttFrontend]:
-    """A started frontend, by default once it is online; stopped at the end."""
+    """Run a frontend, by default until it is online first. It is stopped at the end."""
     one = MqttFrontend(inference, MqttSettings(url=url, route=routes, **(FAST | settings)), ID)
     await one.start()
     try:
@@ -78,14 +78,14 @@ async def frontend(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition` holds: for what has no event of its own, such as a counter."""
+    """Wait until `condition` holds by polling: for counters and other values without an event."""
     async with asyncio.timeout(WAIT_S):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 async def _serve_and_hang(url: str) -> None:
-    """Take messages, say so on standard output, and never answer them."""
+    """Accept messages, print that on standard output, and never answer them."""
     inference = simulated()
     inference.gate.clear()
     route = MqttRoute("single", ("single/+",), "identity_fp32", sensor="topic[1]")

@@ -1,4 +1,4 @@
-"""A sensor or a dashboard: a plain paho client on its own thread, awaited from the test's loop."""
+"""A sensor or dashboard: a plain paho client on its own thread, awaited from the test's loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT_S = 15.0
 
 
 class Peer:
-    """Everything it receives is kept in `received`, in order."""
+    """MQTT client. `received` keeps all messages in order."""
 
     def __init__(self, client: Client, *, version_5: bool) -> None:
         self.received: list[MQTTMessage] = []
@@ -28,7 +28,7 @@ class Peer:
         client.on_message = lambda _c, _u, message: self._tell(self._keep, message)
 
     async def subscribe(self, *filters: str) -> None:
-        """Subscribe at QoS 1; returns with the broker's SUBACK."""
+        """Subscribe at QoS 1. Return after the broker's SUBACK."""
         done = asyncio.Event()
         self._client.on_subscribe = lambda *_: self._tell(done.set)
         self._client.subscribe([(filter_, 1) for filter_ in filters])
@@ -37,7 +37,7 @@ class Peer:
     async def publish(
         self, topic: str, payload: bytes | str, qos: int = 1, *, retain: bool = False, **properties: Any
     ) -> None:
-        """Publish; at QoS 1 returns with the broker's PUBACK. `properties` by paho's names (ResponseTopic=…)."""
+        """Publish; at QoS 1 return after the broker's PUBACK. `properties` have paho's names (ResponseTopic=…)."""
         said = None
         if self._version_5:
             said = Properties(PacketTypes.PUBLISH)
@@ -47,7 +47,7 @@ class Peer:
         await asyncio.to_thread(information.wait_for_publish, WAIT_S)
 
     async def next(self, wanted: str | Callable[[MQTTMessage], bool]) -> MQTTMessage:
-        """The first message on topic `wanted`, or that it accepts; taken out of `received`."""
+        """Remove and return the first message on topic `wanted`, or that `wanted` accepts."""
         accepts = (lambda message: message.topic == wanted) if isinstance(wanted, str) else wanted
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -60,7 +60,7 @@ class Peer:
                 await self._changed.wait()
 
     async def next_json(self, wanted: str | Callable[[MQTTMessage], bool]) -> Any:
-        """The payload of `next`, parsed."""
+        """Return the parsed payload of `next`."""
         return json.loads((await self.next(wanted)).payload)
 
     def _keep(self, message: MQTTMessage) -> None:
@@ -73,7 +73,7 @@ class Peer:
 
 @asynccontextmanager
 async def peer(port: int, *, version_5: bool = True, **login: str) -> AsyncIterator[Peer]:
-    """A connected client; `login` may hold username and password."""
+    """Connect a client. `login` may hold username and password."""
     version = MQTTProtocolVersion.MQTTv5 if version_5 else MQTTProtocolVersion.MQTTv311
     client = Client(CallbackAPIVersion.VERSION2, protocol=version)
     if login:

@@ -1,4 +1,4 @@
-"""A device of a rolled fleet that says the truth, late: what it accepted, what it runs, and reports in a network."""
+"""A truthful but late device of a rolled fleet: assignments, installed release, and reports in a network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CERTIFICATE_LIFE = timedelta(days=3650)
 
 
 def director(fleet: RolledFleet) -> Director:
-    """The controller's, over the fleet's database and publisher."""
+    """Return the controller's director over the fleet's database and publisher."""
     config = FleetConfig()
     known = Publications(fleet.repository.workspace, fleet.database, 0.0)
     settings = (config.director, config.publisher)
@@ -38,7 +38,7 @@ def director(fleet: RolledFleet) -> Director:
 
 @dataclass
 class OfferedDevice:
-    """`network`: reports under way, which arrive in any order, twice, or never."""
+    """Device. `network`: reports in transit, which arrive in any order, twice, or never."""
 
     fleet: RolledFleet
     name: str
@@ -54,7 +54,7 @@ class OfferedDevice:
             certificates.add(connection, Certificate(f"serial-{self.name}", self.name, self.fleet.now, expires))
 
     def poll(self) -> None:
-        """Accept what is assigned."""
+        """Accept the assignment."""
         answer = self.signing.assigned(f"serial-{self.name}", self.fleet.now)
         targets = self.fleet.repository.published.targets
         assert answer.content
@@ -62,7 +62,7 @@ class OfferedDevice:
         self.assignment = verify_assignment(answer.content, targets.signed, device=self.name, now=self.fleet.now)
 
     def carry_out(self, *, passes: bool) -> None:
-        """Commit what is assigned, or roll it back, unless that happened at this attempt."""
+        """Commit the assigned release or roll it back, once per attempt."""
         target = self.assignment.slots.get(SLOT) if self.assignment else None
         if self.assignment is None or target is None or self.committed == target.sha256:
             return
@@ -73,7 +73,7 @@ class OfferedDevice:
             self.committed = target.sha256
 
     def report(self) -> None:
-        """Say how the slot is, as gateway/agent/telemetry.py does."""
+        """Report the slot's state, as gateway/agent/telemetry.py does."""
         target = self.assignment.slots.get(SLOT) if self.assignment else None
         if self.assignment is None or target is None:
             return
@@ -92,7 +92,7 @@ class OfferedDevice:
         )
 
     def deliver(self, number: int, rollouts: list[str]) -> None:
-        """Let one report arrive; it stays in the network, and may arrive again."""
+        """Deliver one report. It stays in the network and may arrive again."""
         if not self.network:
             return
         found = slot_report(self.name, self.network[number % len(self.network)], self.fleet.now)
@@ -108,6 +108,6 @@ class OfferedDevice:
             add(connection, known, taken, self.fleet.now, settings)
 
     def state(self, rollout: str) -> DeviceState | None:
-        """What the rollout holds of it."""
+        """Return the device's state in the rollout."""
         member = self.fleet.known(rollout).state.members.get(self.name)
         return member.state if member else None

@@ -1,5 +1,7 @@
-"""A thief of every online key, who also owns a name space of its own, holds one of acme's two keys, and stands between
-repository and device. What it serves is a copy of the repository's files; the repository itself it cannot change."""
+"""Attacker with every online key, with a name space of its own and one of acme's two keys, as a man in the middle.
+
+It serves a copy of the repository's files; it cannot change the repository itself.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ from tests.simulators.trusting_device import folder_files
 
 Files = dict[str, bytes]
 LEAP = 2**53 - 1
-"""The greatest version that there is."""
+"""The greatest possible version."""
 OWN = "mallory"
 
 
 class OnlineThief:
-    """Methods return what a device is served; `stolen`: the online keys at the last theft."""
+    """Attacker. Methods return the files that a device gets; `stolen`: the online keys at the last theft."""
 
     def __init__(self, repository: FleetRepository) -> None:
         self.repository = repository
@@ -33,16 +35,16 @@ class OnlineThief:
         self.steal()
 
     def steal(self) -> None:
-        """Take the online keys of this moment."""
+        """Copy the present online keys."""
         self.stolen = {role: list(self.repository.keys[role]) for role in (SNAPSHOT, TIMESTAMP, DIRECTOR)}
 
     @property
     def online(self) -> list[CryptoSigner]:
-        """All online keys, each once."""
+        """Return all online keys, each once."""
         return list({key.public_key.keyid: key for keys in self.stolen.values() for key in keys}.values())
 
     def forged_release(self, model: str, version: str) -> tuple[Target, bytes, Files]:
-        """A release of acme's that acme never signed, and the files that belong to it."""
+        """Return a release of acme that acme never signed, and its files."""
         before = folder_files(self.repository.public)
         target, document = self.repository.forge_release(model, version, b"of the thief")
         served = folder_files(self.repository.public)
@@ -51,7 +53,7 @@ class OnlineThief:
         return target, document, served
 
     def listing(self, files: Files, roles: Mapping[str, Metadata[Any]], *, leap: str = "") -> Files:
-        """Snapshot and timestamp that say these are the roles' present metadata; `leap`: which has version LEAP."""
+        """Return files with a snapshot and timestamp of this metadata; the role `leap` gets version LEAP."""
         published = self.repository.published
         assert published.snapshot
         assert published.timestamp
@@ -67,7 +69,7 @@ class OnlineThief:
         return made
 
     def assigning(self, files: Files, device: str, slots: Mapping[str, Target], /, **changes: Any) -> Files:
-        """An assignment signed with the stolen director's key (`signers`: with others); `changes` to its fields."""
+        """Return an assignment signed with the stolen director's key, or with `signers`; `changes`: its fields."""
         signers: Sequence[CryptoSigner] = changes.pop("signers", self.stolen[DIRECTOR])
         now, version = self.repository.now, self.repository.assignment_versions.get(device, 0) + 1
         made = Assignment(device, version, now, now + timedelta(days=1), slots)
@@ -75,7 +77,7 @@ class OnlineThief:
         return files | {f"assignments/{device}.json": _signed(metadata, signers)}
 
     def acme_with(self, target: Target, document: bytes, signers: Sequence[CryptoSigner]) -> Metadata[Targets]:
-        """acme's metadata with this release in it, signed by others than acme."""
+        """Return acme's metadata with this release, signed by others than acme."""
         metadata = self.repository.owner_targets("acme")
         metadata.signed.targets[target.path] = TargetFile.from_data(target.path, document, ["sha256"])
         metadata.signed.version += 1
@@ -85,7 +87,7 @@ class OnlineThief:
         return metadata
 
     def own_with(self, target: Target, document: bytes, *, below: bool) -> dict[str, Metadata[Targets]]:
-        """The thief's own, true metadata with acme's release in it, or (`below`) in a role that it delegates to."""
+        """Return the attacker's valid metadata with acme's release in it, or (`below`) in a role it delegates to."""
         file = {target.path: TargetFile.from_data(target.path, document, ["sha256"])}
         own = self.repository.owner_targets(OWN)
         own.signed.version += 1

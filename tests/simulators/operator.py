@@ -1,4 +1,4 @@
-"""An operator at a shell: `edge-fleet` as a process of its own, against a running controller."""
+"""An operator at a shell: `edge-fleet` as a process against a running controller."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Operator:
-    """What the shell's environment says."""
+    """Shell of an operator, with its environment."""
 
     environment: Mapping[str, str]
 
     def run(self, *words: str | Path, **environment: str) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error."""
+        """Run a command. Return exit code, standard output and standard error."""
         done = subprocess.run(
             self._command(words),
             cwd=ROOT,
@@ -45,20 +45,20 @@ class Operator:
         return done.returncode, done.stdout, done.stderr
 
     def told(self, *words: str | Path) -> Any:
-        """The JSON of a command that ended with 0."""
+        """Run a command that must end with 0. Return its JSON."""
         code, out, err = self.run(*words, "--json")
         assert code == 0, err
         return json.loads(out)
 
     def begin(self, *words: str | Path) -> subprocess.Popen[str]:
-        """A command that goes on."""
+        """Start a command in the background."""
         pipe = subprocess.PIPE
         return subprocess.Popen(
             self._command(words), cwd=ROOT, env=self.environment, stdout=pipe, stderr=pipe, text=True
         )
 
     def looked(self, *words: str | Path, columns: int = 80, typed: str = "") -> tuple[int, str]:
-        """Exit code, and all that a terminal of so many columns got. `typed`: what the operator answers."""
+        """Run a command on a terminal of `columns` columns. Return exit code and output. `typed`: the input."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         environment = {name: text for name, text in self.environment.items() if name != "COLUMNS"} | {"TERM": "xterm"}
@@ -80,7 +80,7 @@ class Operator:
 
 
 def _all_of(master: int) -> str:
-    """Until nobody holds the other end any more."""
+    """Read until the other end is closed."""
     found, end_s = b"", time.monotonic() + PATIENCE_S
     while select.select([master], [], [], max(0.0, end_s - time.monotonic()))[0]:
         try:
@@ -91,19 +91,19 @@ def _all_of(master: int) -> str:
 
 
 def operator(controller: RunningController, role: Role = Role.ADMIN, *, name: str = "olga") -> Operator:
-    """Of a controller, with a token of the role."""
+    """Return an operator with a token of the role."""
     return operator_with(controller, controller.token(role, name=name))
 
 
 def operator_with(controller: RunningController, token: str) -> Operator:
-    """With this token."""
+    """Return an operator with this token."""
     known = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     said = {"EDGE_FLEET_URL": controller.url, "EDGE_FLEET_CA": str(controller.ca_file), "EDGE_FLEET_TOKEN": token}
     return Operator({**known, **said, "COLUMNS": "200", "TZ": "Europe/Berlin"})
 
 
 def until(holds: Any, what: str) -> Any:
-    """What it is once it is true. Raises AssertionError."""
+    """Poll until the value is true, and return it. Raise AssertionError."""
     end_s = time.monotonic() + PATIENCE_S
     while not (found := holds()):
         assert time.monotonic() < end_s, what

@@ -1,4 +1,4 @@
-"""`edge-fleet simulate` as a process against a controller, and what the controller makes of what it says."""
+"""`edge-fleet simulate` as a process against a controller, and checks of what the controller recorded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUICK = {
     "scheduler": {"turn_s": TURN_S},
     "intake": {"rows_per_s": 500.0, "rows_burst": 5_000.0},
 }
-"""Of `fleet.toml`, where nobody is to wait for long."""
+"""Tables of `fleet.toml` with short periods."""
 PAGE_ROWS = 1000
 STORED = """
     SELECT sources.device, sources.stream, sources.boot_epoch, sources.contiguous, sources.lost, sources.rows,
@@ -40,7 +40,7 @@ STORED = """
 
 @dataclass
 class Asked:
-    """A controller, and how it is looked at. `cost`: what it took, in words of the findings."""
+    """A controller and access to it. `cost`: its resource use, by names of the result."""
 
     urls: Sequence[str]
     ca_file: Path
@@ -52,7 +52,7 @@ class Asked:
 
 @dataclass
 class Played:
-    """A fleet under way. `process` plays the devices; `operator` asks the first replica that runs."""
+    """A running simulation. `process` simulates the devices; `operator` is a client of the first running replica."""
 
     asked: Asked
     operator: httpx.Client
@@ -60,46 +60,49 @@ class Played:
     told: Path
 
     def ended(self, limit_s: float) -> dict[str, Any]:
-        """What it found, once it ended by itself, and what that cost."""
+        """Return the result and its cost once the simulation has ended."""
         out, err = self.process.communicate(timeout=limit_s)
         assert self.process.returncode in {0, 1}, err
         found: dict[str, Any] = json.loads(out)
         return found | self.asked.cost()
 
     def stopped(self, limit_s: float) -> dict[str, Any]:
-        """The same, with Ctrl-C."""
+        """Stop it with Ctrl-C, and return the same as `ended`."""
         self.process.send_signal(signal.SIGINT)
         return self.ended(limit_s)
 
     def rollout(self, rollout: str) -> dict[str, Any]:
-        """As an operator sees it."""
+        """Return a rollout as an operator sees it."""
         found: dict[str, Any] = answered(self.operator.get(f"/v1/rollouts/{rollout}"))
         return found
 
     def devices(self, rollout: str) -> list[dict[str, Any]]:
-        """Every device of the rollout."""
+        """Return all devices of the rollout."""
         return list(self._pages(f"/v1/rollouts/{rollout}/devices"))
 
     def facts(self, rollout: str) -> list[Fact]:
-        """All that happened in it."""
+        """Return all facts of the rollout."""
         return [read_fact(document) for document in self._pages(f"/v1/rollouts/{rollout}/facts")]
 
     def states(self, rollout: str) -> Counter[str]:
-        """How many devices are in which state."""
+        """Count the devices by state."""
         counts: Counter[str] = Counter()
         for wave in self.rollout(rollout)["waves"]:
             counts.update(wave["states"])
         return counts
 
     def count(self, what: str) -> int:
-        """Rows of a table."""
+        """Return the number of rows of a table."""
         with self.asked.database.read() as connection:
             return int(connection.exec_driver_sql(f"SELECT count(*) FROM {what}").scalar_one())  # noqa: S608
 
-    # ---- nothing is lost, nothing happens twice ----------------------------------------------------------------------
+    # ---- invariants --------------------------------------------------------------------------------------------------
     def check_rollout(self, rollout: str, count: int) -> None:
-        """Each device was offered it once and committed it at most once, and who was called silent is; every decision
-        follows from the facts, and the audit log is whole."""
+        """Check a rollout's record.
+
+        Each device had one offer and committed at most once, and devices marked silent are silent. Every decision must
+        follow from the facts, and the audit log must be unbroken.
+        """
         facts, devices = self.facts(rollout), self.devices(rollout)
         decided = [fact.event.decision for fact in facts if isinstance(fact.event, Decided)]
         offers = Counter(one.device for one in decided if isinstance(one, Offer | Retry))
@@ -115,8 +118,10 @@ class Played:
         assert answered(self.operator.get("/v1/audit/verify"))["ok"]
 
     def check_rows(self, found: Mapping[str, Any]) -> int:
-        """Of each stream of each device: what was acknowledged is stored, each row once, and nothing beside what was
-        made. How many rows are stored whose acknowledgement the device never heard."""
+        """Check each stream: acknowledged rows are stored, each once, and no row is stored that was not made.
+
+        Return how many stored rows have an acknowledgement that the device did not receive.
+        """
         told = {
             (t["device"], t["stream"], t["boot_epoch"]): t for t in map(json.loads, self.told.read_text().splitlines())
         }
@@ -150,8 +155,10 @@ class Played:
 def playing(
     fleet: ServedFleet, folder: Path, count: int, shares: Mapping[str, float], *words: str, limit_s: float = 60.0
 ) -> Iterator[Played]:
-    """That many devices, until all have committed that can; they are enrolled when this returns. Their tokens are made
-    beforehand, where `words` do not say otherwise."""
+    """Simulate `count` devices until all that can have committed. Yield once they are enrolled.
+
+    Their tokens are made before, unless `words` have "--operator".
+    """
     urls = [replica.url for replica in fleet.replicas if replica.process]
     if "--operator" not in words:
         (folder / "tokens").write_text("\n".join(fleet.tokens(count)))
@@ -173,7 +180,7 @@ def playing(
 def simulating(
     asked: Asked, folder: Path, count: int, shares: Mapping[str, float], *words: str, limit_s: float = 60.0
 ) -> Iterator[Played]:
-    """As `words` say; all are enrolled when this returns."""
+    """Run a simulation with the options `words`. Yield once all devices are enrolled."""
     (folder / "operator").write_text(asked.token)
     command = [sys.executable, "-m", "fleet", "simulate", "--devices", str(count), "--json", "--url", *asked.urls]
     command += ["--ca", str(asked.ca_file), "--told", str(folder / "told")]

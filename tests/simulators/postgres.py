@@ -1,4 +1,4 @@
-"""Debian's PostgreSQL in a cluster of its own: a temporary folder, a UNIX socket, an unprivileged user."""
+"""Debian's PostgreSQL in a temporary cluster: a UNIX socket and an unprivileged user."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ import psutil
 import psycopg
 
 START_S = 30.0
-PORT = 5432  # names the socket's file; nothing listens on it
+PORT = 5432  # part of the socket's file name; there is no TCP listener
 FAST = ("-c", "fsync=off", "-c", "full_page_writes=off")
-"""For tests that cut no power."""
+"""Options for tests without power cuts."""
 
 
 class Cluster:
-    """Begin with `start`; `stop` ends it and removes its folder."""
+    """A database cluster. `start` it first; `stop` ends it and removes its folder."""
 
     def __init__(self, options: tuple[str, ...] = FAST) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="edge-fleet-pg-"))
@@ -40,11 +40,11 @@ class Cluster:
                        cwd=self.folder, check=True, stdout=self._log, stderr=self._log)  # fmt: skip
 
     def url(self, name: str) -> str:
-        """Of one of its databases."""
+        """Return the URL of one of its databases."""
         return f"postgresql://fleet@/{name}?host={self.folder}&port={PORT}"
 
     def start(self) -> None:
-        """Start, or start again with what is there; returns when it answers."""
+        """Start, or restart with the present data. Return once it accepts connections."""
         where = ["-D", str(self.folder / "data"), "-k", str(self.folder), "-h", "", "-p", str(PORT)]
         command = [*self._as_owner(), tool("postgres"), *where, "-c", "max_connections=60", *self._options]
         self._process = subprocess.Popen(command, cwd=self.folder, stdout=self._log, stderr=self._log)
@@ -57,7 +57,7 @@ class Cluster:
             time.sleep(0.02)
 
     def answers(self) -> bool:
-        """Whether it lets somebody in."""
+        """Return whether it accepts connections."""
         try:
             psycopg.connect(self.url("postgres")).close()
         except psycopg.OperationalError:
@@ -65,7 +65,7 @@ class Cluster:
         return True
 
     def halt(self, number: int = signal.SIGQUIT) -> None:
-        """As a machine that is gone: connections end, nothing is finished. `start` again."""
+        """Stop it as a failed machine: connections break, nothing is finished. `start` restarts it."""
         if self._process is not None:
             self._process.send_signal(number)
             self._process.wait()
@@ -73,10 +73,10 @@ class Cluster:
 
     @contextmanager
     def hung(self) -> Iterator[None]:
-        """As a machine that answers nothing, and keeps its connections."""
+        """Suspend it as a machine that does not answer and keeps its connections."""
         assert self._process
         server = psutil.Process(self._process.pid)
-        server.suspend()  # nobody else begins
+        server.suspend()  # no new processes start
         stopped = server.children(recursive=True)
         for process in stopped:
             process.suspend()
@@ -87,19 +87,19 @@ class Cluster:
                 process.resume()
 
     def stop(self) -> None:
-        """End it for good."""
+        """Stop it and remove its folder."""
         with contextlib.suppress(ProcessLookupError):
             self.halt()
         self._log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def do(self, statement: str) -> None:
-        """As its administrator."""
+        """Execute a statement as administrator."""
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(statement.encode())
 
     def _as_owner(self) -> list[str]:
-        """It ends with its parent, however that ends. PostgreSQL refuses to run as root."""
+        """Return a command prefix that ends with its parent. PostgreSQL refuses to run as root."""
         command = ["setpriv", "--pdeathsig", "QUIT"]
         if os.getuid() == 0:
             owner = self._owner
@@ -108,7 +108,7 @@ class Cluster:
 
 
 def tool(name: str) -> str:
-    """A program of the server, which Debian keeps out of PATH."""
+    """Return the path of a server program, which Debian does not put into PATH."""
     found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda file: int(file.parts[4]))
     if not found:
         raise FileNotFoundError("PostgreSQL is not installed: apt-get install postgresql")
@@ -117,7 +117,7 @@ def tool(name: str) -> str:
 
 @contextmanager
 def own_cluster(options: tuple[str, ...] = ()) -> Iterator[Cluster]:
-    """For who stops it, or measures; without options it keeps what it promised."""
+    """Run a separate cluster, for tests that stop it or measure. Without options it is durable."""
     cluster = Cluster(options)
     try:
         cluster.start()
@@ -128,7 +128,7 @@ def own_cluster(options: tuple[str, ...] = ()) -> Iterator[Cluster]:
 
 @cache
 def shared_cluster() -> Cluster:
-    """One for all tests of a run that do not stop it."""
+    """Return the cluster that all tests share that do not stop it."""
     cluster = Cluster()
     atexit.register(cluster.stop)
     cluster.start()

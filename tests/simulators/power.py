@@ -1,4 +1,4 @@
-"""Power that fails at a chosen system call of a scenario: a program's life before, its death, and its next boot."""
+"""Power failure at a chosen system call of a scenario: the run before it, and the next boot."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 MEMORY = Path("/dev/shm")
-"""Images lie in memory where there is some: an fsync is then as fast as it is deterministic."""
+"""Disk images are in memory if possible: then fsync is fast and deterministic."""
 
 
 @dataclass(frozen=True)
 class Life:
-    """`calls`: system calls made, by name; `claims`: what the scenario told the world; `found`: what a boot finds.
+    """Result of a run.
 
-    `after`: what a boot finds once the scenario was run again; `fault`: what the file system's check complains of;
-    `error`: the class of the error that the scenario ended with, where the disk was full.
+    `calls`: names of system calls; `claims`: claims of the scenario; `found`: what a boot finds. `after`: what a boot
+    finds after another run; `fault`: errors of the file system's check; `error`: class of the error with which the
+    scenario ended on a full disk.
     """
 
     calls: tuple[str, ...]
@@ -35,23 +36,23 @@ class Life:
 
 
 class Power:
-    """A machine with a disk on which `scenario` (a module, see `power_machine.Scenario`) has been prepared."""
+    """A machine with a disk on which `scenario` (a module, see `power_machine.Scenario`) is prepared."""
 
     def __init__(self, process: subprocess.Popen[str], kind: str) -> None:
         self._process = process
         self.kind = kind
-        """"ext4" or "xfs": power is cut for real; "none": the process is killed, because mounting is not allowed."""
+        """"ext4" or "xfs": a real power cut; "none": the process is killed, because mounting is not permitted."""
 
     def rehearse(self) -> Life:
-        """Without a cut."""
+        """Run the scenario without a power cut."""
         return self._ask(do="rehearse")
 
     def cut(self, at: int, loss: str) -> Life:
-        """Power fails before system call `at`, counted from 0; `loss`: one of `disk.LOSSES`."""
+        """Cut the power before system call `at`, counted from 0; `loss`: one of `disk.LOSSES`."""
         return self._ask(do="cut", at=at, loss=loss)
 
     def crowd(self, free_bytes: int) -> Life:
-        """No cut, but so much room on the disk; without a right to mount, that much in every single file."""
+        """Run with this much free disk space; without permission to mount, with this limit on every file."""
         return self._ask(do="crowd", free_bytes=free_bytes)
 
     def _ask(self, **request: str | int) -> Life:
@@ -67,7 +68,7 @@ class Power:
 
 @contextmanager
 def power(scenario: str, kind: str) -> Iterator[Power]:
-    """A machine on `kind` of file system; without a right to mount, one whose processes are killed. Prints which."""
+    """Run a machine with this kind of file system; without permission to mount, kill processes. Print which."""
     with tempfile.TemporaryDirectory(prefix="power-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         process, why = _started(scenario, kind, Path(folder) / "mounted")
         if why:
@@ -84,7 +85,7 @@ def power(scenario: str, kind: str) -> Iterator[Power]:
 def _started(scenario: str, kind: str, folder: Path) -> tuple[subprocess.Popen[str], str]:
     folder.mkdir()
     command = [sys.executable, "-m", "tests.simulators.power_machine", scenario, kind, str(folder)]
-    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads, of which the machine has no use
+    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # no threads of numpy, since the machine forks
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen(command, **pipes, text=True, cwd=ROOT, env=alone)
     answer = _answer(process)

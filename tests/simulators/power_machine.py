@@ -1,6 +1,6 @@
-"""The process in which scenarios run and lose power; `power.py` starts it and asks: a line of JSON, and one back.
+"""Process in which scenarios run and lose power. `power.py` starts it; requests and responses are lines of JSON.
 
-It has no threads, so that it may fork; what it mounts is its own and ends with it.
+It has no threads, so that it can fork. Its mounts are private and end with it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from tests.simulators.syscalls import Traced
 
 
 class Scenario(Protocol):
-    """A module. Each call runs in a process of its own, `folder` lies on the disk whose power is cut."""
+    """A module. Each call runs in a process of its own; `folder` is on the disk whose power is cut."""
 
     def prepare(self, folder: Path) -> None:
-        """How things stand before."""
+        """Create the initial state."""
 
     def run(self, folder: Path, claim: Callable[[str], None]) -> None:
-        """What power interrupts, and what is done again later. `claim`: tell the world, which will hold us to it."""
+        """Perform the work that power interrupts and that is repeated later. `claim`: promise what must hold later."""
 
     def inspect(self, folder: Path) -> Any:
-        """What a boot finds: values for JSON."""
+        """Return what a boot finds, as values for JSON."""
 
 
 class Machine:
-    """`kind`: "ext4", "xfs", or "none": the process is killed at the cut, while the disk keeps all that was written."""
+    """Runner of a scenario. `kind`: "ext4", "xfs", or "none": processes are killed, and the disk keeps all writes."""
 
     def __init__(self, scenario: Scenario, kind: str, folder: Path) -> None:
         self._scenario, self._kind = scenario, kind
@@ -52,14 +52,14 @@ class Machine:
                 _apart(lambda: scenario.prepare(self._place))
 
     def rehearse(self) -> dict[str, Any]:
-        """Run it through: the names of all calls at which power may be cut, what was claimed, what a boot finds."""
+        """Run it completely. Return all possible points of a cut, the claims, and what a boot finds."""
         self._reset()
         with self._mounted():
             calls, claims = self._interrupted(None)
             return {"calls": calls, "claims": claims, "found": self._inspect()}
 
     def cut(self, at: int, loss: str) -> dict[str, Any]:
-        """Cut power before call `at`; what had been claimed, what the next boot finds, and after doing it again."""
+        """Cut the power before call `at`. Return the claims, what the next boot finds, and after another run."""
         self._reset()
         with self._mounted():
             calls, claims = self._interrupted(at, loss)
@@ -71,7 +71,7 @@ class Machine:
         return {"calls": calls, "claims": claims, "found": found, "after": after, "fault": fault}
 
     def crowd(self, free_bytes: int) -> dict[str, Any]:
-        """Run it with so much room on the disk; its error, what a boot finds, and after doing it with room again."""
+        """Run it with limited space. Return its error, what a boot finds, and the same after a run with space."""
         self._reset()
         with self._mounted():
             filler = self._place / "filler"
@@ -86,13 +86,16 @@ class Machine:
         return {"calls": [], "claims": claims, "found": found, "after": after, "error": error}
 
     def _attempt(self, limit_bytes: int | None) -> tuple[str, list[str]]:
-        """Name of the error that it ends with, "" for none, and claims. `limit_bytes`: of every file (setrlimit(2))."""
+        """Run the scenario. Return the name of its error ("": none) and its claims.
+
+        `limit_bytes`: size limit of every file (setrlimit(2)).
+        """
         claims: list[str] = []
         if limit_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
         try:
             self._scenario.run(self._place, claims.append)
-        except Exception as error:  # noqa: BLE001  whatever a scenario makes of a full disk is what is asked for
+        except Exception as error:  # noqa: BLE001  any error on a full disk is a result
             return type(error).__name__, claims
         return "", claims
 
@@ -101,7 +104,7 @@ class Machine:
             shutil.rmtree(self._place)
             subprocess.run(
                 ["/usr/bin/env", "cp", "-a", str(self._base), str(self._place)], check=True
-            )  # hard links stay links
+            )  # preserves hard links
         else:
             copy = ["/usr/bin/env", "cp", "--sparse=always", "--reflink=auto"]
             subprocess.run([*copy, str(self._base), str(self._image)], check=True)
@@ -115,7 +118,7 @@ class Machine:
                 yield
 
     def _interrupted(self, at: int | None, loss: str = "all") -> tuple[list[str], list[str]]:
-        """Names of the calls that were made, and claims. At call `at` it ends; None: at its own end."""
+        """Run the scenario until call `at` (None: to its end). Return the names of its calls, and its claims."""
         reader, writer = os.pipe()
         traced = Traced(lambda: self._scenario.run(self._place, lambda text: _tell(writer, text)))
         os.close(writer)
@@ -137,7 +140,7 @@ class Machine:
 
 
 def _apart(work: Callable[[], str | None]) -> str:
-    """Run `work` in a process of its own: what it returned. RuntimeError where it failed."""
+    """Run `work` in a child process and return its result. Raise RuntimeError if it failed."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -162,14 +165,14 @@ def _work_and_exit(work: Callable[[], str | None], writer: int) -> NoReturn:
 
 
 def _tell(writer: int, text: str) -> None:
-    os.write(writer, f"{text}\n".encode())  # bigger than a pipe: the reader reads on
+    os.write(writer, f"{text}\n".encode())  # may exceed the pipe's buffer: the reader reads concurrently
 
 
 def main() -> None:
-    """Arguments: the scenario's module, the kind of file system, a folder of its own."""
+    """Serve requests. Arguments: the scenario's module, the kind of file system, a folder."""
     module, kind, folder = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what scenarios print is no answer
+    os.dup2(2, 1)  # keep output of scenarios out of the responses
     scenario: Any = importlib.import_module(module)
     try:
         machine = Machine(scenario, kind, Path(folder))

@@ -1,6 +1,6 @@
-"""A publisher whose power fails while `edge-fleet publish` runs (a scenario of `power_machine`).
+"""Scenario of `power_machine`: the power fails while `edge-fleet publish` runs.
 
-Waiting to be published are a release with its files and a new key of the timestamp: every kind of file is written.
+A release with its files and a new timestamp key wait for publication, so every kind of file is written.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tests.simulators.stock_client import StockClient
 
 OLD, NEW = "models/acme/reader/1/release", "models/acme/reader/2/release"
 PUBLISHED = "published"
-assert publish.command  # imported before power is on: not a part of what is cut
+assert publish.command  # imported before the scenario, so that its imports are not traced
 
 
 class Unpublished(FleetRepository):
-    """What it does waits as drafts."""
+    """Repository whose changes stay drafts."""
 
     def write(self, _: object) -> None:
-        """Nothing: `edge-fleet publish` will."""
+        """Do nothing: `edge-fleet publish` will publish."""
 
 
 def prepare(folder: Path) -> None:
-    """Release 1 is published and a client has seen it; release 2 and a new timestamp key wait."""
+    """Publish release 1, which a client reads; leave release 2 and a new timestamp key as drafts."""
     repository = FleetRepository(folder / "fleet")
     repository.add_release("reader", "1")
     StockClient(folder / "client", repository.public, repository.root_bytes()).refresh()
@@ -45,13 +45,13 @@ def prepare(folder: Path) -> None:
 
 
 def run(folder: Path, claim: Callable[[str], None]) -> None:
-    """The command itself; done a second time there is nothing left but a new timestamp."""
+    """Run the command. A second run only makes a new timestamp."""
     if main(["publish", "--dir", str(folder / "fleet")]) == 0:
         claim(PUBLISHED)
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """What clients make of the repository, what `verify` says, what is left lying about."""
+    """Return what clients read, what `verify` finds, and which files are left."""
     public = folder / "fleet" / "public"
     report = verify(public, datetime.now(UTC), FleetSettings())
     drafts = folder / "fleet" / "drafts"
@@ -66,7 +66,7 @@ def inspect(folder: Path) -> dict[str, Any]:
 
 
 def _asked(known: Path | None, public: Path) -> str:
-    """The newest release that a client gets, or why it gets none. Its own files lie apart from what is cut."""
+    """Return the newest release that a client gets, or the error. The client's files are not on the cut disk."""
     with TemporaryDirectory() as place:
         device = Path(place) / "device"
         if known:

@@ -1,4 +1,4 @@
-"""A publisher at a shell: `edge-fleet` as its own process in a folder of its own, with key files."""
+"""A publisher at a shell: `edge-fleet` as a process in a separate folder, with key files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODELS = ROOT / "models"
 
 
 class Publisher:
-    """`folder` is where its commands run: keys of people here, the publisher's own in `keys`."""
+    """Shell of a publisher. Commands run in `folder`: people's keys are here, the publisher's own in `keys`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class Publisher:
     def run(
         self, *arguments: str | Path, environment: Mapping[str, str] | None = None, code: int | None = 0
     ) -> subprocess.CompletedProcess[str]:
-        """One command; fails unless it ends with `code` (None: however it ends)."""
+        """Run one command. Fail if its exit code is not `code` (None: any)."""
         done = subprocess.run(
             [sys.executable, "-m", "fleet", *map(str, arguments)],
             cwd=self.folder,
@@ -53,19 +53,19 @@ class Publisher:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its commands see."""
+        """Environment of the commands."""
         return {**os.environ, "PYTHONPATH": str(ROOT), "EDGE_FLEET_PASSPHRASE": PASSPHRASE, "COLUMNS": "160"}
 
     def told(self, *arguments: str | Path, code: int = 0) -> Any:
-        """The JSON that a command prints."""
+        """Return the JSON that a command prints."""
         return json.loads(self.run(*arguments, "--json", code=code).stdout)
 
     def begin(self) -> None:
-        """Root of alice, bob and carol, an owner acme, all published: fourteen commands, once for all that begin so."""
+        """Publish a root of alice, bob and carol, and an owner acme. The fourteen commands run once for all callers."""
         shutil.copytree(_begun(), self.folder, dirs_exist_ok=True)
 
     def begin_anew(self) -> None:
-        """With keys of its own."""
+        """Run the commands of `begin` with new keys."""
         for name in ("alice", "bob", "carol", "acme"):
             self.run("keys", "new", name)
         for name in ("online", "director"):
@@ -79,26 +79,26 @@ class Publisher:
         self.run("publish")
 
     def sign(self, role: str, *names: str) -> None:
-        """A draft, by these people."""
+        """Sign a draft as these people."""
         keys = [text for name in names for text in ("--key", f"{name}.pem")]
         self.run("sign", f"drafts/{role}.json", *keys, "--yes")
 
     def release(self, model: Path, *options: str) -> None:
-        """A model's folder, as acme's next release."""
+        """Publish a model's folder as acme's next release."""
         self.run("model", "add", model, "--owner", "acme", "--edge-gateway", self.gateway, *options)
         self.sign("models-acme", "acme")
         self.run("publish")
 
     @contextmanager
     def served(self) -> Iterator[str]:
-        """The address of a plain file server of `public`."""
+        """Serve `public` by a plain file server. Yield its URL."""
         with serving(self.public) as url:
             yield url
 
 
 @pytest.fixture(scope="module")
 def publisher(tmp_path_factory: pytest.TempPathFactory) -> Publisher:
-    """Of one release."""
+    """Return a publisher with one release."""
     made = Publisher(tmp_path_factory.mktemp("publisher"))
     made.begin()
     made.release(MODELS / "meter-reader" / "1")
@@ -115,14 +115,14 @@ def _begun() -> Path:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """The address of a plain file server."""
+    """Run a plain file server. Yield its URL."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments, directory=str(folder))
 
         def log_message(self, *_: Any) -> None:
-            """Nothing on the tests' output."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

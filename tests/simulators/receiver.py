@@ -1,4 +1,4 @@
-"""An HTTP server that takes what is posted to it, and answers as it is told: what a webhook or a collector may do."""
+"""HTTP server that accepts POSTs with scripted responses, as a webhook or a collector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A request; `content` unpacked."""
+    """A request. `content` is decompressed."""
 
     path: str
     headers: Mapping[str, str]
@@ -23,7 +23,7 @@ class Posted:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """How the next request is answered: `status` 0: the connection is cut without an answer."""
+    """Response to the next request. `status` 0: close the connection without a response."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Said:
 
 
 class Receiver:
-    """`url` while it runs; `posted` in order; `answers` are used up one by one, then all is well. `context`: of TLS."""
+    """Server. `posted`: requests in order; `answers`: used once each, then 200; `context`: for TLS."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.posted: list[Posted] = []
@@ -76,12 +76,12 @@ class Receiver:
         self.url = f"{'https' if context else 'http'}://127.0.0.1:{self._server.server_address[1]}"
 
     def wait(self, timeout_s: float = 20.0) -> Posted:
-        """The next request that nobody waited for yet."""
+        """Return the next request that was not returned before."""
         return self._arrived.get(timeout=timeout_s)
 
     @contextmanager
     def running(self) -> Iterator[Receiver]:
-        """Until the end of the block."""
+        """Run until the end of the block."""
         thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -94,7 +94,7 @@ class Receiver:
 
 @contextmanager
 def receiving(*answers: Said, context: ssl.SSLContext | None = None) -> Iterator[Receiver]:
-    """One that runs."""
+    """Run a receiver."""
     receiver = Receiver(context)
     receiver.answers = list(answers)
     with receiver.running():

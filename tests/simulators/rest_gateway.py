@@ -1,4 +1,4 @@
-"""The REST frontend on real sockets over simulated inference."""
+"""The REST frontend on real sockets with simulated inference."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.simulators.inference import SimulatedInference
 
 LOOPBACK = Address("127.0.0.1", 0)
 UNDIVIDED = ShareSettings(caller_percent=100, caller_bytes_percent=100, local_percent=0)
-"""One caller may have each total."""
+"""A single caller may use each total."""
 METRICS = (b"# TYPE up gauge\nup 1.0\n", "text/plain; version=0.0.4; charset=utf-8")
 
 
 async def metrics() -> tuple[bytes, str]:
-    """A metrics page."""
+    """Return a metrics page."""
     return METRICS
 
 
 class AtOnce(DirectConnection):
-    """A connection that serves the first request of a kind directly, too."""
+    """Connection that serves even the first request of a kind directly."""
 
     def _known(self, data: bytes) -> tuple[int, int]:
         if self._pattern is None or not self._pattern.body(data)[0]:
@@ -40,7 +40,7 @@ class AtOnce(DirectConnection):
 
 
 class Gateway:
-    """A running frontend; `target` is its first address as clients write it, `client` speaks to it."""
+    """A running frontend. `target` is its first address in the form for clients; `client` is connected to it."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Gateway:
         return str(self.addresses[0])
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A bare connection to the first address."""
+        """Open a raw connection to the first address."""
         return await asyncio.open_connection(self.addresses[0].host, self.addresses[0].port)
 
 
@@ -105,13 +105,13 @@ async def serving(
 
 
 async def hangs_up(writer: asyncio.StreamWriter) -> None:
-    """Close a bare connection, whatever the other side thinks of it."""
+    """Close a raw connection and ignore errors."""
     writer.close()
     with contextlib.suppress(ConnectionError):
         await writer.wait_closed()
 
 
 def infer_body(*values: float, **more: object) -> dict[str, object]:
-    """A JSON request to identity_fp32."""
+    """Return a JSON request to identity_fp32."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, len(values)], "data": list(values)}
     return {"inputs": [tensor], **more}

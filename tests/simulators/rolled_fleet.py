@@ -1,5 +1,7 @@
-"""Rollouts on a real database and a signed repository, without HTTP: a scheduler that is asked turn by turn, a clock
-that is set by hand, devices that say what a test lets them say."""
+"""Rollouts on a real database and a signed repository, without HTTP.
+
+The test calls the scheduler's ticks, sets the clock, and sends the devices' reports.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,13 @@ from tests.simulators.fleet_repository import FleetRepository
 
 BEGIN = datetime(2027, 3, 1, 12, tzinfo=UTC)
 LOOK_S = 60.0
-"""Between two looks that leave no gap."""
+"""Period of ticks that leaves no gap."""
 OPERATOR, SLOT = Role.OPERATOR.value, "meter-reader"
 V1, V2, V3 = (f"models/acme/meter-reader/{version}/release" for version in (1, 2, 3))
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    """A specification: 10 %, then all, nothing soaks."""
+    """Return a specification: 10 %, then all, without soak time."""
     return {
         "name": "readers-2",
         "slot": SLOT,
@@ -57,7 +59,7 @@ def document(**changes: Any) -> dict[str, Any]:
 
 
 class RolledFleet:
-    """`now` is everybody's clock; `scheduler` this replica's."""
+    """Fleet for rollout tests. `now` is the clock of all parts; `scheduler` is this replica's."""
 
     def __init__(self, database: Database, repository: FleetRepository, settings: SchedulerSettings) -> None:
         self.database, self.repository, self.now = database, repository, BEGIN
@@ -65,12 +67,12 @@ class RolledFleet:
         self.scheduler = self.replica("one")
 
     def replica(self, holder: str) -> Scheduler:
-        """Another scheduler on the same database, with a memory of its own."""
+        """Return another scheduler on the same database, with separate memory."""
         rolling = Rollouts(self.database, self.repository.workspace, self.rolling.settings, States())
         return Scheduler(rolling, holder, lambda: self.now)
 
     def enrol(self, names: Iterable[str], *, tags: Sequence[str] = (), running: str = "", **changes: Any) -> list[str]:
-        """Devices, as their inventory and first report describe them."""
+        """Enrol devices with inventory and first report."""
         enrolled = list(names)
         with self.database.write() as connection:
             for name in enrolled:
@@ -83,7 +85,7 @@ class RolledFleet:
         return enrolled
 
     def publish(self, *versions: str, floor: str | None = None) -> None:
-        """Releases of the model, known to the controller as if a leader had read them."""
+        """Publish releases of the model and make them known to the controller."""
         for version in versions:
             self.repository.add_release(SLOT, version, floor=floor)
         found = [*verified_releases(self.repository.published, self.repository.workspace, {})]
@@ -91,38 +93,38 @@ class RolledFleet:
             releases.synchronise(connection, found, self.now, self.database.settings)
 
     def draft(self, **changes: Any) -> str:
-        """A rollout; its id."""
+        """Create a rollout. Return its id."""
         with self.database.read() as connection:
             spec = words.drafted(connection, document(**changes))
         return words.create(self.rolling, spec, "ann", self.now).stored.id
 
     def start(self, **changes: Any) -> str:
-        """A rollout that is approved and started; its id."""
+        """Create, approve and start a rollout. Return its id."""
         rollout = self.draft(**changes)
         self.say(rollout, Approved("ann", spec_digest(self.known(rollout).spec)))
         self.say(rollout, Started("ann"))
         return rollout
 
     def say(self, rollout: str, event: Event) -> Known:
-        """An operator's word."""
+        """Record an operator's command."""
         return words.say(
             self.rolling, rollout, Word(event, "rollouts.test", "ann", {}), self.now, permit=lambda _: None
         )
 
     def turn(self, seconds: float = 0, scheduler: Scheduler | None = None) -> None:
-        """The scheduler looks at everything, so much later."""
+        """Advance the clock and run one tick of the scheduler."""
         self.now += timedelta(seconds=seconds)
         (scheduler or self.scheduler).turn(self.now)
 
     def attend(self, seconds: float) -> None:
-        """So much time goes by, in which the scheduler looks often enough."""
+        """Advance the clock with ticks often enough to leave no gap."""
         while seconds > 0:
             step = min(seconds, LOOK_S)
             self.turn(step)
             seconds -= step
 
     def report(self, rollout: str, names: Iterable[str], state: str, **changes: Any) -> None:
-        """What devices say of their present attempt."""
+        """Report a state of devices for their present attempt."""
         settings = self.database.settings
         with self.database.write() as connection:
             known = self.rolling.states.read(connection, rollout, settings, lock=True)
@@ -133,20 +135,20 @@ class RolledFleet:
                 known = add(connection, known, some, self.now, settings)
 
     def known(self, rollout: str) -> Known:
-        """Where it stands, by its facts alone."""
+        """Return the rollout's state, folded from its facts."""
         with self.database.read() as connection:
             return States().read(connection, rollout, self.database.settings)
 
     def status(self, rollout: str) -> Status:
-        """Of the rollout."""
+        """Return the rollout's status."""
         return self.known(rollout).state.status
 
     def members(self, rollout: str, state: str) -> list[str]:
-        """The devices in a state."""
+        """Return the devices in a state."""
         return sorted(m.device for m in self.known(rollout).state.members.values() if _in(m, state))
 
     def facts(self, rollout: str) -> list[Fact]:
-        """All of them."""
+        """Return all facts of a rollout."""
         found: list[Fact] = []
         with self.database.read() as connection:
             while page := rollouts.facts_of(
@@ -156,22 +158,22 @@ class RolledFleet:
         return found
 
     def desired(self, names: Sequence[str]) -> dict[str, Desired]:
-        """What devices are to run in the slot."""
+        """Return what devices are to run in the slot."""
         with self.database.read() as connection:
             return desired.of_devices(connection, names, SLOT)
 
     def targets(self, names: Sequence[str]) -> dict[str, str]:
-        """The paths of that."""
+        """Return the target paths that devices are to run."""
         return {name: wanted.target for name, wanted in self.desired(names).items()}
 
     def deeds(self, subject: str) -> list[str]:
-        """What the audit log says, in order."""
+        """Return the audit log's actions on a subject, in order."""
         with self.database.read() as connection:
             found = audit.page(connection, self.database.settings, subject=subject, limit_rows=1000)
         return [entry.deed.action for entry in found][::-1]
 
     def replayed(self, rollout: str) -> int:
-        """Every recorded decision follows from the facts before it; how many there are."""
+        """Check that every recorded decision follows from the facts. Return the number of decisions."""
         result = replay(self.known(rollout).spec, self.facts(rollout))
         assert result.difference is None, result.difference
         return result.decisions
@@ -185,7 +187,7 @@ def _in(member: Member, state: str) -> bool:
 def rolling(
     kind: str, folder: Path, settings: SchedulerSettings | None = None, **changes: Any
 ) -> Iterator[RolledFleet]:
-    """A fleet without devices, versions 1 and 2 published. `changes`: of the database's settings."""
+    """Yield a fleet without devices, with versions 1 and 2 published. `changes`: of the database's settings."""
     repository = FleetRepository(folder / "publisher")
     with made(kind, folder, DatabaseSettings(**changes)) as database:
         fleet = RolledFleet(database, repository, settings or SchedulerSettings())
@@ -195,6 +197,6 @@ def rolling(
 
 @pytest.fixture(params=KINDS)
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RolledFleet]:
-    """On each kind of database in turn."""
+    """Yield a fleet on each kind of database."""
     with rolling(request.param, tmp_path) as made_fleet:
         yield made_fleet

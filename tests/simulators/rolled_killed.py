@@ -1,8 +1,8 @@
-"""A scheduler that is killed at any statement of a turn, and what the next one finds.
+"""A scheduler that is killed at any statement of a tick, and what the next one finds.
 
-`python -m tests.simulators.rolled_killed KIND CAST STEP`: turns that withdraw offers of one rollout, let devices join
-another, and offer its release, until nothing is due; in a child on a copy of the database, killed at every STEP-th
-point. After each, another replica takes over. Prints one JSON line.
+`python -m tests.simulators.rolled_killed KIND CAST STEP`: ticks withdraw the offers of one rollout, let devices join
+another and offer its release, until nothing is due. They run in a child on a copy of the database that is killed at
+every STEP-th point. Each time another replica takes over. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ from tests.simulators.postgres import shared_cluster
 from tests.simulators.rolled_fleet import RolledFleet
 
 ABSENCE = timedelta(seconds=180)
-"""From one leader to the next: beyond a lease, and long enough to be a gap (`gap_s`) in the record."""
+"""Time between two leaders: longer than a lease, and long enough for a recorded gap (`gap_s`)."""
 POINTS_LIMIT = 1000
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """How many devices give a release back, how many are in the other rollout, and how many of these in its first
-    wave."""
+    """Numbers of devices that return a release, that are in the other rollout, and that are in its first wave."""
 
     ending: int
     beginning: int
@@ -55,11 +54,11 @@ CASTS = {
     "few": Cast(5, 10, 6, SchedulerSettings(devices_per_turn=4)),
     "parts": Cast(PART_LOW + 50, 2 * PART_LOW, PART_LOW + 20, SchedulerSettings(decisions_per_turn=PART_LOW)),
 }
-"""With "parts", either takes two turns."""
+"""Sizes of the scenario. With "parts", each rollout takes two ticks."""
 
 
 class Scene:
-    """`text`: where the database is; `ending`: a rollout that was aborted, `beginning`: one that was started."""
+    """Database with two rollouts. `text`: its URL; `ending`: an aborted rollout, `beginning`: a started one."""
 
     def __init__(self, kind: str, text: str, repository: FleetRepository, cast: Cast) -> None:
         self.kind, self.text, self.repository, self.cast = kind, text, repository, cast
@@ -78,7 +77,7 @@ class Scene:
 
     @contextmanager
     def opened(self, text: str, now: datetime | None = None) -> Iterator[RolledFleet]:
-        """A replica on the database."""
+        """Open a replica on the database."""
         with closing(open_database(read_place(text, Path()))) as database:
             fleet = RolledFleet(database, self.repository, self.cast.settings)
             fleet.now = now or fleet.now
@@ -86,7 +85,7 @@ class Scene:
 
     @contextmanager
     def copied(self) -> Iterator[str]:
-        """The database as it was before the turn."""
+        """Copy the database as it was before the tick."""
         if self.kind == "sqlite":
             file = Path(self.text.removeprefix("sqlite:///"))
             copy = file.with_name(f"copy-{next(_numbers)}.sqlite")
@@ -101,7 +100,7 @@ class Scene:
             shared_cluster().do(f"DROP DATABASE {name} WITH (FORCE)")
 
     def killed(self, text: str, until: int) -> bool:
-        """Whether the child died in its turn."""
+        """Run the ticks in a child; return whether it was killed."""
 
         def turn() -> None:
             with self.opened(text, self.now) as fleet:
@@ -111,13 +110,13 @@ class Scene:
         return died(turn)
 
     def left(self, text: str) -> str:
-        """What the child left, once it is whole: every fact has had its consequence, and none another."""
+        """Check that the child's result is consistent, and describe it."""
         with self.opened(text, self.now) as fleet:
             offered, returned = self._whole(fleet)
             return f"{offered} offered, {returned} returned"
 
     def gone_on(self, text: str) -> str:
-        """How it ends with the next leader."""
+        """Let the next leader continue, and describe the result."""
         with self.opened(text, self.now + ABSENCE) as fleet:
             _turn(fleet, fleet.replica("the next"))
             offered, returned = self._whole(fleet)
@@ -147,7 +146,7 @@ def _disjoint(facts: Sequence[Fact]) -> bool:
 
 
 def _turn(fleet: RolledFleet, scheduler: Scheduler) -> None:
-    """Until nothing is due at once."""
+    """Run ticks until nothing is due."""
     due = scheduler._rolling.due
     while True:
         due.clear()
@@ -157,7 +156,7 @@ def _turn(fleet: RolledFleet, scheduler: Scheduler) -> None:
 
 
 def main(kind: str, cast: str, step: str) -> None:
-    """Kill at every point, and let another go on each time."""
+    """Kill the child at every point, and let another replica continue each time."""
     with tempfile.TemporaryDirectory() as folder, url(kind, Path(folder)) as text:
         scene = Scene(kind, text, FleetRepository(Path(folder) / "publisher"), CASTS[cast])
         left, ends = Counter[str](), Counter[str]()

@@ -1,4 +1,4 @@
-"""A rollout's record without a database: facts in a list, a clock that is set by hand, the scheduler's tick."""
+"""A rollout's record without a database: facts in a list, a manual clock, the scheduler's tick."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MONDAY = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    """A specification that reads: no canary, 10 % and then all, no soaking."""
+    """Return a valid specification: no canary, 10 % and then all, no soak time."""
     return {
         "name": "readers-2",
         "slot": "meter-reader",
@@ -36,12 +36,12 @@ def document(**changes: Any) -> dict[str, Any]:
 
 
 def spec_of(**changes: Any) -> Spec:
-    """The specification of `document`."""
+    """Return the specification of `document`."""
     return read_spec(document(**changes))
 
 
 class Record:
-    """`facts` as a database would keep them, `state` folded one batch at a time, `now` the controller's clock."""
+    """Record of a rollout. `facts` as in a database, `state` folded batch by batch, `now`: the controller's clock."""
 
     def __init__(self, spec: Spec, now: datetime = MONDAY) -> None:
         self.spec = spec
@@ -57,34 +57,34 @@ class Record:
         self.state = fold(self.spec, facts, self.state)
 
     def start(self, devices: int | Iterable[Joined]) -> Record:
-        """Approved and started, with these devices."""
+        """Approve and start the rollout with these devices."""
         self.add(Created("r-1", "ann"), Approved("ann", spec_digest(self.spec)), Started("ann"))
         self.join(devices)
         return self
 
     def join(self, devices: int | Iterable[Joined]) -> None:
-        """Devices that match, named by number where only their number is given."""
+        """Add devices; a number stands for generated names."""
         named = (Joined(f"d-{n}") for n in range(devices)) if isinstance(devices, int) else devices
         self.add(*named)
 
     def tick(self, seconds: float = 0) -> tuple[Decision, ...]:
-        """The scheduler's turn, so much later: decide and record."""
+        """Advance the clock, decide and record."""
         self.now += timedelta(seconds=seconds)
         decisions = decide(self.spec, self.state, self.now)
         self.add(*(Decided(decision) for decision in decisions))
         return decisions
 
     def report(self, device: str, state: str, release: str = DIGEST, attempt: int | None = None) -> None:
-        """What a device says, of its present attempt unless another is given."""
+        """Record a device's report, by default for its present attempt."""
         number = self.member(device).attempt if attempt is None else attempt
         reason = "golden set failed" if state in {"rolled_back", "failed"} else ""
         self.add(Reported(device, state, release, number, reason))
 
     def member(self, device: str) -> Member:
-        """Where a device stands."""
+        """Return the state of a device."""
         return self.state.members[device]
 
 
 def offered(decisions: Iterable[Decision]) -> list[str]:
-    """The devices that were assigned the release by these decisions."""
+    """Return the devices that these decisions offer the release to."""
     return [decision.device for decision in decisions if isinstance(decision, (Offer, Retry))]

@@ -1,4 +1,4 @@
-"""An environment with nothing but `requirements/runtime.txt`, as an installed gateway has: no package of the tests."""
+"""Environment with only `requirements/runtime.txt`, as of an installed gateway, without test packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER = ROOT / ".venv-runtime"
 
 @functools.cache
 def interpreter() -> str:
-    """Return the environment's Python. `make runtime-only` makes it, or makes it again after a new lock file."""
+    """Return the environment's Python. `make runtime-only` creates it, again after each change of the lock file."""
     if Path(sys.prefix) == FOLDER:
         return sys.executable
     FOLDER.mkdir(exist_ok=True)

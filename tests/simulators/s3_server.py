@@ -1,4 +1,4 @@
-"""An S3 that others wrote and operate, in a process of its own: OpenStack Swift's. It verifies every signature."""
+"""An independent S3 implementation in a process: OpenStack Swift. It verifies every signature."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from pathlib import Path
 import pytest
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test:fleet", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
-"""What obstore finds in the environment."""
+"""Credentials in obstore's environment variables."""
 BUCKET = "fleet"
 PLACE = Path(sys.prefix) / "s3"
-"""Where `make test` installs Swift and boto3: apart, for securesystemslib loads boto3 wherever it finds it, and with it
-the programs under test would be slower and larger than they are."""
+"""Folder where `make test` installs Swift and boto3.
+
+It is separate because securesystemslib imports boto3 if it finds it, which would make the tested programs slower and
+larger.
+"""
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running one, with an empty bucket."""
+    """A running server with an empty bucket."""
 
     endpoint: str
     process: subprocess.Popen[str]
 
     def client(self):
-        """Amazon's own client."""
+        """Return Amazon's client."""
         if str(PLACE) not in sys.path:
             sys.path.append(str(PLACE))
         import boto3
@@ -41,17 +44,17 @@ class S3Server:
         return boto3.client("s3", region_name="us-east-1", endpoint_url=self.endpoint, config=bounded, **keys)
 
     def names(self) -> list[str]:
-        """All objects, by name."""
+        """Return the names of all objects."""
         return [each["Key"] for each in self.client().list_objects_v2(Bucket=BUCKET).get("Contents", [])]
 
     def unfinished(self) -> int:
-        """Uploads in parts that were begun and neither finished nor given up."""
+        """Return the number of multipart uploads that are neither completed nor aborted."""
         return len(self.client().list_multipart_uploads(Bucket=BUCKET).get("Uploads", []))
 
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """On a free port of this machine; killed at the end."""
+    """Run it on a free loopback port; kill it at the end."""
     path = os.pathsep.join((str(PLACE), str(ROOT)))
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONPATH": path}
     with tempfile.TemporaryDirectory(prefix="swift-") as folder:
@@ -72,13 +75,13 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3Server]:
-    """One for all tests of a module."""
+    """Run one server for all tests of a module."""
     with s3_server() as server:
         yield server
 
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where obstore looks for them."""
+    """Set obstore's environment variables."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)

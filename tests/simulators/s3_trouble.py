@@ -1,4 +1,4 @@
-"""Between a client and an S3: of chosen requests the way there, what is said, or the way back is spoiled."""
+"""Faulty proxy in front of an S3: it damages chosen requests, responses or connections."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>We enco
 
 @dataclass
 class Call:
-    """One request on its way. What its deed leaves alone is passed on as it is."""
+    """One request. A fault passes on what it does not change."""
 
     request: BaseHTTPRequestHandler
     server: str
 
     def body(self, share: float = 1.0) -> bytes:
-        """So much of what the client sends."""
+        """Read this share of the request's body."""
         return self.request.rfile.read(int(int(self.request.headers.get("content-length") or 0) * share))
 
     def passed(self) -> tuple[int, dict[str, str], bytes]:
-        """What the S3 answers: status, header lines, body."""
+        """Forward the request. Return status, headers and body of the S3's response."""
         connection = HTTPConnection(self.server, timeout=30)
         connection.putrequest(self.request.command, self.request.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.request.headers.items():
@@ -38,7 +38,7 @@ class Call:
         return found
 
     def answer(self, status: int, lines: dict[str, str], content: bytes) -> None:
-        """Say this to the client."""
+        """Send this response to the client."""
         self.request.send_response_only(status)
         kept = {name: value for name, value in lines.items() if name not in {"connection", "transfer-encoding"}}
         for name, value in {"content-length": str(len(content)), **kept, "connection": "close"}.items():
@@ -51,12 +51,12 @@ Deed = Callable[[Call], None]
 
 
 def pass_on(call: Call) -> None:
-    """No trouble."""
+    """Forward without a fault."""
     call.answer(*call.passed())
 
 
 def refuse(status: int) -> Deed:
-    """An error, in place of what was asked for."""
+    """Return a fault that responds with an error instead of forwarding."""
 
     def deed(call: Call) -> None:
         call.body()
@@ -66,43 +66,43 @@ def refuse(status: int) -> Deed:
 
 
 def say_nothing(call: Call) -> None:
-    """All is well, without a word, and nothing was done."""
+    """Respond with an empty success, without forwarding."""
     call.body()
     call.answer(200, {}, b"")
 
 
 def fail_late(call: Call) -> None:
-    """An error after the status said that all is well: so S3 does where completing takes long."""
+    """Respond with 200 and an error in the body, as S3 does when completing an upload takes long."""
     call.body()
     call.answer(200, {"content-type": "application/xml"}, ERROR)
 
 
 def cut_there(call: Call) -> None:
-    """Hang up in the middle of what the client sends."""
+    """Close the connection in the middle of the request."""
     call.body(0.5)
 
 
 def cut_back(call: Call) -> None:
-    """Hang up once it was done, before a word of the answer."""
+    """Forward the request, then close the connection before the response."""
     call.passed()
 
 
 def mistake(call: Call) -> None:
-    """Another ETag than the S3's."""
+    """Forward, and replace the ETag."""
     status, lines, content = call.passed()
     call.answer(status, {**lines, "etag": '"00000000000000000000000000000000"'}, content)
 
 
 @dataclass
 class TroubledS3:
-    """`troubles`: for each step (`part 2`) what is done to its next requests, in order; `seen`: all steps."""
+    """State of the proxy. `troubles`: faults of the next requests by step (`part 2`); `seen`: all steps."""
 
     url: str = ""
     troubles: dict[str, list[Deed]] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
 
     def next(self, step: str) -> Deed:
-        """What is done to this one."""
+        """Return the fault of this request."""
         self.seen.append(step)
         waiting = self.troubles.get(step)
         return waiting.pop(0) if waiting else pass_on
@@ -110,7 +110,7 @@ class TroubledS3:
 
 @contextmanager
 def troubled(endpoint: str) -> Iterator[TroubledS3]:
-    """In front of the S3 at `endpoint`, on a free port, until the block ends."""
+    """Run a proxy in front of the S3 at `endpoint` until the block ends."""
     state, server_name = TroubledS3(), urlsplit(endpoint).netloc
 
     class Between(BaseHTTPRequestHandler):
@@ -118,13 +118,13 @@ def troubled(endpoint: str) -> Iterator[TroubledS3]:
 
         def _pass(self) -> None:
             self.close_connection = True
-            with suppress(OSError):  # the client hung up
+            with suppress(OSError):  # the client closed the connection
                 state.next(_step(self.command, self.path))(Call(self, server_name))
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass  # noqa: N815  http.server's names
 
         def log_message(self, *_: object) -> None:
-            """Nothing on the tests' output."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Between) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,4 +1,4 @@
-"""An HTTP server that answers as a script says, for what asks a controller."""
+"""HTTP server with scripted responses, for clients of a controller."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKEN = "eft_a-secret-that-no-error-tells"
 
 @dataclass
 class Scripted:
-    """A server that gives the answers of a script, the last one again and again."""
+    """Server that sends scripted responses; the last one repeats."""
 
     url: str
     replies: list[Reply] = field(default_factory=list)
@@ -29,13 +29,13 @@ class Scripted:
     slept: list[float] = field(default_factory=list)
 
     def client(self, settings: ClientSettings | None = None) -> Client:
-        """That notes how long it would wait, and does not."""
+        """Return a client that records its waiting times instead of waiting."""
         return Client(Access(self.url, TOKEN), settings, self.slept.append)
 
 
 @contextmanager
 def scripted(tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
-    """On a free port, until the block ends."""
+    """Run on a free port until the block ends."""
 
     class Answers(BaseHTTPRequestHandler):
         def _answer(self) -> None:
@@ -67,10 +67,10 @@ def scripted(tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
 
 
 def good(value: object) -> Reply:
-    """JSON."""
+    """Return a JSON response."""
     return 200, {"content-type": "application/json"}, json.dumps(value).encode()
 
 
 def problem(status: int, detail: str, **headers: str) -> Reply:
-    """A refusal."""
+    """Return an error response."""
     return status, headers, plain_problem(status, detail).body()

@@ -1,4 +1,4 @@
-"""Shared memory as callers make it: a folder of its own in /dev/shm, so that pages behave as tmpfs' do."""
+"""Shared memory as callers create it: a folder in /dev/shm, so that pages behave as in tmpfs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A place for segments, gone afterwards."""
+    """Create a folder for segments, removed at the end."""
     made = Path(tempfile.mkdtemp(prefix="edge-gateway-test-", dir=SHARED_MEMORY))
     try:
         yield made
@@ -25,18 +25,18 @@ def folder() -> Iterator[Path]:
 
 
 def mappings(path: Path | str) -> int:
-    """How many mappings of `path` (or of what was unlinked there) this process has."""
+    """Return how many mappings of `path` this process has, even if it was unlinked."""
     with Path("/proc/self/maps").open(encoding="utf-8") as lines:
         return sum(str(path) in line for line in lines)
 
 
 def descriptors(path: Path | str) -> int:
-    """How many descriptors this process has open on segments at or below `path`, and on other processes.
+    """Return how many descriptors this process has on segments at or below `path`, and on other processes.
 
-    Not all descriptors: clients of other tests still close theirs while the next test runs.
+    Not all descriptors count: clients of other tests still close theirs while the next test runs.
     """
     found = 0
-    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names, of which some are gone when asked for
+    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names; some may be closed meanwhile
         with suppress(FileNotFoundError):
             found += os.readlink(f"/proc/self/fd/{descriptor}").startswith((str(path), "anon_inode:[pidfd]"))  # noqa: PTH115
     return found
@@ -44,7 +44,7 @@ def descriptors(path: Path | str) -> int:
 
 @contextmanager
 def shared(size_bytes: int) -> Iterator[tuple[str, Any]]:
-    """A segment made by tritonclient itself: its key and its handle."""
+    """Create a segment with tritonclient. Yield its key and its handle."""
     from tritonclient.utils import shared_memory
 
     key = f"/edge-gateway-test-{uuid.uuid4().hex}"

@@ -1,4 +1,4 @@
-"""`edge-fleet serve` as operators run it: processes over a signed repository and one database, with replicas."""
+"""`edge-fleet serve` as processes: replicas over a signed repository and one database."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tests.simulators.fleet_repository import FleetRepository
 ROOT = Path(__file__).parents[2]
 START_S, STOP_S = 60.0, 30.0
 SHARED = ("public", "keys", "authority")
-"""What replicas have in common beside the database."""
+"""Folders that replicas share in addition to the database."""
 Tables = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass
 class Replica:
-    """One process. `url` without a slash at its end."""
+    """One process. `url` has no trailing slash."""
 
     folder: Path
     url: str
@@ -48,7 +48,7 @@ class Replica:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time of this process and of those before it."""
+        """Processor time of this process and its predecessors."""
         return self.ended_s + (read([self.pid], None).controller_s if self.process else 0.0)
 
     @property
@@ -57,7 +57,7 @@ class Replica:
         return self.process.pid
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Start it. Return once it answers."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.words, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "TZ": "UTC"}
@@ -68,7 +68,7 @@ class Replica:
             raise RuntimeError(f"the controller does not serve: {self.said()}")
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Its exit code."""
+        """End it and return its exit code."""
         if self.process is None:
             return 0
         self.ended_s = self.cpu_s
@@ -80,13 +80,13 @@ class Replica:
         return code
 
     def said(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return (self.folder / "log").read_text(errors="replace")[-4000:]
 
 
 @dataclass
 class ServedFleet:
-    """`replicas[0]` serves from the publisher's folder; they are started one by one."""
+    """Controller with replicas. `replicas[0]` serves from the publisher's folder; start each one."""
 
     repository: FleetRepository
     replicas: list[Replica]
@@ -96,17 +96,17 @@ class ServedFleet:
 
     @property
     def sqlite(self) -> bool:
-        """Whether the database is a file."""
+        """Return whether the database is a file."""
         return self.database.place.file is not None
 
     @property
     def cpu_s(self) -> float:
-        """Processor time of all replicas so far, those that died included."""
+        """Processor time of all replicas so far, including those that ended."""
         return sum(replica.cpu_s for replica in self.replicas)
 
     @property
     def database_bytes(self) -> int:
-        """What it takes; of SQLite with what lies beside the file."""
+        """Size of the database; for SQLite including the files of its log."""
         with self.database.read() as connection:
             if not self.sqlite:
                 return int(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
@@ -117,11 +117,11 @@ class ServedFleet:
 
     @property
     def ca_file(self) -> Path:
-        """Whom devices and operators trust; there once a replica was started."""
+        """Authority that devices and operators trust; it exists once a replica was started."""
         return self.repository.workspace.folder / "authority" / "ca.pem"
 
     def tokens(self, count: int) -> list[str]:
-        """Enrolment tokens, made in one transaction."""
+        """Create enrolment tokens in one transaction."""
         made, now = [new_credential("efe_") for _ in range(count)], datetime.now(UTC)
         settings, expires = self.database.settings, now + timedelta(days=1)
         with self.database.write() as connection:
@@ -130,7 +130,7 @@ class ServedFleet:
         return [credential.text for credential in made]
 
     def operator(self, replica: int = 0) -> httpx.Client:
-        """Who may do all that an API token can; ends with the fleet."""
+        """Return a client with all rights of an API token. It is closed with the fleet."""
         context = ssl.create_default_context(cafile=str(self.ca_file))
         headers = {"authorization": f"Bearer {self.token}"}
         url = self.replicas[replica].url
@@ -140,13 +140,13 @@ class ServedFleet:
 
 
 def answered(response: httpx.Response) -> Any:
-    """Its JSON; what was refused is told in full."""
+    """Return the JSON of a successful response."""
     assert response.is_success, f"{response.status_code} {response.text}"
     return response.json() if response.content else None
 
 
 def roll_out(operator: httpx.Client, spec: Mapping[str, Any]) -> str:
-    """Create, approve and start; the rollout's id."""
+    """Create, approve and start a rollout. Return its id."""
     made = answered(operator.post("/v1/rollouts", json=spec))
     rollout = str(made["id"])
     answered(operator.post(f"/v1/rollouts/{rollout}/approve", json={"spec": made["spec_digest"]}))
@@ -158,7 +158,7 @@ def roll_out(operator: httpx.Client, spec: Mapping[str, Any]) -> str:
 def served_fleet(
     folder: Path, *, database: str = "", replicas: int = 1, tables: Tables | None = None, core: int | None = None
 ) -> Iterator[ServedFleet]:
-    """`database`: a URL, "" for SQLite in the folder; `tables` of `fleet.toml`; `core`: processes are kept to it."""
+    """Yield a fleet. `database`: a URL, "" for SQLite in the folder; `core`: CPU that the processes are bound to."""
     repository = FleetRepository(folder)
     repository.keep_keys()
     repository.add_owner("acme")
@@ -178,7 +178,7 @@ def served_fleet(
 
 
 def wait_until(happened: Any, limit_s: float, every_s: float = 0.2) -> None:
-    """Ask again and again. Raises TimeoutError."""
+    """Poll until `happened`. Raise TimeoutError."""
     end = time.monotonic() + limit_s
     while not happened():
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""A stand-in for an inference engine: sessions that lend their outputs, wait at a gate, fail on demand, and count."""
+"""Simulated inference sessions: they lend outputs, wait at a gate, fail on demand, and count."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ SESSION_BYTES = 1_000_000
 
 
 class Gate:
-    """Open, closed, or open for the next few who come."""
+    """Gate that is open, closed, or open for the next few runs."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._permits: int | None = None
 
     def set(self) -> None:
-        """Open for everybody."""
+        """Open the gate."""
         self._admit(None)
 
     def clear(self) -> None:
-        """Closed."""
+        """Close the gate."""
         self._admit(0)
 
     def let(self, count: int = 1) -> None:
-        """Open for `count`, then closed again."""
+        """Open the gate for `count` runs."""
         self._admit(count)
 
     def wait(self) -> None:
@@ -50,10 +50,10 @@ class Gate:
 
 
 class SimulatedSession:
-    """Answers `y = factor · x`, row by row. Outputs lie in one buffer that the next run and `close` overwrite.
+    """Session that computes `y = factor · x` by row. Outputs are in one buffer that the next run and `close` overwrite.
 
-    `gate` cleared holds runs back; `started` is released once a run has begun; `failure` is raised by the next runs,
-    and by each that holds the value `rejected`; joined runs answer `extra_rows` too many.
+    Runs wait while `gate` is closed; `started` is released once a run has begun. The next runs raise `failure`, and so
+    does each run with the value `rejected`. Joined runs return `extra_rows` too many.
     """
 
     lends = True
@@ -96,7 +96,7 @@ class SimulatedSession:
         return {self.output: answer}
 
     def cancel(self) -> bool:
-        """Let the run that waits at the gate fail, where `cancels`."""
+        """Fail the run that waits at the gate, if `cancels`."""
         if self.cancels:
             self.failure = VariantError("cancelled")
             self.gate.let(1)
@@ -111,7 +111,7 @@ class SimulatedSession:
 
 
 class SimulatedRuntime:
-    """Opens sessions; `factors` by variant name, `refuses` names variants that cannot be opened (and why)."""
+    """Runtime of simulated sessions. `factors`: by variant name; `refuses`: errors by names of broken variants."""
 
     name = "reference"
 
@@ -126,7 +126,7 @@ class SimulatedRuntime:
 
     @property
     def memory_bytes(self) -> int:
-        """What open sessions hold."""
+        """Memory of the open sessions."""
         return SESSION_BYTES * sum(not session.closed for session in self.sessions)
 
     def version(self) -> str:

@@ -1,4 +1,4 @@
-"""A device of a fleet for system tests: a signed repository of the shipped models, its store, a daemon over both."""
+"""Device for system tests: a signed repository of the shipped models, its store, and a daemon."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.simulators.device_store import DeviceStore
 from tests.simulators.fleet_repository import FleetRepository
 
 VARIANT = ("onnx-int8",)
-"""The one variant that is fetched: trials of others would only take time."""
+"""The only fetched variant, to save time for trials."""
 
 
 class SignedDevice:
-    """`paths` are targets by (owner, model, version); `hand` is the model directory, empty at first."""
+    """Device. `paths`: targets by (owner, model, version); `hand`: the model directory, empty at first."""
 
     def __init__(self, folder: Path, state: Path) -> None:
         self.folder, self.state = folder, state
@@ -32,35 +32,35 @@ class SignedDevice:
         self.control = Control(ControlSettings(str(self.socket)))
 
     def publish(self, model: str, version: str = "1", owner: str = "acme") -> str:
-        """A shipped model under this version; its target path."""
+        """Publish a shipped model with this version. Return its target path."""
         return self.repository.add_model(copy_model(model, self.folder / "published" / owner, version), owner)
 
     def config(self, store: Path | None = None, more: str = "") -> str:
-        """The daemon's configuration; `more` goes below `[fleet]`."""
+        """Return the daemon's configuration; `more` is added to `[fleet]`."""
         fleet = f'[fleet]\nstore = "{store or self.store.folder}"\n{more}'
         return f'{QUIET}{SHORT_TRIALS}{fleet}[control]\nlisten = "unix:{self.socket}"\n'
 
     @contextmanager
     def running(self, store: Path | None = None, more: str = "", **options: Any) -> Iterator[Daemon]:
-        """A daemon over this store, without agent and network."""
+        """Run a daemon on this store, without agent and network."""
         config = self.config(store, more)
         options = {"models": self.hand, "state": self.state, "http": ["off"], "config": config, **options}
         with running(self.folder / "gateway", **options) as daemon:
             yield daemon
 
     def standings(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """GET /v1/status, by model and version."""
+        """Return GET /v1/status by model and version."""
         return {(line["model"], line["version"]): line for line in self.control.status()["models"]}
 
 
 def index(daemon: Daemon) -> dict[tuple[str, str], tuple[str, str]]:
-    """RepositoryIndex: state and reason by model and version."""
+    """Return RepositoryIndex: state and reason by model and version."""
     with triton.InferenceServerClient(daemon.grpc) as client:
         return {(one.name, one.version): (one.state, one.reason) for one in client.get_model_repository_index().models}
 
 
 def poisoned(folder: Path) -> Path:
-    """The release, whole and to be signed, with an artifact that no runtime can read."""
+    """Replace an artifact by one that no runtime can read; the release stays complete."""
     artifact = folder / "onnx-int8" / "model.onnx"
     before, content = artifact.read_bytes(), b"no network"
     artifact.write_bytes(content)

@@ -1,4 +1,4 @@
-"""A frontend's end of submitted requests, and tickets without a frontend."""
+"""Sinks of submitted requests for tests, and tickets without a frontend."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gateway.engine.ticket import Ticket
 
 
 class Recorder:
-    """A sink that keeps what it is told, in order: ("answer", token), ("refuse", token) or ("flush", None).
+    """Sink that records calls in order: ("answer", token), ("refuse", token) or ("flush", None).
 
-    `defect`, where set, is raised by each of its methods, against the rules.
+    Each method raises `defect` if it is set, which violates the interface.
     """
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class Recorder:
 
     @property
     def ended(self) -> set[Any]:
-        """Tokens that came back."""
+        """Completed tokens."""
         return self.answers.keys() | self.errors.keys()
 
     async def until(self, count: int) -> None:
-        """Wait until so many tokens came back."""
+        """Wait until this many tokens are completed."""
         while len(self.ended) < count:
             self._changed.clear()
             await self._changed.wait()
@@ -64,7 +64,7 @@ class Recorder:
 
 
 class RawRecorder(Recorder):
-    """A sink of raw requests. It keeps their answers as arrays, and in `again` the tokens that came back."""
+    """Sink of raw requests. It records results as arrays, and in `again` the tokens to submit again."""
 
     def __init__(self, engine: Submission) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class RawRecorder(Recorder):
         self._engine = engine
 
     def offer(self, batch: RawBatch | None, request: InferRequest, token: Any) -> bool:
-        """Add a request, which came before its deadline, to a batch. Returns whether it was taken."""
+        """Add a request that arrived before its deadline to a batch. Return whether it was accepted."""
         self.requests[token] = request
         contents = [tensor.array.tobytes() for tensor in request.inputs.values()]
         came_ns, ends_ns = time.monotonic_ns(), request.deadline_ns
@@ -81,7 +81,7 @@ class RawRecorder(Recorder):
         return batch is not None and batch.add(self, token, contents, came_ns, ends_ns)
 
     def ask(self, request: InferRequest, token: Any) -> bool:
-        """Add a request to the batch for its like, else submit it. Returns whether it was taken as bytes."""
+        """Add a request to the batch of its form, or submit it. Return whether it was accepted as bytes."""
         if self.offer(self._engine.raw_batch(request), request, token):
             return True
         self._submit(request, token)
@@ -107,7 +107,7 @@ class RawRecorder(Recorder):
 
 
 class Nowhere:
-    """A home that keeps those who leave it."""
+    """Ticket owner that records the tickets that leave it."""
 
     def __init__(self) -> None:
         self.left: list[Ticket] = []
@@ -117,7 +117,7 @@ class Nowhere:
 
 
 def ticket(rows: int = 1, width: int = 1, queued_ns: int = 0, **changes: Any) -> Ticket:
-    """`rows` rows of `width` columns, admitted; `changes` are fields of the request."""
+    """Return an admitted ticket with `rows` rows of `width` columns; `changes` are fields of the request."""
     tensor = Tensor(Datatype.FP32, np.zeros((rows, width), np.float32))
     request = InferRequest("m", {"x": tensor}, **changes)
     form = Form(rows, (("x", Datatype.FP32, (width,)),), (), plain=True, finite=(), encoded=())

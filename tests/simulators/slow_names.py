@@ -1,7 +1,7 @@
-"""`edge-agent` where no name is ever resolved: `python -m tests.simulators.slow_names MARK ARGUMENT…`.
+"""`edge-agent` without name resolution: `python -m tests.simulators.slow_names MARK ARGUMENT…`.
 
-As getaddrinfo(3) with servers that do not answer: in C, where no Python handler of a signal runs before it returns.
-`MARK` is a file that is there once a name was asked for.
+It blocks like getaddrinfo(3) with servers that do not answer: in C, where no Python signal handler runs before it
+returns. It creates the file `MARK` when a name is looked up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.agent.cli import main
 
 
 def resolve(*_arguments: object, **_keywords: object) -> NoReturn:
-    """A mutex that its holder locks once more: no signal ends that."""
+    """Block on a mutex that this thread already holds; no signal interrupts that."""
     library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
     library.pthread_mutex_lock(mutex)
     Path(sys.argv[1]).touch()

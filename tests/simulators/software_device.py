@@ -1,6 +1,6 @@
-"""A device's installer without systemd: a real folder of versions, real environments, and units that are played.
+"""A device's installer without systemd: a real folder of versions, real environments, and simulated units.
 
-`Device.serve` publishes a release and copies what an agent would have fetched into the store.
+`Device.serve` copies what an agent would have fetched of a published release into the store.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.wheels import pip_wheel, small_wheel
 
 FIRST = "0.0.1-00000000"
-"""Name of the version that a device has at first."""
+"""Name of the first version of a device."""
 
 
 @dataclass
 class SimulatedUnits:
-    """Units as systemd would show them; a restart makes those that `start` active at once."""
+    """Simulated systemd units. A restart takes effect at once; units in `broken` are never active."""
 
     clock: list[float]
     started_s: dict[str, float] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class SimulatedUnits:
 
 
 class Device:
-    """`worker()` is a new process of the installer on the same disk; `clock[0]` are the seconds of the boot `boot`."""
+    """A device. `worker()` starts the installer on its disk; `clock[0]`: seconds since the boot `boot`."""
 
     def __init__(
         self, folder: Path, repository: FleetRepository, *, store: Path | None = None, **settings: float
@@ -80,7 +80,7 @@ class Device:
         self.records.keep_root(repository.root_bytes(1))
 
     def worker(self) -> Worker:
-        """Return the installer as a process that starts now."""
+        """Return a newly started installer."""
         made = Worker(
             self.home,
             self.records,
@@ -92,7 +92,7 @@ class Device:
         return made
 
     def serve(self, path: str) -> Install:
-        """Copy what vouches for a published release, and its wheels, into the store; the request for it."""
+        """Copy a published release, its evidence and its wheels into the store. Return the request for it."""
         public, published = self.repository.public, self.repository.published
         target, targets, role = published.target(path), published.targets, published.roles["software"]
         assert target
@@ -114,13 +114,13 @@ class Device:
         return Install(path, digests[2], (digests[0], digests[1]))
 
     def put(self, content: bytes) -> str:
-        """Put a blob into the store, as whoever may write there can."""
+        """Write a blob into the store, as any program with write permission can."""
         digest = hashlib.sha256(content).hexdigest()
         (self.store / "blobs" / "sha256" / digest).write_bytes(content)
         return digest
 
     def run(self, worker: Worker) -> SoftwareUpdate:
-        """Let the installer work until it waits or has nothing left to do; the record."""
+        """Run the installer until it waits or is done. Return the record."""
         for _ in range(50):
             pause_s = worker.advance()
             if pause_s is None or pause_s > 0:
@@ -131,21 +131,21 @@ class Device:
 
 
 def wheels(folder: Path, version: str, files: Mapping[str, str] | None = None, requires: Sequence[str] = ()) -> Path:
-    """Make a folder with a release: a small wheel of the program, and what installs it."""
+    """Make a folder with a release: a small wheel of the program, and pip's wheel."""
     small_wheel(folder, version, files, requires)
     shutil.copy(pip_wheel(), folder)
     return folder
 
 
 def running(name: str, patch: pytest.MonkeyPatch) -> None:
-    """Let the agent of this process be of the environment `name` from now on."""
+    """Make this process's agent belong to the environment `name`."""
     for module in (software, software_work):
         patch.setattr(module, "own_environment", lambda: name)
 
 
 @contextmanager
 def socket_activated(device: Device, path: str) -> Iterator[None]:
-    """Be systemd for the installer's socket: start the installer again whenever it ended."""
+    """Act as systemd for the installer's socket: restart the installer whenever it ends."""
     stopped = threading.Event()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)

@@ -1,7 +1,7 @@
-"""A scenario for `power`: a device keeps telemetry, sends some of it, and has some of that acknowledged.
+"""Scenario for `power`: a device stores telemetry, sends some of it, and some is acknowledged.
 
-It runs under the same name of a boot each time, as where nothing tells one boot from the next: then nothing but the
-spool itself keeps a number from being given out twice.
+The boot's name is always the same, as on a device that cannot distinguish its boots. Then only the spool prevents that
+a number is used twice.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ BOOT = "the only one"
 
 
 def prepare(folder: Path) -> None:
-    """Something is there already."""
+    """Store some telemetry."""
     run(folder, lambda _: None)
 
 
 def run(folder: Path, claim: Callable[[str], None]) -> None:
-    """Vitals, then evidence, which is promised to stay; all is sent, the older vitals are acknowledged."""
+    """Store vitals, then evidence, which must not be lost; send all, and acknowledge the older vitals."""
     with contextlib.closing(Spool.open(folder, BOOT, NOW)) as spool:
         for number in range(4):
             spool.append([_record("vitals", Priority.VITALS, number)], NOW)
@@ -40,14 +40,14 @@ def run(folder: Path, claim: Callable[[str], None]) -> None:
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """All entries, the last number of each stream, and why it was begun anew."""
+    """Return all entries, the last number of each stream, and why the spool was renewed."""
     with contextlib.closing(Spool.open(folder, BOOT, NOW)) as spool:
         last = {row["stream"]: row["last"] for row in spool._file.ask("SELECT stream, last FROM source")}
         return {"entries": _entries(spool), "last": last, "renewed": spool.renewed}
 
 
 def _record(stream: str, priority: Priority, number: int) -> Record:
-    """No two processes make the same."""
+    """Return a record that is unique to this process."""
     return Record(stream, priority, "sample", NOW, {"number": number, "by": os.getpid()})
 
 

@@ -1,4 +1,4 @@
-"""python-tuf's own client, as anybody would use it, reading a repository's folder without a server."""
+"""python-tuf's own client, used without changes, reading a repository's folder without a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 
 class FolderFetcher(FetcherInterface):
-    """URLs are paths below a folder; what is not there is a 404."""
+    """Fetcher whose URLs are paths below a folder. A missing file is a 404."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -23,7 +23,7 @@ class FolderFetcher(FetcherInterface):
 
 
 class StockClient:
-    """Keeps its metadata between calls, each of which refreshes it."""
+    """Client that keeps its metadata between calls and refreshes it in each."""
 
     def __init__(self, folder: Path, public: Path, root: bytes) -> None:
         self._folder, self._public, self._root = folder, public, root
@@ -31,7 +31,7 @@ class StockClient:
         (folder / "targets").mkdir(exist_ok=True)
 
     def refresh(self) -> Updater:
-        """Raises RepositoryError where the repository cannot be trusted."""
+        """Refresh the metadata. Raise RepositoryError if the repository cannot be trusted."""
         updater = Updater(
             str(self._folder / "metadata"),
             "folder:///metadata/",
@@ -45,7 +45,7 @@ class StockClient:
         return updater
 
     def download(self, path: str) -> bytes:
-        """A target's content. Raises RepositoryError."""
+        """Return a target's content. Raise RepositoryError."""
         updater = self.refresh()
         found = updater.get_targetinfo(path)
         assert found, f"{path} is not in the repository"

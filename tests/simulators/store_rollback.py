@@ -1,4 +1,4 @@
-"""A scenario for `power`: release 3 is assigned, fails its probation and is rolled back; release 2 serves on."""
+"""Scenario for `power`: release 3 is assigned, fails its probation and is rolled back; release 2 keeps serving."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ prepare = store_update.prepare
 
 
 def run(folder: Path, claim: Callable[[str], None]) -> None:
-    """Try release 3 unless it was rejected; nothing of it is on the disk in the end."""
+    """Try release 3 if it was not rejected. In the end nothing of it is on disk."""
     blobs = Blobs(folder / "blobs", SETTINGS)
     blobs.prepare()
     durable.sweep(folder)
@@ -39,7 +39,7 @@ def run(folder: Path, claim: Callable[[str], None]) -> None:
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """As after an update, and why release 3 was rejected; how each update ended."""
+    """Return the same as after an update, why release 3 was rejected, and how each update ended."""
     with contextlib.closing(Journal.open(folder)) as journal:
         ended = [f"{update.activation.version} {update.step.value}" for update in journal.finished(10)]
         rejected = journal.rejected(SLOT, digest("3"))

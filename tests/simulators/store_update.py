@@ -1,4 +1,4 @@
-"""A scenario for `power`: the store's part of updating a slot from release 2 to 3, release 1 being the one before.
+"""Scenario for `power`: the store's part of an update from release 2 to 3; release 1 is the previous one.
 
 Fetch, materialise, journal, active.json, retire, collect: as the agent does it, without network and daemon.
 """
@@ -41,19 +41,19 @@ CONTENTS = {
 
 
 def prepare(folder: Path) -> None:
-    """Release 2 serves, release 1 is the previous one."""
+    """Let release 2 serve, with release 1 as the previous one."""
     Journal.create(folder).close()
     for version in ("1", "2"):
         install(folder, version, lambda _: None)
 
 
 def run(folder: Path, claim: Callable[[str], None]) -> None:
-    """Release 3 is assigned."""
+    """Install release 3."""
     install(folder, "3", claim)
 
 
 def install(folder: Path, version: str, claim: Callable[[str], None]) -> None:
-    """From whatever a kill or power loss has left to `version` committed and nothing superfluous on the disk."""
+    """Commit `version`, whatever an interruption left, and remove everything superfluous."""
     blobs = Blobs(folder / "blobs", SETTINGS)
     blobs.prepare()
     durable.sweep(folder)
@@ -68,7 +68,7 @@ def install(folder: Path, version: str, claim: Callable[[str], None]) -> None:
 
 
 def take(step: Step, folder: Path, journal: Journal, blobs: Blobs, claim: Callable[[str], None]) -> None:
-    """One step of the update under way; it has been recorded."""
+    """Perform one step of the update in progress, which has been recorded."""
     update = journal.update(SLOT)
     assert update
     if step is Step.FETCH:
@@ -86,7 +86,7 @@ def take(step: Step, folder: Path, journal: Journal, blobs: Blobs, claim: Callab
 
 
 def fetch(version: str, blobs: Blobs) -> None:
-    """Every file of the release, in chunks, gone on with where a part is there."""
+    """Fetch every file of the release in chunks. Partial files are continued."""
     blobs.put(release_bytes(release(version)))
     for artifact in release(version).files([VARIANT]):
         if not blobs.has(artifact.sha256, artifact.size_bytes):
@@ -96,13 +96,13 @@ def fetch(version: str, blobs: Blobs) -> None:
                     download.append(content[download.offset : download.offset + CHUNK_BYTES])
                 try:
                     download.finish()
-                except StoreError:  # power may leave a part that is not what was written
+                except StoreError:  # a power cut may damage a partial file
                     return fetch(version, blobs)
     return None
 
 
 def accept(journal: Journal, version: str, claim: Callable[[str], None]) -> None:
-    """The assignment of `version`, with floors that rise with it."""
+    """Accept the assignment of `version`, with floors that rise with it."""
     target = Target(release(version).target, len(release_bytes(release(version))), digest(version))
     assignment = Assignment("device", int(version), NOW, NOW, {SLOT: target})
     number = int(version)
@@ -114,14 +114,14 @@ def accept(journal: Journal, version: str, claim: Callable[[str], None]) -> None
 
 
 def collect(folder: Path, blobs: Blobs) -> None:
-    """Everything that neither the serving nor the previous release needs."""
+    """Remove everything that neither the serving nor the previous release needs."""
     active = read_active(folder / "active.json")
     materialised.sweep(folder / "releases", active.releases)
     blobs.collect(referenced(active.releases, blobs))
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """As the daemon finds it at boot, and everything on the disk that is not as its name promises."""
+    """Return what the daemon finds at boot, and all damaged files on disk."""
     active, blobs = read_active(folder / "active.json"), Blobs(folder / "blobs")
     with contextlib.closing(Journal.open(folder)) as journal:
         under_way = journal.update(SLOT)
@@ -137,7 +137,7 @@ def inspect(folder: Path) -> dict[str, Any]:
 
 
 def wrong(folder: Path, blobs: Blobs, releases: frozenset[str]) -> list[str]:
-    """Blobs with other content than their name says; releases that are named or in place, but not whole."""
+    """Return blobs whose content does not match their name, and incomplete releases."""
     digests = [path.name for path in (folder / "blobs/sha256").iterdir() if len(path.name) == 64]
     damaged = [name for name in digests if not blobs.verify(name)]
     homes = {path.name for path in (folder / "releases").iterdir() if len(path.name) == 64} | releases
@@ -145,37 +145,40 @@ def wrong(folder: Path, blobs: Blobs, releases: frozenset[str]) -> list[str]:
 
 
 def whole(home: Path, blobs: Blobs) -> bool:
-    """Whether a release's folder holds what its document says; one that is taken away needs no document any more."""
+    """Return whether a release's folder matches its document.
+
+    A release that is being removed needs no document.
+    """
     document = read_release(blobs.read(home.name, 1 << 20))
     files = document.files([VARIANT])
     return all(hashlib.sha256((home / a.path).read_bytes()).hexdigest() == a.sha256 for a in files)
 
 
 def floors_found(journal: Journal) -> dict[str, Any]:
-    """All of them, as values for JSON that compare."""
+    """Return all floors as comparable values for JSON."""
     floors = journal.floors()
     assert floors.time
     return {**floors.numbers, **{name: int(v) for name, v in floors.versions.items()}, "time": floors.time.timestamp()}
 
 
 def referenced(releases: frozenset[str], blobs: Blobs) -> set[str]:
-    """Digests of all blobs that `releases` need."""
+    """Return the digests of all blobs that `releases` need."""
     documents = [read_release(blobs.read(release, 1 << 20)) for release in releases]
     return {*releases, *(artifact.sha256 for document in documents for artifact in document.files([VARIANT]))}
 
 
 def release(version: str) -> SignedRelease:
-    """A release document with three files."""
+    """Return a release document with three files."""
     files = [Artifact(path, hashlib.sha256(c).hexdigest(), len(c)) for path, c in CONTENTS[version].items()]
     variant = SignedVariant(VARIANT, "onnx", "fp32", ("cpu",), tuple(files[1:]))
     return SignedRelease("acme", "meter", version, "1", NOW, files[0], None, (variant,))
 
 
 def digest(version: str) -> str:
-    """Of the release's document."""
+    """Return the digest of the release's document."""
     return hashlib.sha256(release_bytes(release(version))).hexdigest()
 
 
 def activation(version: str) -> Activation:
-    """Of `version` in the slot."""
+    """Return the activation of `version` in the slot."""
     return Activation(SLOT, release(version).target, digest(version), (VARIANT,), (), 1)

@@ -1,4 +1,4 @@
-"""A scenario for `power`: a newer agent opens the journal of one that knew of no attempts (schema 1), and goes on."""
+"""Scenario for `power`: a newer agent opens a journal without attempts (schema 1), and continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.store.journal import Journal
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 THEN = NOW.isoformat()
 REJECTED = [f"{number:064x}" for number in range(200)]
-"""So many that their table has more pages than one."""
+"""Enough rows for a table of several pages."""
 OLD = Activation("meter", "models/acme/meter/2/release", "2" * 64, ("only",), ("e" * 64,), 1)
 TARGET = {"path": OLD.target, "bytes": 1, "sha256": OLD.release}
 ASSIGNMENT = {"device": "door-1", "version": 7, "issued": THEN, "expires": THEN, "slots": {"meter": TARGET}}
@@ -32,11 +32,11 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
     "rejected": [(at + 1, "meter", release, "slow", THEN) for at, release in enumerate(REJECTED)],
     "fact": [("etag", "abc")],
 }
-"""By table, as that agent wrote them."""
+"""Rows by table, as the older agent wrote them."""
 
 
 def prepare(folder: Path) -> None:
-    """The older agent's last words."""
+    """Write the journal of the older agent."""
     file = folder / journal_file.NAME
     with contextlib.closing(sqlite3.connect(file)) as shell:
         shell.execute("PRAGMA journal_mode = TRUNCATE")
@@ -49,7 +49,7 @@ def prepare(folder: Path) -> None:
 
 
 def run(folder: Path, claim: Callable[[str], None]) -> None:
-    """The newer one's first."""
+    """Open the journal with the newer agent, and continue."""
     with contextlib.closing(Journal.open(folder)) as journal:
         claim("opened")
         if journal.update("meter"):
@@ -59,7 +59,7 @@ def run(folder: Path, claim: Callable[[str], None]) -> None:
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """All that must never be forgotten, and how far the update under way has come."""
+    """Return everything that must not be lost, and the progress of the update."""
     with contextlib.closing(Journal.open(folder)) as journal:
         floors, accepted = journal.floors(), journal.accepted()
         assert accepted

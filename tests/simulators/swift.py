@@ -1,5 +1,7 @@
-"""OpenStack Swift, all of its servers in one process: `python -m tests.simulators.swift FOLDER USER KEY`. Its `s3api`
-is an S3 that is in use. It says where it listens, and serves until it is killed."""
+"""OpenStack Swift, all servers in one process: `python -m tests.simulators.swift FOLDER USER KEY`.
+
+Its `s3api` is a production S3 implementation. It prints its address, and serves until it is killed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import eventlet
 
 eventlet.monkey_patch()
 
-from eventlet import wsgi  # noqa: E402  what Swift imports has to be patched
+from eventlet import wsgi  # noqa: E402  patch before Swift's imports
 from paste.deploy import loadapp  # noqa: E402
 from swift.common.ring import RingBuilder  # noqa: E402
 from swift.common.storage_policy import reload_storage_policies  # noqa: E402
@@ -57,7 +59,7 @@ use = egg:swift#slo
 
 
 def main() -> None:
-    """Serve."""
+    """Run the servers."""
     folder, user, key = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     (folder / DEVICE).mkdir()
     (folder / "swift.conf").write_text(SHARED)
@@ -74,7 +76,7 @@ def main() -> None:
 
 
 def _placed(folder: Path, kind: str, port: int) -> None:
-    """The ring: everything lies on the one disk."""
+    """Write the ring: all data are on one disk."""
     ring = RingBuilder(part_power=1, replicas=1, min_part_hours=1)
     ring.add_dev({"region": 1, "zone": 1, "weight": 1.0, "ip": HOST, "port": port, "device": DEVICE})
     ring.rebalance()

@@ -1,6 +1,6 @@
-"""A child stopped before every system call by which it changes files, by ptrace(2).
+"""A child stopped by ptrace(2) before every system call that changes files.
 
-Calls that libraries make (SQLite's) are seen like any other; threads and children of the child are followed.
+Calls of libraries (SQLite) are traced, too; so are threads and children of the child.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TRACEME, _SYSCALL, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 24, 0x4200, 0x420E
 _FOLLOWED = 0x02 | 0x04 | 0x08 | 0x10
 """PTRACE_O_TRACEFORK, TRACEVFORK, TRACECLONE, TRACEEXEC."""
 _OPTIONS = 0x01 | _FOLLOWED | 0x100000
-"""And PTRACE_O_TRACESYSGOOD, PTRACE_O_EXITKILL."""
+"""PTRACE_O_TRACESYSGOOD and PTRACE_O_EXITKILL, in addition."""
 _SYSCALL_STOP = signal.SIGTRAP | 0x80
 _ENTRY = 1
 _WALL = 0x40000000
@@ -32,11 +32,11 @@ _AARCH64 = """
     84 sync_file_range 227 msync 267 syncfs 276 renameat2 285 copy_file_range"""
 _TABLE = {"x86_64": _X86_64, "aarch64": _AARCH64}.get(platform.machine(), "").split()
 CHANGING = {int(number): name for number, name in zip(_TABLE[::2], _TABLE[1::2], strict=True)}
-"""Numbers by machine (asm/unistd.h). On another machine every system call counts."""
+"""System call numbers by machine (asm/unistd.h). On another machine every system call counts."""
 
 
 class _Info(ctypes.Structure):
-    """struct ptrace_syscall_info (linux/ptrace.h), as it is at an entry."""
+    """Layout of struct ptrace_syscall_info (linux/ptrace.h) at a system call's entry."""
 
     _fields_ = (
         ("op", ctypes.c_uint8),
@@ -55,10 +55,10 @@ _library.ptrace.restype = ctypes.c_long
 
 
 class Traced:
-    """A child that runs `work`; iterate over the names of its changing calls, each before it is made.
+    """A child that runs `work`. Iterate over the names of its changing calls, each before it is made.
 
-    The child waits wherever the iteration stands. `kill` ends it there; `status` is its exit status after the last one.
-    Only for a process that has no other children and no threads.
+    The child waits during the iteration. `kill` ends it there; `status` is its exit status after the last call. Only
+    for a process without other children and threads.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -84,7 +84,7 @@ class Traced:
                 self._gone(pid, status)
 
     def kill(self) -> None:
-        """End the child, and what it started, with SIGKILL, where it stands."""
+        """Kill the child and its descendants with SIGKILL."""
         for pid in list(self._known):
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -104,7 +104,7 @@ class Traced:
             self.status = os.waitstatus_to_exitcode(status)
 
     def _signal_for(self, pid: int, status: int) -> int:
-        """The signal that the child is to get: none of those that are ptrace's own."""
+        """Return the signal to deliver to the child, without ptrace's own signals."""
         number, event = os.WSTOPSIG(status), status >> 16
         if number == _SYSCALL_STOP or event or (number == signal.SIGSTOP and pid not in self._known):
             self._known.add(pid)
@@ -113,21 +113,21 @@ class Traced:
 
 
 def _be_traced(work: Callable[[], None]) -> NoReturn:
-    """In the child, which never returns from here."""
+    """Run `work` in the child; never return."""
     code = 1
     try:
         _ptrace(_TRACEME, 0)
         os.kill(os.getpid(), signal.SIGSTOP)
         work()
         code = 0
-    except BaseException:  # noqa: BLE001  the child's boundary: whatever it was is told on stderr
+    except BaseException:  # noqa: BLE001  the child's boundary: any error goes to stderr
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
 def _changing(pid: int) -> str | None:
-    """The call's name, where `pid` is about to enter one that changes files."""
+    """Return the call's name if `pid` is about to enter one that changes files, or None."""
     info = _Info()
     _ptrace(_GET_SYSCALL_INFO, pid, ctypes.addressof(info), ctypes.sizeof(info))
     if info.op != _ENTRY:

@@ -1,4 +1,4 @@
-"""Configurations of Triton's quick start and client examples, as its documentation prints them, and models for them."""
+"""Configurations of Triton's quick start and client examples, as in its documentation, and their models."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ output [
 
 
 def write_simple(root: Path) -> None:
-    """Two inputs of 16 integers a row, their sum and their difference."""
+    """Write a model with two inputs of 16 integers per row, their sum and their difference."""
     sides = [
         [helper.make_tensor_value_info(f"{role}{k}", TensorProto.INT32, ["n", 16]) for k in (0, 1)] for role in ROLES
     ]
@@ -63,7 +63,7 @@ def write_simple(root: Path) -> None:
 
 
 def write_densenet(root: Path) -> None:
-    """The shapes of DenseNet, one convolution and labels."""
+    """Write a model with the shapes of DenseNet, one convolution and labels."""
     weights = np.random.default_rng(0).normal(size=(1000, 3, 1, 1)).astype(np.float32)
     nodes = [helper.make_node("GlobalAveragePool", ["data_0"], ["p"]), helper.make_node("Conv", ["p", "w"], ["fc6_1"])]
     x = helper.make_tensor_value_info("data_0", TensorProto.FLOAT, [1, 3, 224, 224])
@@ -75,7 +75,7 @@ def write_densenet(root: Path) -> None:
 
 
 def write_external(file: Path, value: float, location: str = "weights.bin") -> Path:
-    """y = x · W of 64 columns; W, all `value`, lies in a file of its own, as exporters save large models."""
+    """Write y = x · W of 64 columns. W, all `value`, is in a separate file, as exporters save large models."""
     weights = numpy_helper.from_array(np.full((64, 64), value, np.float32), "w")
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 64]) for name in "xy")
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weights])
@@ -84,7 +84,7 @@ def write_external(file: Path, value: float, location: str = "weights.bin") -> P
 
 
 def save(graph: onnx.GraphProto, file: Path, **options: Any) -> None:
-    """Save a graph for runtimes of some years."""
+    """Save a graph in a version that several years of runtimes support."""
     file.parent.mkdir(parents=True, exist_ok=True)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, file, **options)

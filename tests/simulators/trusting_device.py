@@ -1,8 +1,10 @@
-"""A device that is nothing but its trust: what it verified, its floors and blobs, in memory. It asks `fetch` for files
-by their path in the repository, decides by `gateway.trust`, and keeps what it accepted only when all of it verified.
+"""Device reduced to its trust: verified metadata, floors and blobs, in memory.
 
-The order of TUF's workflow is tuf's own (`TrustedMetadataSet`); rollback protection is the floors' alone, as after a
-loss of everything that a stock client keeps.
+It gets files of the repository from `fetch`, decides by `gateway.trust`, and stores the result only if all of it
+verified.
+
+The order of TUF's workflow is tuf's own (`TrustedMetadataSet`). Only the floors protect against rollback, as after a
+loss of everything that a stock client stores.
 """
 
 from __future__ import annotations
@@ -38,19 +40,19 @@ from gateway.trust.targets import (
 )
 
 Fetch = Callable[[str], bytes]
-"""A file of the repository; raises KeyError where it is withheld or was never there."""
+"""Return a file of the repository. Raise KeyError if it is withheld or does not exist."""
 REFUSALS = (Distrust, RepositoryError, KeyError)
-"""How a sync may end without anything accepted. Any other exception is a defect."""
+"""Exceptions of a sync that accepted nothing. Any other exception is a defect."""
 
 
 def folder_files(folder: Path) -> dict[str, bytes]:
-    """Everything that a repository serves at this moment."""
+    """Return all files that a repository serves now."""
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 @dataclass
 class TrustingDevice:
-    """`slots`: what is committed. `accepted`: (role, keys of its floor, version) of all that was accepted, in order."""
+    """Device. `slots`: what is committed; `accepted`: (role, keys of its floor, version) of all documents, in order."""
 
     name: str
     pinned: bytes
@@ -64,7 +66,7 @@ class TrustingDevice:
     accepted: list[tuple[str, tuple[str, ...], int]] = field(default_factory=list)
 
     def sync(self, fetch: Fetch, now: datetime, nonce: str = "") -> Assignment:
-        """Verify all, then install it. Raises one of REFUSALS and leaves everything but the roots as it was."""
+        """Verify everything, then install it. Raise one of REFUSALS and change nothing but the roots."""
         run = Sync(self, fetch, now)
         run.refresh()
         assignment = run.assignment(nonce)
@@ -81,7 +83,7 @@ class TrustingDevice:
         return assignment
 
     def boot(self) -> None:
-        """What the daemon does: every committed release from the disk alone. Raises Distrust."""
+        """Verify every committed release from the disk only, as the daemon does. Raise Distrust."""
         for activation in self.slots.values():
             release = verify_activation(activation, self.pinned, self.roots, self.blobs.__getitem__)
             for artifact in release.files(activation.variants):
@@ -89,7 +91,7 @@ class TrustingDevice:
 
 
 class Sync:
-    """One run: what it verified and has not kept yet."""
+    """One synchronisation: what it has verified and not stored yet."""
 
     def __init__(self, device: TrustingDevice, fetch: Fetch, now: datetime) -> None:
         self.device, self.fetch, self.now = device, fetch, now
@@ -102,7 +104,7 @@ class Sync:
         self._trusted = self._newest_root()
 
     def refresh(self) -> None:
-        """Timestamp, snapshot and targets."""
+        """Verify timestamp, snapshot and targets."""
         trusted = self._trusted
         self._take("timestamp", "metadata/timestamp.json", trusted.update_timestamp)
         version = trusted.timestamp.snapshot_meta.version
@@ -111,7 +113,7 @@ class Sync:
         self._take("targets", f"metadata/{version}.targets.json", trusted.update_targets)
 
     def assignment(self, nonce: str) -> Assignment:
-        """The device's assignment, its targets not yet looked up."""
+        """Return the device's assignment. Its targets are not looked up yet."""
         name, director = self.device.name, self._trusted.targets
         content, keys = self.fetch(f"assignments/{name}.json"), keys_of(director, DIRECTOR)
         assignment = verify_assignment(
@@ -128,19 +130,19 @@ class Sync:
         return assignment
 
     def lookup(self, path: str) -> TargetFile | None:
-        """What the repository signs of a target."""
+        """Return the signed target of a path, or None."""
         found = find_target(path, self._role)
         return found and found[1]
 
     def floor(self, owner: str, model: str) -> str:
-        """The oldest version that the owner allows."""
+        """Return the oldest version that the owner allows."""
         role, name = self._role(f"models-{owner}", "targets"), f"{owner}/{model}"
         assert role
         self.model_floors[name] = floor_of(role, owner, model, self.device.model_floors.get(name, ""))
         return self.model_floors[name]
 
     def install(self, slot: str, target: Target) -> Activation:
-        """Fetch a release that fits, and all that vouches for it."""
+        """Fetch a suitable release and its evidence."""
         folder, _, name = target.path.rpartition("/")
         document = self.fetch(f"targets/{folder}/{target.sha256}.{name}")
         release = check_release(document, target)
@@ -165,8 +167,10 @@ class Sync:
             device.roots.append(content)
 
     def _take(self, role: str, path: str, update: Callable[[bytes], Any]) -> Targets:
-        """Verify a document as TUF does, and its version against its floor: under the keys of its own role, but of
-        targets and what they delegate under the snapshot's."""
+        """Verify a document as TUF does, and its version against its floor.
+
+        The floor belongs to the keys of the role itself; for targets and delegated roles, to the snapshot's keys.
+        """
         self.contents[role] = self.fetch(path)
         found, root = update(self.contents[role]), self._trusted.root
         vouching = "timestamp" if role == "timestamp" else "snapshot"

@@ -1,4 +1,4 @@
-"""What a client that knows nothing but the OpenAPI document can ask: paths of what is there, and bodies that fit."""
+"""Requests that a client can derive from the OpenAPI document: paths of existing objects, and valid bodies."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, V2, document
 
 TAG = "pilot"
-"""Borne by all that the ground gives."""
+"""Tag of all objects that `Ground` creates."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A method of a path, as the document names it."""
+    """An operation of the OpenAPI document."""
 
     method: str
     path: str
@@ -37,13 +37,13 @@ class Operation:
         return f"{self.method} {self.path}"
 
     def asked(self, client: httpx.Client, path: str, content: Any) -> httpx.Response:
-        """`path`: of something that is there; `content`: text or JSON."""
+        """Send a request. `path`: of an existing object; `content`: text or JSON."""
         told = {"content": content} if isinstance(content, str) else {"json": content} if self.body else {}
         return client.request(self.method, path, **told)
 
 
 def operations(controller: RunningController) -> list[Operation]:
-    """All that the document names."""
+    """Return all operations of the document."""
     with controller.client(None) as nobody:
         paths = nobody.get("/schema/openapi.json").json()["paths"]
     return [
@@ -54,7 +54,7 @@ def operations(controller: RunningController) -> list[Operation]:
 
 
 class Ground:
-    """Things to ask about, new ones each time: what one call did is not in the way of the next."""
+    """Factory of objects for requests. They are new each time, so that calls do not affect each other."""
 
     def __init__(self, controller: RunningController, admin: httpx.Client) -> None:
         self.controller, self.admin, self._numbers = controller, admin, itertools.count(1)
@@ -62,11 +62,11 @@ class Ground:
         until(lambda: admin.get("/v1/releases").json()["items"], "the release is not read")
 
     def device(self, tag: str = TAG) -> Device:
-        """One that enrolled."""
+        """Return a new enrolled device."""
         return self.controller.enrolled(self._name("camera"), tags=[tag])
 
     def path(self, operation: Operation, device: str = "") -> str:
-        """With what is there in place of each parameter; `device`: that one."""
+        """Return the path with an existing object for each parameter; `device`: use that one."""
         device = device or (self.device().certificate.device if "{device}" in operation.path else "")
         return re.sub(r"{(\w+)}", lambda found: self._value(found[1], device), operation.path)
 
@@ -82,19 +82,21 @@ class Ground:
         return fixed.get(name) or str(makers[name]())
 
     def asked_for(self, device: str) -> int:
-        """Diagnostics, of the device."""
+        """Request diagnostics of the device. Return their number."""
         return int(self._made(f"devices/{device}/diagnostics", {}))
 
     def _assigned(self, device: str) -> str:
-        """A slot in which the device is to run something."""
+        """Return a slot in which the device is to run something."""
         wanted = Desired(device, SLOT, V2, "a" * 64, 1, "", self.controller.clock())
         with self.controller.control.database.write() as connection:
             desired.put(connection, [wanted], self.controller.control.database.settings)
         return SLOT
 
     def body(self, operation: Operation, device: str = "") -> Any:
-        """Such that the route does what it is for; KeyError where it needs one and nobody wrote it down here.
-        `device`: who asks."""
+        """Return a body with which the route succeeds. Raise KeyError if the body is not listed here.
+
+        `device`: the calling device.
+        """
         if operation.body is None:
             return None
         bodies: Mapping[str, Callable[[], Any]] = {
@@ -115,7 +117,7 @@ class Ground:
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """Within the block nothing is changed that the audit log tells of."""
+        """Check that the block changes nothing that the audit log records."""
         before = self._last_deed()
         yield
         assert self._last_deed() == before

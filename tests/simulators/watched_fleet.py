@@ -1,4 +1,4 @@
-"""A fleet in a database, as alerts see it: devices that speak and fall silent, and a leader who looks."""
+"""A fleet in a database for tests of alerts: devices that report or fall silent, and an evaluating leader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEP_S = 300.0
 
 
 class WatchedFleet:
-    """`now_s`: seconds since the beginning. Devices that `says` speak are seen, too."""
+    """Fleet. `now_s`: seconds since the start. `says` also marks the device as seen."""
 
     def __init__(self, database: Database, settings: AlertSettings = SETTINGS, **changes: Any) -> None:
         self.database, self.settings = database, replace(settings, **changes)
@@ -41,12 +41,12 @@ class WatchedFleet:
         return NOW + timedelta(seconds=self.now_s)
 
     def restart(self, **parts: Any) -> Watch:
-        """Another process goes on."""
+        """Replace the evaluation by a new one, as after a restart."""
         self.watch = Watch(self.database, self.settings, self.counts, **parts)
         return self.watch
 
     def look(self, *, after_s: float = 0.0) -> None:
-        """As the leader does, again and again until so much time has passed."""
+        """Evaluate as the leader does, repeatedly until `after_s` has passed."""
         until_s = self.now_s + after_s
         while True:
             self.now_s = min(self.now_s + STEP_S, until_s)
@@ -69,7 +69,7 @@ class WatchedFleet:
         self.seen(device)
 
     def rollout(self, name: str, state: str, *happened: Mapping[str, Any]) -> None:
-        """Facts by their JSON form."""
+        """Record facts given in their JSON form."""
         with self.database.write() as connection:
             known = {found.id for found in rollouts.page(connection, self.database.settings)}
             if name not in known:

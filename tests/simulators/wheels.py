@@ -1,4 +1,4 @@
-"""Wheels of this program under other versions: the real one changed, and one of a few lines."""
+"""Wheels of this program with other versions: a modified real one, and a minimal one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES = {"edge-gateway": "gateway", "edge-agent": "gateway/agent", "edge-softw
 
 
 def pip_wheel() -> Path:
-    """Return the wheel of pip that Python brings along."""
+    """Return the wheel of pip that is bundled with Python."""
     (found,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
     return found
 
@@ -25,7 +25,7 @@ def pip_wheel() -> Path:
 def small_wheel(
     folder: Path, version: str, files: Mapping[str, str] | None = None, requires: Sequence[str] = ()
 ) -> Path:
-    """Write a wheel whose programs print their version; `files` are put over its own."""
+    """Write a wheel whose programs print their version. `files` replace its own."""
     contents = {"gateway/__init__.py": f'__version__ = "{version}"\n'}
     for program, package in MODULES.items():
         contents.setdefault(f"{package}/__init__.py", "")
@@ -35,7 +35,7 @@ def small_wheel(
 
 
 def changed_wheel(folder: Path, real: Path, version: str, files: Mapping[str, str] | None = None) -> Path:
-    """Write the real wheel under another version, with `files` added or put over its own."""
+    """Write the real wheel with another version; `files` are added or replaced."""
     with zipfile.ZipFile(real) as archive:
         contents = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
     before = real.name.split("-")[1]

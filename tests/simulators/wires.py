@@ -1,4 +1,4 @@
-"""A protocol that keeps what happens to it, on our own transport, and peers on plain sockets."""
+"""Recording protocol on our own transport, with peers on plain sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BIG = random.Random(5).randbytes(800_000)
 
 
 class Kept(SocketProtocol):
-    """Keeps what happens to it, and does what a test tells it to."""
+    """Protocol that records events and runs the test's callbacks."""
 
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(65_536))
@@ -60,14 +60,14 @@ class Kept(SocketProtocol):
 
 
 class Served:
-    """`Sockets` with one listener, and what connected to it."""
+    """`Sockets` with one listener, and the connections to it."""
 
     def __init__(self, family: int, wire: Callable[..., Wire]) -> None:
         self.links: list[Kept] = []
         self.on: dict[str, Callable[[], Any]] = {}
         self.listener = socket.socket(family)
         self.listener.bind(("127.0.0.1", 0) if family == socket.AF_INET else "")
-        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)  # what is accepted inherits it
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)  # accepted sockets inherit it
         self.listener.setblocking(False)
         self.listener.listen()
         self.before, self.after = list[int](), list[int]()
@@ -76,7 +76,7 @@ class Served:
         self.clients: list[socket.socket] = []
 
     async def connect(self, *, small: bool = False) -> tuple[Kept, socket.socket]:
-        """A connection: our side's protocol, and the peer's socket."""
+        """Open a connection. Return our side's protocol and the peer's socket."""
         client = socket.socket(self.listener.family)
         if small:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
