@@ -21,7 +21,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    names = ("state", "profile", "site", "serial", "tag")
+    names = ("state", "profile", "site", "serial", "tag", "query")
     query = {name: getattr(arguments, name) for name in names} | {"target": target_of(arguments.target or "")}
     found = bounded(client(arguments).pages(path_of("devices"), query), arguments.limit)
     asked = any(query.values())

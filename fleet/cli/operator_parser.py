@@ -12,6 +12,7 @@ from fleet.cli.options import (
     limit_option,
     number,
     positive,
+    query_option,
     remote_options,
     span,
     tags_option,
@@ -31,6 +32,7 @@ def _devices_list(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those with this {what} only")
     tags_option(parser, "those with this tag only")
     parser.add_argument("--target", type=named, metavar="OWNER/MODEL/VERSION", help="those that run it only")
+    query_option(parser, "those that match it only")
     limit_option(parser)
     remote_options(parser)
 
@@ -153,7 +155,8 @@ DEVICES = Verb(
             "list",
             "devices by id, with what they run",
             "  edge-fleet devices list --state enrolled --tag pilot\n"
-            "  edge-fleet devices list --target acme/meter-reader/2 --json",
+            "  edge-fleet devices list --target acme/meter-reader/2 --json\n"
+            "  edge-fleet devices list --query 'site = berlin and version.meter-reader < 2'",
             _devices_list,
         ),
         Action(
