@@ -48,3 +48,16 @@ def test_lists_are_narrowed_by_a_query(admin: Operator, verb: tuple[str, str], n
     assert [one[name] for one in found] == expected
     code, _, err = admin.run(*verb, "--query", "tag ~ pilot")
     assert (code, "query: at character 5" in err) == (2, True)
+
+
+def test_many_devices_are_tagged_after_a_preview_and_a_question(admin: Operator) -> None:
+    order = ("devices", "tag", "--query", "id = camera-*", "--add", "canary")
+    code, out, _ = admin.run(*order, "--dry-run")
+    assert (code, out) == (0, "would change: 3 of 3 devices: camera-1, camera-2, camera-3\n")
+    code, _, err = admin.run(*order)
+    assert (code, "3 devices would change and nobody is here to confirm it" in err) == (2, True)
+    code, out, _ = admin.run(*order, "--yes")
+    assert (code, out) == (0, "changed: 3 of 3 devices: camera-1, camera-2, camera-3\n")
+    code, out, _ = admin.run("devices", "tag", "camera-1", "--add", "canary", "--yes")
+    assert (code, out) == (0, "nothing to change: 0 of 1 devices\n")
+    assert admin.told("devices", "tag", "camera-1", "--remove", "canary", "--yes")["changed"] == 1
