@@ -10,10 +10,12 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from fleet.access import Action
+from fleet.api.device_query import DeviceQuery
 from fleet.api.fields import NameInQuery
 from fleet.api.identity import ACTION, Call, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.api.scope import caller_of, scope_of
+from fleet.control.device_query import selected
 from fleet.database import alerts
 from fleet.database.alerts import Alert, State
 from fleet.times import moment
@@ -42,16 +44,23 @@ def list_alerts(
     in_state: Annotated[State | None, QueryParameter(name="state")] = None,
     rule: NameInQuery = "",
     device: NameInQuery = "",
+    device_query: DeviceQuery = "",
     before: NameInQuery = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[AlertEntry]:
-    """Of devices within the caller's scope; without one those of the fleet, too. `before`: the `next` of the page
-    before this one."""
+    """Of devices within the caller's scope; without one those of the fleet, too. `query`: only those of devices that
+    match it. `before`: the `next` of the page before this one."""
     scope, control = scope_of(caller_of(request)), control_of(request)
     asked = {"rule": rule, "device": device, "before": before}
     with control.database.read() as connection:
         found = alerts.page(
-            connection, control.database.settings, state=in_state, **asked, scope=scope, limit_rows=limit
+            connection,
+            control.database.settings,
+            state=in_state,
+            **asked,
+            scope=scope,
+            matching=selected(connection, device_query),
+            limit_rows=limit,
         )
     return page(control, found, limit, _entry, lambda one: one.key)
 

@@ -11,6 +11,7 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct
 
 from fleet.access import Action
+from fleet.api.device_query import DeviceQuery
 from fleet.api.fields import (
     Id,
     Name,
@@ -27,6 +28,7 @@ from fleet.api.identity import ACTION, Call, actor, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.api.scope import allow_tags, caller_of, known_device, scope_of
 from fleet.audit import Deed
+from fleet.control.device_query import selected
 from fleet.database import audit, certificates, desired, devices, enrolment
 from fleet.database.certificates import Certificate
 from fleet.database.desired import Desired
@@ -132,14 +134,16 @@ def list_devices(
     serial: NameInQuery = "",
     tag: TagsInQuery = None,
     target: PathInQuery = "",
+    device_query: DeviceQuery = "",
     after: NameInQuery = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[DeviceEntry]:
     """All to which everything applies that is asked for. `tag`: repeat it for several; `target`: what it says it runs,
-    models/OWNER/MODEL/VERSION/release."""
+    models/OWNER/MODEL/VERSION/release; `query`: in the query language of rollouts. 400 where it is none."""
     identity, control = caller_of(request), control_of(request)
-    wanted = Wanted(in_state, profile, site, serial, target, frozenset(tag or ()), scope_of(identity))
+    asked = (in_state, profile, site, serial, target, frozenset(tag or ()), scope_of(identity))
     with control.database.read() as connection:
+        wanted = Wanted(*asked, selected(connection, device_query))
         found = devices.page(connection, wanted, control.database.settings, after=after, limit_rows=limit)
     return page(control, found, limit, _entry, lambda one: one.id)
 

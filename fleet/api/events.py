@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from litestar import get
 
 from fleet.access import Action
+from fleet.api.device_query import DeviceQuery
 from fleet.api.fields import NameInQuery
 from fleet.api.identity import ACTION, Call, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.api.scope import caller_of, scope_of
+from fleet.control.device_query import selected
 from fleet.database import events
 from fleet.database.events import StoredEvent
 from fleet.times import moment
@@ -39,15 +41,22 @@ def list_events(
     device: NameInQuery = "",
     kind: NameInQuery = "",
     rollout: NameInQuery = "",
+    device_query: DeviceQuery = "",
     before: Number = 0,
     limit: Limit = PAGE_ROWS,
 ) -> Page[EventEntry]:
-    """Of devices within the caller's scope. `before`: the `next` of the page before this one."""
+    """Of devices within the caller's scope that match `query`. `before`: the `next` of the page before this one."""
     scope, control = scope_of(caller_of(request)), control_of(request)
     asked = {"device": device, "kind": kind, "rollout": rollout}
     with control.database.read() as connection:
         found = events.page(
-            connection, control.database.settings, **asked, scope=scope, before=before or None, limit_rows=limit
+            connection,
+            control.database.settings,
+            **asked,
+            scope=scope,
+            matching=selected(connection, device_query),
+            before=before or None,
+            limit_rows=limit,
         )
     return page(control, found, limit, _entry, lambda one: one.id)
 

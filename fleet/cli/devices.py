@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from fleet.cli.devices_tag import tag
 from fleet.cli.diagnose import answers, diagnose
 from fleet.cli.remote import ago, bounded, check_out, client, facts, hand_out, listed, local, short, target_of
 from fleet.client.client import Json, path_of
@@ -21,7 +22,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    names = ("state", "profile", "site", "serial", "tag")
+    names = ("state", "profile", "site", "serial", "tag", "query")
     query = {name: getattr(arguments, name) for name in names} | {"target": target_of(arguments.target or "")}
     found = bounded(client(arguments).pages(path_of("devices"), query), arguments.limit)
     asked = any(query.values())
@@ -200,6 +201,7 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "list": _list,
     "show": _show,
     "label": _label,
+    "tag": tag,
     "register": _register,
     "withdraw": _withdraw,
     "revoke": _revoke,

@@ -12,6 +12,7 @@ from fleet.cli.options import (
     limit_option,
     number,
     positive,
+    query_option,
     remote_options,
     span,
     tags_option,
@@ -31,6 +32,7 @@ def _devices_list(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those with this {what} only")
     tags_option(parser, "those with this tag only")
     parser.add_argument("--target", type=named, metavar="OWNER/MODEL/VERSION", help="those that run it only")
+    query_option(parser, "those that match it only")
     limit_option(parser)
     remote_options(parser)
 
@@ -45,12 +47,26 @@ def _devices_label(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
     tags_option(parser, "all its tags from now on")
     parser.add_argument("--no-tags", action="store_true", help="it bears none from now on")
-    for name, what in (("add", "give it this tag, too"), ("remove", "take this tag away")):
+    _tag_changes(parser, "where it is; '' for nowhere")
+    remote_options(parser)
+
+
+def _devices_tag(parser: argparse.ArgumentParser) -> None:
+    words = "ids of devices, in place of --query"
+    parser.add_argument("device", metavar="DEVICE", nargs="*", type=named, help=words)
+    query_option(parser, "devices that match it ('all': every device)")
+    _tag_changes(parser, "the site of all of them; '' for none")
+    parser.add_argument("--dry-run", action="store_true", help="only say how many would change")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    remote_options(parser)
+
+
+def _tag_changes(parser: argparse.ArgumentParser, site: str) -> None:
+    for name, what in (("add", "add this tag"), ("remove", "remove this tag")):
         parser.add_argument(
             f"--{name}", type=named, metavar="TAG", action="append", default=[], help=f"{what}; repeatable"
         )
-    parser.add_argument("--site", metavar="SITE", help="where it is; '' for nowhere")
-    remote_options(parser)
+    parser.add_argument("--site", metavar="SITE", help=site)
 
 
 def _devices_register(parser: argparse.ArgumentParser) -> None:
@@ -143,7 +159,7 @@ def _tokens_revoke(parser: argparse.ArgumentParser) -> None:
 DEVICES = Verb(
     "devices",
     "devices",
-    "list, label, register, revoke and remove devices; make enrolment tokens; ask for diagnostics",
+    "list, label, tag, register, revoke and remove devices; make enrolment tokens; ask for diagnostics",
     "  edge-fleet devices list --tag pilot --site berlin\n"
     "  edge-fleet devices show camera-7\n"
     "  edge-fleet devices token --tag pilot --out camera-7.token\n"
@@ -153,7 +169,8 @@ DEVICES = Verb(
             "list",
             "devices by id, with what they run",
             "  edge-fleet devices list --state enrolled --tag pilot\n"
-            "  edge-fleet devices list --target acme/meter-reader/2 --json",
+            "  edge-fleet devices list --target acme/meter-reader/2 --json\n"
+            "  edge-fleet devices list --query 'site = berlin and version.meter-reader < 2'",
             _devices_list,
         ),
         Action(
@@ -168,6 +185,14 @@ DEVICES = Verb(
             "  edge-fleet devices label camera-7 --tag pilot --tag lobby --site berlin\n"
             "  edge-fleet devices label camera-7 --add canary --remove pilot",
             _devices_label,
+        ),
+        Action(
+            "tag",
+            "change tags and site of many devices: all of them, or none",
+            "  edge-fleet devices tag --query 'profile=generic-x86' --add pilot --dry-run\n"
+            "  edge-fleet devices tag --query 'tag=old' --remove old --site bonn\n"
+            "  edge-fleet devices tag camera-7 camera-8 --add lobby --yes",
+            _devices_tag,
         ),
         Action(
             "register",

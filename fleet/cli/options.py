@@ -125,3 +125,9 @@ def _number(text: str, low: float, words: str) -> float:
 def tags_option(parser: argparse.ArgumentParser, what: str) -> None:
     """--tag, repeatable."""
     parser.add_argument("--tag", type=named, metavar="TAG", action="append", default=[], help=f"{what}; repeatable")
+
+
+def query_option(parser: argparse.ArgumentParser, what: str) -> None:
+    """--query."""
+    words = f"{what}, such as 'tag=pilot and version.meter-reader < 2'"
+    parser.add_argument("--query", type=named, metavar="QUERY", help=words)

@@ -11,6 +11,7 @@ from fleet.cli.options import (
     device_argument,
     folder_option,
     limit_option,
+    query_option,
     remote_options,
 )
 from gateway.terminal.program import Verb, json_option, named
@@ -40,6 +41,7 @@ def _newest(parser: argparse.ArgumentParser) -> None:
 def _events(parser: argparse.ArgumentParser) -> None:
     for name in ("device", "kind", "rollout"):
         parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those of this {name} only")
+    query_option(parser, "those of devices that match it only")
     limit_option(parser, 100)
     remote_options(parser)
 
@@ -48,6 +50,7 @@ def _alerts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", choices=("pending", "open", "closed"), help="those in this state only")
     for name in ("rule", "device"):
         parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those of this {name} only")
+    query_option(parser, "those of devices that match it only")
     limit_option(parser, 100)
     remote_options(parser)
 
@@ -119,13 +122,14 @@ TELEMETRY = Verb(
         Action(
             "events",
             "what happened on devices, the newest first",
-            "  edge-fleet telemetry events --device camera-7\n  edge-fleet telemetry events --kind rollback --json",
+            "  edge-fleet telemetry events --device camera-7\n  edge-fleet telemetry events --kind rollback --json\n"
+            "  edge-fleet telemetry events --query 'tag=pilot and accelerator=coral-*'",
             _events,
         ),
         Action(
             "alerts",
             "what is wrong in the fleet, and what was, the newest first",
-            "  edge-fleet telemetry alerts --state open",
+            "  edge-fleet telemetry alerts --state open\n  edge-fleet telemetry alerts --query 'site=berlin'",
             _alerts,
         ),
     ),

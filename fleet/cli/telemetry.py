@@ -96,7 +96,7 @@ def _lines(arguments: argparse.Namespace, rows: Iterable[Json]) -> None:
 
 
 def _events(arguments: argparse.Namespace) -> int:
-    query = {name: getattr(arguments, name) for name in ("device", "kind", "rollout")}
+    query = {name: getattr(arguments, name) for name in ("device", "kind", "rollout", "query")}
     found = bounded(client(arguments).pages(path_of("events"), query, cursor="before"), arguments.limit)
     return listed(
         arguments,
@@ -122,7 +122,7 @@ def _happened(one: Json) -> str:
 
 
 def _alerts(arguments: argparse.Namespace) -> int:
-    query = {name: getattr(arguments, name) for name in ("state", "rule", "device")}
+    query = {name: getattr(arguments, name) for name in ("state", "rule", "device", "query")}
     found = bounded(client(arguments).pages(path_of("alerts"), query, cursor="before"), arguments.limit)
     columns = ("since", "state", "alert", "device", "says")
     return listed(

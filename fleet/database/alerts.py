@@ -13,6 +13,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from fleet.database.device_filter import Filter, selected_ids
 from fleet.database.engine import adding
 from fleet.database.rows import Json, bounded, page_limit
 from fleet.database.settings import DatabaseSettings
@@ -110,14 +111,18 @@ def page(
     rule: str = "",
     device: str = "",
     scope: frozenset[str] = frozenset(),
+    matching: Filter | None = None,
     before: str = "",
     limit_rows: int = 100,
 ) -> tuple[Alert, ...]:
     """The newest first, by when they began, from the one before the key `before`; "" matches all. `scope`: only of
-    devices with one of these tags, and none of a device that had the name before it was removed."""
+    devices with one of these tags, and none of a device that had the name before it was removed. `matching`: of devices
+    that pass this filter."""
     exact = {"state": state, "rule": rule, "device": device}
     wanted = [alerts.c[name] == value for name, value in exact.items() if value]
     wanted += [alerts.c.key < before] if before else []
+    if matching is not None:
+        wanted.append(alerts.c.device.in_(selected_ids(matching)))
     if scope:
         mine = sa.select(devices.c.id).join(device_tags, device_tags.c.device == devices.c.id)
         tagged = (device_tags.c.tag.in_(sorted(scope)), devices.c.id == alerts.c.device)

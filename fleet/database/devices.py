@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
+from fleet.database.device_filter import Filter
 from fleet.database.engine import adding
 from fleet.database.errors import AbsentError, ConflictError, RefusedError
 from fleet.database.rows import Json, bounded, chunks, page_limit
@@ -76,7 +77,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which devices a list shows: those to which all applies that is not empty. `scope`: with one of these tags."""
+    """Which devices a list shows: those to which all applies that is not empty. `scope`: with one of these tags;
+    `matching`: those that pass this filter."""
 
     state: State | None = None
     profile: str = ""
@@ -85,6 +87,7 @@ class Wanted:
     target: str = ""
     tags: frozenset[str] = frozenset()
     scope: frozenset[str] = frozenset()
+    matching: Filter | None = field(default=None, compare=False)
 
 
 def register(connection: Connection, device: str, serial: str, now: datetime) -> None:
@@ -291,7 +294,7 @@ def _conditions(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
     if wanted.target:
         there = sa.select(device_running.c.device).where(device_running.c.target == wanted.target)
         found.append(devices.c.id.in_(there))
-    return found
+    return found if wanted.matching is None else [*found, wanted.matching]
 
 
 def _read(connection: Connection, statement: sa.Select[Any]) -> tuple[Device, ...]:

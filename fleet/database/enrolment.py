@@ -15,7 +15,7 @@ from fleet.database.credentials import Credential, read_credential
 from fleet.database.devices import TAGS_LIMIT
 from fleet.database.engine import alone
 from fleet.database.errors import AbsentError, RefusedError
-from fleet.database.rows import bounded, page_limit
+from fleet.database.rows import bounded, chunks, page_limit
 from fleet.database.settings import DatabaseSettings
 from fleet.database.tables import TAGS_BYTES
 from fleet.database.tables import enrolment_tokens as tokens
@@ -103,9 +103,17 @@ def revoke(connection: Connection, token: int) -> None:
 
 def void(connection: Connection, device: str) -> int:
     """Unused tokens made for this device alone let nobody in any more; how many. Those for anybody stay."""
+    return void_all(connection, [device])
+
+
+def void_all(connection: Connection, devices: Iterable[str]) -> int:
+    """Delete unused tokens made for one of these devices alone. Return how many."""
     hold(connection)
-    unused = sa.delete(tokens).where(tokens.c.device == device, tokens.c.device != "", tokens.c.used.is_(None))
-    return connection.execute(unused).rowcount
+    count = 0
+    for names in chunks(device for device in devices if device):
+        unused = sa.delete(tokens).where(tokens.c.device.in_(names), tokens.c.used.is_(None))
+        count += connection.execute(unused).rowcount
+    return count
 
 
 def page(

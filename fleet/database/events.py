@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from fleet.database.device_filter import Filter, selected_ids
 from fleet.database.engine import adding
 from fleet.database.rows import Json, bounded, page_limit
 from fleet.database.settings import DatabaseSettings
@@ -70,14 +71,17 @@ def page(
     kind: str = "",
     rollout: str = "",
     scope: frozenset[str] = frozenset(),
+    matching: Filter | None = None,
     before: int | None = None,
     limit_rows: int = 100,
 ) -> tuple[StoredEvent, ...]:
     """The newest first, from the one received before id `before`; "" matches all. `scope`: of devices that bear one of
-    these tags; empty: of all."""
+    these tags; empty: of all. `matching`: of devices that pass this filter."""
     exact = {"device": device, "kind": kind, "rollout": rollout}
     wanted = [events.c[name] == value for name, value in exact.items() if value]
     wanted += [events.c.id < before] if before is not None else []
+    if matching is not None:
+        wanted.append(events.c.device.in_(selected_ids(matching)))
     if scope:
         tagged = sa.select(device_tags.c.device).where(device_tags.c.tag.in_(sorted(scope)))
         wanted.append(events.c.device.in_(tagged))

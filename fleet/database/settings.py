@@ -42,6 +42,7 @@ class DatabaseSettings:
     retry_after_s: float = 5.0  # told to callers while the database is away
     migration_wait_s: float = 60.0  # for another replica that migrates
     page_limit_rows: int = 1_000  # of one answer
+    bulk_limit_devices: int = 50_000  # whose tags one request changes: all in one transaction
     seen_every_s: float = 60.0  # how exact `last seen` is: written at most that often per device
     seen_limit_devices: int = 100_000  # that wait to be written; beyond that they are written at once
     lease_s: float = 15.0  # SQLite: how long a dead leader stays in office
@@ -61,4 +62,4 @@ class DatabaseSettings:
         """Raises ConfigurationError. SQLAlchemy takes no connections for any number of them."""
         bounds = ("connections", "page_limit_rows", "facts_limit_rows", "releases_limit", "events_limit_rows")
         check_above_zero(self, "database", *bounds, "diagnostics_open_limit", "diagnostics_limit", "tokens_limit")
-        check_above_zero(self, "database", "enrolments_limit", "lease_s", "dump_timeout_s")
+        check_above_zero(self, "database", "bulk_limit_devices", "enrolments_limit", "lease_s", "dump_timeout_s")

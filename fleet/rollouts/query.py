@@ -102,7 +102,7 @@ def matches(query: Query, device: Device) -> bool:
 def _holds(match: Match, device: Device) -> bool:
     found = tuple(_values(match.field, device))
     if match.operator in _ORDERED:
-        return any(_ordered(match.operator, value, match.values[0]) for value in found)
+        return any(compares(match.operator, value, match.values[0]) for value in found)
     equal = any(_alike(pattern, value) for pattern in match.values for value in found)
     return equal is (match.operator is Operator.EQUAL)
 
@@ -122,7 +122,8 @@ def _values(name: str, device: Device) -> Iterable[str]:
     return several[name]
 
 
-def _ordered(operator: Operator, value: str, limit: str) -> bool:
+def compares(operator: Operator, value: str, limit: str) -> bool:
+    """Return whether the version `value` is below, above … the version `limit`, as `operator` (not `=`, `!=`) says."""
     return _ORDERED[operator](version_order(value), version_order(limit))
 
 

@@ -38,7 +38,7 @@ MAY = (
     (r"\w+ /v1/devices.*", OPERATORS),
 )
 """The guide's table of roles; the first line that fits holds. A route that fits none fails the walk."""
-WHOLE_FLEET = re.compile(r"\w+ (/v1/tokens|/v1/audit|/metrics).*|PUT /v1/devices/{device}/labels")
+WHOLE_FLEET = re.compile(r"\w+ (/v1/tokens|/v1/audit|/metrics).*|PUT /v1/devices/{device}/labels|POST /v1/devices/tags")
 """For tokens without a scope only."""
 NAMED = re.compile(r".*{(device|rollout|enrolment_id)}.*|POST /v1/(devices|enrolments)")
 """What speaks of something that bears a tag."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
@@ -30,6 +31,7 @@ from fleet.database import (
     diagnostics,
     enrolment,
     events,
+    labels,
     latest,
     leader,
     polling,
@@ -42,6 +44,7 @@ from fleet.database import (
     watching,
 )
 from fleet.database.credentials import Credential, new_credential
+from fleet.database.device_filter import Filter
 from fleet.database.engine import Database
 from fleet.database.errors import DatabaseError
 from fleet.database.settings import DatabaseSettings
@@ -59,6 +62,7 @@ ROOMS = (
     diagnostics,
     enrolment,
     events,
+    labels,
     latest,
     leader,
     polling,
@@ -106,6 +110,7 @@ PLAIN: Mapping[Any, Any] = {
     alerts.State: alerts.State.OPEN,
     DatabaseSettings: DatabaseSettings(page_limit_rows=50),
     Credential: new_credential("t_"),
+    Filter: sa.true(),
 }
 
 
@@ -129,11 +134,11 @@ def value_for(kind: Any, text: str) -> Any:
         fields = {field.name: value_for(hints[field.name], text) for field in dataclasses.fields(kind)}
         return kind(**fields)
     if origin in {tuple, frozenset} or (
-        origin and issubclass(origin, typing.Iterable) and not issubclass(origin, Mapping)
+        isinstance(origin, type) and issubclass(origin, typing.Iterable) and not issubclass(origin, Mapping)
     ):
         items = [value_for(each, text) for each in inner if each is not Ellipsis]
         return frozenset(items) if origin is frozenset else tuple(items)
-    if origin and issubclass(origin, Mapping):
+    if isinstance(origin, type) and issubclass(origin, Mapping):
         return {text: value_for(inner[1], text)}
     if kind is object or kind is Any:
         return [text, {text: text}]

@@ -101,6 +101,7 @@ class Ground:
             return None
         bodies: Mapping[str, Callable[[], Any]] = {
             "post_v1_devices": lambda: {"serial": self._name("serial"), "tags": [TAG]},
+            "post_v1_devices_tags": lambda: {"query": f"tag = {TAG}", "add": ["walked"]},
             "put_v1_devices_device_labels": lambda: {"tags": [TAG]},
             "post_v1_enrolments": lambda: {"tags": [TAG]},
             "post_v1_rollouts": document,

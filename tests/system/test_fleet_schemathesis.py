@@ -27,6 +27,10 @@ NO_SCHEMA_SAYS = {
     "POST /v1/self/telemetry": "what a line of it is",
     "POST /v1/devices": "that a serial which is no id needs one beside it",
     "POST /v1/rollouts": "which releases there are, and the language of queries",
+    "GET /v1/alerts": "the language of queries",
+    "GET /v1/devices": "the language of queries",
+    "GET /v1/events": "the language of queries",
+    "POST /v1/devices/tags": "the language of queries, and that devices are named once",
     "POST /v1/rollouts/preview": "which releases there are, and the language of queries",
     "PUT /v1/rollouts/{rollout}": "which releases there are, and the language of queries",
 }

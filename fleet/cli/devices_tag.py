@@ -1,0 +1,60 @@
+"""`edge-fleet devices tag`: tags and site of many devices, after a preview and a question."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from fleet.cli.remote import client, facts
+from fleet.client.client import Client, Json, path_of
+from gateway.domain.errors import ConfigurationError
+from gateway.terminal.tables import counted, plain, print_json
+
+
+def tag(arguments: argparse.Namespace) -> int:
+    """Preview, ask, change exactly as many devices as the preview said; 1 if the operator declines."""
+    asked, body = client(arguments), _body(arguments)
+    found = _ask(asked, {**body, "dry_run": True})
+    if arguments.dry_run or not found["changed"]:
+        return _print(arguments, found, "would change" if found["changed"] else "nothing to change")
+    if not arguments.yes:
+        if arguments.json or not sys.stdin.isatty():
+            problem = f"{found['changed']} devices would change and nobody is here to confirm it"
+            raise ConfigurationError(f"{problem}; add --yes, or --dry-run to look only")
+        facts([*_words(body), ("changes", _devices(found))])
+        if input("change these? [y/N] ").strip().lower() not in {"y", "yes"}:
+            print("nothing was changed")
+            return 1
+    return _print(arguments, _ask(asked, {**body, "expected": found["changed"]}), "changed")
+
+
+def _ask(asked: Client, body: dict[str, Any]) -> Json:
+    return asked.ask("POST", path_of("devices", "tags"), body=body)
+
+
+def _body(arguments: argparse.Namespace) -> dict[str, Any]:
+    body = {"query": arguments.query or "", "devices": arguments.device, "site": arguments.site}
+    return {**body, "add": arguments.add, "remove": arguments.remove}
+
+
+def _words(body: dict[str, Any]) -> list[tuple[str, str]]:
+    said = [("query", body["query"]), ("add", ", ".join(body["add"])), ("remove", ", ".join(body["remove"]))]
+    site = [("site", body["site"] or "none")] if body["site"] is not None else []
+    return [*((name, value) for name, value in said if value), *site]
+
+
+def _devices(found: Json) -> str:
+    more = found["changed"] - len(found["devices"])
+    names = ", ".join(found["devices"]) + (f" and {more} more" if more else "")
+    return f"{found['changed']} of {counted(found['selected'], 'device')}: {names}"
+
+
+def _print(arguments: argparse.Namespace, found: Json, words: str) -> int:
+    if arguments.json:
+        print_json(found)
+        return 0
+    print(plain(f"{words}: {_devices(found)}" if found["changed"] else f"{words}: 0 of {found['selected']} devices"))
+    if found["enrolments_void"]:
+        print(f"enrolment tokens that are void, as their device lost a tag: {found['enrolments_void']}")
+    return 0

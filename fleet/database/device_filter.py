@@ -1,0 +1,128 @@
+"""SQL conditions on devices, of which a caller composes a filter: `fleet.control.device_query` does so for the query
+language of rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from fleet.database.columns import Words
+from fleet.database.errors import RefusedError
+from fleet.database.tables import PATH_BYTES, device_running, device_tags, devices
+
+Filter = sa.ColumnElement[bool]
+"""A condition on a row of `devices`. It compares only with `is`."""
+CPU = "cpu"
+"""The accelerator of a device without one."""
+TARGETS_LIMIT = 10_000
+"""Different releases in one slot that a comparison of versions looks at."""
+_ESCAPE = "\\"
+_SLASHES = 4
+"""Of a release's path: models/<owner>/<model>/<version>/release."""
+
+
+def everything() -> Filter:
+    """Return the filter that every device passes."""
+    return sa.true()
+
+
+def all_of(parts: Iterable[Filter]) -> Filter:
+    """Return the conjunction of `parts`."""
+    return sa.and_(sa.true(), *parts)
+
+
+def any_of(parts: Iterable[Filter]) -> Filter:
+    """Return the disjunction of `parts`."""
+    return sa.or_(sa.false(), *parts)
+
+
+def negated(part: Filter) -> Filter:
+    """Return the filter that passes what `part` does not."""
+    return sa.not_(part)
+
+
+def selected_ids(wanted: Filter) -> sa.Select[Any]:
+    """Return the ids of devices that pass `wanted`, as a subquery."""
+    return sa.select(devices.c.id).where(devices.c.removed.is_(None), wanted)
+
+
+class DeviceConditions:
+    """Conditions for the database of `connection`. A value with `*` or `?` is a glob if `is_glob` says so."""
+
+    def __init__(self, connection: Connection, is_glob: Callable[[str], bool]) -> None:
+        self._connection, self._is_glob = connection, is_glob
+
+    def field(self, name: str, values: Sequence[str]) -> Filter:
+        """Return whether the column `name` (id, site, profile) is one of `values`."""
+        return self._one_of(devices.c[name], values)
+
+    def tag(self, values: Sequence[str]) -> Filter:
+        """Return whether one of the device's tags is one of `values`."""
+        mine = sa.select(sa.literal(1)).where(device_tags.c.device == devices.c.id)
+        return _apart(mine.where(self._one_of(device_tags.c.tag, values)))
+
+    def accelerator(self, values: Sequence[str]) -> Filter:
+        """Return whether one of the device's accelerators is one of `values`; without any it has `CPU`."""
+        kinds = self._kinds()
+        found = _apart(sa.select(sa.literal(1)).select_from(kinds).where(self._one_of(kinds.c.value, values)))
+        none = sa.type_coerce(devices.c.accelerators, sa.Text) == "[]"
+        return sa.or_(found, sa.and_(none, self._one_of(sa.literal(CPU), values)))
+
+    def slot(self, values: Sequence[str]) -> Filter:
+        """Return whether a release runs in one of the slots `values`."""
+        return _runs(self._one_of(device_running.c.slot, values), self._names_release())
+
+    def version(self, slot: str, values: Sequence[str]) -> Filter:
+        """Return whether the version that runs in `slot` is one of `values`."""
+        exact = (self._like(device_running.c.target, f"*/*/*/{value}/*") for value in values if "/" not in value)
+        return _runs(device_running.c.slot == slot, self._names_release(), any_of(exact))
+
+    def version_that(self, slot: str, holds: Callable[[str], bool]) -> Filter:
+        """Return whether `holds` of the version that runs in `slot`. SQL cannot order versions, so `holds` is asked for
+        each version that runs somewhere. Raises RefusedError for more than `TARGETS_LIMIT` releases in the slot."""
+        here = sa.and_(device_running.c.slot == slot, self._names_release())
+        distinct = sa.select(device_running.c.target).where(here).distinct().limit(TARGETS_LIMIT + 1)
+        found = self._connection.execute(distinct).scalars().all()
+        if len(found) > TARGETS_LIMIT:
+            raise RefusedError(f"more than {TARGETS_LIMIT} releases run in {slot!r:.140}; compare versions with '='")
+        wanted = [target for target in found if holds(target.split("/")[-2])]
+        return _runs(device_running.c.slot == slot, device_running.c.target.in_(wanted))
+
+    def _kinds(self) -> sa.TableValuedAlias:
+        if self._connection.dialect.name == "sqlite":
+            return sa.func.json_each(devices.c.accelerators).table_valued("value")
+        plain = sa.cast(sa.type_coerce(devices.c.accelerators, sa.Text), sa.JSON)
+        return sa.func.json_array_elements_text(plain).table_valued("value").render_derived()
+
+    def _names_release(self) -> Filter:
+        """Return whether a target has the parts of a release's path, and a version among them."""
+        target = sa.type_coerce(device_running.c.target, sa.Text)
+        slashes = sa.func.length(target) - sa.func.length(sa.func.replace(target, "/", ""))
+        return sa.and_(slashes == _SLASHES, sa.not_(self._like(device_running.c.target, "*/*/*//*")))
+
+    def _one_of(self, column: sa.ColumnElement[Any], values: Sequence[str]) -> Filter:
+        exact = [value for value in values if not self._is_glob(value)]
+        globs = [self._like(column, value) for value in values if self._is_glob(value)]
+        return sa.or_(*([column.in_(exact)] if exact else []), *globs)
+
+    def _like(self, column: sa.ColumnElement[Any], glob: str) -> Filter:
+        """Case matters, on both databases; SQLite's LIKE ignores it."""
+        if self._connection.dialect.name == "sqlite":
+            return sa.func.glob(sa.literal(glob.replace("[", "[[]"), Words(PATH_BYTES)), column) == 1
+        for special in (_ESCAPE, "%", "_"):
+            glob = glob.replace(special, _ESCAPE + special)
+        pattern = glob.replace("*", "%").replace("?", "_")
+        return sa.type_coerce(column, sa.Text).like(sa.literal(pattern, Words(2 * PATH_BYTES)), escape=_ESCAPE)
+
+
+def _runs(*wanted: Filter) -> Filter:
+    return _apart(sa.select(sa.literal(1)).where(device_running.c.device == devices.c.id, *wanted))
+
+
+def _apart(rows: sa.Select[Any]) -> Filter:
+    """Return whether there are `rows`. PostgreSQL would make a join of a plain EXISTS, and plans hundreds of joins for
+    longer than a statement may take."""
+    return rows.exists().is_(sa.true())
