@@ -28,6 +28,7 @@ from fleet.api import (
     events,
     health,
     metrics,
+    problems,
     releases,
     rollouts,
     rollouts_lists,
@@ -58,6 +59,7 @@ HANDLERS = (
     *enrolments.HANDLERS,
     *events.HANDLERS,
     *metrics.HANDLERS,
+    *problems.HANDLERS,
     *releases.HANDLERS,
     *rollouts.HANDLERS,
     *rollouts_lists.HANDLERS,
@@ -70,7 +72,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProblemDocument:
-    """RFC 9457. `detail` says what happened and what to do; `fault` what kind it is; `instance` is for the log."""
+    """RFC 9457. `type`: see /problems; `detail` says what happened and what to do; `fault`: in which group of errors it
+    is; `instance`: the number of the request in the log."""
 
     type: str
     title: str
