@@ -37,6 +37,7 @@ from fleet.api import (
     tokens,
 )
 from fleet.api.document import BODY, Document, allowed_methods
+from fleet.api.idempotency import take_keys
 from fleet.api.identity import named
 from fleet.control.control import Control
 from fleet.control.intake_lines import UNSUPPORTED_MEDIA
@@ -67,6 +68,8 @@ HANDLERS = (
     *telemetry.HANDLERS,
     *tokens.HANDLERS,
 )
+for _handler in HANDLERS:
+    take_keys(_handler)
 _log = logging.getLogger(__name__)
 
 

@@ -231,7 +231,7 @@ def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | No
             details = {"because": because, "certificates": held}
             audit.append(connection, Deed(actor(identity), "devices.revoke", device, details), now)
         found = devices.get(connection, device)
-    control.revocations.refresh(now)
+    control.database.after_commit(lambda: control.revocations.refresh(now))
     return _entry(found)
 
 
