@@ -21,6 +21,7 @@ from fleet.api import (
     alerts,
     audit,
     devices,
+    devices_labels,
     devices_leaving,
     diagnostics,
     enrol,
@@ -36,6 +37,7 @@ from fleet.api import (
     telemetry,
     tokens,
 )
+from fleet.api.conditions import refuse_stateless, tag_answers
 from fleet.api.document import BODY, Document, allowed_methods
 from fleet.api.idempotency import take_keys
 from fleet.api.identity import named
@@ -54,6 +56,7 @@ HANDLERS = (
     *alerts.HANDLERS,
     *audit.HANDLERS,
     *devices.HANDLERS,
+    *devices_labels.HANDLERS,
     *devices_leaving.HANDLERS,
     *diagnostics.HANDLERS,
     *enrol.HANDLERS,
@@ -70,6 +73,7 @@ HANDLERS = (
 )
 for _handler in HANDLERS:
     take_keys(_handler)
+    tag_answers(_handler)
 _log = logging.getLogger(__name__)
 
 
@@ -102,7 +106,7 @@ def application(control: Control, page: Page) -> Application:
     """The routes, which find `control`, and the `page` of metrics, in the application's state."""
     app = Litestar(
         route_handlers=[*_options(), *map(_telling, HANDLERS)],
-        guards=[named],
+        guards=[named, refuse_stateless],
         state=State({"control": control, "page": page}),
         openapi_config=OpenAPIConfig(
             title="edge-fleet",

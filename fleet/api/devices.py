@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from litestar import get, post, put
+from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct
 
 from fleet.access import Action
+from fleet.api.conditions import STATE, check_state
 from fleet.api.fields import (
     Id,
     Name,
@@ -31,9 +32,14 @@ from fleet.database import audit, certificates, desired, devices, enrolment
 from fleet.database.certificates import Certificate
 from fleet.database.desired import Desired
 from fleet.database.devices import Device, Running, State, Wanted
+from fleet.database.engine import Connection
+from fleet.database.settings import DatabaseSettings
 from fleet.times import moment
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest_toml import NAME_PATTERN
+
+SHOWN = "/v1/devices/{device}"
+"""What shows the state of a device."""
 
 
 class Registration(Struct, forbid_unknown_fields=True, frozen=True):
@@ -42,13 +48,6 @@ class Registration(Struct, forbid_unknown_fields=True, frozen=True):
     serial: Name
     id: Id = ""
     tags: Tags = []
-    site: Words = ""
-
-
-class Labels(Struct, forbid_unknown_fields=True, frozen=True):
-    """All tags, and the site."""
-
-    tags: Tags
     site: Words = ""
 
 
@@ -141,7 +140,7 @@ def list_devices(
     wanted = Wanted(in_state, profile, site, serial, target, frozenset(tag or ()), scope_of(identity))
     with control.database.read() as connection:
         found = devices.page(connection, wanted, control.database.settings, after=after, limit_rows=limit)
-    return page(control, found, limit, _entry, lambda one: one.id)
+    return page(control, found, limit, device_entry, lambda one: one.id)
 
 
 @get("/v1/devices/{device:str}", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="One device")
@@ -150,14 +149,7 @@ def show_device(request: Call, device: NameInPath) -> DeviceDetails:
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
         found = known_device(request, connection, identity, device)
-        shown = certificates.of_device(connection, device, control.database.settings)
-        slots = desired.of_device(connection, device).slots
-    return DeviceDetails(
-        **_fields(found),
-        health_details=found.health_details,
-        desired=[_desired(one) for one in slots],
-        certificates=[_certificate(one) for one in shown],
-    )
+        return _details(connection, found, control.database.settings)
 
 
 @get(
@@ -187,34 +179,12 @@ def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
         devices.label(connection, name, data.tags, data.site)
         details = {"serial": data.serial, "tags": sorted(set(data.tags)), "site": data.site, "enrolments_void": void}
         audit.append(connection, Deed(actor(identity), "devices.register", name, details), now)
-        return _entry(devices.get(connection, name))
-
-
-@put(
-    "/v1/devices/{device:str}/labels",
-    opt={ACTION: Action.DEVICES_LABEL},
-    sync_to_thread=True,
-    summary="Replace a device's tags and site",
-)
-def label_device(request: Call, device: NameInPath, data: JSONBody[Labels]) -> DeviceEntry:
-    """For tokens without a scope only: tags are what scopes are made of. Enrolment tokens for this device alone are
-    void where it loses a tag: who made them may have nothing to say here any more."""
-    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
-    with control.database.write() as connection:
-        enrolment.hold(connection)
-        before = known_device(request, connection, identity, device)
-        devices.label(connection, device, data.tags, data.site)
-        details: dict[str, object] = {"tags": sorted(set(data.tags)), "site": data.site}
-        details |= {"tags_before": sorted(before.tags), "site_before": before.site}
-        if before.tags - set(data.tags):
-            details |= {"enrolments_void": enrolment.void(connection, device)}
-        audit.append(connection, Deed(actor(identity), "devices.label", device, details), now)
-        return _entry(devices.get(connection, device))
+        return device_entry(devices.get(connection, name))
 
 
 @post(
     "/v1/devices/{device:str}/revoke",
-    opt={ACTION: Action.DEVICES_REVOKE},
+    opt={ACTION: Action.DEVICES_REVOKE, STATE: SHOWN},
     sync_to_thread=True,
     status_code=200,
     summary="Let a device in no more",
@@ -224,7 +194,9 @@ def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | No
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     because = data.because if data else ""
     with control.database.write() as connection:
+        devices.lock(connection, device)
         before = known_device(request, connection, identity, device)
+        check_device(request, connection, before)
         devices.revoke(connection, device, because, now)
         held = certificates.revoke_all(connection, device, because, now)
         if before.state is not State.REVOKED or held:
@@ -232,12 +204,12 @@ def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | No
             audit.append(connection, Deed(actor(identity), "devices.revoke", device, details), now)
         found = devices.get(connection, device)
     control.database.after_commit(lambda: control.revocations.refresh(now))
-    return _entry(found)
+    return device_entry(found)
 
 
 @post(
     "/v1/devices/{device:str}/readmit",
-    opt={ACTION: Action.DEVICES_REVOKE},
+    opt={ACTION: Action.DEVICES_REVOKE, STATE: SHOWN},
     sync_to_thread=True,
     status_code=200,
     summary="Let a revoked device enrol again",
@@ -247,10 +219,26 @@ def readmit_device(request: Call, device: NameInPath) -> DeviceEntry:
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     with control.database.write() as connection:
         enrolment.hold(connection)
-        known_device(request, connection, identity, device)
+        devices.lock(connection, device)
+        check_device(request, connection, known_device(request, connection, identity, device))
         devices.readmit(connection, device)
         audit.append(connection, Deed(actor(identity), "devices.readmit", device), now)
-        return _entry(devices.get(connection, device))
+        return device_entry(devices.get(connection, device))
+
+
+def check_device(request: Call, connection: Connection, device: Device) -> None:
+    """Hold If-Match against what GET shows of the device now. Raises as `check_state`."""
+    settings = control_of(request).database.settings
+    check_state(request, lambda: _details(connection, device, settings))
+
+
+def _details(connection: Connection, device: Device, settings: DatabaseSettings) -> DeviceDetails:
+    return DeviceDetails(
+        **_fields(device),
+        health_details=device.health_details,
+        desired=[_desired(one) for one in desired.of_device(connection, device.id).slots],
+        certificates=[_certificate(one) for one in certificates.of_device(connection, device.id, settings)],
+    )
 
 
 def _device_name(name: str) -> str:
@@ -261,7 +249,8 @@ def _device_name(name: str) -> str:
     return name
 
 
-def _entry(device: Device) -> DeviceEntry:
+def device_entry(device: Device) -> DeviceEntry:
+    """As lists show it."""
     return DeviceEntry(**_fields(device))
 
 
@@ -290,7 +279,6 @@ HANDLERS = (
     show_device,
     show_inventory,
     register_device,
-    label_device,
     revoke_device,
     readmit_device,
 )

@@ -12,8 +12,8 @@ from litestar.concurrency import sync_to_thread
 from litestar.handlers import HTTPRouteHandler
 from litestar.serialization import encode_json
 
-from fleet.access import RULES, Reach
-from fleet.api.identity import ACTION, Call, bearer_of, control_of, known_token
+from fleet.api.conditions import is_operators
+from fleet.api.identity import Call, bearer_of, control_of, known_token
 from fleet.control.idempotency import Answer, Asked
 from fleet.database.idempotency import Key
 from gateway.domain.errors import Fault, RequestError
@@ -29,8 +29,7 @@ PATTERN = rf'^("{_TEXT}{{1,{KEY_CHARACTERS}}}"|{_TEXT}{{1,{KEY_CHARACTERS}}})$'
 
 def takes_key(handler: HTTPRouteHandler) -> bool:
     """Return whether a route is an operators' POST."""
-    action = handler.opt.get(ACTION)
-    return "POST" in handler.http_methods and action is not None and RULES[action].reach is not Reach.SELF
+    return "POST" in handler.http_methods and is_operators(handler)
 
 
 def take_keys(handler: HTTPRouteHandler) -> None:

@@ -79,11 +79,11 @@ class Client:
         )
 
     def ask(
-        self, method: str, path: str, query: Query | None = None, body: object = None, *, if_match: str = ""
+        self, method: str, path: str, query: Query | None = None, body: object = None, *, if_match: str = "*"
     ) -> Json:
         """The answer's document, an empty one where none came. `body`: what is sent as JSON. `if_match`: state that
         `read` found; the controller refuses where the resource has another one by then."""
-        headers = {"if-match": if_match} if if_match else {}
+        headers = {} if method == "GET" else {"if-match": if_match}
         if method == "POST":  # the controller carries it out once, however often it is sent
             headers[KEY_HEADER] = f'"{uuid.uuid4()}"'
         _, content = self._answered(method, f"{path}{_query(query or {})}", body, headers)
