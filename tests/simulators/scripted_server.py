@@ -51,7 +51,7 @@ def scripted(tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_DELETE = _answer  # noqa: N815  as http.server calls them
+        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815  as http.server calls them
 
         def log_message(self, *args: Any) -> None:
             pass
