@@ -37,9 +37,9 @@ from fleet.api import (
     telemetry,
     tokens,
 )
-from fleet.api.conditions import refuse_stateless, tag_answers
+from fleet.api.conditions import STATE, is_change, is_tagged, refuse_stateless, tag_answers
 from fleet.api.document import BODY, Document, allowed_methods
-from fleet.api.idempotency import take_keys
+from fleet.api.idempotency import take_keys, takes_key
 from fleet.api.identity import named
 from fleet.control.control import Control
 from fleet.control.intake_lines import UNSUPPORTED_MEDIA
@@ -97,9 +97,10 @@ PROBLEMS = {
         description=HTTPStatus(status).phrase,
         media_type=cast("Any", Problem.media_type),
     )
-    for status in (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)
+    for status in (400, 401, 403, 404, 405, 408, 409, 412, 413, 415, 422, 428, 429, 500, 503)
 }
-"""What every route may answer instead; 415 only where bodies are unpacked."""
+"""What routes may answer instead."""
+UNCHANGED = {304: ResponseSpec(None, generate_examples=False, description="As the caller has it")}
 
 
 def application(control: Control, page: Page) -> Application:
@@ -139,8 +140,14 @@ def application(control: Control, page: Page) -> Application:
 
 def _telling(handler: HTTPRouteHandler) -> HTTPRouteHandler:
     """With its refusals in the OpenAPI document; litestar has no place for what all routes share."""
-    told = {status: said for status, said in PROBLEMS.items() if status != UNSUPPORTED_MEDIA or BODY in handler.opt}
-    handler.responses = {**told, **(handler.responses or {})}
+    applies = {
+        412: is_change(handler),
+        UNSUPPORTED_MEDIA: BODY in handler.opt,
+        422: takes_key(handler),
+        428: STATE in handler.opt,
+    }
+    told = {status: said for status, said in PROBLEMS.items() if applies.get(status, True)}
+    handler.responses = {**told, **(UNCHANGED if is_tagged(handler) else {}), **(handler.responses or {})}
     return handler
 
 

@@ -8,7 +8,7 @@ import hashlib
 import re
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from litestar import MediaType, Response
 from litestar.concurrency import sync_to_thread
@@ -27,14 +27,22 @@ STATE = "state"
 TAG_CHARACTERS, TAGS_LIMIT = 128, 16
 _TAG = rf'(?:W/)?"[!#-~]{{0,{TAG_CHARACTERS}}}"'
 PATTERN = rf"^(\*|{_TAG}( ?, ?{_TAG}){{0,{TAGS_LIMIT - 1}}})$"
+HEADER_CHARACTERS = TAGS_LIMIT * (TAG_CHARACTERS + len('W/"" , '))
 DIGEST_CHARACTERS = 32
 """Of an ETag: 128 bits of SHA-256."""
+TAG_PATTERN = f'^"[0-9a-f]{{{DIGEST_CHARACTERS}}}"$'
 
 
 def is_operators(handler: BaseRouteHandler) -> bool:
     """Return whether a route is for API tokens."""
     action = handler.opt.get(ACTION)
     return action is not None and RULES[action].reach is not Reach.SELF
+
+
+def is_change(handler: BaseRouteHandler) -> bool:
+    """Return whether an operators' route does more than show."""
+    methods: frozenset[str] = getattr(handler, "http_methods", frozenset())
+    return is_operators(handler) and "GET" not in methods
 
 
 def is_tagged(handler: HTTPRouteHandler) -> bool:
@@ -83,9 +91,7 @@ def check_state(request: Call, shown: Callable[[], object]) -> None:
 def refuse_stateless(connection: Guarded, handler: BaseRouteHandler) -> None:
     """Litestar's guard: a route that shows no state can meet no If-Match but `*`. Raises ProblemError 412, RequestError
     INVALID."""
-    if cast("Any", connection.scope)["method"] == "GET" or not is_operators(handler) or STATE in handler.opt:
-        return
-    if _named(connection, "if-match") - {"*"}:
+    if is_change(handler) and STATE not in handler.opt and _named(connection, "if-match") - {"*"}:
         problem = "this route creates something, and has no state that If-Match could name; send the request without it"
         raise ProblemError(PRECONDITION_FAILED.status, problem)
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from fleet.access import Action
 from fleet.api.conditions import STATE, check_state
+from fleet.api.document import BODY_SCHEMA
 from fleet.api.fields import (
     Id,
     Name,
@@ -40,6 +41,11 @@ from gateway.domain.manifest_toml import NAME_PATTERN
 
 SHOWN = "/v1/devices/{device}"
 """What shows the state of a device."""
+
+
+NAME = {"type": "string", "minLength": 1, "pattern": f"^{NAME_PATTERN.pattern}$"}
+NAMED = {"anyOf": [{"required": ["id"], "properties": {"id": NAME}}, {"properties": {"serial": NAME}}]}
+"""A serial that is no id needs one beside it."""
 
 
 class Registration(Struct, forbid_unknown_fields=True, frozen=True):
@@ -166,7 +172,12 @@ def show_inventory(request: Call, device: NameInPath) -> dict[str, object]:
         return dict(devices.inventory(connection, device))
 
 
-@post("/v1/devices", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="Expect a device by its serial")
+@post(
+    "/v1/devices",
+    opt={ACTION: Action.DEVICES_ENROL, BODY_SCHEMA: NAMED},
+    sync_to_thread=True,
+    summary="Expect a device by its serial",
+)
 def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
     """It may then enrol without a token; tokens made for its name before are void: who made them was not asked about
     this device. 409 where the id or the serial is registered."""

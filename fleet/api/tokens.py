@@ -11,10 +11,11 @@ from msgspec import Meta, Struct
 
 from fleet.access import Action, Role
 from fleet.api.conditions import STATE, check_state
-from fleet.api.fields import NumberInPath, Tags, plain_fields
+from fleet.api.fields import NumberInPath, Tags, plain_fields, said
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.control.tokens import (
+    NAME_CHARACTERS,
     NAME_PATTERN,
     VALIDITY_D,
     VALIDITY_LIMIT_D,
@@ -32,7 +33,7 @@ Days = Annotated[float, Meta(gt=0, le=VALIDITY_LIMIT_D)]
 class TokenWanted(Struct, forbid_unknown_fields=True, frozen=True):
     """`tags`: which devices it is for, by their tags; none: all devices."""
 
-    name: Annotated[str, Meta(extra_json_schema={"pattern": f"^{NAME_PATTERN.pattern}$"})]
+    name: Annotated[str, said(pattern=f"^{NAME_PATTERN.pattern}$", minLength=1, maxLength=NAME_CHARACTERS)]
     role: Role
     tags: Tags = []
     validity_d: Days = VALIDITY_D

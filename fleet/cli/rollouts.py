@@ -71,14 +71,12 @@ def _create(arguments: argparse.Namespace) -> int:
 
 def _revise(arguments: argparse.Namespace) -> int:
     """In place of the draft that was read, and of no other one."""
-    asked, path = client(arguments), path_of("rollouts", arguments.rollout)
+    asked, path, document = client(arguments), path_of("rollouts", arguments.rollout), specification(arguments)
     before, state = asked.read(path)
     if arguments.replaces not in {None, before["spec_digest"]}:
-        problem = (
-            f"its spec digest is {before['spec_digest']}, not {arguments.replaces!r:.80}: it was revised meanwhile"
-        )
+        problem = f"the spec digest of {arguments.rollout} is {before['spec_digest']}: it was revised meanwhile"
         raise RequestError(Fault.INVALID, f"{problem}; see edge-fleet rollouts show {arguments.rollout}")
-    return _print(arguments, asked.ask("PUT", path, body=specification(arguments), if_match=state))
+    return _print(arguments, asked.ask("PUT", path, body=document, if_match=state))
 
 
 def _preview(arguments: argparse.Namespace) -> int:

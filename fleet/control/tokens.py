@@ -18,7 +18,8 @@ from fleet.database.tokens import ApiToken
 from fleet.times import moment
 
 KIND = "eft_"
-NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@+-]{0,79}")
+NAME_CHARACTERS = 80
+NAME_PATTERN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9 ._@+-]{{0,{NAME_CHARACTERS - 1}}}")
 """No colon: the audit log knows devices as "device:NAME"."""
 VALIDITY_D = 90.0
 """Of a new token, where nothing else is said."""
