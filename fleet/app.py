@@ -29,6 +29,7 @@ from fleet.control.director import Director
 from fleet.control.director_published import Publications
 from fleet.control.enrolling import Enrolling
 from fleet.control.hints import Hints
+from fleet.control.idempotency import Answers
 from fleet.control.intake import Intake
 from fleet.control.inventory import Inventories
 from fleet.control.online_keys import OnlineKeys
@@ -202,6 +203,7 @@ def _control(origin: Origin, authority: Authority, database: Database) -> Contro
         enrolling=Enrolling(database, authority, config.director, counts),
         intake=Intake(database, config.intake, states, counts),
         inventories=Inventories(database, config.intake),
+        answers=Answers(database, config.requests),
         counts=counts,
         clock=origin.clock,
     )

@@ -13,6 +13,7 @@ from fleet.control.settings import (
     ControlSettings,
     DirectorSettings,
     IntakeSettings,
+    RequestSettings,
     SchedulerSettings,
 )
 from fleet.database.settings import DatabaseSettings
@@ -37,6 +38,7 @@ class FleetConfig:
     database: DatabaseSettings = field(default_factory=DatabaseSettings)
     authority: AuthoritySettings = field(default_factory=AuthoritySettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    requests: RequestSettings = field(default_factory=RequestSettings)
     blobs: BlobSettings = field(default_factory=BlobSettings)
     director: DirectorSettings = field(default_factory=DirectorSettings)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
@@ -50,7 +52,7 @@ class FleetConfig:
     @property
     def control(self) -> ControlSettings:
         """The tables of `fleet.control`."""
-        return ControlSettings(self.director, self.intake, self.scheduler, self.chores, self.access)
+        return ControlSettings(self.director, self.intake, self.scheduler, self.chores, self.access, self.requests)
 
 
 SECTIONS = sections(FleetConfig)

@@ -6,9 +6,9 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import ClassVar
 
+from fleet.problem_types import OF_FAULT, ProblemType, of_status
 from gateway.domain.errors import Fault, RequestError
 
 Headers = tuple[tuple[str, str], ...]
@@ -16,31 +16,16 @@ DETAIL_LIMIT_CHARACTERS = 1024
 RETRY_AFTER_S = 5.0
 """Sent where waiting helps and the error has no time of its own."""
 
-STATUSES: Mapping[Fault, int] = {
-    Fault.INVALID: 400,
-    Fault.UNAUTHENTICATED: 401,
-    Fault.DENIED: 403,
-    Fault.NOT_FOUND: 404,
-    Fault.TOO_LARGE: 413,
-    Fault.THROTTLED: 429,
-    Fault.OVERLOADED: 503,
-    Fault.EXPIRED: 504,
-    Fault.UNAVAILABLE: 503,
-    Fault.UNSUPPORTED: 501,
-    Fault.INTERNAL: 500,
-}
+STATUSES: Mapping[Fault, int] = {fault: kind.status for fault, kind in OF_FAULT.items()}
 """HTTP status of each fault."""
 _WAITING_HELPS = frozenset({Fault.OVERLOADED, Fault.UNAVAILABLE})
-_FAULTS = {status: fault for fault, status in reversed(list(STATUSES.items()))} | {
-    408: Fault.EXPIRED,
-    429: Fault.OVERLOADED,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Status code, fault, detail and headers of a refused request."""
+    """Refused request: its type, the status where that is more exact than the type's, detail, headers."""
 
+    kind: ProblemType
     status: int
     fault: Fault
     detail: str
@@ -48,14 +33,10 @@ class Problem:
     media_type: ClassVar[str] = "application/problem+json"
 
     def body(self, instance: str = "") -> bytes:
-        """Return the document.
-
-        `type` is about:blank: the status identifies the problem (RFC 9457, 4.2.1). `instance` is the URI by which the
-        log identifies this request.
-        """
+        """Return the document. `instance` is the URI by which the log identifies this request."""
         document = {
-            "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
+            "type": self.kind.uri,
+            "title": self.kind.title,
             "status": self.status,
             "detail": _bounded(self.detail),
             "fault": self.fault.value,
@@ -64,12 +45,22 @@ class Problem:
 
 
 class ProblemError(Exception):
-    """A refusal whose status belongs to no Fault: 405, 408, 409, 416, 429 and the like."""
+    """Refusal whose status belongs to no Fault: 405, 408, 412, 429 and the like. `kind`: where the status has several
+    types."""
 
-    def __init__(self, status: int, detail: str, *, retry_after_s: float | None = None, headers: Headers = ()) -> None:
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        retry_after_s: float | None = None,
+        headers: Headers = (),
+        kind: ProblemType | None = None,
+    ) -> None:
         super().__init__(detail)
         waiting: Headers = () if retry_after_s is None else (retry_after(retry_after_s),)
-        self.problem = Problem(status, _FAULTS.get(status, Fault.INVALID), detail, (*headers, *waiting))
+        kind = kind or of_status(status)
+        self.problem = Problem(kind, status, kind.fault, detail, (*headers, *waiting))
 
 
 def problem_of(error: RequestError | ProblemError, status: int | None = None) -> Problem:
@@ -81,12 +72,14 @@ def problem_of(error: RequestError | ProblemError, status: int | None = None) ->
         headers = (("www-authenticate", "Bearer"),)  # RFC 9110, 11.6.1; client certificates have no scheme
     elif error.fault in _WAITING_HELPS:
         headers = (retry_after(RETRY_AFTER_S if error.retry_after_s is None else error.retry_after_s),)
-    return Problem(status or STATUSES[error.fault], error.fault, error.message, headers)
+    kind = of_status(status) if status else OF_FAULT[error.fault]
+    return Problem(kind, kind.status, error.fault, error.message, headers)
 
 
 def plain_problem(status: int, detail: str, headers: Headers = ()) -> Problem:
     """Return the refusal of a request that the framework refused: an unknown path, a wrong method."""
-    return Problem(status, _FAULTS.get(status, Fault.INVALID), detail, headers)
+    kind = of_status(status)
+    return Problem(kind, status, kind.fault, detail, headers)
 
 
 def retry_after(wait_s: float) -> tuple[str, str]:

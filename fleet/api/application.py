@@ -21,6 +21,7 @@ from fleet.api import (
     alerts,
     audit,
     devices,
+    devices_labels,
     devices_leaving,
     devices_tags,
     diagnostics,
@@ -29,6 +30,7 @@ from fleet.api import (
     events,
     health,
     metrics,
+    problems,
     releases,
     rollouts,
     rollouts_lists,
@@ -36,7 +38,9 @@ from fleet.api import (
     telemetry,
     tokens,
 )
+from fleet.api.conditions import STATE, is_change, is_tagged, refuse_stateless, tag_answers
 from fleet.api.document import BODY, Document, allowed_methods
+from fleet.api.idempotency import take_keys, takes_key
 from fleet.api.identity import named
 from fleet.control.control import Control
 from fleet.control.intake_lines import UNSUPPORTED_MEDIA
@@ -53,6 +57,7 @@ HANDLERS = (
     *alerts.HANDLERS,
     *audit.HANDLERS,
     *devices.HANDLERS,
+    *devices_labels.HANDLERS,
     *devices_leaving.HANDLERS,
     *devices_tags.HANDLERS,
     *diagnostics.HANDLERS,
@@ -60,6 +65,7 @@ HANDLERS = (
     *enrolments.HANDLERS,
     *events.HANDLERS,
     *metrics.HANDLERS,
+    *problems.HANDLERS,
     *releases.HANDLERS,
     *rollouts.HANDLERS,
     *rollouts_lists.HANDLERS,
@@ -67,12 +73,16 @@ HANDLERS = (
     *telemetry.HANDLERS,
     *tokens.HANDLERS,
 )
+for _handler in HANDLERS:
+    take_keys(_handler)
+    tag_answers(_handler)
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemDocument:
-    """RFC 9457. `detail` says what happened and what to do; `fault` what kind it is; `instance` is for the log."""
+    """RFC 9457. `type`: see /problems; `detail` says what happened and what to do; `fault`: in which group of errors it
+    is; `instance`: the number of the request in the log."""
 
     type: str
     title: str
@@ -89,16 +99,17 @@ PROBLEMS = {
         description=HTTPStatus(status).phrase,
         media_type=cast("Any", Problem.media_type),
     )
-    for status in (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)
+    for status in (400, 401, 403, 404, 405, 408, 409, 412, 413, 415, 422, 428, 429, 500, 503)
 }
-"""What every route may answer instead; 415 only where bodies are unpacked."""
+"""What routes may answer instead."""
+UNCHANGED = {304: ResponseSpec(None, generate_examples=False, description="As the caller has it")}
 
 
 def application(control: Control, page: Page) -> Application:
     """The routes, which find `control`, and the `page` of metrics, in the application's state."""
     app = Litestar(
         route_handlers=[*_options(), *map(_telling, HANDLERS)],
-        guards=[named],
+        guards=[named, refuse_stateless],
         state=State({"control": control, "page": page}),
         openapi_config=OpenAPIConfig(
             title="edge-fleet",
@@ -131,8 +142,14 @@ def application(control: Control, page: Page) -> Application:
 
 def _telling(handler: HTTPRouteHandler) -> HTTPRouteHandler:
     """With its refusals in the OpenAPI document; litestar has no place for what all routes share."""
-    told = {status: said for status, said in PROBLEMS.items() if status != UNSUPPORTED_MEDIA or BODY in handler.opt}
-    handler.responses = {**told, **(handler.responses or {})}
+    applies = {
+        412: is_change(handler),
+        UNSUPPORTED_MEDIA: BODY in handler.opt,
+        422: takes_key(handler),
+        428: STATE in handler.opt,
+    }
+    told = {status: said for status, said in PROBLEMS.items() if applies.get(status, True)}
+    handler.responses = {**told, **(UNCHANGED if is_tagged(handler) else {}), **(handler.responses or {})}
     return handler
 
 

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from litestar import get, post, put
+from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct
 
 from fleet.access import Action
+from fleet.api.conditions import STATE, check_state
 from fleet.api.device_query import DeviceQuery
+from fleet.api.document import BODY_SCHEMA
 from fleet.api.fields import (
     Id,
     Name,
@@ -33,9 +35,19 @@ from fleet.database import audit, certificates, desired, devices, enrolment
 from fleet.database.certificates import Certificate
 from fleet.database.desired import Desired
 from fleet.database.devices import Device, Running, State, Wanted
+from fleet.database.engine import Connection
+from fleet.database.settings import DatabaseSettings
 from fleet.times import moment
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest_toml import NAME_PATTERN
+
+SHOWN = "/v1/devices/{device}"
+"""What shows the state of a device."""
+
+
+NAME = {"type": "string", "minLength": 1, "pattern": f"^{NAME_PATTERN.pattern}$"}
+NAMED = {"anyOf": [{"required": ["id"], "properties": {"id": NAME}}, {"properties": {"serial": NAME}}]}
+"""A serial that is no id needs one beside it."""
 
 
 class Registration(Struct, forbid_unknown_fields=True, frozen=True):
@@ -44,13 +56,6 @@ class Registration(Struct, forbid_unknown_fields=True, frozen=True):
     serial: Name
     id: Id = ""
     tags: Tags = []
-    site: Words = ""
-
-
-class Labels(Struct, forbid_unknown_fields=True, frozen=True):
-    """All tags, and the site."""
-
-    tags: Tags
     site: Words = ""
 
 
@@ -145,7 +150,7 @@ def list_devices(
     with control.database.read() as connection:
         wanted = Wanted(*asked, selected(connection, device_query))
         found = devices.page(connection, wanted, control.database.settings, after=after, limit_rows=limit)
-    return page(control, found, limit, _entry, lambda one: one.id)
+    return page(control, found, limit, device_entry, lambda one: one.id)
 
 
 @get("/v1/devices/{device:str}", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="One device")
@@ -154,14 +159,7 @@ def show_device(request: Call, device: NameInPath) -> DeviceDetails:
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
         found = known_device(request, connection, identity, device)
-        shown = certificates.of_device(connection, device, control.database.settings)
-        slots = desired.of_device(connection, device).slots
-    return DeviceDetails(
-        **_fields(found),
-        health_details=found.health_details,
-        desired=[_desired(one) for one in slots],
-        certificates=[_certificate(one) for one in shown],
-    )
+        return _details(connection, found, control.database.settings)
 
 
 @get(
@@ -178,7 +176,12 @@ def show_inventory(request: Call, device: NameInPath) -> dict[str, object]:
         return dict(devices.inventory(connection, device))
 
 
-@post("/v1/devices", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="Expect a device by its serial")
+@post(
+    "/v1/devices",
+    opt={ACTION: Action.DEVICES_ENROL, BODY_SCHEMA: NAMED},
+    sync_to_thread=True,
+    summary="Expect a device by its serial",
+)
 def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
     """It may then enrol without a token; tokens made for its name before are void: who made them was not asked about
     this device. 409 where the id or the serial is registered."""
@@ -191,34 +194,12 @@ def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
         devices.label(connection, name, data.tags, data.site)
         details = {"serial": data.serial, "tags": sorted(set(data.tags)), "site": data.site, "enrolments_void": void}
         audit.append(connection, Deed(actor(identity), "devices.register", name, details), now)
-        return _entry(devices.get(connection, name))
-
-
-@put(
-    "/v1/devices/{device:str}/labels",
-    opt={ACTION: Action.DEVICES_LABEL},
-    sync_to_thread=True,
-    summary="Replace a device's tags and site",
-)
-def label_device(request: Call, device: NameInPath, data: JSONBody[Labels]) -> DeviceEntry:
-    """For tokens without a scope only: tags are what scopes are made of. Enrolment tokens for this device alone are
-    void where it loses a tag: who made them may have nothing to say here any more."""
-    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
-    with control.database.write() as connection:
-        enrolment.hold(connection)
-        before = known_device(request, connection, identity, device)
-        devices.label(connection, device, data.tags, data.site)
-        details: dict[str, object] = {"tags": sorted(set(data.tags)), "site": data.site}
-        details |= {"tags_before": sorted(before.tags), "site_before": before.site}
-        if before.tags - set(data.tags):
-            details |= {"enrolments_void": enrolment.void(connection, device)}
-        audit.append(connection, Deed(actor(identity), "devices.label", device, details), now)
-        return _entry(devices.get(connection, device))
+        return device_entry(devices.get(connection, name))
 
 
 @post(
     "/v1/devices/{device:str}/revoke",
-    opt={ACTION: Action.DEVICES_REVOKE},
+    opt={ACTION: Action.DEVICES_REVOKE, STATE: SHOWN},
     sync_to_thread=True,
     status_code=200,
     summary="Let a device in no more",
@@ -228,20 +209,22 @@ def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | No
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     because = data.because if data else ""
     with control.database.write() as connection:
+        devices.lock(connection, device)
         before = known_device(request, connection, identity, device)
+        check_device(request, connection, before)
         devices.revoke(connection, device, because, now)
         held = certificates.revoke_all(connection, device, because, now)
         if before.state is not State.REVOKED or held:
             details = {"because": because, "certificates": held}
             audit.append(connection, Deed(actor(identity), "devices.revoke", device, details), now)
         found = devices.get(connection, device)
-    control.revocations.refresh(now)
-    return _entry(found)
+    control.database.after_commit(lambda: control.revocations.refresh(now))
+    return device_entry(found)
 
 
 @post(
     "/v1/devices/{device:str}/readmit",
-    opt={ACTION: Action.DEVICES_REVOKE},
+    opt={ACTION: Action.DEVICES_REVOKE, STATE: SHOWN},
     sync_to_thread=True,
     status_code=200,
     summary="Let a revoked device enrol again",
@@ -251,10 +234,26 @@ def readmit_device(request: Call, device: NameInPath) -> DeviceEntry:
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     with control.database.write() as connection:
         enrolment.hold(connection)
-        known_device(request, connection, identity, device)
+        devices.lock(connection, device)
+        check_device(request, connection, known_device(request, connection, identity, device))
         devices.readmit(connection, device)
         audit.append(connection, Deed(actor(identity), "devices.readmit", device), now)
-        return _entry(devices.get(connection, device))
+        return device_entry(devices.get(connection, device))
+
+
+def check_device(request: Call, connection: Connection, device: Device) -> None:
+    """Hold If-Match against what GET shows of the device now. Raises as `check_state`."""
+    settings = control_of(request).database.settings
+    check_state(request, lambda: _details(connection, device, settings))
+
+
+def _details(connection: Connection, device: Device, settings: DatabaseSettings) -> DeviceDetails:
+    return DeviceDetails(
+        **_fields(device),
+        health_details=device.health_details,
+        desired=[_desired(one) for one in desired.of_device(connection, device.id).slots],
+        certificates=[_certificate(one) for one in certificates.of_device(connection, device.id, settings)],
+    )
 
 
 def _device_name(name: str) -> str:
@@ -265,7 +264,8 @@ def _device_name(name: str) -> str:
     return name
 
 
-def _entry(device: Device) -> DeviceEntry:
+def device_entry(device: Device) -> DeviceEntry:
+    """As lists show it."""
     return DeviceEntry(**_fields(device))
 
 
@@ -294,7 +294,6 @@ HANDLERS = (
     show_device,
     show_inventory,
     register_device,
-    label_device,
     revoke_device,
     readmit_device,
 )

@@ -5,16 +5,20 @@ from __future__ import annotations
 from litestar import delete
 
 from fleet.access import Action, Identity
+from fleet.api.conditions import STATE
+from fleet.api.devices import SHOWN, check_device
 from fleet.api.fields import NameInPath, ReasonInQuery
 from fleet.api.identity import ACTION, Call, actor, control_of
 from fleet.api.scope import caller_of, known_device
 from fleet.control import leaving
 from fleet.control.leaving import Motive, Permit
+from fleet.database.devices import Device
+from fleet.database.engine import Connection
 
 
 @delete(
     "/v1/devices/{device:str}/slots/{slot:str}",
-    opt={ACTION: Action.DEVICES_WITHDRAW},
+    opt={ACTION: Action.DEVICES_WITHDRAW, STATE: SHOWN},
     sync_to_thread=True,
     summary="Take a model off a device",
 )
@@ -28,7 +32,7 @@ def withdraw_slot(request: Call, device: NameInPath, slot: NameInPath, because: 
 
 @delete(
     "/v1/devices/{device:str}",
-    opt={ACTION: Action.DEVICES_REMOVE},
+    opt={ACTION: Action.DEVICES_REMOVE, STATE: SHOWN},
     sync_to_thread=True,
     summary="Take a device out of the fleet",
 )
@@ -43,7 +47,12 @@ def remove_device(request: Call, device: NameInPath, because: ReasonInQuery = ""
 
 
 def _permit(request: Call, identity: Identity, device: str) -> Permit:
-    return lambda connection: known_device(request, connection, identity, device)
+    def permit(connection: Connection) -> Device:
+        found = known_device(request, connection, identity, device)
+        check_device(request, connection, found)
+        return found
+
+    return permit
 
 
 HANDLERS = (withdraw_slot, remove_device)

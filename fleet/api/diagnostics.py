@@ -72,7 +72,7 @@ def ask_device(request: Call, device: NameInPath, data: JSONBody[DiagnosticsWant
         details = {"request": number, WANTED: wanted}
         audit.append(connection, Deed(by, "diagnostics.ask", device, details), now)
         made = _find(connection, device, number)
-    control.rollouts.hints.note([device])
+    control.database.after_commit(lambda: control.rollouts.hints.note([device]))
     return DiagnosticsEntry(**_fields(made))
 
 

@@ -13,11 +13,17 @@ from litestar import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.plugins import JsonRenderPlugin
 
+from fleet.api import headers
 from fleet.api.identity import ACTION
+from fleet.problem_types import TYPES
 
 REFERENCE = "#/components/schemas/{name}"
 BODY = "body"
 """A route says under this key of its `opt` what it reads as it is: OpenAPI's requestBody."""
+
+
+BODY_SCHEMA = "body_schema"
+"""A route says under this key of its `opt` what else holds for its body: keywords of JSON Schema."""
 
 
 class Document(JsonRenderPlugin):
@@ -34,15 +40,12 @@ class Document(JsonRenderPlugin):
         return self._rendered
 
     def _made(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        openapi_schema["components"]["schemas"] |= _bodies(self._handlers)
+        schemas = openapi_schema["components"]["schemas"]
+        schemas |= _bodies(self._handlers)
+        schemas["ProblemDocument"]["properties"]["type"]["enum"] = [kind.uri for kind in TYPES]
         for handler in self._handlers:
             for operation in _operations(openapi_schema, handler):
-                if ACTION not in handler.opt:
-                    operation["security"] = []
-                if BODY in handler.opt:
-                    operation["requestBody"] = handler.opt[BODY]
-                if types.NoneType in typing.get_args(_body(handler)):
-                    operation["requestBody"]["required"] = False
+                _complete(operation, handler, schemas)
         return super().render(request, openapi_schema)
 
 
@@ -60,6 +63,28 @@ def _bodies(handlers: Iterable[HTTPRouteHandler]) -> dict[str, Any]:
     said = [_body(handler) for handler in handlers]
     kinds = {kind for hint in said for kind in (hint, *typing.get_args(hint)) if _is_struct(kind)}
     return dict(msgspec.json.schema_components(sorted(kinds, key=str), ref_template=REFERENCE)[1])
+
+
+def _complete(operation: dict[str, Any], handler: HTTPRouteHandler, schemas: dict[str, Any]) -> None:
+    """Add what litestar does not know of a route."""
+    if ACTION not in handler.opt:
+        operation["security"] = []
+    if BODY in handler.opt:
+        operation["requestBody"] = handler.opt[BODY]
+    if types.NoneType in typing.get_args(_body(handler)):
+        operation["requestBody"]["required"] = False
+    if BODY_SCHEMA in handler.opt:
+        schemas[_body(handler).__name__] |= handler.opt[BODY_SCHEMA]
+    for parameter in operation.get("parameters", ()):
+        parameter["schema"] = _without_null(parameter["schema"])
+    headers.complete(operation, handler)
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter that is left out has no value; it is never null."""
+    kinds = [kind for kind in schema.get("oneOf", ()) if kind != {"type": "null"}]
+    rest = {name: value for name, value in schema.items() if name != "oneOf"}
+    return {**kinds[0], **rest} if len(kinds) == 1 else schema
 
 
 def _body(handler: HTTPRouteHandler) -> Any:

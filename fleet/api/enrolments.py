@@ -11,6 +11,7 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from fleet.access import Action, Identity
+from fleet.api.conditions import STATE, check_state
 from fleet.api.fields import Id, NumberInPath, Tags, Words, plain_fields
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
@@ -73,6 +74,19 @@ def list_enrolments(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) 
     return page(control, found, limit, lambda one: EnrolmentEntry(**_fields(one)), lambda one: one.id)
 
 
+@get(
+    "/v1/enrolments/{enrolment_id:int}",
+    opt={ACTION: Action.DEVICES_ENROL},
+    sync_to_thread=True,
+    summary="Show an enrolment token",
+)
+def show_enrolment(request: Call, enrolment_id: NumberInPath) -> EnrolmentEntry:
+    """Without its text."""
+    identity = caller_of(request)
+    with control_of(request).database.read() as connection:
+        return EnrolmentEntry(**_fields(_known(request, connection, identity, enrolment_id)))
+
+
 @post("/v1/enrolments", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="Make an enrolment token")
 def create_enrolment(request: Call, data: JSONBody[EnrolmentWanted]) -> NewEnrolment:
     """Good for one device, once. With a scope it may only give tags of it, and be for a device within it."""
@@ -105,7 +119,7 @@ def create_enrolment(request: Call, data: JSONBody[EnrolmentWanted]) -> NewEnrol
 
 @delete(
     "/v1/enrolments/{enrolment_id:int}",
-    opt={ACTION: Action.DEVICES_ENROL},
+    opt={ACTION: Action.DEVICES_ENROL, STATE: "/v1/enrolments/{enrolment_id}"},
     sync_to_thread=True,
     summary="Revoke an enrolment token",
 )
@@ -113,9 +127,9 @@ def delete_enrolment(request: Call, enrolment_id: NumberInPath) -> None:
     """Nobody comes in with it any more. 404 for one that is not there, or was used."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     with control.database.write() as connection:
-        with unseen(request, identity):
-            found = _find(connection, control.database.settings, enrolment_id)
-        allow(request, found.tags, identity=identity)
+        enrolment.hold(connection)
+        found = _known(request, connection, identity, enrolment_id)
+        check_state(request, lambda: EnrolmentEntry(**_fields(found)))
         enrolment.revoke(connection, enrolment_id)
         audit.append(connection, Deed(actor(identity), "enrolments.revoke", str(enrolment_id)), now)
 
@@ -127,6 +141,14 @@ def _allow_again(request: Call, connection: Connection, identity: Identity, devi
     except AbsentError:
         return
     allow(request, before.tags, identity=identity)
+
+
+def _known(request: Call, connection: Connection, identity: Identity, number: int) -> EnrolmentToken:
+    """The token, where it is within the caller's scope. Raises RequestError DENIED, AbsentError."""
+    with unseen(request, identity):
+        found = _find(connection, control_of(request).database.settings, number)
+    allow(request, found.tags, identity=identity)
+    return found
 
 
 def _find(connection: Connection, settings: DatabaseSettings, number: int) -> EnrolmentToken:
@@ -141,4 +163,4 @@ def _fields(token: EnrolmentToken) -> dict[str, Any]:
     return plain_fields(token, EnrolmentEntry.__dataclass_fields__)
 
 
-HANDLERS = (list_enrolments, create_enrolment, delete_enrolment)
+HANDLERS = (list_enrolments, show_enrolment, create_enrolment, delete_enrolment)

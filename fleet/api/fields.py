@@ -11,27 +11,32 @@ from typing import Annotated, Any
 from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
+from fleet.database.devices import TAGS_LIMIT
+from fleet.database.tables import PATH_BYTES
 from fleet.times import moment
 from gateway.domain.manifest_toml import NAME_PATTERN
 
 LARGEST = 2**53 - 1
 """What JSON keeps exact (RFC 8259, 6)."""
-NAME_CHARACTERS, ACTOR_CHARACTERS, PATH_CHARACTERS, REASON_CHARACTERS = 128, 140, 1024, 1024
-TAGS = 64
+NAME_CHARACTERS, ACTOR_CHARACTERS, REASON_CHARACTERS = 128, 140, 1024
+PATH_CHARACTERS = PATH_BYTES
+"""Of `PATH`, which is ASCII."""
 KEPT = r"^[^\x00]*$"
 """No database keeps a NUL."""
 PATH = "^[ -~]*$"
 ID = f"^({NAME_PATTERN.pattern})?$"
 """What a device is called; or nothing."""
+DIGEST_CHARACTERS = 64
+DIGEST = f"^[0-9a-f]{{{DIGEST_CHARACTERS}}}$"
 
 Words = Annotated[str, Meta(max_length=NAME_CHARACTERS, pattern=KEPT)]
 Id = Annotated[str, Meta(max_length=NAME_CHARACTERS, extra_json_schema={"pattern": ID})]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS, pattern=KEPT)]
-Tags = Annotated[list[Name], Meta(max_length=TAGS)]
+Tags = Annotated[list[Name], Meta(max_length=TAGS_LIMIT)]
 Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS, pattern=KEPT)]
 
 NumberInPath = Annotated[int, PathParameter(ge=1, le=LARGEST)]
-NameInPath = Annotated[str, PathParameter(max_length=NAME_CHARACTERS, pattern=KEPT)]
+NameInPath = Annotated[str, PathParameter(min_length=1, max_length=NAME_CHARACTERS, pattern=KEPT)]
 
 NameInQuery = Annotated[str, QueryParameter(max_length=NAME_CHARACTERS, pattern=KEPT)]
 ActorInQuery = Annotated[str, QueryParameter(max_length=ACTOR_CHARACTERS, pattern=KEPT)]
@@ -39,8 +44,21 @@ ReasonInQuery = Annotated[str, QueryParameter(max_length=REASON_CHARACTERS, patt
 PathInQuery = Annotated[str, QueryParameter(max_length=PATH_CHARACTERS, pattern=PATH)]
 TagsInQuery = Annotated[
     list[Name] | None,
-    QueryParameter(max_items=TAGS, schema_extra={"items": {"type": "string", "minLength": 1, "pattern": KEPT}}),
+    QueryParameter(
+        max_items=TAGS_LIMIT,
+        schema_extra={"items": {"type": "string", "minLength": 1, "maxLength": NAME_CHARACTERS, "pattern": KEPT}},
+    ),
 ]
+
+
+def said(**schema: object) -> Meta:
+    """Return bounds for the document alone: what reads the value refuses others in better words."""
+    return Meta(extra_json_schema=schema)
+
+
+def between(low: float, high: float) -> Meta:
+    """Return the bounds of a number, for the document alone."""
+    return said(minimum=low, maximum=high)
 
 
 def plain_fields(one: object, names: Iterable[str]) -> dict[str, Any]:

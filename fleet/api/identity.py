@@ -12,6 +12,7 @@ from litestar.handlers.base import BaseRouteHandler
 from fleet.access import Action, DeviceCaller, Identity, may
 from fleet.control.control import Control
 from fleet.database import tokens
+from fleet.database.tokens import ApiToken
 from fleet.serving.asgi import Scope, name_caller, peer_of
 from gateway.domain.access import BEARER
 from gateway.domain.errors import Fault, RequestError
@@ -38,21 +39,30 @@ def named(connection: Guarded, handler: BaseRouteHandler) -> None:
 
 def identify(request: Call) -> Identity:
     """By an API token, else by the certificate. Raises RequestError UNAUTHENTICATED, AwayError."""
-    scope = cast("Scope", request.scope)
-    device = peer_of(scope).device
-    said = request.headers.get("authorization", "")
-    if not said and device:
+    device = peer_of(cast("Scope", request.scope)).device
+    if device and not request.headers.get("authorization"):
         return DeviceCaller(device)
-    if not said.lower().startswith(BEARER):
+    return known_token(request).caller
+
+
+def known_token(request: Call) -> ApiToken:
+    """Return the API token of the caller. Raises RequestError UNAUTHENTICATED, AwayError."""
+    text, control = bearer_of(request), control_of(request)
+    if not text:
         raise _nobody()
-    control = control_of(request)
     with control.database.glance() as connection:
-        known = tokens.identify(connection, said[len(BEARER) :].strip(), control.clock())
+        known = tokens.identify(connection, text, control.clock())
     if known is None:
         problem = "this token is unknown, revoked or expired; an admin makes another: edge-fleet tokens create"
         raise RequestError(Fault.UNAUTHENTICATED, problem)
-    name_caller(scope, known.name)
-    return known.caller
+    name_caller(cast("Scope", request.scope), known.name)
+    return known
+
+
+def bearer_of(request: Call) -> str:
+    """Return the text of the API token, "" where none is shown."""
+    said: str = request.headers.get("authorization", "")
+    return said[len(BEARER) :].strip() if said.lower().startswith(BEARER) else ""
 
 
 def _nobody() -> RequestError:

@@ -11,6 +11,7 @@ from litestar import get, post, put
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from fleet.access import Action, Identity
+from fleet.api.conditions import STATE, check_state
 from fleet.api.fields import NameInPath, NameInQuery
 from fleet.api.identity import ACTION, Call, action_of, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page
@@ -39,6 +40,8 @@ from fleet.rollouts.spec import Spec
 from fleet.rollouts.state import Status
 from gateway.domain.errors import Fault, RequestError
 
+SHOWN = "/v1/rollouts/{rollout}"
+"""What shows the state of a rollout."""
 WaveInPath = Annotated[int, PathParameter(ge=1, le=WAVES, description="waves count from 1")]
 
 
@@ -94,7 +97,7 @@ def create_rollout(request: Call, data: JSONBody[SpecForm]) -> RolloutView:
 
 @put(
     "/v1/rollouts/{rollout:str}",
-    opt={ACTION: Action.ROLLOUTS_DRAFT},
+    opt={ACTION: Action.ROLLOUTS_DRAFT, STATE: SHOWN},
     sync_to_thread=True,
     summary="Another specification for a draft",
 )
@@ -110,7 +113,7 @@ def revise_rollout(request: Call, rollout: NameInPath, data: JSONBody[SpecForm])
 def _word(path: str, summary: str, action: Action = Action.ROLLOUTS_CONTROL) -> post:
     """A route by which an operator says something of a rollout."""
     where = f"/v1/rollouts/{{rollout:str}}/{path}"
-    return post(where, opt={ACTION: action}, sync_to_thread=True, status_code=200, summary=summary)
+    return post(where, opt={ACTION: action, STATE: SHOWN}, sync_to_thread=True, status_code=200, summary=summary)
 
 
 @_word("approve", "Approve a draft", Action.ROLLOUTS_APPROVE)
@@ -176,6 +179,7 @@ def permission(request: Call, identity: Identity, *, approves: bool = False) -> 
         within = words.covers(scope, parse(known.spec.query))
         allow(request, scope if within else frozenset(), identity=identity)
         _check_author(request, known.stored, actor(identity), approves=approves)
+        check_state(request, lambda: view(known, control_of(request).clock()))
 
     return permit
 

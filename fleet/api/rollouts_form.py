@@ -7,76 +7,103 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
-from fleet.api.fields import KEPT, PATH_CHARACTERS, Name, Words
+from fleet.api.fields import (
+    DIGEST,
+    DIGEST_CHARACTERS,
+    KEPT,
+    NAME_CHARACTERS,
+    PATH_CHARACTERS,
+    between,
+    said,
+)
+from fleet.rollouts import spec_form
+from fleet.rollouts.query_parser import QUERY_LIMIT_CHARS
+from fleet.rollouts.schedule import ZONE_LIMIT_CHARS
+from fleet.rollouts.spec import Rollback
+from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.policy import BLACKOUTS_LIMIT, REASON_LIMIT_CHARS
 
-QUERY_CHARACTERS, REASON_CHARACTERS = 4096, 500
-WAVES, PERIODS = 100, 1000
+REASON_CHARACTERS = 500
+WAVES = spec_form.WAVES_LIMIT
+MINUTE = "^([01][0-9]|2[0-3]):[0-5][0-9]$"
+TIME = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS), said(pattern=f"^{NAME_PATTERN.pattern}$")]
 Path = Annotated[str, Meta(min_length=1, max_length=PATH_CHARACTERS)]
 Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS, pattern=KEPT)]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Digest = Annotated[str, Meta(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]
+Devices = Annotated[int, between(1, spec_form.DEVICES_LIMIT)]
+Percent = Annotated[float, between(spec_form.PERCENT_LOW, 100.0)]
+Soak = Annotated[float, between(0.0, spec_form.SOAK_LIMIT_S)]
+Backoff = Annotated[float, between(spec_form.BACKOFF_LOW_S, spec_form.SOAK_LIMIT_S)]
+Silence = Annotated[float, between(spec_form.SILENCE_LOW_S, spec_form.SILENCE_LIMIT_S)]
+Minute = Annotated[str, Meta(max_length=NAME_CHARACTERS), said(pattern=MINUTE)]
+Time = Annotated[str, Meta(max_length=NAME_CHARACTERS), said(pattern=TIME)]
+Zone = Annotated[str, Meta(max_length=ZONE_LIMIT_CHARS)]
+Day = Annotated[str, Meta(max_length=NAME_CHARACTERS), said(enum=list(spec_form.DAYS))]
+Ending = Annotated[str, Meta(max_length=NAME_CHARACTERS), said(enum=[one.value for one in Rollback])]
 
 
 class TargetForm(Struct, forbid_unknown_fields=True, frozen=True):
     """A published release. Size and digest are filled in; where they are given, they must be right."""
 
     path: Path
-    size_bytes: int | UnsetType = UNSET
-    sha256: Words | UnsetType = UNSET
+    size_bytes: Annotated[int, between(0, spec_form.TARGET_LIMIT_BYTES)] | UnsetType = UNSET
+    sha256: Annotated[str, Meta(max_length=NAME_CHARACTERS), said(pattern=DIGEST)] | UnsetType = UNSET
 
 
 class CanaryForm(Struct, forbid_unknown_fields=True, frozen=True):
     """So many devices of each set of accelerators go first; {}: none do."""
 
-    per_accelerator: int | UnsetType = UNSET
-    soak_s: float | UnsetType = UNSET
+    per_accelerator: Annotated[int, between(1, spec_form.CANARY_LIMIT)] | UnsetType = UNSET
+    soak_s: Soak | UnsetType = UNSET
 
 
 class WaveForm(Struct, forbid_unknown_fields=True, frozen=True):
     """Either `percent` of all devices that are reached once it is through, or `count` more devices."""
 
-    percent: float | UnsetType = UNSET
-    count: int | UnsetType = UNSET
+    percent: Percent | UnsetType = UNSET
+    count: Devices | UnsetType = UNSET
     needs_approval: bool = False
 
 
 class SuccessForm(Struct, forbid_unknown_fields=True, frozen=True):
     """When a wave is through."""
 
-    min_sample: int
-    min_percent: float
+    min_sample: Devices
+    min_percent: Percent
 
 
 class AbortForm(Struct, forbid_unknown_fields=True, frozen=True):
     """When too many failed."""
 
-    min_sample: int
-    max_failed_percent: float
-    confidence: float | UnsetType = UNSET
+    min_sample: Devices
+    max_failed_percent: Annotated[float, between(0.0, 100.0)]
+    confidence: Annotated[float, between(spec_form.CONFIDENCE_LOW, spec_form.CONFIDENCE_HIGH)] | UnsetType = UNSET
 
 
 class WindowForm(Struct, forbid_unknown_fields=True, frozen=True):
     """Weekly; `zone`: a time zone, or "site"."""
 
-    start: Words
-    end: Words
-    days: Annotated[list[Words], Meta(max_length=7)] | UnsetType = UNSET
-    zone: Words | UnsetType = UNSET
+    start: Minute
+    end: Minute
+    days: Annotated[list[Day], Meta(min_length=1, max_length=len(spec_form.DAYS))] | UnsetType = UNSET
+    zone: Zone | UnsetType = UNSET
 
 
 class BlackoutForm(Struct, forbid_unknown_fields=True, frozen=True):
     """Absolute, in UTC."""
 
-    start: Words
-    end: Words
-    reason: Reason | UnsetType = UNSET
+    start: Time
+    end: Time
+    reason: Annotated[str, Meta(max_length=REASON_LIMIT_CHARS, pattern=KEPT)] | UnsetType = UNSET
 
 
 class RetriesForm(Struct, forbid_unknown_fields=True, frozen=True):
     """For devices that failed; {}: none."""
 
-    limit: int | UnsetType = UNSET
-    backoff_s: float | UnsetType = UNSET
-    backoff_limit_s: float | UnsetType = UNSET
+    limit: Annotated[int, between(0, spec_form.RETRIES_LIMIT)] | UnsetType = UNSET
+    backoff_s: Backoff | UnsetType = UNSET
+    backoff_limit_s: Backoff | UnsetType = UNSET
 
 
 class SpecForm(Struct, forbid_unknown_fields=True, frozen=True):
@@ -85,20 +112,20 @@ class SpecForm(Struct, forbid_unknown_fields=True, frozen=True):
     name: Name
     slot: Name
     target: Path | TargetForm
-    query: Annotated[str, Meta(min_length=1, max_length=QUERY_CHARACTERS)]
+    query: Annotated[str, Meta(min_length=1, max_length=QUERY_LIMIT_CHARS)]
     waves: Annotated[list[WaveForm], Meta(min_length=1, max_length=WAVES)]
     success: SuccessForm
     abort: AbortForm
-    schema: int | UnsetType = UNSET
+    schema: Annotated[int, between(spec_form.SCHEMA, spec_form.SCHEMA)] | UnsetType = UNSET
     canary: CanaryForm | UnsetType = UNSET
-    soak_s: float | UnsetType = UNSET
-    silence_s: float | UnsetType = UNSET
-    deadline_s: float | UnsetType = UNSET
-    windows: Annotated[list[WindowForm], Meta(max_length=PERIODS)] | UnsetType = UNSET
-    blackouts: Annotated[list[BlackoutForm], Meta(max_length=PERIODS)] | UnsetType = UNSET
+    soak_s: Soak | UnsetType = UNSET
+    silence_s: Silence | UnsetType = UNSET
+    deadline_s: Silence | UnsetType = UNSET
+    windows: Annotated[list[WindowForm], Meta(max_length=spec_form.WINDOWS_LIMIT)] | UnsetType = UNSET
+    blackouts: Annotated[list[BlackoutForm], Meta(max_length=BLACKOUTS_LIMIT)] | UnsetType = UNSET
     retries: RetriesForm | UnsetType = UNSET
     dynamic: bool | UnsetType = UNSET
-    rollback: Words | UnsetType = UNSET
+    rollback: Ending | UnsetType = UNSET
 
 
 class Approval(Struct, forbid_unknown_fields=True, frozen=True):

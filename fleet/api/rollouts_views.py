@@ -52,7 +52,8 @@ class WaveEntry:
 class RolloutView:
     """`wave`: the last that was opened, null before the first. `waiting`: devices that are in no wave yet. `reason`,
     `evidence`: of the last pause or abort; `halted`: too many failed. `next_opening`: when a device that waits may be
-    offered something. `ignored`: facts without effect, by reason. `spec_digest`: what an approval names."""
+    offered something (`created` where that is now). `ignored`: facts without effect, by reason. `spec_digest`: what an
+    approval names."""
 
     id: str
     name: str
@@ -128,7 +129,7 @@ def entry(stored: StoredRollout) -> RolloutEntry:
 def view(known: Known, now: datetime) -> RolloutView:
     """All there is to say of one."""
     spec, state = known.spec, known.state
-    counts = device_counts(state)
+    counts, opens = device_counts(state), opening(spec, state, now)
     return RolloutView(
         **_summary(known.stored),
         wave=None if state.wave == NO_WAVE else state.wave,
@@ -138,7 +139,7 @@ def view(known: Known, now: datetime) -> RolloutView:
         reason=state.reason,
         evidence=state.evidence,
         rollback_requested=state.rollback_requested,
-        next_opening=moment(opening(spec, state, now)),
+        next_opening=moment(known.stored.created if opens == now else opens),  # the same at each look
         ignored=state.ignored,
         spec=spec_document(spec),
         spec_digest=spec_digest(spec),

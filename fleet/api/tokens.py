@@ -10,10 +10,20 @@ from litestar.params import FromQuery, JSONBody
 from msgspec import Meta, Struct
 
 from fleet.access import Action, Role
-from fleet.api.fields import NumberInPath, Tags, plain_fields
+from fleet.api.conditions import STATE, check_state
+from fleet.api.fields import NumberInPath, Tags, plain_fields, said
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
-from fleet.control.tokens import NAME_PATTERN, VALIDITY_D, VALIDITY_LIMIT_D, WantedToken, make_token, revoke_token
+from fleet.control.tokens import (
+    NAME_CHARACTERS,
+    NAME_PATTERN,
+    VALIDITY_D,
+    VALIDITY_LIMIT_D,
+    WantedToken,
+    find_token,
+    make_token,
+    revoke_token,
+)
 from fleet.database import tokens
 from fleet.database.tokens import ApiToken
 
@@ -23,7 +33,7 @@ Days = Annotated[float, Meta(gt=0, le=VALIDITY_LIMIT_D)]
 class TokenWanted(Struct, forbid_unknown_fields=True, frozen=True):
     """`tags`: which devices it is for, by their tags; none: all devices."""
 
-    name: Annotated[str, Meta(extra_json_schema={"pattern": f"^{NAME_PATTERN.pattern}$"})]
+    name: Annotated[str, said(pattern=f"^{NAME_PATTERN.pattern}$", minLength=1, maxLength=NAME_CHARACTERS)]
     role: Role
     tags: Tags = []
     validity_d: Days = VALIDITY_D
@@ -61,6 +71,15 @@ def list_tokens(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) -> P
     return page(control, found, limit, lambda one: TokenEntry(**_fields(one)), lambda one: one.id)
 
 
+@get("/v1/tokens/{token:int}", opt={ACTION: Action.TOKENS_READ}, sync_to_thread=True, summary="Show an API token")
+def show_token(request: Call, token: NumberInPath) -> TokenEntry:
+    """Without its secret."""
+    allow(request)
+    control = control_of(request)
+    with control.database.read() as connection:
+        return TokenEntry(**_fields(find_token(connection, control.database.settings, token)))
+
+
 @post("/v1/tokens", opt={ACTION: Action.TOKENS_CHANGE}, sync_to_thread=True, summary="Make an API token")
 def create_token(request: Call, data: JSONBody[TokenWanted]) -> NewToken:
     """Its secret is in the answer and nowhere else. 409 where a token of this name holds."""
@@ -72,7 +91,7 @@ def create_token(request: Call, data: JSONBody[TokenWanted]) -> NewToken:
 
 @delete(
     "/v1/tokens/{token:int}",
-    opt={ACTION: Action.TOKENS_CHANGE},
+    opt={ACTION: Action.TOKENS_CHANGE, STATE: "/v1/tokens/{token}"},
     sync_to_thread=True,
     status_code=200,
     summary="Revoke an API token",
@@ -80,11 +99,16 @@ def create_token(request: Call, data: JSONBody[TokenWanted]) -> NewToken:
 def delete_token(request: Call, token: NumberInPath, last: FromQuery[bool] = False) -> TokenEntry:
     """It opens nothing any more. 409 for the last token that can make others, unless `last` says that this is meant."""
     identity, control = allow(request), control_of(request)
-    return TokenEntry(**_fields(revoke_token(control.database, token, actor(identity), control.clock(), last=last)))
+
+    def check(found: ApiToken) -> None:
+        check_state(request, lambda: TokenEntry(**_fields(found)))
+
+    revoked = revoke_token(control.database, token, actor(identity), control.clock(), last=last, check=check)
+    return TokenEntry(**_fields(revoked))
 
 
 def _fields(token: ApiToken) -> dict[str, Any]:
     return plain_fields(token, TokenEntry.__dataclass_fields__)
 
 
-HANDLERS = (list_tokens, create_token, delete_token)
+HANDLERS = (list_tokens, show_token, create_token, delete_token)

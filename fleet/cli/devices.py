@@ -104,11 +104,11 @@ def _label(arguments: argparse.Namespace) -> int:
     asked, path = client(arguments), path_of("devices", arguments.device)
     if not (arguments.tag or arguments.add or arguments.remove or arguments.no_tags) and arguments.site is None:
         raise ConfigurationError("say what to change: --tag, --add, --remove, --no-tags or --site")
-    before = asked.ask("GET", path)
+    before, state = asked.read(f"{path}/labels")
     whole = bool(arguments.tag or arguments.no_tags)
     tags = (set(arguments.tag if whole else before["tags"]) | set(arguments.add)) - set(arguments.remove)
     site = before["site"] if arguments.site is None else arguments.site
-    device = asked.ask("PUT", f"{path}/labels", body={"tags": sorted(tags), "site": site})
+    device = asked.ask("PUT", f"{path}/labels", body={"tags": sorted(tags), "site": site}, if_match=state)
     return _say(arguments, device, f"tags {', '.join(device['tags']) or '-'}; site {device['site'] or '-'}")
 
 

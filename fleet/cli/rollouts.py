@@ -13,7 +13,7 @@ from fleet.cli.rollouts_spec import specification, words
 from fleet.cli.rollouts_view import headline, notes, running_words, wave_rows
 from fleet.cli.watch import watch
 from fleet.client.client import Json, path_of
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.terminal.tables import counted, plain, print_json, print_table
 
 
@@ -72,8 +72,13 @@ def _create(arguments: argparse.Namespace) -> int:
 
 
 def _revise(arguments: argparse.Namespace) -> int:
-    path = path_of("rollouts", arguments.rollout)
-    return _print(arguments, client(arguments).ask("PUT", path, body=specification(arguments)))
+    """In place of the draft that was read, and of no other one."""
+    asked, path, document = client(arguments), path_of("rollouts", arguments.rollout), specification(arguments)
+    before, state = asked.read(path)
+    if arguments.replaces not in {None, before["spec_digest"]}:
+        problem = f"the spec digest of {arguments.rollout} is {before['spec_digest']}: it was revised meanwhile"
+        raise RequestError(Fault.INVALID, f"{problem}; see edge-fleet rollouts show {arguments.rollout}")
+    return _print(arguments, asked.ask("PUT", path, body=document, if_match=state))
 
 
 def _preview(arguments: argparse.Namespace) -> int:

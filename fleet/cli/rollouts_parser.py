@@ -78,6 +78,8 @@ def _create(parser: argparse.ArgumentParser) -> None:
 def _revise(parser: argparse.ArgumentParser) -> None:
     _one(parser)
     _spec(parser)
+    seen = "spec digest that you saw (`rollouts show`): refuse where another operator revised the draft since"
+    parser.add_argument("--replaces", metavar="DIGEST", help=seen)
 
 
 def _preview(parser: argparse.ArgumentParser) -> None:

@@ -82,7 +82,7 @@ def _lines(*, as_json: bool) -> Show:
         nonlocal last
         now = datetime.now(UTC)
         said = line(view, now)
-        seen = json.dumps({**view, "next_opening": None}) if as_json else said  # which is now, and again now
+        seen = json.dumps(view) if as_json else said
         if seen != last:
             last = seen
             print(json.dumps(view) if as_json else f"{now.astimezone():%H:%M:%S} {said}", flush=True)

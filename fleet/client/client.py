@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,9 +13,10 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
-from urllib3.exceptions import HTTPError, SSLError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
 from fleet.client.settings import ClientSettings
+from fleet.problem_types import IN_PROGRESS
 from gateway import __version__
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 from gateway.domain.retry import retry_after_s
@@ -22,9 +24,11 @@ from gateway.domain.retry import retry_after_s
 LATER = frozenset({429, 503})
 """Nothing of the request was done; it is asked again after a pause."""
 RETRY_AFTER_S = 1.0
+KEY_HEADER = "idempotency-key"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 Query = Mapping[str, object]
 Json = dict[str, Any]
+_Answered = tuple[urllib3.BaseHTTPResponse, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,14 @@ class _Document(Json):
 
     def __missing__(self, name: str) -> object:
         raise UnreachableError(f"{self._url} says nothing of {name!r}; is this an edge-fleet controller?")
+
+
+class _LostError(Exception):
+    """No answer came. `sent`: the request may have been carried out."""
+
+    def __init__(self, problem: str, *, sent: bool) -> None:
+        super().__init__(problem)
+        self.sent = sent
 
 
 class Client:
@@ -68,17 +80,21 @@ class Client:
             },
         )
 
-    def ask(self, method: str, path: str, query: Query | None = None, body: object = None) -> Json:
-        """The answer's document, an empty one where none came. `body`: what is sent as JSON."""
-        for attempt in range(1, self._settings.attempts + 1):
-            response, content = self._once(method, f"{path}{_query(query or {})}", body)
-            if response.status not in LATER or attempt == self._settings.attempts:
-                break
-            after_s = retry_after_s(response.headers.get("retry-after", ""), datetime.now(UTC)) or RETRY_AFTER_S
-            self._sleep(min(after_s, self._settings.wait_limit_s))
-        if response.status >= 300:
-            raise _refusal(response.status, content, self._url)
+    def ask(
+        self, method: str, path: str, query: Query | None = None, body: object = None, *, if_match: str = "*"
+    ) -> Json:
+        """The answer's document, an empty one where none came. `body`: what is sent as JSON. `if_match`: state that
+        `read` found; the controller refuses where the resource has another one by then."""
+        headers = {} if method == "GET" else {"if-match": if_match}
+        if method == "POST":  # the controller carries it out once, however often it is sent
+            headers[KEY_HEADER] = f'"{uuid.uuid4()}"'
+        _, content = self._answered(method, f"{path}{_query(query or {})}", body, headers)
         return self._read(content or b"{}")
+
+    def read(self, path: str) -> tuple[Json, str]:
+        """A resource, and the name of the state that it is in (its ETag)."""
+        response, content = self._answered("GET", path, None, {})
+        return self._read(content), response.headers.get("etag", "")
 
     def pages(self, path: str, query: Query | None = None, *, cursor: str = "after") -> Iterator[Json]:
         """The items of a list, page after page. `cursor`: what its next page is asked for by."""
@@ -92,9 +108,31 @@ class Client:
                 return
             asked[cursor] = page["next"]
 
-    def _once(self, method: str, target: str, body: object) -> tuple[urllib3.BaseHTTPResponse, bytes]:
+    def _answered(self, method: str, target: str, body: object, headers: Mapping[str, str]) -> _Answered:
+        """Ask until there is an answer other than "later"; after a lost connection only what has a key. Raises what
+        the answer refuses."""
+        lost = False
+        for attempt in range(1, self._settings.attempts + 1):
+            is_last = attempt == self._settings.attempts
+            try:
+                response, content = self._once(method, target, body, headers)
+            except _LostError as error:
+                lost = lost or error.sent
+                if is_last or not lost or KEY_HEADER not in headers:
+                    raise UnreachableError(str(error)) from None
+                wait_s = self._settings.backoff_s * 2 ** (attempt - 1)
+            else:
+                if is_last or not _is_later(response, content):
+                    break
+                wait_s = (retry_after_s(response.headers.get("retry-after", ""), datetime.now(UTC)) or RETRY_AFTER_S)
+            self._sleep(min(wait_s, self._settings.wait_limit_s))
+        if response.status >= 300:
+            raise _refusal(response.status, content, self._url)
+        return response, content
+
+    def _once(self, method: str, target: str, body: object, more: Mapping[str, str]) -> _Answered:
         sent = None if body is None else json.dumps(body).encode()
-        headers = {**self._pool.headers, **({"content-type": "application/json"} if sent is not None else {})}
+        headers = {**self._pool.headers, **more, **({"content-type": "application/json"} if sent is not None else {})}
         try:
             response = self._pool.request(
                 method, f"{self._url}{target}", body=sent, headers=headers, redirect=False, preload_content=False
@@ -104,7 +142,8 @@ class Client:
             problem = f"its certificate is not believed ({error!s:.200}); name who signed it with --ca FILE"
             raise UnreachableError(f"{self._url}: {problem}") from None
         except (HTTPError, OSError) as error:
-            raise UnreachableError(f"{self._url} does not answer: {_words(error)}") from None
+            sent_it = not isinstance(error, (NewConnectionError, ConnectTimeoutError))
+            raise _LostError(f"{self._url} does not answer: {_words(error)}", sent=sent_it) from None
         return response, content
 
     def _content(self, response: urllib3.BaseHTTPResponse) -> bytes:
@@ -163,6 +202,11 @@ def _query(query: Query) -> str:
     said = {name: value for name, value in query.items() if value not in (None, "", [], ()) and value is not False}
     plain = {name: "true" if value is True else value for name, value in said.items()}
     return f"?{urlencode(plain, doseq=True)}" if plain else ""
+
+
+def _is_later(response: urllib3.BaseHTTPResponse, content: bytes) -> bool:
+    """Whether the same request may be answered otherwise after a pause."""
+    return response.status in LATER or (response.status == IN_PROGRESS.status and IN_PROGRESS.uri.encode() in content)
 
 
 def _refusal(status: int, content: bytes, url: str) -> Exception:

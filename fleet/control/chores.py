@@ -13,7 +13,7 @@ from fleet.control.control import Control
 from fleet.control.device_ca import AUTHORITY_FOLDER
 from fleet.control.publishing import renew_published
 from fleet.control.revocation_file import write_revocations
-from fleet.database import certificates, devices, enrolment, events, sweep, tokens
+from fleet.database import certificates, devices, enrolment, events, idempotency, sweep, tokens
 from fleet.database.engine import Connection
 from fleet.database.leader import guard
 from fleet.database.rows import chunks
@@ -137,12 +137,18 @@ def sweep_records(control: Control, fence: int, now: datetime) -> bool:
 
 
 def forget_expired(control: Control, fence: int, now: datetime) -> bool:
-    """Tokens and certificates that expired some time ago; the audit log remembers them. Raises AwayError,
-    FencedError."""
-    before = now - timedelta(days=control.settings.chores.forget_after_d)
-    forgetting: tuple[Callable[[Connection, datetime], int], ...]
-    forgetting = (enrolment.forget, tokens.forget, certificates.forget)
-    for forget in forgetting:
+    """Tokens and certificates that expired some time ago, which the audit log remembers, and answers to keys. Raises
+    AwayError, FencedError."""
+    expired = now - timedelta(days=control.settings.chores.forget_after_d)
+    answered = now - timedelta(hours=control.settings.requests.idempotency_kept_h)
+    forgetting: tuple[tuple[Callable[[Connection, datetime], int], datetime], ...]
+    forgetting = (
+        (enrolment.forget, expired),
+        (tokens.forget, expired),
+        (certificates.forget, expired),
+        (idempotency.forget, answered),
+    )
+    for forget, before in forgetting:
         with control.database.write() as connection:
             guard(connection, fence)
             forget(connection, before)

@@ -11,6 +11,7 @@ from fleet.authority.ca import Authority
 from fleet.control.director import Director
 from fleet.control.director_published import Publications
 from fleet.control.enrolling import Enrolling
+from fleet.control.idempotency import Answers
 from fleet.control.intake import Intake
 from fleet.control.inventory import Inventories
 from fleet.control.online_keys import OnlineKeys
@@ -51,5 +52,6 @@ class Control:
     enrolling: Enrolling
     intake: Intake
     inventories: Inventories
+    answers: Answers
     counts: Counter[str] = field(default_factory=Counter)
     clock: Clock = utc_now

@@ -34,9 +34,9 @@ def withdraw(rolling: Rollouts, device: str, slot: str, motive: Motive, *, permi
         permit(connection)
         _check_free(connection, rolling, device, slot)
     with rolling.database.write() as connection:
-        permit(connection)
         _check_free(connection, rolling, device, slot, lock=True)
         desired.lock(connection, [device])
+        permit(connection)  # by what is desired now
         _check_free(connection, rolling, device, slot)  # a rollout that began, and offered, meanwhile
         before = desired.of_devices(connection, [device], slot).get(device)
         if before is None:

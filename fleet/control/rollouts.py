@@ -109,8 +109,8 @@ def say(rolling: Rollouts, rollout: str, word: Word, now: datetime, *, permit: P
         _check(connection, known, word.event)
         known = add(connection, known, [word.event], now, settings)
         audit.append(connection, Deed(word.by, word.deed, rollout, word.details), now)
-    rolling.states.keep(known)
-    rolling.due.set()
+    rolling.database.after_commit(lambda: rolling.states.keep(known))
+    rolling.database.after_commit(rolling.due.set)
     return known
 
 

@@ -55,6 +55,19 @@ class IntakeSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """`[requests]`: operators' requests that are repeated, or that go by an old state."""
+
+    idempotency_kept_h: float = 24.0  # how long the answer to an Idempotency-Key is kept
+    idempotency_keys_per_caller: int = 1_000  # answers kept for one API token; the oldest go first
+    require_if_match: bool = False  # true: what changes or removes a resource has to say which state of it was read
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        check_above_zero(self, "requests", "idempotency_kept_h", "idempotency_keys_per_caller")
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerSettings:
     """`[scheduler]`: the one replica that decides."""
 
@@ -112,3 +125,4 @@ class ControlSettings:
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     chores: ChoresSettings = field(default_factory=ChoresSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    requests: RequestSettings = field(default_factory=RequestSettings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,7 +18,8 @@ from fleet.database.tokens import ApiToken
 from fleet.times import moment
 
 KIND = "eft_"
-NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@+-]{0,79}")
+NAME_CHARACTERS = 80
+NAME_PATTERN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9 ._@+-]{{0,{NAME_CHARACTERS - 1}}}")
 """No colon: the audit log knows devices as "device:NAME"."""
 VALIDITY_D = 90.0
 """Of a new token, where nothing else is said."""
@@ -62,12 +63,22 @@ def make_token(database: Database, wanted: WantedToken, by: str, now: datetime) 
         return credential, find_token(connection, database.settings, number)
 
 
-def revoke_token(database: Database, number: int, by: str, now: datetime, *, last: bool = False) -> ApiToken:
-    """It opens nothing any more. Raises AbsentError; ConflictError for the last token that can make others, which goes
-    only where `last` says so."""
+def revoke_token(
+    database: Database,
+    number: int,
+    by: str,
+    now: datetime,
+    *,
+    last: bool = False,
+    check: Callable[[ApiToken], object] | None = None,
+) -> ApiToken:
+    """It opens nothing any more. `check` sees the token before. Raises AbsentError; ConflictError for the last token
+    that can make others, which goes only where `last` says so; what `check` raises."""
     with database.write() as connection:
         alone(connection, ALONE)
         found = find_token(connection, database.settings, number)
+        if check:
+            check(found)
         left = [token for token in holding(connection, database.settings, now) if _governs(token)]
         if not last and [token.id for token in left] == [number]:
             raise ConflictError(

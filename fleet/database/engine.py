@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from fleet.database.errors import AwayError, ConflictError, RefusedError
 from fleet.database.place import Place
 from fleet.database.settings import DatabaseSettings
+from fleet.database.unit import Effect, Unit, current
 
 Connection = sa.Connection
 """What the functions of this room take; whoever composes them needs no SQLAlchemy."""
@@ -67,10 +68,41 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """What is done within happens when the body ends, or not at all where it raises.
+        """What is done within happens when the body ends, or not at all where it raises. Within a unit: together with
+        all that the unit writes.
 
         Raises AwayError, ConflictError for what is there already, RefusedError for what cannot be kept.
         """
+        unit = current.get()
+        if unit is None:
+            with self._begun() as connection:
+                yield connection
+            return
+        connection = unit.join()
+        with self.translated(), connection.begin_nested():
+            yield connection
+
+    @contextmanager
+    def unit(self, begun: Callable[[Connection], None]) -> Iterator[Unit]:
+        """Make all writes of this thread one transaction, which ends with the body. `begun` runs in it before the
+        first write. Raises as `write`."""
+        with ExitStack() as opened:
+            unit = Unit(self._begun, begun, opened)
+            opened.callback(current.reset, current.set(unit))
+            yield unit
+        for effect in unit.effects:
+            effect()
+
+    def after_commit(self, effect: Effect) -> None:
+        """Run `effect` once what was written is on the disk: now, or at the end of the unit."""
+        unit = current.get()
+        if unit is None:
+            effect()
+        else:
+            unit.effects.append(effect)
+
+    @contextmanager
+    def _begun(self) -> Iterator[Connection]:
         with self.translated(), self.writes.begin() as connection:
             yield connection
 
@@ -144,6 +176,13 @@ def alone(connection: Connection, what: str) -> None:
     """Until the transaction ends nobody else gets past this for the same `what`. A write in SQLite is alone anyway."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock_number(what))))
+
+
+def try_alone(connection: Connection, what: str) -> bool:
+    """As `alone`, without waiting: return whether nobody else holds it."""
+    if connection.dialect.name != "postgresql":
+        return True
+    return bool(connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(lock_number(what)))).scalar_one())
 
 
 def lock_number(what: str) -> int:

@@ -303,6 +303,16 @@ api_tokens = Table(
     Column("revoked", Moment),
     CheckConstraint("role IN ('viewer', 'operator', 'publisher', 'admin')", name="role"),
 )
+idempotency_keys = Table(  # answers to requests that may be repeated; sealed by the caller's API token
+    "idempotency_keys",
+    metadata,
+    Column("token", RowNumber, ForeignKey("api_tokens.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("key", Words(DIGEST_BYTES), primary_key=True),
+    Column("request", Words(DIGEST_BYTES), nullable=False),
+    Column("answer", Content(ANSWER_BYTES), nullable=False),
+    Column("at", Moment, nullable=False, index=True),
+    Index(None, "token", "at"),
+)
 audit = Table(
     "audit",
     metadata,

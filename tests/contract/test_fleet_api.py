@@ -48,3 +48,13 @@ def test_a_load_balancer_sees_that_the_database_answers(controller) -> None:
     with controller.client(None) as nobody:
         assert nobody.get("/health/live").json() == {"status": "live"}
         assert nobody.get("/health/ready").json() == {"status": "ready"}
+
+
+def test_the_type_of_a_problem_is_a_document_of_the_controller(controller) -> None:
+    with controller.client(None) as nobody:
+        refused = nobody.get("/v1/devices").json()
+        explained = nobody.get(refused["type"])
+        assert explained.status_code == 200
+        assert (explained.json()["type"], explained.json()["status"]) == ("/problems/unauthenticated", 401)
+        assert explained.json() in nobody.get("/problems").json()["types"]
+        assert nobody.get("/problems/nothing").json()["type"] == "/problems/not-found"

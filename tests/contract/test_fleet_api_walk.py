@@ -23,7 +23,7 @@ from tests.simulators.walked_api import Ground, Operation, operations
 pytestmark = pytest.mark.timeout(120)
 EVERYBODY = {"viewer", "operator", "publisher", "admin"}
 OPERATORS, DRAFTERS, ADMIN, DEVICES = {"operator", "admin"}, {"operator", "publisher", "admin"}, {"admin"}, set[str]()
-PUBLIC = {"POST /v1/enrol", "GET /health/live", "GET /health/ready"}
+PUBLIC = {"POST /v1/enrol", "GET /health/live", "GET /health/ready", "GET /problems", "GET /problems/{kind}"}
 BESIDE = ("/schema/openapi.json", "/repository/metadata/timestamp.json")
 """Open to all, and not in the document."""
 MAY = (

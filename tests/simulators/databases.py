@@ -55,6 +55,23 @@ def url(kind: str, folder: Path, *, empty: bool = False) -> Iterator[str]:
         shared_cluster().do(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@contextmanager
+def copied(kind: str, text: str) -> Iterator[str]:
+    """Where a copy of such a database is, while it is. Nobody has it open meanwhile."""
+    if kind == "sqlite":
+        file = Path(text.removeprefix("sqlite:///"))
+        copy = file.with_name(f"copy-{next(_numbers)}.sqlite")
+        shutil.copyfile(file, copy)
+        yield f"sqlite:///{copy}"
+        return
+    name, original = f"copy_{next(_numbers)}", text.partition("@/")[2].partition("?")[0]
+    shared_cluster().do(f"CREATE DATABASE {name} TEMPLATE {original}")
+    try:
+        yield shared_cluster().url(name)
+    finally:
+        shared_cluster().do(f"DROP DATABASE {name} WITH (FORCE)")
+
+
 def waiting(opened: Database) -> int:
     """Return how many transactions of this PostgreSQL database wait for a lock."""
     held = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -7,9 +7,7 @@ every STEP-th point. Each time another replica takes over. Prints one JSON line.
 
 from __future__ import annotations
 
-import itertools
 import json
-import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -28,16 +26,14 @@ from fleet.database.engine import open_database
 from fleet.database.place import read_place
 from fleet.rollouts.decisions import PART_LOW, Offer, RollBack
 from fleet.rollouts.facts import Aborted, Decided, Fact, Unattended
-from tests.simulators.databases import url
+from tests.simulators.databases import copied, url
 from tests.simulators.dying import die_at, died
 from tests.simulators.fleet_repository import FleetRepository
-from tests.simulators.postgres import shared_cluster
 from tests.simulators.rolled_fleet import RolledFleet
 
 ABSENCE = timedelta(seconds=180)
 """Time between two leaders: longer than a lease, and long enough for a recorded gap (`gap_s`)."""
 POINTS_LIMIT = 1000
-_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +78,6 @@ class Scene:
             fleet = RolledFleet(database, self.repository, self.cast.settings)
             fleet.now = now or fleet.now
             yield fleet
-
-    @contextmanager
-    def copied(self) -> Iterator[str]:
-        """Copy the database as it was before the tick."""
-        if self.kind == "sqlite":
-            file = Path(self.text.removeprefix("sqlite:///"))
-            copy = file.with_name(f"copy-{next(_numbers)}.sqlite")
-            shutil.copyfile(file, copy)
-            yield f"sqlite:///{copy}"
-            return
-        name, original = f"copy_{next(_numbers)}", self.text.partition("@/")[2].partition("?")[0]
-        shared_cluster().do(f"CREATE DATABASE {name} TEMPLATE {original}")
-        try:
-            yield shared_cluster().url(name)
-        finally:
-            shared_cluster().do(f"DROP DATABASE {name} WITH (FORCE)")
 
     def killed(self, text: str, until: int) -> bool:
         """Run the ticks in a child; return whether it was killed."""
@@ -161,7 +141,7 @@ def main(kind: str, cast: str, step: str) -> None:
         scene = Scene(kind, text, FleetRepository(Path(folder) / "publisher"), CASTS[cast])
         left, ends = Counter[str](), Counter[str]()
         for until in range(1, POINTS_LIMIT, int(step)):
-            with scene.copied() as copy:
+            with copied(scene.kind, scene.text) as copy:
                 died = scene.killed(copy, until)
                 left[scene.left(copy)] += 1
                 ends[scene.gone_on(copy)] += 1

@@ -42,13 +42,16 @@ def scripted(tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             script.asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body))
             status, headers, content = script.replies.pop(0) if len(script.replies) > 1 else script.replies[0]
+            if not status:
+                self.close_connection = True
+                return
             self.send_response(status)
             for name, value in {"content-length": str(len(content)), **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_DELETE = _answer  # noqa: N815  as http.server calls them
+        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815  as http.server calls them
 
         def log_message(self, *args: Any) -> None:
             pass
@@ -64,6 +67,10 @@ def scripted(tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
         finally:
             listening.shutdown()
             thread.join()
+
+
+LOST: Reply = (0, {}, b"")
+"""The connection breaks instead."""
 
 
 def good(value: object) -> Reply:

@@ -78,6 +78,7 @@ class Ground:
             "rollout": lambda: self._made("rollouts", document()),
             "enrolment_id": lambda: self._made("enrolments", {"tags": [TAG]}),
             "token": lambda: self._made("tokens", {"name": self._name("spare"), "role": "viewer"}),
+            "kind": lambda: "conflict",
         }
         return fixed.get(name) or str(makers[name]())
 

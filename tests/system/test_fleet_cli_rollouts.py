@@ -145,6 +145,10 @@ def test_who_approves_sees_what_and_says_yes(admin) -> None:
     rollout = created(admin, "--target", "acme/meter-reader/3", "--query", "tag = nobody", "--rollback", "forced")
     revised = ("--target", "acme/meter-reader/3", "--query", "tag = none", "--rollback", "forced")
     assert admin.told("rollouts", "revise", rollout, *revised)["spec"]["query"] == "tag = none"
+    seen = admin.told("rollouts", "show", rollout)["spec_digest"]
+    assert admin.told("rollouts", "revise", rollout, *revised, "--replaces", seen)["spec_digest"] == seen
+    code, _, refused = admin.run("rollouts", "revise", rollout, *revised, "--replaces", "0" * 64)
+    assert (code, "it was revised meanwhile" in refused) == (1, True)
     code, said = admin.looked("rollouts", "approve", rollout, typed="n\n")
     assert (code, "nothing was approved" in said) == (1, True)
     code, said = admin.looked("rollouts", "approve", rollout, typed="yes\n")

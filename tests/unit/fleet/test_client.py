@@ -14,7 +14,7 @@ from fleet.client.settings import ClientSettings
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_http import AUTHORITY, now
-from tests.simulators.scripted_server import TOKEN, Scripted, good, problem, scripted
+from tests.simulators.scripted_server import LOST, TOKEN, Scripted, good, problem, scripted
 
 
 @pytest.fixture
@@ -60,6 +60,44 @@ def test_patience_ends(server) -> None:
     with pytest.raises(UnreachableError, match="the database is away"):
         server.client(ClientSettings(attempts=3)).ask("GET", "/v1/x")
     assert (len(server.asked), len(server.slept)) == (3, 2)
+
+
+def _keys(server: Scripted) -> list[str]:
+    return [headers.get("idempotency-key", "") for _, _, headers, _ in server.asked]
+
+
+def test_a_post_whose_connection_breaks_is_sent_again_with_its_key(server) -> None:
+    in_progress = problem(409, "not ended", **{"retry-after": "2"})
+    in_progress = (409, in_progress[1], in_progress[2].replace(b"/problems/conflict", b"/problems/request-in-progress"))
+    server.replies = [LOST, LOST, in_progress, problem(503, "busy"), good({"n": 1})]
+    assert server.client().ask("POST", "/v1/x", body={}) == {"n": 1}
+    (key,) = set(_keys(server))
+    assert len(key.strip('"')) == 36
+    assert server.slept == [1.0, 2.0, 2.0, 1.0]
+    server.client().ask("POST", "/v1/x", body={})
+    assert _keys(server)[-1] != key
+
+
+def test_a_conflict_is_not_asked_again(server) -> None:
+    server.replies = [problem(409, "is there already")]
+    with pytest.raises(RequestError, match="is there already"):
+        server.client().ask("POST", "/v1/x")
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_what_has_no_key_is_not_sent_again(server, method) -> None:
+    server.replies = [LOST, good({})]
+    with pytest.raises(UnreachableError, match="does not answer"):
+        server.client().ask(method, "/v1/x")
+    assert (_keys(server), server.slept) == ([""], [])
+
+
+def test_a_state_that_was_read_is_named(server) -> None:
+    server.replies = [(200, {"etag": '"abc"'}, b'{"n": 1}'), good({})]
+    document, state = server.client().read("/v1/x")
+    server.client().ask("POST", "/v1/x", if_match=state)
+    assert (document, state, server.asked[1][2]["if-match"]) == ({"n": 1}, '"abc"', '"abc"')
 
 
 @pytest.mark.parametrize(

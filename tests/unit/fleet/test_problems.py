@@ -18,7 +18,7 @@ def test_every_fault_has_the_status_of_the_contract(fault: Fault) -> None:
     document = json.loads(problem.body("urn:uuid:1"))
     assert document.pop("title")
     told = {"status": problem.status, "detail": "what to do", "fault": fault.value, "instance": "urn:uuid:1"}
-    assert document == told | {"type": "about:blank"}
+    assert document == told | {"type": problem.kind.uri}
 
 
 def test_headers_that_help() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ import pytest
 from fleet.cli.parser import main
 from fleet.cli.remote import ago, bounded, local, said, short, target_of
 from gateway.domain.errors import ConfigurationError
-from tests.simulators.scripted_server import TOKEN, Scripted, good, scripted
+from tests.simulators.scripted_server import TOKEN, Scripted, good, problem, scripted
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
@@ -107,3 +108,13 @@ def test_the_end_of_the_last_admin_is_announced(server, capsys, tokens, warned) 
     server.replies = [good({"items": tokens, "next": None})]
     assert main(["tokens", "list"]) == 0
     assert ("the last admin token for all devices ends" in capsys.readouterr().out) == warned
+
+
+def test_labels_are_replaced_in_the_state_in_which_they_were_read(server, capsys) -> None:
+    labels = (200, {"etag": '"read"'}, b'{"tags": ["a"], "site": "rome"}')
+    server.replies = [labels, problem(412, "it has changed since it was read")]
+    assert main(["devices", "label", "camera-1", "--add", "b"]) == 1
+    method, path, headers, body = server.asked[1]
+    assert (method, path, headers["if-match"]) == ("PUT", "/v1/devices/camera-1/labels", '"read"')
+    assert json.loads(body) == {"tags": ["a", "b"], "site": "rome"}
+    assert "it has changed since it was read" in capsys.readouterr().err

@@ -1,0 +1,124 @@
+"""Requests that are carried out once, however often they arrive (draft-ietf-httpapi-idempotency-key-header).
+
+What a request does and the answer to it are one transaction. A controller that is killed has done both or neither, on
+any replica. A refused request does nothing and leaves no answer: it may be sent again with the same key.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from fleet.control.sealing import seal, unseal
+from fleet.control.settings import RequestSettings
+from fleet.database import idempotency
+from fleet.database.engine import Connection, Database
+from fleet.database.idempotency import Kept, Key
+from fleet.problem_types import IN_PROGRESS, KEY_REUSED
+from fleet.problems import ProblemError
+
+AGAIN_S = 1.0
+"""Told to a caller whose first request has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request with a key. `request`: SHA-256 (hex) of method, path and body; `secret`: the caller's API token."""
+
+    key: Key
+    request: str
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status and body of an answer. `repeated`: it was given before."""
+
+    status: int
+    body: bytes = field(repr=False)
+    repeated: bool = False
+
+
+class _AnsweredError(Exception):
+    """Another replica answered meanwhile."""
+
+    def __init__(self, kept: Kept) -> None:
+        super().__init__()
+        self.kept = kept
+
+
+class Answers:
+    """One per process; any thread may ask."""
+
+    def __init__(self, database: Database, settings: RequestSettings) -> None:
+        self._database, self._settings = database, settings
+        self._lock = threading.Lock()
+        self._inside: set[Key] = set()
+
+    def once(self, asked: Asked, work: Callable[[], Answer], now: datetime) -> Answer:
+        """Return what `work` answers, or what it answered the first time. All that `work` writes is written together
+        with its answer. Raises ProblemError 422 for another request with this key, 409 while the first is in progress,
+        AwayError, and what `work` raises."""
+        since = now - timedelta(hours=self._settings.idempotency_kept_h)
+        with self._alone(asked.key):
+            with self._database.glance() as connection:
+                kept = idempotency.find(connection, asked.key, since)
+            if kept is not None:
+                return _again(asked, kept)
+            try:
+                return self._first(asked, work, since, now)
+            except _AnsweredError as error:
+                return _again(asked, error.kept)
+
+    def _first(self, asked: Asked, work: Callable[[], Answer], since: datetime, now: datetime) -> Answer:
+        def claim(connection: Connection) -> None:
+            if not idempotency.claim(connection, asked.key):
+                raise _in_progress()
+            if kept := idempotency.find(connection, asked.key, since):
+                raise _AnsweredError(kept)
+
+        with self._database.unit(claim) as unit:
+            answer = work()
+            if unit.connection is not None:  # what wrote nothing may be asked again
+                kept = Kept(asked.request, seal(_packed(answer), asked.secret, asked.request))
+                limit_rows = self._settings.idempotency_keys_per_caller
+                idempotency.add(unit.connection, asked.key, kept, now, limit_rows)
+        return answer
+
+    @contextmanager
+    def _alone(self, key: Key) -> Iterator[None]:
+        """Hold the key in this process; SQLite would let a second request wait, and answer it then."""
+        with self._lock:
+            if key in self._inside:
+                raise _in_progress()
+            self._inside.add(key)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside.discard(key)
+
+
+def _again(asked: Asked, kept: Kept) -> Answer:
+    if kept.request != asked.request:
+        problem = "this Idempotency-Key was used with another method, path or body; send a new request with a new key"
+        raise ProblemError(KEY_REUSED.status, problem)
+    return _unpacked(unseal(kept.answer, asked.secret, asked.request))
+
+
+def _in_progress() -> ProblemError:
+    problem = "the first request with this Idempotency-Key has not ended; send it again later"
+    return ProblemError(IN_PROGRESS.status, problem, retry_after_s=AGAIN_S, kind=IN_PROGRESS)
+
+
+def _packed(answer: Answer) -> bytes:
+    return json.dumps(answer.status).encode() + b"\n" + answer.body
+
+
+def _unpacked(content: bytes) -> Answer:
+    status, _, body = content.partition(b"\n")
+    return Answer(int(status), body, repeated=True)

@@ -1,0 +1,201 @@
+"""Requests that are carried out once: what is kept, on both databases, wherever the controller is killed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fleet.access import Role
+from fleet.audit import Head
+from fleet.control.idempotency import Answer, Answers, Asked
+from fleet.control.settings import RequestSettings
+from fleet.control.tokens import WantedToken, holding, make_token
+from fleet.database import audit, idempotency, tokens
+from fleet.database.credentials import new_credential
+from fleet.database.engine import Database, open_database
+from fleet.database.idempotency import Key
+from fleet.database.place import read_place
+from fleet.problems import ProblemError
+from gateway.domain.errors import RequestError
+from tests.simulators import databases
+from tests.simulators.databases import NOW, database
+from tests.simulators.dying import die_at, died
+
+__all__ = ("database",)
+SECRET = "eft_of-the-caller"  # a test's
+SETTINGS = RequestSettings(idempotency_kept_h=1.0, idempotency_keys_per_caller=3)
+POINTS_LIMIT = 100
+
+
+def caller(opened: Database) -> int:
+    """The id of a token."""
+    credential, given = new_credential("eft_"), {"name": "ann", "role": Role.ADMIN}
+    with opened.write() as connection:
+        expires = NOW + timedelta(days=365)
+        return tokens.create(connection, credential, opened.settings, **given, expires=expires, now=NOW, by="the test")
+
+
+def asked(token: int, key: str = "k", request: str = "r") -> Asked:
+    return Asked(Key(token, key), request, SECRET)
+
+
+def making(opened: Database, name: str = "ben") -> Callable[[], Answer]:
+    """A request that makes a token, and answers with its secret."""
+
+    def work() -> Answer:
+        credential, _ = make_token(opened, WantedToken(name, Role.VIEWER), "ann", NOW)
+        return Answer(201, credential.text.encode())
+
+    return work
+
+
+def named(opened: Database, name: str = "ben") -> int:
+    with opened.read() as connection:
+        return sum(token.name == name for token in holding(connection, opened.settings, NOW))
+
+
+def test_a_repeat_is_answered_and_nothing_is_done(database) -> None:
+    answers, mine = Answers(database, SETTINGS), asked(caller(database))
+    first = answers.once(mine, making(database), NOW)
+    again = Answers(database, SETTINGS).once(mine, making(database), NOW)  # as another replica, or after a restart
+    assert (first.body, first.repeated) == (again.body, not again.repeated)
+    assert named(database) == 1
+
+
+def test_another_request_is_refused(database) -> None:
+    answers, token = Answers(database, SETTINGS), caller(database)
+    answers.once(asked(token), making(database), NOW)
+    with pytest.raises(ProblemError) as refused:
+        answers.once(asked(token, request="another"), making(database, "eve"), NOW)
+    assert (refused.value.problem.status, named(database, "eve")) == (422, 0)
+
+
+def test_what_is_refused_after_it_wrote_is_undone_with_its_key(database) -> None:
+    answers, mine = Answers(database, SETTINGS), asked(caller(database))
+
+    def failing() -> Answer:
+        making(database)()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        answers.once(mine, failing, NOW)
+    assert named(database) == 0
+    assert not answers.once(mine, making(database), NOW).repeated
+    assert named(database) == 1
+
+
+def test_a_write_that_is_refused_and_overcome_leaves_the_rest(database) -> None:
+    def working() -> Answer:
+        making(database)()
+        with pytest.raises(RequestError):
+            making(database)()  # the name is taken
+        return making(database, "eve")()
+
+    Answers(database, SETTINGS).once(asked(caller(database)), working, NOW)
+    assert (named(database), named(database, "eve")) == (1, 1)
+
+
+def test_effects_in_memory_wait_for_the_commit(database) -> None:
+    seen: list[int] = []
+
+    def working() -> Answer:
+        answer = making(database)()
+        database.after_commit(lambda: seen.append(named(database)))
+        assert seen == []
+        return answer
+
+    Answers(database, SETTINGS).once(asked(caller(database)), working, NOW)
+    database.after_commit(lambda: seen.append(-1))
+    assert seen == [1, -1]
+
+
+def test_a_first_request_that_another_replica_works_on(tmp_path: Path) -> None:
+    with databases.made("postgresql", tmp_path) as opened:
+        mine, other = asked(caller(opened)), Answers(opened, SETTINGS)
+
+        def slow() -> Answer:
+            answer = making(opened)()
+            with pytest.raises(ProblemError) as refused:  # in another thread, for a unit is the thread's
+                in_a_thread(lambda: other.once(mine, making(opened, "eve"), NOW))
+            assert refused.value.problem.kind.name == "request-in-progress"
+            return answer
+
+        assert Answers(opened, SETTINGS).once(mine, slow, NOW).status == 201
+        assert other.once(mine, making(opened, "eve"), NOW).repeated
+        assert named(opened, "eve") == 0
+
+
+def in_a_thread(work: Callable[[], object]) -> None:
+    """Run `work` in a thread of its own, and raise what it raises."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(work).result(60)
+
+
+def test_what_is_kept_is_bounded_by_age_and_number(database) -> None:
+    answers, token = Answers(database, SETTINGS), caller(database)
+    for number in range(5):
+        answers.once(asked(token, f"k{number}"), making(database, f"t{number}"), NOW + timedelta(seconds=number))
+    with database.read() as connection:
+        since = NOW - timedelta(hours=1)
+        kept = [number for number in range(5) if idempotency.find(connection, Key(token, f"k{number}"), since)]
+    assert kept == [2, 3, 4]
+    later = NOW + timedelta(hours=1, seconds=3)
+    assert answers.once(asked(token, "k4"), making(database, "x"), later).repeated
+    assert not answers.once(asked(token, "k2"), making(database, "y"), later).repeated
+    with database.write() as connection:
+        assert idempotency.forget(connection, later) == 2
+        tokens.forget(connection, NOW + timedelta(days=1000))  # and with it what it asked for
+        assert connection.exec_driver_sql("SELECT count(*) FROM idempotency_keys").scalar_one() == 0
+
+
+def test_an_answer_is_for_the_secret_that_sealed_it(database) -> None:
+    answers, token = Answers(database, SETTINGS), caller(database)
+    answers.once(asked(token), making(database), NOW)
+    with pytest.raises(RequestError, match="cannot be read"):
+        answers.once(Asked(Key(token, "k"), "r", "another secret"), making(database), NOW)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", databases.KINDS)
+def test_killed_anywhere_it_is_done_and_remembered_or_neither(kind: str, tmp_path: Path) -> None:
+    """Before each statement and each commit of a request; the repeat then does what is left."""
+    found = set()
+    with databases.url(kind, tmp_path) as text:
+        with closing(open_database(read_place(text, tmp_path))) as opened:
+            mine = asked(caller(opened))
+        for point in itertools.count(1):
+            assert point < POINTS_LIMIT
+            with databases.copied(kind, text) as copied:
+                was_killed = died(partial(_asked_once, copied, mine, point, tmp_path))
+                found.add(_consistent(copied, mine, tmp_path, was_killed=was_killed))
+            if not was_killed:
+                break
+    assert point > 10
+    assert found == {(True, False), (False, True)}
+
+
+def _asked_once(text: str, mine: Asked, point: int, folder: Path) -> None:
+    opened = open_database(read_place(text, folder))
+    die_at(opened, point)
+    Answers(opened, SETTINGS).once(mine, making(opened), NOW)
+
+
+def _consistent(text: str, mine: Asked, folder: Path, *, was_killed: bool) -> tuple[bool, bool]:
+    """Whether it was killed, and whether it was done; checks that the key agrees, and that a repeat ends well."""
+    with closing(open_database(read_place(text, folder))) as opened:
+        with opened.read() as connection:
+            kept = idempotency.find(connection, mine.key, NOW - timedelta(hours=1)) is not None
+        done = named(opened) == 1
+        assert done == kept
+        again = Answers(opened, SETTINGS).once(mine, making(opened), NOW)
+        assert (again.repeated, again.status, named(opened)) == (done, 201, 1)
+        with opened.read() as connection:
+            assert isinstance(audit.verify(connection, opened.settings), Head)
+        return was_killed, done
