@@ -45,8 +45,10 @@ class Problem:
 
 
 class ProblemError(Exception):
-    """Refusal whose status belongs to no Fault: 405, 408, 412, 429 and the like. `kind`: where the status has several
-    types."""
+    """Refusal whose status belongs to no Fault: 405, 408, 412, 429 and the like.
+
+    `kind`: the type of the problem, if the status has several.
+    """
 
     def __init__(
         self,

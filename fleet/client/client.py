@@ -124,7 +124,7 @@ class Client:
             else:
                 if is_last or not _is_later(response, content):
                     break
-                wait_s = (retry_after_s(response.headers.get("retry-after", ""), datetime.now(UTC)) or RETRY_AFTER_S)
+                wait_s = retry_after_s(response.headers.get("retry-after", ""), datetime.now(UTC)) or RETRY_AFTER_S
             self._sleep(min(wait_s, self._settings.wait_limit_s))
         if response.status >= 300:
             raise _refusal(response.status, content, self._url)

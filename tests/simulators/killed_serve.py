@@ -19,7 +19,7 @@ KEPT = "INSERT INTO idempotency_keys"
 
 
 def kill(when: str) -> None:
-    """This process, by SIGKILL, once an answer was kept."""
+    """Kill this process (SIGKILL) once an answer was kept."""
     kept: list[bool] = []
 
     def noted(_connection: Any, _cursor: Any, statement: str, *_: object) -> None:
