@@ -38,10 +38,11 @@ from fleet.api import (
     telemetry,
     tokens,
 )
-from fleet.api.conditions import STATE, is_change, is_tagged, refuse_stateless, tag_answers
+from fleet.api.conditions import STATE, is_tagged, refuse_stateless, tag_answers
 from fleet.api.document import BODY, Document, allowed_methods
 from fleet.api.idempotency import take_keys, takes_key
 from fleet.api.identity import named
+from fleet.api.parameters import note_optional, refuse_null
 from fleet.control.control import Control
 from fleet.control.intake_lines import UNSUPPORTED_MEDIA
 from fleet.database.errors import ConflictError
@@ -74,6 +75,7 @@ HANDLERS = (
     *tokens.HANDLERS,
 )
 for _handler in HANDLERS:
+    note_optional(_handler)
     take_keys(_handler)
     tag_answers(_handler)
 _log = logging.getLogger(__name__)
@@ -109,7 +111,7 @@ def application(control: Control, page: Page) -> Application:
     """The routes, which find `control`, and the `page` of metrics, in the application's state."""
     app = Litestar(
         route_handlers=[*_options(), *map(_telling, HANDLERS)],
-        guards=[named, refuse_stateless],
+        guards=[named, refuse_stateless, refuse_null],
         state=State({"control": control, "page": page}),
         openapi_config=OpenAPIConfig(
             title="edge-fleet",
@@ -143,7 +145,7 @@ def application(control: Control, page: Page) -> Application:
 def _telling(handler: HTTPRouteHandler) -> HTTPRouteHandler:
     """With its refusals in the OpenAPI document; litestar has no place for what all routes share."""
     applies = {
-        412: is_change(handler),
+        412: STATE in handler.opt,
         UNSUPPORTED_MEDIA: BODY in handler.opt,
         422: takes_key(handler),
         428: STATE in handler.opt,

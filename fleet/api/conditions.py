@@ -26,7 +26,7 @@ STATE = "state"
 """A route says under this key of its `opt` which GET shows the state that If-Match names. It calls `check_state`."""
 TAG_CHARACTERS, TAGS_LIMIT = 128, 16
 _TAG = rf'(?:W/)?"[!#-~]{{0,{TAG_CHARACTERS}}}"'
-PATTERN = rf"^(\*|{_TAG}( ?, ?{_TAG}){{0,{TAGS_LIMIT - 1}}})$"
+LIST_PATTERN = rf"^{_TAG}( ?, ?{_TAG}){{0,{TAGS_LIMIT - 1}}}$"
 HEADER_CHARACTERS = TAGS_LIMIT * (TAG_CHARACTERS + len('W/"" , '))
 DIGEST_CHARACTERS = 32
 """Of an ETag: 128 bits of SHA-256."""
@@ -89,22 +89,24 @@ def check_state(request: Call, shown: Callable[[], object]) -> None:
 
 
 def refuse_stateless(connection: Guarded, handler: BaseRouteHandler) -> None:
-    """Litestar's guard: a route that shows no state can meet no If-Match but `*`. Raises ProblemError 412, RequestError
-    INVALID."""
+    """Litestar's guard: a route that shows no state takes no If-Match but `*`. Raises RequestError INVALID."""
     if is_change(handler) and STATE not in handler.opt and _named(connection, "if-match") - {"*"}:
-        problem = "this route creates something, and has no state that If-Match could name; send the request without it"
-        raise ProblemError(PRECONDITION_FAILED.status, problem)
+        problem = "this route shows no state that If-Match could name; send the request without it, or with *"
+        raise RequestError(Fault.INVALID, problem)
 
 
 def _named(request: Guarded, header: str) -> frozenset[str]:
     """Return the tags that a header names. Raises RequestError INVALID."""
-    said = ", ".join(request.headers.getall(header, []))
-    if not said:
+    sent = request.headers.getall(header, [])
+    if not sent:
         return frozenset()
-    if not re.fullmatch(PATTERN, said):
+    said = ", ".join(sent)
+    if said == "*":
+        return frozenset({said})
+    if not re.fullmatch(LIST_PATTERN, said):
         problem = f'{header} is * or up to {TAGS_LIMIT} ETags such as "1f2e", not {said!r:.80}'
         raise RequestError(Fault.INVALID, problem)
-    return frozenset({"*"} if said == "*" else (found[0] for found in re.finditer(_TAG, said)))
+    return frozenset(re.findall(_TAG, said))
 
 
 def _tag(body: bytes) -> str:

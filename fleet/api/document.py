@@ -15,6 +15,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 
 from fleet.api import headers
 from fleet.api.identity import ACTION
+from fleet.api.parameters import without_null
 from fleet.problem_types import TYPES
 
 REFERENCE = "#/components/schemas/{name}"
@@ -76,15 +77,8 @@ def _complete(operation: dict[str, Any], handler: HTTPRouteHandler, schemas: dic
     if BODY_SCHEMA in handler.opt:
         schemas[_body(handler).__name__] |= handler.opt[BODY_SCHEMA]
     for parameter in operation.get("parameters", ()):
-        parameter["schema"] = _without_null(parameter["schema"])
+        parameter["schema"] = without_null(parameter["schema"])
     headers.complete(operation, handler)
-
-
-def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter that is left out has no value; it is never null."""
-    kinds = [kind for kind in schema.get("oneOf", ()) if kind != {"type": "null"}]
-    rest = {name: value for name, value in schema.items() if name != "oneOf"}
-    return {**kinds[0], **rest} if len(kinds) == 1 else schema
 
 
 def _body(handler: HTTPRouteHandler) -> Any:

@@ -18,7 +18,9 @@ KEY = {
     "maxLength": idempotency.KEY_CHARACTERS + len('""'),
     "pattern": idempotency.PATTERN,
 }
-TAGS = {"type": "string", "minLength": 1, "maxLength": conditions.HEADER_CHARACTERS, "pattern": conditions.PATTERN}
+ANY = {"type": "string", "enum": ["*"]}
+LIST = {"type": "string", "minLength": 2, "maxLength": conditions.HEADER_CHARACTERS, "pattern": conditions.LIST_PATTERN}
+TAGS = {"anyOf": [ANY, LIST]}
 
 
 def complete(operation: dict[str, Any], handler: HTTPRouteHandler) -> None:
@@ -28,9 +30,11 @@ def complete(operation: dict[str, Any], handler: HTTPRouteHandler) -> None:
         taken.append(_header("If-None-Match", TAGS, "ETags that the caller has: 304 where one of them is current"))
         for status in ("200", "304"):
             operation["responses"][status]["headers"] = {"ETag": TAG}
-    if conditions.is_change(handler):
-        about = f"the ETag of GET {handler.opt[STATE]}" if STATE in handler.opt else "* only: this route shows no state"
-        taken.append(_header("If-Match", TAGS, f"{about}; 412 where it is another one now"))
+    if STATE in handler.opt:
+        about = f"the ETag of GET {handler.opt[STATE]}: 412 where it is another one now"
+        taken.append(_header("If-Match", TAGS, about))
+    elif conditions.is_change(handler):
+        taken.append(_header("If-Match", ANY, "this route shows no state"))
     if idempotency.takes_key(handler):
         taken.append(_header("Idempotency-Key", KEY, "the request is carried out once; a repeat gets the first answer"))
         operation["responses"][str(handler.status_code)]["headers"] = {"Idempotency-Replayed": REPEATED}
