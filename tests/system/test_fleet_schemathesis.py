@@ -67,6 +67,7 @@ def _rollouts(controller: RunningController) -> list[str]:
 def _settings(controller: RunningController) -> str:
     """Half of the names in paths are of what is there."""
     known = {"device": DEVICES, "rollout": _rollouts(controller), "owner": ["acme"], "model": [SLOT], "version": ["2"]}
+    known |= {"slot": [SLOT], "kind": ["conflict"]}
     lines = ['hooks = "hooks.py"', f"checks.positive_data_acceptance.expected-statuses = {json.dumps(ACCEPTED)}"]
     for name, values in known.items():
         lines += [f"[dictionaries.{name}]", f"values = {json.dumps(values)}"]
