@@ -23,6 +23,7 @@ from fleet.database import (
     diagnostics,
     enrolment,
     events,
+    idempotency,
     telemetry,
     tokens,
 )
@@ -33,6 +34,7 @@ from fleet.database.certificates import Certificate
 from fleet.database.credentials import new_credential
 from fleet.database.engine import Connection, open_database
 from fleet.database.events import Event
+from fleet.database.idempotency import Kept, Key
 from fleet.database.intake import Batch, Row
 from fleet.database.place import Place
 from fleet.database.tables import metadata, numbers
@@ -96,7 +98,8 @@ def _common(connection: Connection, fleet: RolledFleet) -> None:
     connection.execute(sa.insert(numbers).values(name=BASE, value=1_000_000))
     given = {"expires": now + HOUR, "now": now}
     enrolment.create(connection, new_credential("efe_"), settings, by="ann", **given)
-    tokens.create(connection, new_credential("eft_"), settings, name=ODD, role=Role.ADMIN, by="ann", **given)
+    token = tokens.create(connection, new_credential("eft_"), settings, name=ODD, role=Role.ADMIN, by="ann", **given)
+    idempotency.add(connection, Key(token, "k"), Kept("r", b"\x00\xff"), now, limit_rows=1)
     authority.put(connection, KnownAuthority("certificate", now, "host"))
     alert = Alert("silent camera-00001", "silent", device, "", State.OPEN, now, now, opened=now)
     alerts.put(connection, [alert, replace(alert, key="2", state=State.CLOSED, closed=now)], tell=True)
