@@ -49,22 +49,30 @@ WaveInPath = Annotated[int, PathParameter(ge=1, le=WAVES, description="waves cou
 def list_rollouts(
     request: Call,
     in_state: Annotated[Status | None, QueryParameter(name="state")] = None,
+    archived: Annotated[bool, QueryParameter(description="archived ones, too")] = False,
     after: NameInQuery = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[RolloutEntry]:
-    """With a scope only those for its devices."""
+    """With a scope only those for its devices. Archived ones are left out unless `archived` is true."""
     scope, control = scope_of(caller_of(request)), control_of(request)
     states = () if in_state is None else (in_state.value, *([RETURNING] if in_state is Status.ABORTED else []))
     with control.database.read() as connection:
-        found = [*islice(_visible(connection, control.database.settings, scope, states, after), limit)]
+        visible = _visible(connection, control.database.settings, scope, states, after, archived=archived)
+        found = [*islice(visible, limit)]
     return page(control, found, limit, entry, lambda one: one.id)
 
 
 def _visible(
-    connection: Connection, settings: DatabaseSettings, scope: frozenset[str], states: Iterable[str], after: str
+    connection: Connection,
+    settings: DatabaseSettings,
+    scope: frozenset[str],
+    states: Iterable[str],
+    after: str,
+    *,
+    archived: bool,
 ) -> Iterator[StoredRollout]:
     """What a query demands cannot be asked of the database: it is read on until enough is found."""
-    found = rollouts.every(connection, settings, states=states, after=after, page_rows=PAGE_ROWS)
+    found = rollouts.every(connection, settings, states=states, archived=archived, after=after, page_rows=PAGE_ROWS)
     return (one for one in found if words.covers(scope, parse(str(one.spec["query"]))))
 
 

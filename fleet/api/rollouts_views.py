@@ -23,7 +23,7 @@ ZONES_LIMIT = 50
 @dataclass(frozen=True, slots=True)
 class RolloutEntry:
     """Of a list. `state`: draft, approved, running, paused, finished or aborted. `revised_by`: whose the specification
-    is ("": the creator's)."""
+    is ("": the creator's). `archived`: since when lists leave it out, null: they show it."""
 
     id: str
     name: str
@@ -33,6 +33,7 @@ class RolloutEntry:
     created: str
     created_by: str
     revised_by: str
+    archived: str | None
     facts: int
 
 
@@ -63,6 +64,7 @@ class RolloutView:
     created: str
     created_by: str
     revised_by: str
+    archived: str | None
     facts: int
     wave: int | None
     waiting: int
@@ -195,7 +197,8 @@ def opening(spec: Spec, state: State, now: datetime) -> datetime | None:
 
 def _summary(stored: StoredRollout) -> dict[str, Any]:
     plain = {name: getattr(stored, name) for name in ("id", "name", "slot", "target", "created_by", "revised_by")}
-    return {**plain, "state": shown(stored.state), "created": moment(stored.created), "facts": stored.sequence}
+    times = {"created": moment(stored.created), "archived": moment(stored.archived)}
+    return {**plain, **times, "state": shown(stored.state), "facts": stored.sequence}
 
 
 def _wave(spec: Spec, state: State, wave: int, states: Mapping[str, int]) -> WaveEntry:

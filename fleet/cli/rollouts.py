@@ -12,7 +12,7 @@ from fleet.cli.replay import replay
 from fleet.cli.rollouts_spec import specification, words
 from fleet.cli.rollouts_view import headline, notes, running_words, wave_rows
 from fleet.cli.watch import watch
-from fleet.client.client import Json, path_of
+from fleet.client.client import Json, Query, path_of
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.terminal.tables import counted, plain, print_json, print_table
 
@@ -23,16 +23,21 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found = bounded(client(arguments).pages(path_of("rollouts"), {"state": arguments.state}), arguments.limit)
+    found = bounded(client(arguments).pages(path_of("rollouts"), _wanted(arguments)), arguments.limit)
     none = "no rollout is in this state" if arguments.state else "no rollouts; edge-fleet rollouts create drafts one"
     return listed(arguments, "rollouts", found, ("rollout", "name", "release", "state", "by"), _row, none=none)
+
+
+def _wanted(arguments: argparse.Namespace) -> Query:
+    return {"state": arguments.state, "archived": arguments.archived}
 
 
 def _row(one: Json) -> tuple[str, ...]:
     """In 80 columns: the id says when it was created. The slot is called as the model, mostly."""
     release = short(one["target"])
     slot = "" if release.split("/")[1:2] == [one["slot"]] else f" as {one['slot']}"
-    return one["id"], one["name"], f"{release}{slot}", one["state"], one["created_by"]
+    state = f"{one['state']}, archived" if one["archived"] else one["state"]
+    return one["id"], one["name"], f"{release}{slot}", state, one["created_by"]
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -130,6 +135,20 @@ def _word(verb: str) -> Callable[[argparse.Namespace], int]:
     return say
 
 
+def _archive(arguments: argparse.Namespace) -> int:
+    if arguments.rollout:
+        return _word("archive")(arguments)
+    asked, found, more = client(arguments), list[str](), True
+    while more:
+        part = asked.ask("POST", path_of("rollouts", "archive"), body={"before": arguments.before})
+        found, more = [*found, *part["rollouts"]], part["more"]
+    if arguments.json:
+        print_json({"rollouts": found})
+    else:
+        print(f"archived: {counted(len(found), 'rollout')}")
+    return 0
+
+
 def _approve_wave(arguments: argparse.Namespace) -> int:
     path = path_of("rollouts", arguments.rollout, "waves", arguments.wave, "approve")
     return _said(arguments, client(arguments).ask("POST", path))
@@ -172,6 +191,8 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "abort": _word("abort"),
     "rollback": _word("rollback"),
     "approve-wave": _approve_wave,
+    "archive": _archive,
+    "restore": _word("restore"),
     "devices": _devices,
     "watch": watch,
     "replay": replay,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from datetime import datetime
 from typing import Any
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -41,3 +42,12 @@ def duration(text: str) -> float:
     if not match:
         raise argparse.ArgumentTypeError(f"write a time as 90s, 15m, 2h or 1d, not {text!r:.40}")
     return float(match[1]) * UNITS[match[2] or "s"]
+
+
+def day(text: str) -> str:
+    """A date, at which it begins here, or a time; in RFC 3339."""
+    try:
+        return datetime.fromisoformat(text).astimezone().isoformat()
+    except (ValueError, OverflowError):
+        problem = f"write a date as 2027-01-31 or a time as 2027-01-31T12:00Z, not {text!r:.40}"
+        raise argparse.ArgumentTypeError(problem) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fleet.cli.options import Action, Options, actions, limit_option, number, positive, remote_options, whole
-from fleet.cli.rollouts_options import WAVES, digest, duration, waves
+from fleet.cli.rollouts_options import WAVES, day, digest, duration, waves
 from gateway.terminal.program import Verb, named
 
 STATES = ("draft", "approved", "running", "paused", "finished", "aborted")
@@ -90,7 +90,15 @@ def _preview(parser: argparse.ArgumentParser) -> None:
 def _list(parser: argparse.ArgumentParser) -> None:
     states = f"those in this state only: {', '.join(STATES)}"
     parser.add_argument("--state", choices=STATES, metavar="STATE", help=states)
+    parser.add_argument("--archived", action="store_true", help="archived ones, too")
     limit_option(parser)
+    remote_options(parser)
+
+
+def _archive(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("rollout", metavar="ROLLOUT", nargs="?", type=named, help="its id, as the list shows it")
+    what.add_argument("--before", type=day, metavar="DATE", help="all that ended before it: 2027-01-31, or a time")
     remote_options(parser)
 
 
@@ -185,6 +193,13 @@ ROLLOUTS = Verb(
         _simple("abort", "end it for good, and withdraw its offers", _why, " --because superseded"),
         _simple("rollback", "after an abort: all devices get back what they had"),
         _simple("approve-wave", "let a wave begin that needs approval", _approve_wave, " 2"),
+        Action(
+            "archive",
+            "leave rollouts that are over out of lists; nothing of them is deleted",
+            "  edge-fleet rollouts archive r261121-114500-a1b2c3\n  edge-fleet rollouts archive --before 2027-01-31",
+            _archive,
+        ),
+        _simple("restore", "show an archived rollout in lists again"),
         _simple("devices", "where its devices stand", _devices, " --state failed"),
         _simple("watch", "bars that fill as waves do, until it is over: 0 finished, 1 aborted or halted", _watch),
         _simple("replay", "whether each recorded decision follows from the facts before it: 1 where not"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from fleet.control.archiving import ACTOR, archive_before
 from fleet.control.careful import CarefulClock
 from fleet.control.control import Control
 from fleet.control.device_ca import AUTHORITY_FOLDER
@@ -105,6 +106,12 @@ def all_chores(control: Control) -> tuple[Chore, ...]:
         Chore("sweep", settings.sweep_every_s, lambda fence, now: sweep_records(control, fence, now), destroys=True),
         Chore("forget", settings.forget_every_s, lambda fence, now: forget_expired(control, fence, now), destroys=True),
         Chore(
+            "archive",
+            settings.archive_every_s,
+            lambda fence, now: archive_ended(control, fence, now),
+            destroys=True,
+        ),
+        Chore(
             "publish",
             settings.publish_every_s,
             lambda _, now: renew_published(control.workspace, control.keys, now, settings.publish_share),
@@ -153,3 +160,12 @@ def forget_expired(control: Control, fence: int, now: datetime) -> bool:
             guard(connection, fence)
             forget(connection, before)
     return True
+
+
+def archive_ended(control: Control, fence: int, now: datetime) -> bool:
+    """Archive rollouts that ended `archive_rollouts_d` days ago; return whether none are left. Raises AwayError,
+    FencedError."""
+    days = control.settings.chores.archive_rollouts_d
+    if not days:
+        return True
+    return not archive_before(control.database, now - timedelta(days=days), ACTOR, now, fence=fence).more

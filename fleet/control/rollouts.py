@@ -115,6 +115,9 @@ def say(rolling: Rollouts, rollout: str, word: Word, now: datetime, *, permit: P
 
 
 def _check(connection: Connection, known: Known, event: Event) -> None:
+    if known.stored.archived is not None:
+        remedy = f"restore it first: edge-fleet rollouts restore {known.stored.id}"
+        raise ConflictError(f"the rollout {known.stored.id} is archived; {remedy}")
     if why := refusal(known.spec, known.state, event):
         raise ConflictError(f"the rollout {known.stored.id}: {why}")
     if isinstance(event, (Approved, Started, Resumed)) and (why := usable(connection, known.spec.target.path)):

@@ -99,6 +99,8 @@ class ChoresSettings:
     clock_leap_s: float = 60.0  # a clock that leaps ahead by more does not make anything old enough to be removed ...
     clock_steady_s: float = 3_600.0  # ... until it went on evenly for so long
     clock_ahead_d: float = 7.0  # likewise at the start, where it is so far beyond what was recorded last
+    archive_rollouts_d: float = 0.0  # days after its end a rollout is archived by itself; 0: never
+    archive_every_s: float = 3_600.0  # how often is looked for those
     seen_every_s: float = 5.0  # how often is asked which devices' last questions are to be written
     revocation_list_every_s: float = 30.0  # how often is looked whether proxies need another
     revocation_list_h: float = 24.0  # how long one holds; the next is written at half of that

@@ -23,7 +23,7 @@ DRAFT = "draft"
 @dataclass(frozen=True, slots=True)
 class StoredRollout:
     """`state` is what its facts say, kept for lists; `sequence`: of the last fact; `spec` is fixed once approved;
-    `revised_by`: whose it is ("": the creator's)."""
+    `revised_by`: whose it is ("": the creator's); `archived`: since when lists leave it out."""
 
     id: str
     name: str
@@ -35,6 +35,7 @@ class StoredRollout:
     created_by: str
     sequence: int = 0
     revised_by: str = ""
+    archived: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,23 +149,31 @@ def page(
     settings: DatabaseSettings,
     *,
     states: Iterable[str] = (),
+    archived: bool = True,
     after: str = "",
     limit_rows: int = 100,
 ) -> tuple[StoredRollout, ...]:
-    """In the order of their ids, from the one that follows `after`; `states` empty: all."""
+    """In the order of their ids, from the one that follows `after`; `states` empty: all. `archived`: those, too."""
     chosen = list(states)
     wanted = [rollouts.c.id > after, *([rollouts.c.state.in_(chosen)] if chosen else [])]
+    wanted += [] if archived else [rollouts.c.archived.is_(None)]
     limit = page_limit(limit_rows, settings.page_limit_rows)
     statement = sa.select(rollouts).where(*wanted).order_by(rollouts.c.id).limit(limit)
     return tuple(StoredRollout(*row) for row in connection.execute(statement))
 
 
 def every(
-    connection: Connection, settings: DatabaseSettings, *, states: Iterable[str] = (), after: str = "", page_rows: int
+    connection: Connection,
+    settings: DatabaseSettings,
+    *,
+    states: Iterable[str] = (),
+    archived: bool = True,
+    after: str = "",
+    page_rows: int,
 ) -> Iterator[StoredRollout]:
     """All of them as `page` has them, `page_rows` in a statement."""
     chosen = list(states)
-    while found := page(connection, settings, states=chosen, after=after, limit_rows=page_rows):
+    while found := page(connection, settings, states=chosen, archived=archived, after=after, limit_rows=page_rows):
         yield from found
         after = found[-1].id
 

@@ -138,6 +138,7 @@ rollouts = Table(
     Column("created_by", Words(NAME_BYTES), nullable=False),
     Column("sequence", Whole, nullable=False),
     Column("revised_by", Words(NAME_BYTES), nullable=False, server_default=text("''")),
+    Column("archived", Moment),
 )
 facts = Table(
     "facts",

@@ -34,7 +34,7 @@ MAY = (
     (r"\w+ /v1/devices/{device}/diagnostics.*", OPERATORS),
     (r"GET /(v1/(devices|events|alerts|releases|rollouts).*|metrics)", EVERYBODY),
     (r"(POST /v1/rollouts(/preview)?|PUT /v1/rollouts/{rollout})", DRAFTERS),
-    (r"\w+ /v1/rollouts/{rollout}/.*", OPERATORS),
+    (r"\w+ /v1/rollouts/({rollout}/.*|archive)", OPERATORS),
     (r"\w+ /v1/devices.*", OPERATORS),
 )
 """The guide's table of roles; the first line that fits holds. A route that fits none fails the walk."""

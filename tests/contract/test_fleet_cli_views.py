@@ -6,11 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.database import alerts, events
+from fleet.control.rollouts_record import new_fact
+from fleet.database import alerts, events, rollouts
 from fleet.database.alerts import Alert
 from fleet.database.events import Event
+from fleet.database.rollouts import StoredRollout
+from fleet.rollouts.facts import Created
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import Operator, operator
+from tests.simulators.rolled_fleet import SLOT, document
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -61,3 +65,23 @@ def test_many_devices_are_tagged_after_a_preview_and_a_question(admin: Operator)
     code, out, _ = admin.run("devices", "tag", "camera-1", "--add", "canary", "--yes")
     assert (code, out) == (0, "nothing to change: 0 of 1 devices\n")
     assert admin.told("devices", "tag", "camera-1", "--remove", "canary", "--yes")["changed"] == 1
+
+
+def test_rollouts_are_archived_and_restored(controller: RunningController, admin: Operator) -> None:
+    now, database = controller.clock(), controller.control.database
+    spec = document(target={"path": "models/acme/meter-reader/2/release", "size_bytes": 1, "sha256": "ab" * 32})
+    with database.write() as connection:
+        for name in ("r-1", "r-2"):
+            rollouts.create(connection, StoredRollout(name, "n", SLOT, "t", "draft", spec, now, "ann"))
+            rollouts.record(connection, name, [new_fact(now, Created(name, "ann"))], database.settings, state="aborted")
+    code, out, _ = admin.run("rollouts", "archive", "r-1")
+    assert (code, out.startswith("r-1: ")) == (0, True)
+    assert [one["id"] for one in admin.told("rollouts", "list")["rollouts"]] == ["r-2"]
+    code, out, _ = admin.run("rollouts", "archive", "--before", "2099-01-31")
+    assert (code, out) == (0, "archived: 1 rollout\n")
+    code, out, _ = admin.run("rollouts", "list", "--archived")
+    assert (code, out.count("aborted, archived")) == (0, 2)
+    assert admin.run("rollouts", "restore", "r-2")[0] == 0
+    assert [one["id"] for one in admin.told("rollouts", "list")["rollouts"]] == ["r-2"]
+    code, _, err = admin.run("rollouts", "archive", "--before", "tomorrow")
+    assert (code, "write a date as 2027-01-31" in err) == (2, True)

@@ -57,7 +57,7 @@ async def test_headers_beyond_the_limit_and_what_is_no_http(tmp_path) -> None:
             reader, writer = await controller.connect()
             writer.write(junk)
             status, problem = await said(reader)
-            assert (status, problem["title"]) == (400, "Bad Request")
+            assert (status, problem["title"]) == (400, "Invalid request")
             await hang_up(writer)
 
 

@@ -107,6 +107,7 @@ class Ground:
             "post_v1_enrolments": lambda: {"tags": [TAG]},
             "post_v1_rollouts": document,
             "post_v1_rollouts_preview": document,
+            "post_v1_rollouts_archive": lambda: {"before": "2026-01-01T00:00:00Z"},
             "put_v1_rollouts_rollout": document,
             "post_v1_rollouts_rollout_approve": lambda: {"spec": "0" * 64},
             "post_v1_tokens": lambda: {"name": self._name("token"), "role": "viewer"},

@@ -1,0 +1,105 @@
+"""The archive of rollouts: what is over, and what lists leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+
+from litestar import post
+from litestar.params import JSONBody
+from msgspec import Meta, Struct
+
+from fleet.access import Action
+from fleet.api.conditions import STATE
+from fleet.api.fields import NameInPath
+from fleet.api.identity import ACTION, Call, actor, control_of
+from fleet.api.rollouts import SHOWN, permission
+from fleet.api.rollouts_views import RolloutView, view
+from fleet.api.scope import caller_of, scope_of, unseen
+from fleet.control import archiving
+from fleet.control.rollouts import covers
+from fleet.database.errors import RefusedError
+from fleet.rollouts.query_parser import parse
+
+TIME_CHARACTERS = 40
+
+
+class Before(Struct, forbid_unknown_fields=True, frozen=True):
+    """`before`: a time with its offset, such as 2027-01-31T00:00:00Z (RFC 3339)."""
+
+    before: Annotated[str, Meta(min_length=1, max_length=TIME_CHARACTERS)]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedView:
+    """`rollouts` that were archived; `more`: there may be others, ask again."""
+
+    rollouts: Sequence[str]
+    more: bool
+
+
+@post(
+    "/v1/rollouts/{rollout:str}/archive",
+    opt={ACTION: Action.ROLLOUTS_CONTROL, STATE: SHOWN},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Leave a rollout that is over out of lists",
+)
+def archive_rollout(request: Call, rollout: NameInPath) -> RolloutView:
+    """It can still be shown, replayed and restored. 409 unless it is finished or aborted. Again changes nothing."""
+    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
+    permit = permission(request, identity)
+    with unseen(request, identity):
+        return view(archiving.archive(control.rollouts, rollout, actor(identity), now, permit=permit), now)
+
+
+@post(
+    "/v1/rollouts/{rollout:str}/restore",
+    opt={ACTION: Action.ROLLOUTS_CONTROL, STATE: SHOWN},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Show an archived rollout in lists again",
+)
+def restore_rollout(request: Call, rollout: NameInPath) -> RolloutView:
+    """Again changes nothing."""
+    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
+    permit = permission(request, identity)
+    with unseen(request, identity):
+        return view(archiving.restore(control.rollouts, rollout, actor(identity), now, permit=permit), now)
+
+
+@post(
+    "/v1/rollouts/archive",
+    opt={ACTION: Action.ROLLOUTS_CONTROL},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Leave rollouts that ended before a time out of lists",
+)
+def archive_before(request: Call, data: JSONBody[Before]) -> ArchivedView:
+    """With a scope only those for its devices. At most 1,000 in one request."""
+    identity, control = caller_of(request), control_of(request)
+    scope, before, now = scope_of(identity), _utc(data.before), control.clock()
+    done = archiving.archive_before(
+        control.database,
+        before,
+        actor(identity),
+        now,
+        wanted=lambda stored: covers(scope, parse(str(stored.spec["query"]))),
+    )
+    return ArchivedView(done.rollouts, done.more)
+
+
+def _utc(text: str) -> datetime:
+    """Raises RefusedError for what is no time, or has no offset, or is beyond what UTC can say."""
+    try:
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is not None:
+            return at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise RefusedError(f"before: {text!r} is no time with an offset; write it as 2027-01-31T00:00:00Z")
+
+
+HANDLERS = (archive_rollout, restore_rollout, archive_before)
