@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fleet.releases import model_files
 from fleet.software import software_files
+from gateway.domain.assignment import SOFTWARE_SLOT
 from gateway.domain.manifest import Artifact
-from gateway.domain.release_paths import is_software
+from gateway.domain.release_paths import reserved_slot
 from gateway.domain.signed_release import SignedRelease, read_release
 from gateway.domain.software_release import SoftwareRelease, read_software
 
@@ -14,7 +15,7 @@ ReleaseDocument = SignedRelease | SoftwareRelease
 
 def read_document(path: str, content: bytes) -> ReleaseDocument:
     """Return the document of the release at `path`. Raises ValueError."""
-    return read_software(content) if is_software(path) else read_release(content)
+    return read_software(content) if reserved_slot(path) == SOFTWARE_SLOT else read_release(content)
 
 
 def named_files(release: ReleaseDocument) -> tuple[Artifact, ...]:

@@ -15,8 +15,9 @@ from fleet.drafts import Document, Draft
 from fleet.files import check_content
 from fleet.roles import Quorum, delegated_roles, printable, quorum, signer_name
 from fleet.software import software_line
+from gateway.domain.assignment import SOFTWARE_SLOT
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_paths import is_release, is_software
+from gateway.domain.release_paths import is_release, reserved_slot
 from gateway.domain.signed_release import TIME_FORMAT, SignedRelease, read_release
 from gateway.domain.software_release import read_software
 from gateway.trust.distrust import Distrust
@@ -124,7 +125,7 @@ def _target_lines(target: TargetFile, content: bytes | None) -> Iterator[str]:
     digest = f"sha256 {target.hashes['sha256']}"
     if content is None:
         yield f"{target.path}, {target.length} bytes, {digest}"
-    elif is_software(target.path):
+    elif reserved_slot(target.path) == SOFTWARE_SLOT:
         yield f"{target.path}: {_software(content)}, {digest}"
     elif target.path.startswith("models/"):
         yield f"{target.path}: {_release(content)}, {digest}"

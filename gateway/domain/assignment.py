@@ -8,6 +8,9 @@ from datetime import datetime
 
 SOFTWARE_SLOT = "@software"
 """Reserved slot of the programs themselves; no model can have that name."""
+SETTINGS_SLOT = "@settings"
+"""Reserved slot of the gateway's settings; no model can have that name."""
+RESERVED_SLOTS = frozenset({SOFTWARE_SLOT, SETTINGS_SLOT})
 ATTEMPT_LIMIT = 2**53 - 1
 """Greatest number of an attempt: what every JSON reader holds exactly."""
 
@@ -41,8 +44,8 @@ class Assignment:
 
     @property
     def models(self) -> Mapping[str, Target]:
-        """Return the releases of models by slot: all but that of the programs themselves."""
-        return {slot: target for slot, target in self.slots.items() if slot != SOFTWARE_SLOT}
+        """Return the releases of models by slot: all but those in the reserved slots."""
+        return {slot: target for slot, target in self.slots.items() if slot not in RESERVED_SLOTS}
 
     def attempt(self, slot: str) -> int:
         """At which attempt the slot's release is offered, counted from 1 by the director (`extra["attempts"]`); 0 where

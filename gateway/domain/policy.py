@@ -18,6 +18,7 @@ from typing import Any
 from gateway.domain.document import Table
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.settings_layer import check_permission
 from gateway.domain.signed_release import TIME_FORMAT
 
 SCHEMA = 1
@@ -30,6 +31,8 @@ REMOVAL_HOLD_H = 24.0
 REMOVAL_HOLD_LIMIT_H = 720.0
 REMOVAL_SHARE_PERCENT = 10.0
 """Share of the devices that may carry out a removal in each hour after that, where no policy says otherwise."""
+SETTINGS_LIMIT = 200
+"""Settings that a policy permits the fleet to set."""
 SLOTS_LIMIT = 200
 """Slots whose models a policy names."""
 PROFILES_LIMIT = 100
@@ -59,6 +62,8 @@ class Policy:
     `profiles`: the device profiles that go first, one every `profile_delay_h`; all others follow after the last.
     A removal waits for `removal_hold_h` and then for its hour of `removal_share_percent_per_hour`; only with
     `removal_of_last` may a device be left without any model. `slots`: "owner/model" that a slot may hold, by slot.
+    `settings`: keys, beside those that are always allowed, that signed settings may set on the device (None: the policy
+    does not say).
     """
 
     share_percent_per_hour: float = 100.0
@@ -69,6 +74,7 @@ class Policy:
     removal_share_percent_per_hour: float = REMOVAL_SHARE_PERCENT
     removal_of_last: bool = False
     slots: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    settings: tuple[str, ...] | None = None
 
     def models(self, slot: str) -> tuple[str, ...]:
         """Return the models, as "owner/model", that the slot may hold; () if any may."""
@@ -151,6 +157,7 @@ def read_policy(content: bytes, file: str) -> Policy:
         top.number("removal_share_percent_per_hour", REMOVAL_SHARE_PERCENT, low=SHARE_LOW_PERCENT, high=100.0),
         top.flag("removal_of_last", default=False),
         _slots(top),
+        _settings(top) if "settings" in top else None,
     )
     top.finish()
     return policy
@@ -169,6 +176,8 @@ def policy_bytes(policy: Policy) -> bytes:
         "removal_of_last": policy.removal_of_last,
         "slots": {slot: list(models) for slot, models in policy.slots},
     }
+    if policy.settings is not None:
+        document["settings"] = list(policy.settings)
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
 
@@ -221,6 +230,24 @@ def _slots(top: Table) -> tuple[tuple[str, tuple[str, ...]], ...]:
     found = tuple((name, _models(table, name)) for name in sorted(names))
     table.finish()
     return found
+
+
+def _settings(top: Table) -> tuple[str, ...]:
+    keys = top.texts("settings")
+    if len(keys) > SETTINGS_LIMIT:
+        top.refuse("settings", f"must name at most {SETTINGS_LIMIT} settings, not {len(keys)}")
+    for key in keys:
+        try:
+            check_permission(key)
+        except ValueError as error:
+            top.refuse("settings", str(error))
+    return keys
+
+
+def permitted_settings(policies: Iterable[Policy]) -> frozenset[str]:
+    """Return the settings ("table.key" or "table") that every policy which names any permits; none without such."""
+    named = [frozenset(policy.settings) for policy in policies if policy.settings is not None]
+    return frozenset.intersection(*named) if named else frozenset()
 
 
 def _models(table: Table, slot: str) -> tuple[str, ...]:

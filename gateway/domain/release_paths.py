@@ -1,24 +1,29 @@
-"""Paths of releases in the repository, of models and of the programs, and the slots that they may take.
+"""Paths of releases in the repository, of models, programs and settings, and the slots that they may take.
 
 models/<owner>/<model>/<version>/release    written OWNER/MODEL/VERSION
 software/<program>/<version>/release        written @software/PROGRAM/VERSION; its slot is @software
+settings/<name>/<version>/release           written @settings/NAME/VERSION; its slot is @settings
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.signed_release import target_path
-from gateway.domain.software_release import KIND, SLOT, software_path
 
-MODELS, SOFTWARE = "models/", f"{KIND}/"
-"""How paths of both kinds begin."""
+MODELS = "models"
+KINDS: Mapping[str, str] = {SOFTWARE_SLOT: "software", SETTINGS_SLOT: "settings"}
+"""First part of the paths of releases by their reserved slot, which is also how their owner is written."""
+WRITTEN = f"OWNER/MODEL/VERSION, {SOFTWARE_SLOT}/PROGRAM/VERSION or {SETTINGS_SLOT}/NAME/VERSION"
+"""Forms in which people write a release, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasePath:
-    """The parts of a release's path. The owner of the programs is "@software", as no owner of models can be called."""
+    """The parts of a release's path. The owner is "@software" or "@settings" where it is no model."""
 
     owner: str
     model: str
@@ -27,8 +32,8 @@ class ReleasePath:
     @property
     def path(self) -> str:
         """Return the whole path."""
-        if self.owner == SLOT:
-            return software_path(self.model, self.version)
+        if self.owner in KINDS:
+            return reserved_path(self.owner, self.model, self.version)
         return target_path(self.owner, self.model, self.version)
 
     @property
@@ -37,10 +42,15 @@ class ReleasePath:
         return f"{self.owner}/{self.model}/{self.version}"
 
 
+def reserved_path(slot: str, name: str, version: str) -> str:
+    """Return the path of a release that takes a reserved slot. Raises KeyError for another slot."""
+    return f"{KINDS[slot]}/{name}/{version}/release"
+
+
 def parse_path(path: str) -> ReleasePath:
     """Take a release's path apart. Raises ValueError for any other path, such as one with `..` in it."""
     parts = path.split("/")
-    found = ReleasePath(SLOT, *parts[1:3]) if len(parts) == 4 else None
+    found = ReleasePath(reserved_slot(path), *parts[1:3]) if len(parts) == 4 else None
     if len(parts) == 5:
         found = ReleasePath(*parts[1:4])
     if found is None or found.path != path or not all(NAME_PATTERN.fullmatch(part) for part in parts):
@@ -49,34 +59,39 @@ def parse_path(path: str) -> ReleasePath:
 
 
 def parse_written(text: str) -> ReleasePath:
-    """Return the release that is written OWNER/MODEL/VERSION or @software/PROGRAM/VERSION. Raises ValueError."""
+    """Return the release that people write in one of the forms `WRITTEN`. Raises ValueError."""
     parts = text.split("/")
     found = ReleasePath(*parts) if len(parts) == 3 else None
-    if found is None or not all(map(NAME_PATTERN.fullmatch, parts[1:] if parts[0] == SLOT else parts)):
-        raise ValueError(f"{text!r:.200} is no release; write OWNER/MODEL/VERSION or {SLOT}/PROGRAM/VERSION")
+    if found is None or not all(map(NAME_PATTERN.fullmatch, parts[1:] if parts[0] in KINDS else parts)):
+        raise ValueError(f"{text!r:.200} is no release; write {WRITTEN}")
     return found
 
 
 def is_release(path: str) -> bool:
-    """Return whether a path begins as that of a release of either kind."""
-    return path.startswith((MODELS, SOFTWARE))
+    """Return whether a path begins as that of a release of any kind."""
+    return is_model(path) or bool(reserved_slot(path))
 
 
-def is_software(path: str) -> bool:
-    """Return whether a path begins as that of a release of the programs."""
-    return path.startswith(SOFTWARE)
+def is_model(path: str) -> bool:
+    """Return whether a path begins as that of a model's release."""
+    return path.startswith(f"{MODELS}/")
+
+
+def reserved_slot(path: str) -> str:
+    """Return the reserved slot of a release by how its path begins; "" for models and everything else."""
+    return next((slot for slot, kind in KINDS.items() if path.startswith(f"{kind}/")), "")
 
 
 def release_prefix(owner: str, model: str) -> str:
-    """Return how the paths of all releases of a model, or of a program, begin."""
-    return f"{SOFTWARE}{model}/" if owner == SLOT else f"{MODELS}{owner}/{model}/"
+    """Return how the paths of all releases of a model, of a program, or of settings of one name, begin."""
+    return f"{KINDS[owner]}/{model}/" if owner in KINDS else f"{MODELS}/{owner}/{model}/"
 
 
 def is_slot(name: object) -> bool:
-    """Return whether it is the name of a slot: of a model, or the reserved one of the programs."""
-    return isinstance(name, str) and (name == SLOT or NAME_PATTERN.fullmatch(name) is not None)
+    """Return whether it is the name of a slot: of a model, or a reserved one."""
+    return isinstance(name, str) and (name in KINDS or NAME_PATTERN.fullmatch(name) is not None)
 
 
 def fits_slot(path: str, slot: str) -> bool:
-    """Return whether a release may take a slot by its kind: programs the reserved one, and nothing else takes that."""
-    return is_software(path) == (slot == SLOT)
+    """Return whether a release may take a slot by its kind: a reserved slot takes one kind, and no other takes that."""
+    return reserved_slot(path) == (slot if slot in KINDS else "")

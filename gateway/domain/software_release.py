@@ -16,6 +16,7 @@ from typing import Any
 from gateway.domain.assignment import SOFTWARE_SLOT
 from gateway.domain.manifest import Artifact
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+from gateway.domain.release_paths import reserved_path
 
 SCHEMA = 1
 PROGRAM = "edge-gateway"
@@ -24,7 +25,6 @@ DISTRIBUTION = "edge_inference_gateway"
 """Normalised name of that distribution, as its wheel's file name begins."""
 INSTALLER = "pip"
 """Distribution that is not installed itself: its wheel installs the others."""
-KIND = "software"
 SLOT = SOFTWARE_SLOT
 """Also how the owner of the programs is written."""
 SOFTWARE_LIMIT_BYTES = 262_144
@@ -91,7 +91,7 @@ class SoftwareRelease:
 
 def software_path(name: str, version: str) -> str:
     """Return the path of a release document in the repository."""
-    return f"{KIND}/{name}/{version}/release"
+    return reserved_path(SLOT, name, version)
 
 
 def wheel_parts(name: str) -> tuple[str, str]:

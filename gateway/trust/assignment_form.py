@@ -15,7 +15,6 @@ from gateway.domain.assignment import Assignment, Target
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
 from gateway.domain.release_paths import fits_slot, is_slot
 from gateway.domain.signed_release import TIME_FORMAT
-from gateway.domain.software_release import SLOT
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.paths import check_path, is_file
 from gateway.trust.settings import TrustSettings
@@ -107,7 +106,7 @@ def _slot(path: str, file: TargetFile, where: str) -> str:
     if not (isinstance(slot, str) and is_slot(slot)):
         raise Distrust(Reason.DAMAGED, where, f"{path} needs a slot that is a name, not {slot!r:.80}")
     if not fits_slot(path, slot):
-        raise Distrust(Reason.WRONG_SLOT, where, f"{path} is to take the slot {slot}; {SLOT} holds programs only")
+        raise Distrust(Reason.WRONG_SLOT, where, f"{path} is to take the slot {slot}, which is for another kind")
     return slot
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import DIGEST_PATTERN
-from gateway.domain.release_paths import is_software
+from gateway.domain.release_paths import is_model
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.paths import is_file, release_path
@@ -70,7 +70,7 @@ class Chain:
 
     def activation(self, activation: Activation) -> SignedRelease:
         """The release that its owner signed, or Distrust."""
-        if is_software(activation.target):
+        if not is_model(activation.target):
             raise Distrust(Reason.BAD_PATH, f"the target {activation.target}", "it is no model")
         release_path(activation.target)
         target = self._vouched(activation.target, activation.evidence, activation.root)

@@ -11,6 +11,7 @@ from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.release_paths import release_prefix
 from gateway.domain.routing import version_order
+from gateway.domain.settings_release import SettingsRelease, read_settings_release
 from gateway.domain.signed_release import SignedRelease, read_release
 from gateway.domain.software_release import PROGRAM, SoftwareRelease, read_software
 from gateway.trust.distrust import Distrust, Reason
@@ -113,6 +114,19 @@ def check_software(content: bytes, target: Target) -> SoftwareRelease:
         raise Distrust(Reason.DAMAGED, where, str(error)) from error
     if release.target != target.path or path.model != PROGRAM:
         raise Distrust(Reason.SWAPPED, where, f"it is the document of {release.target}; {PROGRAM} runs here")
+    return release
+
+
+def check_settings(content: bytes, target: Target) -> SettingsRelease:
+    """Return the settings document that `target` is. Raise Distrust as `check_release` does."""
+    where = f"the settings {target.path}"
+    check_content(content, target, where)
+    try:
+        release = read_settings_release(content)
+    except ValueError as error:
+        raise Distrust(Reason.DAMAGED, where, str(error)) from error
+    if release.target != target.path:
+        raise Distrust(Reason.SWAPPED, where, f"it is the document of {release.target}")
     return release
 
 
