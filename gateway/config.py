@@ -16,10 +16,11 @@ from typing import Any
 
 from gateway.committed.settings import FleetSettings
 from gateway.domain.access import Address, FailureBounds, Security, check_exposure, is_open, read_address, read_tokens
-from gateway.domain.document import Table
+from gateway.domain.document import Table, parse_toml, read_document
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.rights import Grant, check_identity, read_rights
-from gateway.domain.settings import check_above_zero, read_settings, read_tables, sections
+from gateway.domain.settings import check_above_zero, only_tables, read_settings, sections
+from gateway.domain.settings_layer import SettingsLayer
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.frontends.control.settings import ControlSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
@@ -163,17 +164,33 @@ SECTIONS = sections(Config)
 """Settings dataclass by the name of its table."""
 
 
-def load_config(path: Path | None) -> Config:
-    """Read `path`, or the default file if it exists, or use the defaults. Raises ConfigurationError."""
+def load_config(path: Path | None, layer: SettingsLayer | None = None) -> Config:
+    """Read `path`, or the default file if it exists, or use the defaults; `layer` overrides them.
+
+    Raises ConfigurationError.
+    """
     if path is None and not DEFAULT_FILE.is_file():
-        return parse_config("", "")
+        return parse_config("", "", layer)
     file = path or DEFAULT_FILE
-    return parse_config(read_text(file), str(file))
+    return parse_config(read_text(file), str(file), layer)
 
 
-def parse_config(text: str, file: str) -> Config:
-    """Build a Config from TOML text. Raises ConfigurationError naming file, table, key and line."""
-    tables = read_tables(text, file, SECTIONS)
+def parse_config(text: str, file: str, layer: SettingsLayer | None = None) -> Config:
+    """Build a Config from TOML text, and from settings of the fleet unless the text says `[fleet] settings = false`.
+
+    Raises ConfigurationError naming file, table, key and line.
+    """
+    config = _built(read_document(text, file), file)
+    if layer is None or not config.fleet.settings:
+        return config
+    try:
+        return _built(Table(layer.over(parse_toml(text, file)), file=file), file)
+    except ConfigurationError as error:
+        raise layer.blamed(error) from None
+
+
+def _built(document: Table, file: str) -> Config:
+    tables = only_tables(document, SECTIONS)
     config = Config(
         file=file,
         grpc_listen=_listen(tables["grpc"], DEFAULT_GRPC),

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 
 from gateway import assembly
 from gateway.committed.store import Store
-from gateway.config import Config, gateway_id, load_config, models_folder
+from gateway.config import Config, check_listeners, gateway_id, load_config, models_folder, read_security
 from gateway.credentials import Credentials
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import Event, ServableChanged
+from gateway.domain.settings_layer import SettingsLayer
+from gateway.fleet_settings import Life, SettingsControl
 from gateway.frontends.pools import Pools
 from gateway.observe.logs import configure_logging, get_logger, log_event
 from gateway.observe.notify import Notifier, watchdog_period_s
@@ -52,8 +54,10 @@ Overrides = Callable[[Config], Config]
 class Daemon:
     """One running gateway. `run()` returns when it was stopped and everything is drained."""
 
-    def __init__(self, config: Config, state_folder: Path, overrides: Overrides) -> None:
-        self._config, self._state_folder, self._overrides = config, state_folder, overrides
+    def __init__(self, config: Config, life: Life, overrides: Overrides) -> None:
+        self._config, self._life, self._overrides = config, life, overrides
+        self.restart: str | None = None
+        """Argument of `execute_again` if the process is to be replaced; None: it ends."""
         self._log = get_logger("daemon")
         self._notify = Notifier.from_environment(os.environ)
         self._stop, self._ready = asyncio.Event(), asyncio.Event()
@@ -72,13 +76,14 @@ class Daemon:
         """Start, serve until SIGTERM or SIGINT, drain. Raises ConfigurationError if it cannot start."""
         configure_logging(self._config.log)
         self._catch_signals()
+        self._begin_trial()
         async with AsyncExitStack() as stack:
             if await self._started(stack):
                 self._notify.ready(self._summary())
                 self._ready.set()
                 _settle()
                 await self._stop.wait()
-            self._notify.stopping()
+            self._say_stopping()
             self._log.info("stopping", drain_s=self._config.limits.drain_s)
             if self._up:
                 self._engine.serving = False
@@ -98,8 +103,9 @@ class Daemon:
         return self._up
 
     async def _start(self, stack: AsyncExitStack) -> None:
+        self._start_watchdog(stack)
         self._credentials = Credentials(self._config)
-        self._state = state = State.open(self._state_folder, self._config.state)
+        self._state = state = State.open(self._life.folder, self._config.state)
         stack.callback(state.close)
         if state.problem:
             self._log.warning("state kept in memory", problem=state.problem)
@@ -114,13 +120,12 @@ class Daemon:
         await self._first_synchronisation()
         self._engine.serving = True
         await self._start_mqtt(stack)
-        self._start_watchdog(stack)
         self._begin_refining()
 
     async def _build(self, state: State) -> None:
         config, store = self._config, Store(self._config.fleet, self._config.library)
         self._surveyed = surveyed = await assembly.survey(config, store=store)
-        where = assembly.site(config, surveyed, "" if state.problem else str(self._state_folder / "compiled"))
+        where = assembly.site(config, surveyed, "" if state.problem else str(self._life.folder / "compiled"))
         self._log.info("device surveyed", profile=surveyed.profile_sentence, threads=where.threads)
         loader = assembly.loader(config, where, state, self._publish)
         self._engine, self._repository = assembly.serving(
@@ -203,7 +208,8 @@ class Daemon:
         if settings.address is None:
             return
         ports = (self._fleet, self._repository, self._engine, self._surveyed, self._vitals, self._problem)
-        bound = await (frontend := control_frontend(*ports, settings, self._pools)).start([settings.address])
+        more = (self._broker, self._trials, settings, self._pools)
+        bound = await (frontend := control_frontend(*ports, *more)).start([settings.address])
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("control", bound)
         self._begin_answering(stack, frontend.serve(), "control")
@@ -253,7 +259,12 @@ class Daemon:
 
     def _problem(self) -> str:
         """Return what an operator has to repair, for the control API ("": nothing)."""
-        return "; ".join(problem for problem in (self._fleet.problem, self._state.problem) if problem)
+        found = (self._fleet.problem, self._state.problem, self._life.problem)
+        return "; ".join(problem for problem in found if problem)
+
+    def _broker(self) -> bool | None:
+        """Return whether MQTT is connected, for the control API; None without MQTT."""
+        return self._mqtt.online.is_set() if self._mqtt else None
 
     def _mqtt_samples(self) -> Iterable[Sample]:
         if self._mqtt is None:
@@ -292,8 +303,46 @@ class Daemon:
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, self._stop_for_good)
         loop.add_signal_handler(signal.SIGHUP, self._begin_reloading)
+
+    def _stop_for_good(self) -> None:
+        """End, also during a restart."""
+        self.restart = None
+        self._stop.set()
+
+    # ---- settings of the fleet ---------------------------------------------------------------------------------------
+    def _begin_trial(self) -> None:
+        """Make the control of the fleet's settings; limit a trial of this process."""
+        store = Store(self._config.fleet, self._config.library)
+        self._trials = SettingsControl(self._life, store, self._check, self._restart)
+        if self._life.ends_in_s is not None:
+            asyncio.get_running_loop().call_later(self._life.ends_in_s, self._trials.end_trial)
+
+    async def _check(self, layer: SettingsLayer) -> None:
+        """Check a configuration with other settings of the fleet as `config check` does. Raises ConfigurationError."""
+        config = self._read(layer)
+        if not config.fleet.settings:
+            problem = "this device takes no settings from its fleet"
+            raise ConfigurationError(problem, file=config.file, table="fleet", key="settings")
+        check_listeners(config, await asyncio.to_thread(read_security, config))
+        await assembly.matching_profile(config)
+
+    def _restart(self, trial: str) -> None:
+        """End orderly; the caller of `run` then replaces the process."""
+        self.restart = trial
+        self._stop.set()
+
+    def _say_stopping(self) -> None:
+        """Tell the service manager that the daemon stops, or that it will be ready again."""
+        if self.restart is None:
+            self._notify.stopping()
+        else:
+            self._notify.reloading("restarting with other settings of the fleet")
+
+    def _read(self, layer: SettingsLayer | None) -> Config:
+        """Read the configuration file again, with settings of the fleet and the command line's changes."""
+        return self._overrides(load_config(Path(self._config.file) if self._config.file else None, layer))
 
     def _begin_reloading(self) -> None:
         if self._stop.is_set():
@@ -322,7 +371,7 @@ class Daemon:
         """Renew credentials first, also if the configuration is invalid: a revoked token must not stay in force."""
         config = None
         try:
-            config = self._overrides(load_config(Path(self._config.file) if self._config.file else None))
+            config = self._read(self._life.layer)
         finally:
             await self._credentials.renew(config)
         if self._loading is not None:

@@ -22,7 +22,7 @@ from gateway.config import Config
 from gateway.domain.activation import Activation
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.model_files import NO_MODEL
-from gateway.domain.ports import IndexEntry, Loaded, Replayed, Standing
+from gateway.domain.ports import IndexEntry, Loaded, Replayed, SettingsTrials, Standing
 from gateway.domain.release import Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate
@@ -208,18 +208,20 @@ def control_frontend(  # noqa: PLR0917  the daemon wires ports, device and setti
     surveyed: Survey,
     vitals: Callable[[], Vitals],
     problem: Callable[[], str],
+    broker: Callable[[], bool | None],
+    trials: SettingsTrials,
     settings: ControlSettings,
     pools: Pools,
 ) -> ControlFrontend:
-    """Wire the control API; `problem` as in `About`."""
+    """Wire the control API; `problem` and `broker` as in `About`."""
     from gateway.frontends.control.about import About
     from gateway.frontends.control.server import ControlFrontend
     from gateway.hardware.report import inventory_json
 
     name = surveyed.profile_name
     inventory = inventory_json(surveyed.inventory, name)
-    about = About(name or "", inventory, vitals, fleet.waits_for_restart, problem)
-    return ControlFrontend(fleet, repository, engine, about, settings, pools)
+    about = About(name or "", inventory, vitals, fleet.waits_for_restart, problem, broker)
+    return ControlFrontend(fleet, repository, engine, trials, about, settings, pools)
 
 
 async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:

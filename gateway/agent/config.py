@@ -23,6 +23,7 @@ from gateway.agent.settings import (
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.probation import ProbationSettings
 from gateway.domain.settings import read_settings, read_tables, sections
+from gateway.domain.settings_trial import SettingsTrialSettings
 from gateway.observe.settings import LogSettings
 from gateway.store.settings import BlobSettings, JournalSettings, SpoolSettings
 from gateway.store.text import read_text
@@ -48,6 +49,7 @@ class AgentConfig:
     store: BlobSettings = field(default_factory=BlobSettings)
     journal: JournalSettings = field(default_factory=JournalSettings)
     probation: ProbationSettings = field(default_factory=ProbationSettings)
+    settings: SettingsTrialSettings = field(default_factory=SettingsTrialSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     diagnostics: DiagnosticsSettings = field(default_factory=DiagnosticsSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)

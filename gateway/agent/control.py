@@ -54,6 +54,27 @@ class Control:
         answer = self._ask("GET", f"/v1/statistics?model={quote(slot)}")
         return {entry["version"]: entry for entry in answer["models"]}
 
+    def all_statistics(self) -> list[Document]:
+        """Counters of all versions of all models."""
+        return list(self._ask("GET", "/v1/statistics")["models"])
+
+    def settings(self) -> Document:
+        """Settings of the fleet: in force, on trial, committed, and those that failed last."""
+        return self._ask("GET", "/v1/settings")
+
+    def try_settings(self, activation: Activation, within_s: float) -> None:
+        """Let the daemon restart with these settings, and take them back unless they are confirmed in time."""
+        body = {"activation": activation_document(activation), "within_s": within_s}
+        self._ask("POST", "/v1/settings/trial", body, self._settings.load_timeout_s)
+
+    def confirm_settings(self, release: str) -> None:
+        """Let the daemon keep the settings that are on trial."""
+        self._ask("POST", "/v1/settings/confirm", {"sha256": release})
+
+    def revert_settings(self, release: str, reason: str) -> None:
+        """Let the daemon restart without the settings that are on trial."""
+        self._ask("POST", "/v1/settings/revert", {"sha256": release, "reason": reason})
+
     def plan(self, activation: Activation) -> list[Document]:
         """Which variants of a release this device could run, best first, and why not the others."""
         answer = self._ask("POST", "/v1/plan", activation_document(activation))

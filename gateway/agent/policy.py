@@ -11,7 +11,7 @@ heard. From when on a change waits, and for how long that is remembered: `sights
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -20,11 +20,12 @@ from gateway.agent.clock import synchronised, system_now
 from gateway.agent.sights import INSTALL, LONG_AGO, WITHDRAW, Present, Sights
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
-from gateway.domain.assignment import Target
+from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.policy import POLICY_LIMIT_BYTES, Policy, blocked, earliest, earliest_removal, read_policy
-from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
-from gateway.domain.software_release import SLOT, read_software
+from gateway.domain.settings_release import SettingsRelease, read_settings_release
+from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, read_release
+from gateway.domain.software_release import SoftwareRelease, read_software
 from gateway.store.active import Active
 from gateway.store.errors import StoreError
 from gateway.store.journal import Journal
@@ -40,6 +41,13 @@ DEFAULT = "the built-in policy"
 """Name of the bounds of removals on a device without a policy."""
 HELD, SIGHTS = "held", "sights"
 """Names of the facts: what may not begin yet, by slot; when changes were first seen."""
+
+
+_READERS: Mapping[str, Callable[[bytes], SignedRelease | SoftwareRelease | SettingsRelease]] = {
+    SOFTWARE_SLOT: read_software,
+    SETTINGS_SLOT: read_settings_release,
+}
+"""Readers of release documents by reserved slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +173,7 @@ class Pacing:
             return first
         try:
             content = self._storage.blobs.read(activation.release, RELEASE_LIMIT_BYTES)
-            return (read_software(content) if activation.slot == SLOT else read_release(content)).released_at
+            return _READERS.get(activation.slot, read_release)(content).released_at
         except (StoreError, ValueError):
             return first
 

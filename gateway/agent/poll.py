@@ -21,10 +21,11 @@ from gateway.agent.slots import check_activation
 from gateway.agent.source import FetchError, Source
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
-from gateway.domain.assignment import Assignment, Target
+from gateway.domain.assignment import SETTINGS_SLOT, Assignment, Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.release_paths import release_prefix
+from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, disagreement
 from gateway.domain.software_release import SLOT, SOFTWARE_LIMIT_BYTES, fitting
 from gateway.store.journal_rows import Accepted, Floors
@@ -41,6 +42,7 @@ from gateway.trust.targets import (
     check_hardware,
     check_offer,
     check_release,
+    check_settings,
     check_software,
     check_target,
     floor_of,
@@ -136,6 +138,16 @@ class Poll:
         blobs = self._storage.blobs
         evidence = tuple(blobs.put(proof) for proof in found.evidence)
         return Activation(SLOT, target.path, blobs.put(content), (), evidence, found.root)
+
+    def settings(self, target: Target) -> Activation:
+        """Return a release of settings whose document is here and verified. Raises Distrust, FetchError, StoreError."""
+        check_offer(target, self._look_up(target.path).target, self._floor)
+        found = self._find(target)
+        content = self._read(target, found, SETTINGS_LIMIT_BYTES)
+        check_settings(content, target)
+        blobs = self._storage.blobs
+        evidence = tuple(blobs.put(proof) for proof in found.evidence)
+        return Activation(SETTINGS_SLOT, target.path, blobs.put(content), (), evidence, found.root)
 
     def withdrawal(self, path: str) -> Withdrawal | None:
         """Return its owner's withdrawal of a release; None also if its signature cannot be had or believed now."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.agent.identity import Identity
 from gateway.agent.policy import read_holds
 from gateway.agent.polled import OUT_OF_REACH, POLLED, WAITING
-from gateway.agent.software_state import SoftwareState, read_state
+from gateway.agent.slot_state import FACTS, SlotState, read_state
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment
-from gateway.domain.software_release import SLOT
 from gateway.domain.update import REPORTED, Failure
 from gateway.store.active import Active
 from gateway.store.journal import Journal
@@ -60,20 +59,19 @@ def read_standing(storage: Storage, identity: Identity) -> Standing:
     """What the store says now. Raises StoreError."""
     journal, accepted = storage.journal, storage.journal.accepted()
     floor = journal.time_floor()
-    software = read_state(journal)
-    update = software.update()
-    going = (update,) if update and software.wanted else ()
-    ended = (update,) if update and not software.wanted else ()
+    reserved = [read_state(journal, slot) for slot in FACTS]
+    going = [update for state in reserved if state.wanted and (update := state.update())]
+    ended = [update for state in reserved if not state.wanted and (update := state.update())]
     finished = sorted((*journal.finished(HISTORY), *ended), key=lambda one: one.changed_at, reverse=True)
     return Standing(
         identity,
-        _with_software(storage.active(), software),
+        _with_reserved(storage.active(), reserved),
         accepted,
         (*journal.updates(), *going),
         tuple(finished),
         json.loads(journal.fact(POLLED) or "{}"),
         json.loads(journal.fact(WAITING) or "{}"),
-        {**_rejected(journal, accepted.assignment), **_not_again(accepted.assignment, software)} if accepted else {},
+        {**_rejected(journal, accepted.assignment), **_not_again(accepted.assignment, reserved)} if accepted else {},
         floor.isoformat() if floor else None,
         storage.blobs.usage_bytes(),
         read_holds(journal),
@@ -81,19 +79,24 @@ def read_standing(storage: Storage, identity: Identity) -> Standing:
     )
 
 
-def _with_software(active: Active, software: SoftwareState) -> Active:
-    """Return what is committed with the programs themselves as one more slot."""
-    if software.committed is None:
-        return active
-    target, release = software.committed
-    return replace(active, slots={**active.slots, SLOT: Activation(SLOT, target, release, (), (), 1)})
+def _with_reserved(active: Active, states: Iterable[SlotState]) -> Active:
+    """Return what is committed with the releases of the reserved slots."""
+    slots = dict(active.slots)
+    for one in states:
+        if one.committed:
+            target, release = one.committed
+            slots[one.slot] = Activation(one.slot, target, release, (), (), 1)
+    return replace(active, slots=slots)
 
 
-def _not_again(assignment: Assignment, software: SoftwareState) -> dict[str, str]:
-    """Return why an assigned version of the programs is not tried again."""
-    assigned = assignment.slots.get(SLOT)
-    failed = assigned is not None and software.release == assigned.sha256 and software.reason
-    return {SLOT: software.reason} if failed and assignment.attempt(SLOT) <= software.attempt else {}
+def _not_again(assignment: Assignment, states: Iterable[SlotState]) -> dict[str, str]:
+    """Return, by reserved slot, why an assigned release is not tried again."""
+    return {one.slot: one.reason for one in states if one.reason and _is_excluded(one, assignment)}
+
+
+def _is_excluded(state: SlotState, assignment: Assignment) -> bool:
+    assigned, tried = assignment.slots.get(state.slot), state.tried
+    return bool(assigned and tried and tried.excludes(assigned.sha256, assignment.attempt(state.slot)))
 
 
 def document(standing: Standing) -> dict[str, Any]:

@@ -15,25 +15,16 @@ from gateway.agent.policy import Pacing
 from gateway.agent.poll import Poll
 from gateway.agent.settings import InstallerSettings
 from gateway.agent.signals import Alarm
+from gateway.agent.slot_state import SlotState, begun, failed, keep_state, moved, read_state
 from gateway.agent.software import InstallerRefusedError, ask, confirm, own_environment, record
-from gateway.agent.software_state import (
-    STEPS,
-    SoftwareState,
-    begun,
-    followed,
-    keep_state,
-    read_state,
-    refused,
-    seen_running,
-    taken,
-)
+from gateway.agent.software_state import followed, seen_running
 from gateway.agent.source import Source
 from gateway.agent.storage import Storage
 from gateway.domain.assignment import Assignment
 from gateway.domain.software_choice import Choice, choose
 from gateway.domain.software_release import SLOT, SOFTWARE_LIMIT_BYTES, fitting, read_software
 from gateway.domain.software_request import GiveUp, Install
-from gateway.domain.software_update import environment_name
+from gateway.domain.software_update import Phase, environment_name
 from gateway.domain.update import Step
 from gateway.observe.logs import get_logger
 from gateway.store.this_machine import this_machine
@@ -65,7 +56,9 @@ class SoftwareWork:
         tried = None if retry else state.tried
         choice = choose(target, attempt, own_environment(), record(self._settings), tried)
         if state.wanted and not state.asked and (target is None or target.sha256 != state.release):
-            state = refused(state, "something else is assigned now", system_now())  # it was not even asked for
+            state = failed(
+                state, Phase.BUILD.value, "something else is assigned now", system_now()
+            )  # it was not even asked for
             keep_state(self._storage.journal, state)
         if choice is Choice.GIVE_UP:
             self._give_up()
@@ -90,35 +83,35 @@ class SoftwareWork:
 
     def goes_on(self, waiting: Mapping[str, str]) -> bool:
         """Return whether an update is under way that does not wait."""
-        return SLOT not in waiting and _is_ours(read_state(self._storage.journal))
+        return SLOT not in waiting and _is_ours(read_state(self._storage.journal, SLOT))
 
     def confirm(self) -> None:
         """Tell the installer that this version completed a poll."""
         confirm(self._settings)
 
-    def _follow(self) -> SoftwareState:
+    def _follow(self) -> SlotState:
         """Copy the installer's record, and what runs, into the journal."""
         now = system_now()
-        state = followed(read_state(self._storage.journal), record(self._settings), now)
+        state = followed(read_state(self._storage.journal, SLOT), record(self._settings), now)
         state = seen_running(state, own_environment(), now)
         keep_state(self._storage.journal, state)
         return state
 
-    def _fetch(self, state: SoftwareState) -> None:
+    def _fetch(self, state: SlotState) -> None:
         release = read_software(self._storage.blobs.read(state.release, SOFTWARE_LIMIT_BYTES))
         for wheel in fitting(release, this_machine()).wheels:
             fetch_blob(self._source, self._storage.blobs, wheel.sha256, wheel.size_bytes, self._progress)
 
-    def _ask(self, state: SoftwareState) -> SoftwareState:
+    def _ask(self, state: SlotState) -> SlotState:
         now = system_now()
         try:
             update = ask(self._settings, Install(state.target, state.release, state.evidence))
         except InstallerRefusedError as error:
             self._log.warning("the installer refuses", target=state.target, reason=str(error))
-            state = refused(state, f"the installer refuses it: {error}", now)
+            state = failed(state, Phase.BUILD.value, f"the installer refuses it: {error}", now)
         else:
             self._log.info("software update asked", target=state.target)
-            state = taken(state, update, now)
+            state = moved(state, update.phase.value, now)
         keep_state(self._storage.journal, state)
         return state
 
@@ -130,7 +123,7 @@ class SoftwareWork:
             self._log.info("software update ended", reason=str(error))
 
 
-def _is_ours(state: SoftwareState) -> bool:
+def _is_ours(state: SlotState) -> bool:
     """Return whether this process has to follow the update: from the switch on that is for the new version."""
     new = environment_name(state.activation.version, state.release) if state.wanted else ""
-    return state.wanted and (STEPS[state.phase] is not Step.PROBATION or own_environment() == new)
+    return state.wanted and (state.step is not Step.PROBATION or own_environment() == new)

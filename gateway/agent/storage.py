@@ -10,20 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.agent.config import AgentConfig, check_bootstrapped
-from gateway.agent.software_state import read_state
+from gateway.agent.slot_state import read_state
 from gateway.domain.activation import Activation
+from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
 from gateway.domain.errors import UnreachableError
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
 from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, read_software
 from gateway.observe.logs import get_logger
 from gateway.store import durable, materialised
-from gateway.store.active import Active, read_active, write_active
+from gateway.store.active import ACTIVE_FILE, Active, read_active, write_active
 from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError, told_as_store_error
 from gateway.store.journal import Journal
 from gateway.store.plain import file_digest
 
-LOCK_FILE, ACTIVE_FILE = "agent.lock", "active.json"
+LOCK_FILE = "agent.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Storage:
         materialised.sweep(self.releases, {activation.release for activation in kept})
         needed = {digest for activation in kept for digest in self._needed(activation)}
         needed |= {digest for file in active.files for digest in (file.target.sha256, *file.evidence)}
-        needed |= self._needed_software()
+        needed |= self._needed_software() | self._needed_settings()
         collected = self.blobs.collect(needed, keep_parts=needed)
         if collected.removed or collected.strangers:
             counts = {"removed": collected.removed, "freed_bytes": collected.freed_bytes}
@@ -79,7 +80,7 @@ class Storage:
 
     def _needed_software(self) -> set[str]:
         """Digests of what the installer needs of the programs' own update, while that goes on."""
-        state = read_state(self.journal)
+        state = read_state(self.journal, SOFTWARE_SLOT)
         if not state.wanted:
             return set()
         documents = {state.release, *state.evidence}
@@ -88,6 +89,11 @@ class Storage:
         except (StoreError, ValueError):
             return documents
         return documents | {wheel.sha256 for variant in release.variants for wheel in variant.wheels}
+
+    def _needed_settings(self) -> set[str]:
+        """Return digests of what the daemon needs of an update of its settings, while that goes on."""
+        state = read_state(self.journal, SETTINGS_SLOT)
+        return {state.release, *state.evidence} if state.wanted else set()
 
     def _needed(self, activation: Activation) -> set[str]:
         """Digests of all that an activation stands on; without its files where its document is damaged."""

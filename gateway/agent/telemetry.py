@@ -18,8 +18,8 @@ from typing import Any
 from gateway import __version__
 from gateway.agent.control import Control, RefusedError
 from gateway.agent.report import Standing, document
+from gateway.domain.assignment import RESERVED_SLOTS
 from gateway.domain.errors import UnreachableError
-from gateway.domain.software_release import SLOT
 from gateway.store.spool_rows import Priority, Record, Usage
 
 Document = dict[str, Any]
@@ -46,7 +46,7 @@ def observe(standing: Standing, control: Control) -> Observed:
     statistics: dict[str, Mapping[str, Document]] = {}
     with suppress(UnreachableError, RefusedError):
         status, vitals, inventory = control.status(), control.vitals(), control.inventory()
-        statistics = {slot: control.statistics(slot) for slot in standing.active.slots if slot != SLOT}
+        statistics = {slot: control.statistics(slot) for slot in standing.active.slots if slot not in RESERVED_SLOTS}
     return Observed(standing, status, vitals, inventory, statistics)
 
 

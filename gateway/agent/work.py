@@ -24,15 +24,15 @@ from gateway.agent.policy import Pacing, present, unlisted
 from gateway.agent.poll import Poll
 from gateway.agent.polled import POLLED, PROFILE, WAITING, Polled
 from gateway.agent.reference import forget_attestation
+from gateway.agent.settings_work import SettingsWork
 from gateway.agent.signals import Alarm
 from gateway.agent.software_work import SoftwareWork
 from gateway.agent.source import FetchError, Source
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation
-from gateway.domain.assignment import Assignment
+from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment
 from gateway.domain.errors import UnreachableError
 from gateway.domain.reconcile import Change, Install, Supersede, UnderWay, Withdraw, changes
-from gateway.domain.software_release import SLOT
 from gateway.domain.update import REVOCABLE, Step
 from gateway.observe.logs import get_logger
 from gateway.store.active import Active, retired, without_stopped
@@ -67,6 +67,7 @@ class Agent:
             storage, self._control, self._source, config, progress=progress, monotonic=monotonic
         )
         self._software = SoftwareWork(storage, self._source, config.installer, progress=progress, monotonic=monotonic)
+        self._settings = SettingsWork(storage, self._control, config.settings, monotonic)
         self._log = get_logger("agent")
 
     def poll(self, *, retry: bool = False, thorough: bool = False) -> Polled:
@@ -95,8 +96,17 @@ class Agent:
 
         Returns why those that are left cannot go on now, by slot.
         """
-        due: dict[str, float] = {}
         waiting: dict[str, str] = {}
+        self._work_on_reserved(SETTINGS_SLOT, stop, until_s, waiting)  # a trial that goes on comes before models
+        if not self._settings.on_trial:
+            self._work_on_models(stop, until_s, waiting)
+        for slot in self._reserved:
+            self._work_on_reserved(slot, stop, until_s, waiting)
+        self._storage.journal.keep_facts({WAITING: json.dumps(waiting)})
+        return waiting
+
+    def _work_on_models(self, stop: Alarm, until_s: float, waiting: dict[str, str]) -> None:
+        due: dict[str, float] = {}
         while not stop.is_set():
             ready = [update for update in self._storage.journal.updates() if update.slot not in waiting]
             if not ready:
@@ -113,25 +123,28 @@ class Agent:
                 self._make_room(error)
                 waiting[update.slot] = str(error)
                 self._log.warning("update waits", slot=update.slot, step=update.step.value, problem=str(error))
-        if problem := self._work_on_software(stop, until_s):
-            waiting[SLOT] = problem
-        self._storage.journal.keep_facts({WAITING: json.dumps(waiting)})
-        return waiting
 
-    def _work_on_software(self, stop: Alarm, until_s: float) -> str:
-        """Go on with the programs' own update, after those of models; return why it cannot go on now, or ""."""
+    @property
+    def _reserved(self) -> Mapping[str, SettingsWork | SoftwareWork]:
+        """Updates of the reserved slots, in the order in which they go on: settings are for the version that runs."""
+        return {SETTINGS_SLOT: self._settings, SOFTWARE_SLOT: self._software}
+
+    def _work_on_reserved(self, slot: str, stop: Alarm, until_s: float, waiting: dict[str, str]) -> None:
+        """Go on with the update of a reserved slot; add why it cannot go on now to `waiting`."""
+        if slot in waiting:
+            return
         try:
-            self._software.work(stop, until_s)
-        except (FetchError, StoreError, UnreachableError) as error:
+            self._reserved[slot].work(stop, until_s)
+        except (FetchError, StoreError, UnreachableError, RefusedError) as error:
             self._make_room(error)
-            self._log.warning("update waits", slot=SLOT, problem=str(error))
-            return str(error)
-        return ""
+            self._log.warning("update waits", slot=slot, problem=str(error))
+            waiting[slot] = str(error)
 
     def goes_on(self, waiting: Mapping[str, str]) -> bool:
         """Whether an update is under way beside those that are `waiting`."""
         updates = self._storage.journal.updates()
-        return any(update.slot not in waiting for update in updates) or self._software.goes_on(waiting)
+        going = any(update.slot not in waiting for update in updates)
+        return going or any(work.goes_on(waiting) for work in self._reserved.values())
 
     def _assigning(self) -> tuple[Source, str]:
         """Where this device's assignment is to be had: on the connection to the repository, where it is below that."""
@@ -181,7 +194,8 @@ class Agent:
         profile = self._profile() if pacing.asks_for_profile else ""
         going = self._going(found, pacing, profile)
         coming, problems = self._coming(found, poll, pacing, profile)
-        problems += self._begin_software(assignment, poll, pacing, profile, retry=retry)
+        for slot, work in self._reserved.items():
+            problems += self._begin_reserved(slot, work, (assignment, poll, pacing, profile), retry=retry)
         for slot, held in pacing.end(assignment.slots).items():
             self._log.info("held", slot=slot, change=held.change, why=held.why)
         for activation in coming:  # before what goes takes with it all that nobody needs
@@ -191,14 +205,19 @@ class Agent:
             self._withdraw(slot)
         return problems
 
-    def _begin_software(
-        self, assignment: Assignment, poll: Poll, pacing: Pacing, profile: str, *, retry: bool
+    def _begin_reserved(
+        self,
+        slot: str,
+        work: SettingsWork | SoftwareWork,
+        asked: tuple[Assignment, Poll, Pacing, str],
+        *,
+        retry: bool,
     ) -> list[Exception]:
-        """Begin what is assigned of the programs themselves; an error costs models nothing."""
+        """Begin what is assigned to a reserved slot; an error costs models nothing."""
         try:
-            self._software.begin(assignment, poll, pacing, profile, retry=retry)
-        except (Distrust, FetchError, UnreachableError) as error:
-            self._log.warning("not begun", slot=SLOT, problem=str(error))
+            work.begin(*asked, retry=retry)
+        except (Distrust, FetchError, UnreachableError, RefusedError) as error:
+            self._log.warning("not begun", slot=slot, problem=str(error))
             return [error]
         return []
 

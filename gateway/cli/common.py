@@ -11,13 +11,14 @@ from typing import Any
 
 from gateway.config import Config, load_config, read_addresses
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.settings_layer import SettingsLayer
 from gateway.terminal.tables import plain
 
 
-def configured(arguments: argparse.Namespace) -> Config:
-    """Return the configuration with the changes of the command line. Raises ConfigurationError."""
+def configured(arguments: argparse.Namespace, layer: SettingsLayer | None = None) -> Config:
+    """Return the configuration with settings of the fleet and the command line's changes. Raises ConfigurationError."""
     path = Path(arguments.config) if arguments.config else None
-    return overrides(arguments)(load_config(path))
+    return overrides(arguments)(load_config(path, layer))
 
 
 def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.config import Config
+    from gateway.fleet_settings import Life
 
 FILES_BESIDE = 512
 """Descriptors of everything but connections: models, libraries, state, connections that are being closed."""
@@ -20,21 +21,56 @@ def command(arguments: argparse.Namespace) -> int:
     """Serve; return 0 once drained after SIGTERM or SIGINT."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it would end a process that does not handle it yet
     gc.disable()  # the daemon enables it once it has started
-    from gateway.cli.common import configured, overrides
     from gateway.config import state_folder
+    from gateway.fleet_settings import begin, execute_again, take_back
+
+    life = begin(state_folder(arguments.state))
+    try:
+        restart = _serve(arguments, life)
+    except Exception as error:
+        if life.ends_in_s is None:
+            raise
+        take_back(life, f"the gateway could not start with them: {error}")
+        restart = ""
+    if restart is not None:
+        execute_again(restart)
+    return 0
+
+
+def _serve(arguments: argparse.Namespace, life: Life) -> str | None:
+    """Serve until the daemon ends; return what `execute_again` takes, or None. Raises ConfigurationError."""
+    from gateway.cli.common import overrides
     from gateway.daemon import Daemon
 
-    config = configured(arguments)
+    config, life = _configured(arguments, life)
     _allow_files(config)
+    daemon = Daemon(config, life, overrides(arguments))
 
     async def serve() -> None:
-        daemon = Daemon(config, state_folder(arguments.state), overrides(arguments))
         # Callbacks run once run() first waits. Its signal handlers are set by then.
         asyncio.get_running_loop().call_soon(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGHUP})
         await daemon.run()
 
     asyncio.run(serve())
-    return 0
+    return daemon.restart
+
+
+def _configured(arguments: argparse.Namespace, life: Life) -> tuple[Config, Life]:
+    """Return the configuration, and the life with it. Committed settings that no longer fit are left out.
+
+    Raises ConfigurationError for the device's own settings, and for those on trial.
+    """
+    from gateway.cli.common import configured, warn
+    from gateway.domain.errors import ConfigurationError
+
+    try:
+        config = configured(arguments, life.layer)
+        return config, life if config.fleet.settings else life.without("")
+    except ConfigurationError as error:
+        if life.layer is None or life.ends_in_s is not None:
+            raise
+        warn(f"the fleet's settings are left out: {error}")
+        return configured(arguments), life.without(str(error))
 
 
 def _allow_files(config: Config) -> None:

@@ -7,15 +7,21 @@ import json
 import os
 import site
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gateway.committed.judge import Judgement
 from gateway.committed.settings import FleetSettings
+from gateway.committed.settings_judge import JudgedSettings
+from gateway.domain.activation import Activation, activation_document
 from gateway.domain.errors import VariantError
 from gateway.store.active import Active, active_bytes
 
-COMMAND = (sys.executable, "-P", "-m", "gateway.committed.judge")
+PYTHON = (sys.executable, "-P", "-m")
 """-P: the working directory is not searched."""
+COMMAND = (*PYTHON, "gateway.committed.judge")
+SETTINGS_COMMAND = (*PYTHON, "gateway.committed.settings_judge")
 LAST_WORDS_CHARS = 300
 
 
@@ -23,9 +29,19 @@ async def ask_judge(settings: FleetSettings, active: Active) -> Judgement:
     """Judge everything in `active`. VariantError (transient) where the process could not tell. Cancelling kills it."""
     if not (active.slots or active.previous or active.files):
         return Judgement()
+    return Judgement(**await _answer(COMMAND, settings, active_bytes(active)))
+
+
+async def ask_settings_judge(settings: FleetSettings, activation: Activation) -> JudgedSettings:
+    """Judge one release of settings, and read what the device's policies permit. Raises as `ask_judge` does."""
+    question = json.dumps(activation_document(activation)).encode()
+    return JudgedSettings(**await _answer(SETTINGS_COMMAND, settings, question))
+
+
+async def _answer(command: Sequence[str], settings: FleetSettings, question: bytes) -> dict[str, Any]:
     try:
         process = await asyncio.create_subprocess_exec(
-            *COMMAND,
+            *command,
             str(settings.folder),
             str(settings.root_file),
             stdin=asyncio.subprocess.PIPE,
@@ -38,7 +54,7 @@ async def ask_judge(settings: FleetSettings, active: Active) -> Judgement:
         raise _undecided(f"the process that judges them could not be started: {error}") from error
     try:
         async with asyncio.timeout(settings.verify_deadline_s):
-            said, words = await process.communicate(active_bytes(active))
+            said, words = await process.communicate(question)
     except TimeoutError:
         limit_s = settings.verify_deadline_s
         raise _undecided(f"it took longer than {limit_s:g} s; raise [fleet] verify_deadline_s") from None
@@ -49,12 +65,12 @@ async def ask_judge(settings: FleetSettings, active: Active) -> Judgement:
     return _read(said, words, process.returncode)
 
 
-def _read(said: bytes, words: bytes, code: int | None) -> Judgement:
+def _read(said: bytes, words: bytes, code: int | None) -> dict[str, Any]:
     if code != 0:
         spoken = " ".join(words.decode("utf-8", "replace").split())[-LAST_WORDS_CHARS:]
         hint = "; pip install 'edge-inference-gateway[agent]'" if "No module named" in spoken else ""
         raise _undecided(f"the process that judges them ended with {code}: {spoken}{hint}")
-    return Judgement(**json.loads(said))
+    return dict(json.loads(said))
 
 
 def _undecided(why: str) -> VariantError:

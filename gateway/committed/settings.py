@@ -15,6 +15,7 @@ class FleetSettings:
     store: str = ""  # the agent's store, which this gateway only reads; "": this device is part of no fleet
     root: str = ""  # the root of trust that this device was given; "": root.json in the store
     unsigned: bool = True  # whether what lies in [models] dir, which nobody signed, may serve
+    settings: bool = True  # whether signed settings of the fleet override this file
     verify_deadline_s: float = 60.0  # how long the process that judges all signatures may take
     retry_s: float = 30.0  # pause before what could not be read or judged is tried again
 

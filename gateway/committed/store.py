@@ -8,21 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.committed.ask import ask_judge
+from gateway.committed.ask import ask_judge, ask_settings_judge
 from gateway.committed.judge import Judgement
 from gateway.committed.release import planned_release, refused_release, signed_release
 from gateway.committed.settings import FleetSettings
+from gateway.committed.settings_judge import JudgedSettings
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.profile import Profile, read_profile
 from gateway.domain.release import Release
-from gateway.store.active import Active, read_active
+from gateway.store.active import ACTIVE_FILE, Active, read_active
 from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError
 from gateway.store.plain import file_digest
 from gateway.store.settings import LibrarySettings
 
-ACTIVE_FILE = "active.json"
+NO_FLEET = "this device is part of no fleet; set [fleet] store, and run edge-agent bootstrap"
 PROFILES = "profiles/"
 PROFILE_LIMIT_BYTES = 256 * 1024
 
@@ -92,7 +93,7 @@ class Store:
     async def release(self, activation: Activation, *, planned: bool = False) -> Release:
         """One release, judged; with `planned` only its manifest need be here. Raises VariantError."""
         if not self.present:
-            raise VariantError("this device is part of no fleet; set [fleet] store, and run edge-agent bootstrap")
+            raise VariantError(NO_FLEET)
         try:
             judgement = await self._judged(Active({activation.slot: activation}))
         except ValueError as error:
@@ -101,6 +102,13 @@ class Store:
             raise VariantError(problem)
         read = planned_release if planned else signed_release
         return await asyncio.to_thread(read, activation, self._settings.folder, self._library)
+
+    async def settings(self, activation: Activation) -> JudgedSettings:
+        """Return one release of settings, with what the device's policies permit. Raises VariantError."""
+        if not self.present:
+            raise VariantError(NO_FLEET)
+        async with self._judging:
+            return await ask_settings_judge(self._settings, activation)
 
     async def _active(self) -> Active:
         if not self._settings.store:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.domain.assignment import Target
-from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
-
-TARGET_PARTS = 5
+from gateway.domain.manifest_toml import DIGEST_PATTERN
+from gateway.domain.release_paths import fits_slot, is_slot, parse_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +60,27 @@ def read_activation(document: Mapping[str, Any]) -> Activation:
 
     Raises ValueError, TypeError or KeyError for anything else.
     """
-    root, target = document["root"], _text(document["target"])
+    root, target, slot = document["root"], _text(document["target"]), _text(document["slot"])
     if type(root) is not int or root < 1:
         raise ValueError(f"root must be a version, not {root!r:.80}")
-    if len(target.split("/")) != TARGET_PARTS:
-        raise ValueError(f"target must be models/<owner>/<model>/<version>/release, not {target!r:.200}")
+    parse_path(target)
+    if not is_slot(slot):
+        raise ValueError(f"{slot!r:.80} is no slot: letters, digits, '.', '_' and '-' make its name")
+    if not fits_slot(target, slot):
+        raise ValueError(f"the slot {slot} cannot hold {target}")
     return Activation(
-        slot=_named(document["slot"], NAME_PATTERN),
+        slot=slot,
         target=target,
-        release=_named(document["release"], DIGEST_PATTERN),
+        release=_digest(document["release"]),
         variants=tuple(_text(name) for name in document["variants"]),
-        evidence=tuple(_named(digest, DIGEST_PATTERN) for digest in document["evidence"]),
+        evidence=tuple(_digest(digest) for digest in document["evidence"]),
         root=root,
     )
 
 
-def _named(value: Any, pattern: re.Pattern[str]) -> str:
-    if not pattern.fullmatch(_text(value)):
-        kind = (
-            "SHA-256 digest in lower-case hex"
-            if pattern is DIGEST_PATTERN
-            else "slot: letters, digits, '.', '_' and '-' make its name"
-        )
-        raise ValueError(f"{value!r:.80} is no {kind}")
+def _digest(value: Any) -> str:
+    if not DIGEST_PATTERN.fullmatch(_text(value)):
+        raise ValueError(f"{value!r:.80} is no SHA-256 digest in lower-case hex")
     return str(value)
 
 

@@ -24,14 +24,19 @@ _REQUIRED: Any = object()
 
 
 def read_document(text: str, file: str) -> Table:
-    """Parse TOML `text`; `file` is named in errors.
+    """Parse TOML `text`; `file` is named in errors. Raises as `parse_toml` does."""
+    return Table(parse_toml(text, file), file=file, text=text)
+
+
+def parse_toml(text: str, file: str) -> dict[str, Any]:
+    """Parse TOML `text` to plain values; `file` is named in errors.
 
     Raises ConfigurationError with the line that the TOML parser reports.
     """
     if _LONG_KEY.search(text):
         raise ConfigurationError(f"not valid TOML here: a key has more than {KEY_PARTS_LIMIT} parts", file=file)
     try:
-        return Table(tomllib.loads(text), file=file, text=text)
+        return tomllib.loads(text)
     except RecursionError:
         raise ConfigurationError("not valid TOML: nested too deeply", file=file) from None
     except tomllib.TOMLDecodeError as error:

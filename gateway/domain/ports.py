@@ -277,6 +277,45 @@ class Serving(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsStanding:
+    """Settings of the fleet: `target` and `sha256` of those in force ("": the device's own alone), `committed` ones.
+
+    `trial_ends_in_s`: time after which those in force are taken back unless they are confirmed; None: they are
+    committed. `failed`, `failed_sha256`: those that were taken back last, for the `reason`. `problem`: why committed
+    settings are not in force, or cannot be kept.
+    """
+
+    target: str = ""
+    sha256: str = ""
+    trial_ends_in_s: float | None = None
+    committed: str = ""
+    failed: str = ""
+    failed_sha256: str = ""
+    reason: str = ""
+    problem: str = ""
+
+
+class SettingsTrials(Protocol):
+    """Trials of the fleet's settings. Each method may raise RequestError."""
+
+    def standing(self) -> SettingsStanding:
+        """Return what is in force and what failed last."""
+
+    async def try_out(self, activation: Activation, within_s: float) -> None:
+        """Verify and check a release of settings, then restart with them on trial.
+
+        Unless they are confirmed `within_s` seconds after the restart, the gateway restarts without them. Raises
+        VariantError with the reason if they do not verify, set what they may not, or do not fit this device.
+        """
+
+    async def confirm(self, sha256: str) -> None:
+        """Commit what is on trial. Raises VariantError if other settings are in force."""
+
+    async def revert(self, sha256: str, reason: str) -> None:
+        """Restart with the committed settings if these are on trial. Raises VariantError if others are."""
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """State of a model version: `state` as in IndexEntry, or LOADED if it serves nothing yet.
 

@@ -31,7 +31,11 @@ def read_tables(text: str, file: str, names: Iterable[str]) -> dict[str, Table]:
 
     Raises ConfigurationError with file and line.
     """
-    top = read_document(text, file)
+    return only_tables(read_document(text, file), names)
+
+
+def only_tables(top: Table, names: Iterable[str]) -> dict[str, Table]:
+    """Take the tables of a document by name, as `read_tables` does. Raises ConfigurationError."""
     tables = take_tables(top, names)
     top.finish()
     return tables

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from gateway.domain.document import parse_toml
+from gateway.domain.errors import ConfigurationError
 
 EVERY = "*"
 ALLOWED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -47,6 +51,25 @@ ALLOWED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 NEVER = frozenset({"fleet", "control", "state"})
 """Tables that no signed settings may set: root of trust, the agent's own access, the daemon's memory of both."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsLayer:
+    """Settings of the fleet: their signed TOML text, and the release ("@settings/NAME/VERSION") for error messages."""
+
+    written: str
+    toml: str
+
+    def over(self, local: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the tables of `local` with these settings in place of its own. Raises ConfigurationError."""
+        return merged(local, parse_toml(self.toml, self.written))
+
+    def blamed(self, error: ConfigurationError) -> ConfigurationError:
+        """Return `error` of the merged settings with this release as its file, if this release set what is wrong."""
+        table = parse_toml(self.toml, self.written).get(error.table.partition(".")[0])
+        if not isinstance(table, dict) or (error.key and "." not in error.table and error.key not in table):
+            return error
+        return ConfigurationError(error.problem, file=self.written, table=error.table, key=error.key)
 
 
 def refused_keys(document: Mapping[str, Any], permitted: Collection[str]) -> tuple[str, ...]:

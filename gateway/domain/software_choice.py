@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from gateway.domain.assignment import Target
 from gateway.domain.software_update import REVOCABLE, SoftwareUpdate, environment_name
+from gateway.domain.update import Tried
 
 
 class Choice(enum.Enum):
@@ -15,14 +15,6 @@ class Choice(enum.Enum):
     NOTHING = "nothing"
     INSTALL = "install"
     GIVE_UP = "give up"
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """The release (digest) that was asked of the installer last, and at which attempt of the fleet."""
-
-    release: str
-    attempt: int
 
 
 def choose(
@@ -38,6 +30,6 @@ def choose(
         return Choice.NOTHING if wanted or record.phase not in REVOCABLE else Choice.GIVE_UP
     if assigned is None or running == environment_name(assigned.path.split("/")[-2], assigned.sha256):
         return Choice.NOTHING
-    if tried is not None and tried.release == assigned.sha256 and attempt <= tried.attempt:
+    if tried is not None and tried.excludes(assigned.sha256, attempt):
         return Choice.NOTHING
     return Choice.INSTALL

@@ -54,6 +54,18 @@ REPORTED: Mapping[Step, str] = {
 """The states that a device reports; `committed` is only said once it is durable."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Release (digest) that was begun last in a slot, and the fleet's attempt."""
+
+    release: str
+    attempt: int
+
+    def excludes(self, release: str, attempt: int) -> bool:
+        """Return whether an assigned release is not begun: what failed is tried again only at a greater attempt."""
+        return self.release == release and attempt <= self.attempt
+
+
 def after(step: Step) -> Step:
     """The step that follows. Raises KeyError at an end."""
     return _NEXT[step]

@@ -15,6 +15,7 @@ from gateway.store import durable
 from gateway.store.errors import AbsentError, DamagedError, StoreError, told_as_store_error
 from gateway.store.plain import open_plain
 
+ACTIVE_FILE = "active.json"
 SCHEMA = 1
 ACTIVE_LIMIT_BYTES = 4_194_304
 """Largest active.json that is read: it is enough for more than a thousand slots."""

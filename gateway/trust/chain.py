@@ -12,16 +12,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from gateway.domain.activation import Activation
-from gateway.domain.assignment import Target
+from gateway.domain.assignment import SETTINGS_SLOT, Target
 from gateway.domain.manifest_toml import DIGEST_PATTERN
-from gateway.domain.release_paths import is_model
+from gateway.domain.release_paths import is_model, reserved_slot
+from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES, SettingsRelease
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.paths import is_file, release_path
 from gateway.trust.reading import read_metadata
 from gateway.trust.settings import DEFAULTS, TrustSettings
 from gateway.trust.signatures import signers
-from gateway.trust.targets import ROOT, TARGETS, check_content, check_release, delegates
+from gateway.trust.targets import ROOT, TARGETS, check_content, check_release, check_settings, delegates
 
 if TYPE_CHECKING:
     from tuf.api.metadata import Metadata, Root, TargetFile, Targets
@@ -72,13 +73,17 @@ class Chain:
         """The release that its owner signed, or Distrust."""
         if not is_model(activation.target):
             raise Distrust(Reason.BAD_PATH, f"the target {activation.target}", "it is no model")
-        release_path(activation.target)
-        target = self._vouched(activation.target, activation.evidence, activation.root)
-        if target.sha256 != activation.release:
-            shown = f"{target.sha256:.12} is signed, {activation.release:.12} is installed"
-            raise Distrust(Reason.SWAPPED, f"the release of slot {activation.slot}", shown)
+        target = self._signed(activation)
         where = f"the release document {target.path}"
         return check_release(_content(activation.release, self._blob, where, RELEASE_LIMIT_BYTES), target)
+
+    def settings(self, activation: Activation) -> SettingsRelease:
+        """Return the settings that the fleet's settings role signed. Raises Distrust."""
+        where = f"the settings {activation.target}"
+        if reserved_slot(activation.target) != SETTINGS_SLOT:
+            raise Distrust(Reason.BAD_PATH, where, "they are no settings")
+        target = self._signed(activation)
+        return check_settings(_content(activation.release, self._blob, where, SETTINGS_LIMIT_BYTES), target)
 
     def file(self, target: Target, evidence: Sequence[str], root_version: int) -> bytes:
         """The content of an installed profile or policy, or Distrust."""
@@ -91,6 +96,15 @@ class Chain:
         content = _content(target.sha256, self._blob, where, self._settings.metadata_limit_bytes)
         check_content(content, target, where)
         return content
+
+    def _signed(self, activation: Activation) -> Target:
+        """Return what is signed of the activation's path, if that is the release that is installed."""
+        release_path(activation.target)
+        target = self._vouched(activation.target, activation.evidence, activation.root)
+        if target.sha256 != activation.release:
+            shown = f"{target.sha256:.12} is signed, {activation.release:.12} is installed"
+            raise Distrust(Reason.SWAPPED, f"the release of slot {activation.slot}", shown)
+        return target
 
     def _vouched(self, path: str, evidence: Sequence[str], root_version: int) -> Target:
         key: tuple[int | str, ...] = (root_version, *evidence)

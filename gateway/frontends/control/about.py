@@ -20,7 +20,8 @@ class About:
 
     `inventory` is the output of `edge-gateway probe --json`. `vitals` is called on a thread: sensors take milliseconds.
     `restart` returns what waits for a restart of this process, or "". `problem` returns why the committed releases
-    could not be read and why the state cannot be written, or "". `instance` differs after each start.
+    could not be read and why the state cannot be written, or "". `broker` returns whether MQTT is connected, or None
+    without MQTT. `instance` differs after each start.
     """
 
     profile: str
@@ -28,6 +29,7 @@ class About:
     vitals: Callable[[], Vitals]
     restart: Callable[[], str]
     problem: Callable[[], str]
+    broker: Callable[[], bool | None]
     instance: str = field(default_factory=lambda: secrets.token_hex(8))
 
 

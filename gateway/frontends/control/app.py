@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.domain.errors import VariantError
-from gateway.domain.ports import Serving, Standings, Statistics
+from gateway.domain.ports import Serving, SettingsTrials, Standings, Statistics
 from gateway.frontends.control.about import About
 from gateway.frontends.control.door import Audit, caller_of
 from gateway.frontends.control.problems import Problems
@@ -20,6 +20,7 @@ def create_app(  # noqa: PLR0917  as ControlFrontend, which calls it
     serving: Serving,
     standings: Standings,
     statistics: Statistics,
+    trials: SettingsTrials,
     about: About,
     settings: ControlSettings,
     pools: Pools,
@@ -30,7 +31,7 @@ def create_app(  # noqa: PLR0917  as ControlFrontend, which calls it
     held = pools.make_bytes("control request bytes", "[control] max_buffered_bytes", settings.max_buffered_bytes)
     app = application(
         HANDLERS,
-        Ports(serving, standings, statistics, about, settings, BodyReader(settings, held)),
+        Ports(serving, standings, statistics, trials, about, settings, BodyReader(settings, held)),
         refuse,
         title="edge-inference-gateway: control",
         description="What serves, by which shares, and commands of the update agent, on a UNIX socket.",

@@ -61,6 +61,26 @@ class ReplayedDocument(msgspec.Struct):
     reason: str
 
 
+class SettingsTrialBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Release of settings to try, and the seconds after the restart within which the trial must be confirmed."""
+
+    activation: ActivationBody
+    within_s: float
+
+
+class SettingsConfirmBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Digest of the release that is on trial."""
+
+    sha256: str
+
+
+class SettingsRevertBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Digest of the release that is on trial, and why it is taken back."""
+
+    sha256: str
+    reason: str
+
+
 class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
     """Empty body."""
 
@@ -85,7 +105,7 @@ class StatusDocument(msgspec.Struct):
     """Process and its model versions.
 
     `instance` differs after each start. `restart`: what waits for a restart. `problem`: why the committed releases
-    could not be read, or why verdicts are not written to the disk.
+    could not be read, or why verdicts are not written to the disk. `broker`: whether MQTT is connected; null without.
     """
 
     instance: str
@@ -95,6 +115,7 @@ class StatusDocument(msgspec.Struct):
     rss_bytes: int
     restart: str
     problem: str
+    broker: bool | None
     models: list[ModelDocument]
 
 
@@ -119,6 +140,7 @@ class CountersDocument(msgspec.Struct):
     signed: bool
     weight: int
     requests: int
+    failed: int
     executions: int
     failed_runs: int
     rejected_runs: int
@@ -222,6 +244,7 @@ def counters_document(statistics: ServableStatistics, *, signed: bool) -> Counte
         signed=signed,
         weight=statistics.weight,
         requests=statistics.success.count + statistics.fail.count,
+        failed=statistics.fail.count,
         executions=statistics.executions,
         failed_runs=statistics.failed_runs,
         rejected_runs=statistics.rejected_runs,

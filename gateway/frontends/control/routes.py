@@ -16,7 +16,7 @@ from litestar.openapi.spec import OpenAPIType, Operation, Parameter, Schema
 from gateway import __version__
 from gateway.domain.activation import Activation
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.ports import Serving, Standings, Statistics
+from gateway.domain.ports import Serving, SettingsStanding, SettingsTrials, Standings, Statistics
 from gateway.domain.statistics import ServableStatistics
 from gateway.frontends.control import bodies
 from gateway.frontends.control.about import About, resident_bytes
@@ -36,6 +36,7 @@ class Ports:
     serving: Serving
     standings: Standings
     statistics: Statistics
+    settings_trials: SettingsTrials
     about: About
     settings: ControlSettings
     bodies: BodyReader
@@ -77,6 +78,7 @@ async def status(request: Call) -> bodies.StatusDocument:
         rss_bytes=resident_bytes(),
         restart=ports.about.restart(),
         problem=ports.about.problem(),
+        broker=ports.about.broker(),
         models=[bodies.model_document(standing) for standing in ports.standings.standings()],
     )
 
@@ -158,7 +160,55 @@ async def commit(request: Call) -> dict[str, Any]:
     return {}
 
 
-HANDLERS = (status, inventory, vitals, statistics, plan, load, route, replay, unload, commit)
+@get("/v1/settings", summary="Settings of the fleet")
+async def settings(request: Call) -> SettingsStanding:
+    """Return which settings of the fleet are in force, on trial or committed, and why the last ones failed."""
+    return ports_of(request).settings_trials.standing()
+
+
+@post(
+    "/v1/settings/trial",
+    status_code=202,
+    summary="Try settings of the fleet",
+    operation_class=taking(bodies.SettingsTrialBody),
+)
+async def try_settings(request: Call) -> dict[str, Any]:
+    """Verify and check a release of settings, then restart the gateway with them on trial. 409 with the reason."""
+    body = await body_of(request, bodies.SettingsTrialBody)
+    await ports_of(request).settings_trials.try_out(bodies.activation_of(body.activation), body.within_s)
+    return {}
+
+
+@post(
+    "/v1/settings/confirm",
+    status_code=200,
+    summary="Commit settings on trial",
+    operation_class=taking(bodies.SettingsConfirmBody),
+)
+async def confirm_settings(request: Call) -> dict[str, Any]:
+    """Keep the settings that are on trial. 409 if others are in force."""
+    body = await body_of(request, bodies.SettingsConfirmBody)
+    await ports_of(request).settings_trials.confirm(body.sha256)
+    return {}
+
+
+@post(
+    "/v1/settings/revert",
+    status_code=200,
+    summary="Take settings on trial back",
+    operation_class=taking(bodies.SettingsRevertBody),
+)
+async def revert_settings(request: Call) -> dict[str, Any]:
+    """Restart the gateway with the committed settings. 409 if other settings are on trial."""
+    body = await body_of(request, bodies.SettingsRevertBody)
+    await ports_of(request).settings_trials.revert(body.sha256, body.reason)
+    return {}
+
+
+HANDLERS = (
+    *(status, inventory, vitals, statistics, plan, load, route, replay, unload, commit),
+    *(settings, try_settings, confirm_settings, revert_settings),
+)
 
 
 def ports_of(request: Call) -> Ports:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.domain.access import Security
-from gateway.domain.ports import Serving, Standings, Statistics
+from gateway.domain.ports import Serving, SettingsTrials, Standings, Statistics
 from gateway.frontends.control.about import About
 from gateway.frontends.control.door import may_command
 from gateway.frontends.control.problems import Problems
@@ -22,6 +22,7 @@ class ControlFrontend(HttpServer):
         serving: Serving,
         standings: Standings,
         statistics: Statistics,
+        trials: SettingsTrials,
         about: About,
         settings: ControlSettings,
         pools: Pools | None = None,
@@ -34,7 +35,7 @@ class ControlFrontend(HttpServer):
         def build() -> Application:
             from gateway.frontends.control.app import create_app
 
-            return create_app(serving, standings, statistics, about, settings, self.pools)
+            return create_app(serving, standings, statistics, trials, about, settings, self.pools)
 
         def welcome(peer: Peer) -> bool:
             return may_command(peer, settings.users)

@@ -12,9 +12,10 @@ import pytest
 
 from gateway.agent.settings import InstallerSettings
 from gateway.domain.assignment import Target
-from gateway.domain.software_choice import Choice, Tried, choose
+from gateway.domain.software_choice import Choice, choose
 from gateway.domain.software_release import SLOT
 from gateway.domain.software_update import Phase, SoftwareUpdate, environment_name
+from gateway.domain.update import Tried
 from gateway.software.places import CURRENT
 from tests.simulators import enrolled_device as enrolled
 from tests.simulators import software_device as installer

@@ -1,0 +1,77 @@
+"""Verification of one release of settings, and of the policies that say what it may set. Run as a process of its own:
+
+    python -m gateway.committed.settings_judge STORE ROOT < activation.json
+
+It prints JSON: the reason of a refusal ("": the signatures hold), the TOML text, and the settings that policies permit.
+It is a process for the same reason as `judge`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.domain.activation import Activation, read_activation
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.policy import Policy, permitted_settings, read_policy
+from gateway.store.active import ACTIVE_FILE, read_active
+from gateway.store.blobs import Blobs
+from gateway.store.errors import StoreError
+from gateway.store.roots import read_bounded, read_roots
+
+if TYPE_CHECKING:
+    from gateway.trust.chain import Chain
+
+POLICY = "policy/"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedSettings:
+    """`problem`: reason of the refusal, "" if there is none. `permitted`: settings that all policies permit."""
+
+    problem: str = ""
+    toml: str = ""
+    permitted: tuple[str, ...] = ()
+
+
+def judge(store: Path, root: Path, activation: Activation) -> JudgedSettings:
+    """Verify the release and every policy that is installed, from the pinned `root` on."""
+    from gateway.trust.distrust import Distrust
+
+    try:
+        chain = _chain(store, root)
+        release = chain.settings(activation)
+        permitted = permitted_settings(_policies(store, chain))
+    except (Distrust, StoreError, ConfigurationError, ValueError) as error:
+        return JudgedSettings(problem=str(error))
+    return JudgedSettings(toml=release.toml, permitted=tuple(sorted(permitted)))
+
+
+def _chain(store: Path, root: Path) -> Chain:
+    from gateway.trust.chain import Chain
+    from gateway.trust.settings import DEFAULTS
+
+    limit_bytes = DEFAULTS.metadata_limit_bytes
+    pinned, roots = read_bounded(root, limit_bytes), read_roots(store, limit_bytes, DEFAULTS.roots_limit)
+    blobs = Blobs(store / "blobs")
+    return Chain(pinned, roots, lambda digest: blobs.read(digest, limit_bytes))
+
+
+def _policies(store: Path, chain: Chain) -> list[Policy]:
+    installed = [one for one in read_active(store / ACTIVE_FILE).files if one.target.path.startswith(POLICY)]
+    return [read_policy(chain.file(one.target, one.evidence, one.root), one.target.path) for one in installed]
+
+
+def main() -> int:
+    """Run the process."""
+    store, root = sys.argv[1:]
+    activation = read_activation(json.loads(sys.stdin.buffer.read()))
+    sys.stdout.write(json.dumps(asdict(judge(Path(store), Path(root), activation))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
