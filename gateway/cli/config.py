@@ -1,4 +1,7 @@
-"""Verb `edge-gateway config`: show the effective settings; `config check FILE`: check a file for the service."""
+"""Verb `edge-gateway config`: show the effective settings; `config check FILE`: check a file for the service.
+
+Both take the fleet's settings into account that the service on this device has committed.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from typing import Any
 
 from gateway.assembly import matching_profile
 from gateway.cli.access import denials
-from gateway.cli.common import configured
-from gateway.cli.service_user import service_account
+from gateway.cli.common import configured, warn
+from gateway.cli.fleet_settings import check_fleet_settings
+from gateway.cli.service_user import Unit, installed_unit, service_account
 from gateway.config import (
     Config,
     check_listeners,
@@ -28,6 +32,9 @@ from gateway.config import (
 from gateway.domain.access import Security
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.profile import Profile
+from gateway.domain.settings_layer import SettingsLayer
+from gateway.store.errors import StoreError
+from gateway.store.settings_record import read_record
 from gateway.terminal.tables import print_json, print_table
 
 NAMES_SHOWN = 5
@@ -36,14 +43,18 @@ NAMES_SHOWN = 5
 
 def command(arguments: argparse.Namespace) -> int:
     """Show or check; return 1 if the file has a finding."""
+    if arguments.fleet_settings:
+        return check_fleet_settings(arguments)
     if arguments.action == "check":
         return _check(arguments)
-    config = configured(arguments)
+    layer = _committed(installed_unit())
+    config = configured(arguments, layer)
     settings = effective(config)
     if arguments.json:
         print_json(settings)
     else:
-        print(f"from {config.file or 'the defaults'}; this device is {gateway_id(config)}\n")
+        over = f" and {layer.written} of the fleet" if layer and config.fleet.settings else ""
+        print(f"from {config.file or 'the defaults'}{over}; this device is {gateway_id(config)}\n")
         rows = [(table, key, _shown(key, value)) for table, keys in settings.items() for key, value in keys.items()]
         print_table(("table", "key", "value"), rows)
     return 0
@@ -60,6 +71,16 @@ def effective(config: Config) -> dict[str, dict[str, Any]]:
     return tables
 
 
+def _committed(unit: Unit | None) -> SettingsLayer | None:
+    """Return the fleet's settings that the service has committed; None without any, or if they cannot be read."""
+    try:
+        stored = read_record(Path(unit.state) if unit and unit.state else state_folder(None)).committed
+    except StoreError as error:
+        warn(f"the fleet's settings are not taken into account: {error}")
+        return None
+    return stored.layer if stored else None
+
+
 def _shown(key: str, value: Any) -> str:
     """Return the value in the file's syntax; "" if nothing is set."""
     if value is None:
@@ -72,7 +93,7 @@ def _check(arguments: argparse.Namespace) -> int:
     account, unit = service_account(arguments.user)
     findings, remarks, profile = [], [], None
     try:
-        config = load_config(Path(name) if name else None)
+        config = load_config(Path(name) if name else None, _committed(unit))
         name = name or config.file
         state = Path(unit.state) if unit and unit.state else state_folder(None)
         for setting, found in denials(config, account, state, unit.hidden if unit else ()):

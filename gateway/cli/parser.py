@@ -109,6 +109,12 @@ def _config_verb(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=("check",), help="check: read FILE and say what is wrong")
     parser.add_argument("file", nargs="?", metavar="FILE", help="the configuration to check")
     parser.add_argument(
+        "--fleet-settings",
+        type=named,
+        metavar="FILE",
+        help="check: FILE is a part of a configuration that a fleet is to sign (edge-fleet settings add)",
+    )
+    parser.add_argument(
         "--user",
         type=named,
         metavar="NAME",
@@ -194,7 +200,8 @@ VERBS = (
         "show the configuration in force, or check a file and whether the service may use what it names",
         "  edge-gateway config\n"
         "  sudo edge-gateway config check /etc/edge-gateway/edge-gateway.toml\n"
-        "  sudo edge-gateway config check FILE --user edge-gateway",
+        "  sudo edge-gateway config check FILE --user edge-gateway\n"
+        "  edge-gateway config check --fleet-settings site.toml",
         _config_verb,
     ),
     Verb(
