@@ -118,6 +118,7 @@ class SettingsControl:
         self._life, self._record, self._store = life, life.record, store
         self._check, self._restart, self._monotonic = check, restart, monotonic
         self._ends_s = None if life.ends_in_s is None else monotonic() + life.ends_in_s
+        self._taken_back = False
 
     def standing(self) -> SettingsStanding:
         """Implement `SettingsTrials.standing`."""
@@ -164,8 +165,9 @@ class SettingsControl:
 
     def end_trial(self, reason: str = EXPIRED) -> None:
         """Restart with the committed settings, unless what was on trial is committed by now."""
-        if self._ends_s is None:
+        if self._ends_s is None or self._taken_back:
             return
+        self._taken_back = True
         self._record = self._record.taken_back(reason)
         take_back(self._life, reason)
         self._restart("")
@@ -184,8 +186,8 @@ class SettingsControl:
 
     def _check_in_force(self, sha256: str) -> None:
         force = self._life.in_force
-        if force is None or force.sha256 != sha256:
-            shown = force.target if force else "none of the fleet's"
+        if force is None or force.sha256 != sha256 or self._taken_back:
+            shown = force.target if force and not self._taken_back else "the committed ones"
             why = f"; {self._record.failed.reason}" if self._record.failed else ""
             raise VariantError(f"other settings are in force: {shown}{why}")
 

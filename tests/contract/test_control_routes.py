@@ -8,7 +8,7 @@ from gateway import __version__
 from gateway.domain.activation import read_activation
 from gateway.domain.errors import Fault, RequestError, VariantError
 from gateway.domain.statistics import LATENCY_BOUNDS_NS
-from tests.simulators.control_gateway import ACTIVATION, serving
+from tests.simulators.control_gateway import ACTIVATION, SETTINGS, serving
 
 pytestmark = pytest.mark.asyncio
 LOAD = "/v1/models/meter/load"
@@ -22,6 +22,9 @@ COMMANDS = [
     ("PUT", ROUTE, {"weights": {"1": 95, "2": 5}, "shadow": "1", "lease_s": 30}),
     ("POST", UNLOAD, {"version": "1", "drain_s": 2.5}),
     ("POST", "/v1/commit", {}),
+    ("POST", "/v1/settings/trial", {"activation": SETTINGS, "within_s": 30.0}),
+    ("POST", "/v1/settings/confirm", {"sha256": "a" * 64}),
+    ("POST", "/v1/settings/revert", {"sha256": "a" * 64, "reason": "too slow"}),
 ]
 
 
@@ -125,7 +128,7 @@ async def test_replay():
 
 async def test_route_unload_and_commit():
     async with serving() as gateway:
-        for method, path, body in COMMANDS[3:]:
+        for method, path, body in COMMANDS[3:6]:
             answer = await gateway.client.request(method, path, json=body)
             assert (answer.status_code, answer.json()) == (200, {})
         assert (await gateway.client.post("/v1/commit")).status_code == 200
@@ -133,6 +136,20 @@ async def test_route_unload_and_commit():
     assert route == ("route", "meter", {"1": 95, "2": 5}, "1", 30)
     assert unload == ("unload", "meter", "1", 2.5)
     assert commits == [("commit",), ("commit",)]
+
+
+async def test_settings_of_the_fleet():
+    async with serving() as gateway:
+        told = (await gateway.client.get("/v1/settings")).json()
+        answers = [await gateway.client.request(method, path, json=body) for method, path, body in COMMANDS[6:]]
+    assert (told["target"], told["trial_ends_in_s"]) == ("settings/berlin/2/release", 12.5)
+    assert told["committed"] == "settings/berlin/1/release"
+    assert [(answer.status_code, answer.json()) for answer in answers] == [(202, {}), (200, {}), (200, {})]
+    assert gateway.engine.told == [
+        ("try", read_activation(SETTINGS), 30.0),
+        ("confirm", "a" * 64),
+        ("revert", "a" * 64, "too slow"),
+    ]
 
 
 @pytest.mark.parametrize(("method", "path", "body"), COMMANDS)
@@ -177,7 +194,10 @@ async def test_a_wrong_body_never_reaches_the_engine(method, path, body, wrong):
         (LOAD, {**ACTIVATION, "root": 0}, "root must be a version"),
         (LOAD, {**ACTIVATION, "root": "1"}, "`$.root`"),
         (LOAD, {**ACTIVATION, "root": True}, "`$.root`"),
-        (LOAD, {**ACTIVATION, "target": "models/acme"}, "target must be"),
+        (LOAD, {**ACTIVATION, "target": "models/acme"}, "is no release's path"),
+        (LOAD, {**ACTIVATION, "slot": "@settings"}, "cannot hold"),
+        ("/v1/settings/trial", {"activation": {**SETTINGS, "slot": "meter"}, "within_s": 3}, "cannot hold"),
+        ("/v1/settings/trial", {"activation": SETTINGS, "within_s": "3"}, "`$.within_s`"),
         (LOAD, {**ACTIVATION, "variants": "onnx"}, "`$.variants`"),
         (LOAD, {key: value for key, value in ACTIVATION.items() if key != "evidence"}, "`evidence`"),
         (ROUTE, {"weights": {"1": 99.5}, "lease_s": 3}, "`$.weights[...]`"),
@@ -221,7 +241,7 @@ async def test_the_document_of_the_api():
         document = (await gateway.client.get("/schema/openapi.json")).json()
     paths = {(method.upper(), path) for path, operations in document["paths"].items() for method in operations}
     assert paths == {(method, path.replace("/meter/", "/{slot}/")) for method, path, _ in COMMANDS} | {
-        ("GET", f"/v1/{name}") for name in ("status", "inventory", "vitals", "statistics")
+        ("GET", f"/v1/{name}") for name in ("status", "inventory", "vitals", "statistics", "settings")
     }
     body = document["paths"]["/v1/models/{slot}/load"]["post"]["requestBody"]
     schema = body["content"]["application/json"]["schema"]

@@ -17,7 +17,7 @@ from gateway.domain.activation import Activation
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import Artifact, Variant
-from gateway.domain.ports import Loaded, Replayed, Standing
+from gateway.domain.ports import Loaded, Replayed, SettingsStanding, Standing
 from gateway.domain.selection import Candidate
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.verdict import Measurement
@@ -34,11 +34,12 @@ ACTIVATION: dict[str, Any] = {
     "evidence": ["b" * 64, "c" * 64],
     "root": 1,
 }
+SETTINGS: dict[str, Any] = {**ACTIVATION, "slot": "@settings", "target": "settings/berlin/2/release", "variants": []}
 PLACEMENT = Placement("onnx-int8", "onnx", "int8", CPU, "the only one", 8, signed=True)
 
 
 class SimulatedServing:
-    """Fake of Serving, Standings and Statistics.
+    """Fake of Serving, Standings, Statistics and SettingsTrials.
 
     The list `told` has every command in order. The next commands raise `error` if it is set; they wait while `gate` is
     cleared.
@@ -73,6 +74,18 @@ class SimulatedServing:
     async def commit(self) -> None:
         await self._note("commit")
 
+    def standing(self) -> SettingsStanding:
+        return SettingsStanding("settings/berlin/2/release", "d" * 64, 12.5, "settings/berlin/1/release")
+
+    async def try_out(self, activation: Activation, within_s: float) -> None:
+        await self._note("try", activation, within_s)
+
+    async def confirm(self, sha256: str) -> None:
+        await self._note("confirm", sha256)
+
+    async def revert(self, sha256: str, reason: str) -> None:
+        await self._note("revert", sha256, reason)
+
     def standings(self) -> Sequence[Standing]:
         return (
             Standing("hand", "1", "UNAVAILABLE", reason="broken"),
@@ -101,8 +114,8 @@ class Gateway:
     def __init__(self, settings: ControlSettings, path: Path, restart: Callable[[], str]) -> None:
         self.engine, self.path = SimulatedServing(), path
         vitals = Vitals({"cpu": 41.5}, {"board": 3.5}, memory_available_bytes=1024, throttled=False)
-        about = About("generic-x86", {"arch": "x86_64", "profile": "generic-x86"}, lambda: vitals, restart, lambda: "")
-        self.frontend = ControlFrontend(self.engine, self.engine, self.engine, about, settings)
+        about = About("generic-x86", {"arch": "x86_64", "profile": "generic-x86"}, lambda: vitals, restart, lambda: "", lambda: None)
+        self.frontend = ControlFrontend(self.engine, self.engine, self.engine, self.engine, about, settings)
         self.client = httpx.AsyncClient()
 
     def ended(self, answering: asyncio.Task[None]) -> None:

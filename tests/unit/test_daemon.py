@@ -9,6 +9,7 @@ import pytest
 
 from gateway.config import Config
 from gateway.daemon import Daemon
+from gateway.fleet_settings import Life
 
 
 class Heard:
@@ -32,7 +33,7 @@ def daemon(tmp_path):
     async def refine():
         pass
 
-    daemon = Daemon(Config(), tmp_path, broken)
+    daemon = Daemon(Config(), Life(tmp_path), broken)
     daemon._notify, daemon._up = Heard(), True
     daemon._repository = SimpleNamespace(index=list, refine=refine)
     return daemon

@@ -1,5 +1,6 @@
 """Request and response bodies of the control API. It loads msgspec: import it only with the application."""
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -278,21 +279,23 @@ def request_body(kind: type[msgspec.Struct]) -> RequestBody:
     """Return the OpenAPI description of a body that the handler reads itself, within limits."""
     _, components = msgspec.json.schema_components([kind])
     return RequestBody(
-        required=True, content={"application/json": OpenAPIMediaType(schema=_schema(components[kind.__name__]))}
+        required=True, content={"application/json": OpenAPIMediaType(schema=_schema(components[kind.__name__], components))}
     )
 
 
-def _schema(plain: dict[str, Any]) -> Schema:
-    """Convert the JSON Schema that msgspec writes for the structs above to litestar's."""
+def _schema(plain: dict[str, Any], named: Mapping[str, dict[str, Any]]) -> Schema:
+    """Convert the JSON Schema that msgspec writes for the structs above, `named` ones among them, to litestar's."""
+    if "$ref" in plain:
+        return _schema(named[plain["$ref"].rpartition("/")[2]], named)
     kind = plain["type"]
     if kind == "array":
-        return Schema(type=OpenAPIType.ARRAY, items=_schema(plain["items"]))
+        return Schema(type=OpenAPIType.ARRAY, items=_schema(plain["items"], named))
     if kind == "object":
         values = plain.get("additionalProperties", False)
         return Schema(
             type=OpenAPIType.OBJECT,
             required=plain.get("required"),
-            properties={name: _schema(inner) for name, inner in plain.get("properties", {}).items()} or None,
-            additional_properties=_schema(values) if isinstance(values, dict) else values,
+            properties={name: _schema(inner, named) for name, inner in plain.get("properties", {}).items()} or None,
+            additional_properties=_schema(values, named) if isinstance(values, dict) else values,
         )
     return Schema(type=_TYPES[kind])
