@@ -114,7 +114,8 @@ class Gateway:
     def __init__(self, settings: ControlSettings, path: Path, restart: Callable[[], str]) -> None:
         self.engine, self.path = SimulatedServing(), path
         vitals = Vitals({"cpu": 41.5}, {"board": 3.5}, memory_available_bytes=1024, throttled=False)
-        about = About("generic-x86", {"arch": "x86_64", "profile": "generic-x86"}, lambda: vitals, restart, lambda: "", lambda: None)
+        inventory = {"arch": "x86_64", "profile": "generic-x86"}
+        about = About("generic-x86", inventory, lambda: vitals, restart, lambda: "", lambda: None)
         self.frontend = ControlFrontend(self.engine, self.engine, self.engine, self.engine, about, settings)
         self.client = httpx.AsyncClient()
 

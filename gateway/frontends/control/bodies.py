@@ -278,9 +278,8 @@ _TYPES = {"string": OpenAPIType.STRING, "integer": OpenAPIType.INTEGER, "number"
 def request_body(kind: type[msgspec.Struct]) -> RequestBody:
     """Return the OpenAPI description of a body that the handler reads itself, within limits."""
     _, components = msgspec.json.schema_components([kind])
-    return RequestBody(
-        required=True, content={"application/json": OpenAPIMediaType(schema=_schema(components[kind.__name__], components))}
-    )
+    schema = _schema(components[kind.__name__], components)
+    return RequestBody(required=True, content={"application/json": OpenAPIMediaType(schema=schema)})
 
 
 def _schema(plain: dict[str, Any], named: Mapping[str, dict[str, Any]]) -> Schema:
