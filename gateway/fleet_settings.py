@@ -155,7 +155,7 @@ class SettingsControl:
         if self._ends_s is not None:
             self._write(self._record.confirmed())
             self._ends_s = None
-            _log.info("the fleet's settings %s are committed", self.standing().target)
+            _log.info("the fleet's settings %s are committed", self._life.layer and self._life.layer.written)
 
     async def revert(self, sha256: str, reason: str) -> None:
         """Implement `SettingsTrials.revert`."""
