@@ -1,6 +1,6 @@
 """Releases: from a model's folder to the document that its owner signs, and the resulting floor.
 
-Only `read_model` reads files; the rest is pure.
+Only `read_model` reads files; the rest is pure. What holds for releases of every kind is here, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tuf.api.metadata import TargetFile, Targets
 
@@ -22,11 +22,13 @@ from fleet.signing import Drafting, add_targets
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact, ModelManifest
 from gateway.domain.manifest_toml import read_manifest
+from gateway.domain.release_paths import ReleasePath, parse_path, release_prefix
 from gateway.domain.routing import newest_version, version_order
-from gateway.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes, target_path
+from gateway.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes
 from gateway.trust.targets import WITHDRAWN, Withdrawal, read_withdrawal
 
 MANIFEST = "manifest.toml"
+Document = TypeVar("Document")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,9 @@ def target_of(path: str, content: bytes, custom: Mapping[str, Any] | None = None
 def model_floor(targets: Targets | None, owner: str, model: str, *, beside: str = "") -> str | None:
     """Return the oldest version that the owner still allows: the greatest floor of the model's targets, or None.
 
-    The target `beside` is ignored.
+    The target `beside` is ignored. For owners as "@software", `model` is the name of the program or of the settings.
     """
-    prefix = f"models/{owner}/{model}/"
+    prefix = release_prefix(owner, model)
     every = (targets.targets if targets else {}).items()
     floors = (signed_floor(target) for path, target in every if path.startswith(prefix) and path != beside)
     return newest_version(floor for floor in floors if floor)
@@ -137,32 +139,44 @@ def choose_floor(wanted: str | None, standing: str | None, version: str) -> str:
     return floor
 
 
+def next_floor(drafting: Drafting, path: ReleasePath, wanted: str | None, remedy: str) -> str:
+    """Return the floor of a new release at `path`. Raise ConfigurationError as `choose_floor`, or if it is published.
+
+    `remedy`: how its version is changed.
+    """
+    if drafting.published.target(path.path):
+        raise ConfigurationError(f"{path.path} is published already and never changes; {remedy}")
+    targets = newest_targets(drafting, owner_role(path.owner))
+    return choose_floor(wanted, model_floor(targets, path.owner, path.model, beside=path.path), path.version)
+
+
+def newest_targets(drafting: Drafting, role: str) -> Targets | None:
+    """Return what a role has drafted, or else published; None if that is nothing."""
+    newest = drafting.newest(role)
+    return newest.signed if newest and isinstance(newest.signed, Targets) else None
+
+
 @dataclass(frozen=True, slots=True)
-class PlannedRelease:
+class Planned(Generic[Document]):
     """A planned release: its document, the target that names it, and the owner's draft with the target."""
 
-    release: SignedRelease
+    release: Document
     target: TargetFile
     content: bytes
     draft: Draft
 
 
-def plan_release(drafting: Drafting, model: Model, owner: str, terms: Terms) -> PlannedRelease:
+def plan_release(drafting: Drafting, model: Model, owner: str, terms: Terms) -> Planned[SignedRelease]:
     """Return the owner's next release of a model.
 
     Raise ConfigurationError for a release that is published already, an unknown owner, or a floor that devices could
     not apply.
     """
-    role, name, version = owner_role(owner), model.manifest.name, model.manifest.version
-    path = target_path(owner, name, version)
-    if drafting.published.target(path):
-        raise ConfigurationError(f"{path} is published already and never changes; raise the version in its {MANIFEST}")
-    newest = drafting.newest(role)
-    targets = newest.signed if newest and isinstance(newest.signed, Targets) else None
-    chosen = choose_floor(terms.floor, model_floor(targets, owner, name, beside=path), version)
+    role, path = owner_role(owner), ReleasePath(owner, model.manifest.name, model.manifest.version)
+    chosen = next_floor(drafting, path, terms.floor, f"raise the version in its {MANIFEST}")
     release = build_release(model, owner, terms, chosen, drafting.now)
     target, content = release_target(release)
-    return PlannedRelease(release, target, content, add_targets(drafting, role, [(target, content)]))
+    return Planned(release, target, content, add_targets(drafting, role, [(target, content)]))
 
 
 def plan_withdrawal(drafting: Drafting, path: str, withdrawal: Withdrawal) -> Draft:
@@ -170,7 +184,7 @@ def plan_withdrawal(drafting: Drafting, path: str, withdrawal: Withdrawal) -> Dr
 
     Raise ConfigurationError if the release is not published, or is withdrawn like that already.
     """
-    role = owner_role(path.split("/")[1])
+    role = owner_role(parse_path(path).owner)
     newest = drafting.newest(role)
     signed = copy.deepcopy(newest.signed) if newest else None
     target = signed.targets.get(path) if isinstance(signed, Targets) else None

@@ -13,10 +13,10 @@ from tuf.api.metadata import DelegatedRole, Delegations, Key, Metadata, Root, Ta
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
-from gateway.domain.software_release import SLOT
+from gateway.domain.release_paths import KINDS
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
-PROFILES, POLICY, DIRECTOR, SOFTWARE = "profiles", "policy", "director", "software"
+PROFILES, POLICY, DIRECTOR = "profiles", "policy", "director"
 ONLINE = (SNAPSHOT, TIMESTAMP)
 """Signed while publishing, by keys that the publisher holds."""
 OWNER_PREFIX = "models-"
@@ -59,12 +59,12 @@ def add_signature(metadata: Metadata[Any], signer: Signer) -> None:
 
 
 def owner_role(owner: str) -> str:
-    """Return the role that signs an owner's releases; the owner of the programs is "@software".
+    """Return the role that signs an owner's releases; "@software" and "@settings" are owners, too.
 
     Raises ConfigurationError for what cannot be a name.
     """
-    if owner == SLOT:
-        return SOFTWARE
+    if owner in KINDS:
+        return KINDS[owner]
     if not NAME_PATTERN.fullmatch(owner):
         raise ConfigurationError(f"{owner!r:.150} is no owner's name; letters, digits, '.', '_' and '-' make one")
     return f"{OWNER_PREFIX}{owner}"
@@ -72,7 +72,8 @@ def owner_role(owner: str) -> str:
 
 def role_paths(role: str) -> list[str]:
     """The targets that a delegated role may sign. Raises ConfigurationError for a role that nobody may have."""
-    fixed = {PROFILES: "profiles/*", POLICY: "policy/*", DIRECTOR: "assignments/*", SOFTWARE: "software/*/*/*"}
+    fixed = {PROFILES: "profiles/*", POLICY: "policy/*", DIRECTOR: "assignments/*"}
+    fixed |= {kind: f"{kind}/*/*/*" for kind in KINDS.values()}
     if role in fixed:
         return [fixed[role]]
     owner = role.removeprefix(OWNER_PREFIX)

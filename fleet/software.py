@@ -7,29 +7,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from tuf.api.metadata import TargetFile, Targets
-
 from fleet.disk import file_digest
-from fleet.drafts import Draft
-from fleet.releases import choose_floor, signed_floor, target_of
-from fleet.roles import SOFTWARE
+from fleet.releases import Planned, next_floor, target_of
+from fleet.roles import owner_role
 from fleet.signing import Drafting, add_targets
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact
+from gateway.domain.release_paths import ReleasePath
 from gateway.domain.routing import newest_version
 from gateway.domain.software_release import (
     DISTRIBUTION,
     MACHINES,
     PROGRAM,
+    SLOT,
     SoftwareRelease,
     SoftwareVariant,
     check_wheels,
     read_software,
     software_bytes,
-    software_path,
     wheel_parts,
 )
 
@@ -37,16 +34,6 @@ _TAGS = re.compile(r"-(?P<python>[\w.]+)-(?P<abi>[\w.]+)-(?P<platform>[\w.]+)\.w
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_(\w+)")
 LEGACY = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
 """Older names of platform tags, with the version of glibc that they stand for (PEP 600)."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSoftware:
-    """A planned release: its document, the target that names it, and the role's draft with the target."""
-
-    release: SoftwareRelease
-    target: TargetFile
-    content: bytes
-    draft: Draft
 
 
 def read_variant(folder: Path, python: str | None = None, machine: str | None = None) -> SoftwareVariant:
@@ -71,31 +58,21 @@ def read_variant(folder: Path, python: str | None = None, machine: str | None = 
         raise ConfigurationError(str(error), file=str(folder)) from error
 
 
-def plan_software(drafting: Drafting, variants: Sequence[SoftwareVariant], floor: str | None) -> PlannedSoftware:
+def plan_software(
+    drafting: Drafting, variants: Sequence[SoftwareVariant], floor: str | None
+) -> Planned[SoftwareRelease]:
     """Return these wheels as the next release. Raise ConfigurationError if devices could not install it."""
     versions = {_version([wheel.path for wheel in variant.wheels]) for variant in variants}
     if len(versions) != 1:
         raise ConfigurationError(f"the folders hold the versions {', '.join(sorted(versions))}; name one version's")
     (version,) = versions
-    path = software_path(PROGRAM, version)
-    if drafting.published.target(path):
-        raise ConfigurationError(f"{path} is published already and never changes; release another version")
-    newest = drafting.newest(SOFTWARE)
-    standing = software_floor(newest.signed if newest and isinstance(newest.signed, Targets) else None, but=path)
-    chosen = choose_floor(floor, standing, version)
+    path = ReleasePath(SLOT, PROGRAM, version)
+    chosen = next_floor(drafting, path, floor, "release another version")
     release = SoftwareRelease(PROGRAM, version, chosen, drafting.now.replace(microsecond=0), tuple(variants))
     content = software_bytes(release)
     read_software(content)
-    target = target_of(path, content, {"floor": chosen})
-    return PlannedSoftware(release, target, content, add_targets(drafting, SOFTWARE, [(target, content)]))
-
-
-def software_floor(targets: Targets | None, *, but: str = "") -> str | None:
-    """Return the oldest version that devices may install, by all targets except `but`, or None."""
-    prefix = software_path(PROGRAM, "").removesuffix("/release")
-    every = (targets.targets if targets else {}).items()
-    floors = (signed_floor(target) for path, target in every if path.startswith(prefix) and path != but)
-    return newest_version(floor for floor in floors if floor)
+    target = target_of(path.path, content, {"floor": chosen})
+    return Planned(release, target, content, add_targets(drafting, owner_role(SLOT), [(target, content)]))
 
 
 def software_files(release: SoftwareRelease) -> tuple[Artifact, ...]:

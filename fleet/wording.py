@@ -11,15 +11,18 @@ from typing import cast
 
 from tuf.api.metadata import Key, Metadata, Role, Root, TargetFile, Targets
 
+from fleet.device_settings import previous_settings, settings_line, settings_lines
+from fleet.documents import ReleaseDocument, read_document
 from fleet.drafts import Document, Draft
 from fleet.files import check_content
-from fleet.roles import Quorum, delegated_roles, printable, quorum, signer_name
+from fleet.roles import POLICY, Quorum, delegated_roles, printable, quorum, signer_name
 from fleet.software import software_line
-from gateway.domain.assignment import SOFTWARE_SLOT
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_paths import is_release, reserved_slot
-from gateway.domain.signed_release import TIME_FORMAT, SignedRelease, read_release
-from gateway.domain.software_release import read_software
+from gateway.domain.policy import read_policy
+from gateway.domain.release_paths import is_release
+from gateway.domain.settings_release import SettingsRelease, read_settings_release
+from gateway.domain.signed_release import TIME_FORMAT, SignedRelease
+from gateway.domain.software_release import SoftwareRelease
 from gateway.trust.distrust import Distrust
 from gateway.trust.targets import Withdrawal, check_floor, floor_of, read_withdrawal
 
@@ -87,7 +90,7 @@ def _changes(signed: Targets, before: Metadata[Root] | Metadata[Targets] | None,
         if old.targets.get(path) != target and (withdrawal := read_withdrawal(target)):
             yield f"withdraws {path}: {_WITHDRAWALS[withdrawal]}"
         elif old.targets.get(path) != target:
-            head, *content = _target_lines(target, draft.documents.get(path))
+            head, *content = _target_lines(target, draft.documents.get(path), draft)
             yield f"{'replaces' if path in old.targets else 'adds'} {head}"
             yield from content
     for path in old.targets.keys() - signed.targets.keys():
@@ -120,18 +123,17 @@ def _delegation_changes(signed: Targets, old: Targets) -> Iterator[str]:
         yield f"removes the role {name}"
 
 
-def _target_lines(target: TargetFile, content: bytes | None) -> Iterator[str]:
-    """Yield a release in one line, or the full text of a profile or policy, since devices follow its content."""
+def _target_lines(target: TargetFile, content: bytes | None, draft: Draft) -> Iterator[str]:
+    """Yield a release in one line; settings, profiles and policies in full, since devices follow their content."""
     digest = f"sha256 {target.hashes['sha256']}"
     if content is None:
         yield f"{target.path}, {target.length} bytes, {digest}"
-    elif reserved_slot(target.path) == SOFTWARE_SLOT:
-        yield f"{target.path}: {_software(content)}, {digest}"
-    elif target.path.startswith("models/"):
-        yield f"{target.path}: {_release(content)}, {digest}"
+    elif is_release(target.path):
+        yield from _release_lines(target.path, content, digest, draft)
     else:
         yield f"{target.path}, {target.length} bytes, {digest}{_unreadable(target.path, content)}:"
         yield from (f"  | {line}" for line in content.decode(errors="backslashreplace").split("\n") if line)
+        yield from _permitted(target.path, content)
 
 
 _WITHDRAWALS = {
@@ -140,18 +142,41 @@ _WITHDRAWALS = {
 }
 
 
-def _release(content: bytes) -> str:
+def _release_lines(path: str, content: bytes, digest: str, draft: Draft) -> Iterator[str]:
     try:
-        return release_line(read_release(content))
+        release = read_document(path, content)
     except ValueError as error:
-        return f"WHICH IS NO RELEASE ({error})"
+        yield f"{path}: WHICH IS NO RELEASE ({error}), {digest}"
+        return
+    yield f"{path}: {_line(release)}, {digest}"
+    if isinstance(release, SettingsRelease):
+        yield from settings_lines(release, _before(release, draft))
 
 
-def _software(content: bytes) -> str:
+def _line(release: ReleaseDocument) -> str:
+    if isinstance(release, SettingsRelease):
+        return settings_line(release)
+    return software_line(release) if isinstance(release, SoftwareRelease) else release_line(release)
+
+
+def _before(release: SettingsRelease, draft: Draft) -> SettingsRelease | None:
+    """Return the newest older settings of the same name that the same document lists, if the draft holds them."""
+    found = previous_settings(cast("Targets", draft.metadata.signed), release.name, release.version)
+    content = draft.documents.get(found.path) if found else None
     try:
-        return software_line(read_software(content))
-    except ValueError as error:
-        return f"WHICH IS NO RELEASE ({error})"
+        return read_settings_release(content) if content is not None else None
+    except ValueError:
+        return None
+
+
+def _permitted(path: str, content: bytes) -> Iterator[str]:
+    """Yield what a policy lets signed settings change, beyond what they always may."""
+    try:
+        policy = read_policy(content, path) if path.startswith(f"{POLICY}/") else None
+    except ConfigurationError:
+        return
+    if policy and policy.settings:
+        yield f"  PERMITS the fleet's settings to change {', '.join(policy.settings)}"
 
 
 def _unreadable(path: str, content: bytes) -> str:

@@ -18,9 +18,8 @@ from fleet.workspace import Workspace
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.release_paths import fits_slot, is_slot, parse_written
+from gateway.domain.release_paths import HOLDS, fits_slot, is_slot, parse_written
 from gateway.domain.signed_release import TIME_FORMAT
-from gateway.domain.software_release import SLOT
 from gateway.terminal.tables import counted, print_json
 from gateway.trust.assignment_form import assignment_metadata
 
@@ -81,7 +80,7 @@ def read_slots(published: Published, texts: Sequence[str]) -> dict[str, Target]:
         except ValueError as error:
             raise ConfigurationError(f"{text!r:.200} is not SLOT=OWNER/MODEL/VERSION: {error}") from None
         if not (is_slot(slot) and fits_slot(path, slot)):
-            raise ConfigurationError(f"{text!r:.200}: {slot!r:.100} is no slot for {path}; programs go into {SLOT}")
+            raise ConfigurationError(f"{text!r:.200}: {slot!r:.100} is no slot for {path}; {HOLDS}")
         if slot in slots:
             raise ConfigurationError(f"the slot {slot} is named twice; a slot holds one release")
         slots[slot] = assigned(published, path)

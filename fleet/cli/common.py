@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,12 +21,15 @@ from fleet.config import load_config
 from fleet.disk import read_bounded
 from fleet.drafts import Draft
 from fleet.keys import KEY_LIMIT_BYTES, PUBLIC_SUFFIX, ask_nobody, load_signer, read_public
+from fleet.releases import plan_withdrawal
 from fleet.roles import signer_name
 from fleet.settings import FleetSettings
 from fleet.wording import progress_lines
 from fleet.workspace import Workspace
 from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.domain.release_paths import KINDS, parse_written
 from gateway.terminal.tables import print_json, progress
+from gateway.trust.targets import Withdrawal
 
 SAID_LIMIT_CHARS = 500
 PASSPHRASE_VARIABLE = "EDGE_FLEET_PASSPHRASE"  # noqa: S105  # its name, not one
@@ -117,6 +120,30 @@ def run_check(program: str, command: Sequence[str], settings: FleetSettings) -> 
     except OSError as error:
         problem = f"cannot be run: {error.strerror}; name the program with --{program} PATH"
         raise UnreachableError(problem, file=command[0]) from None
+
+
+def print_findings(where: Path, verdict: Mapping[str, Any], check: str) -> int:
+    """Print on standard error what a check found, and that nothing was drafted. Return 1."""
+    for finding in verdict["findings"]:
+        print(f"edge-fleet: {where}: {finding}", file=sys.stderr)
+    print(f"edge-fleet: not added: {check} has findings", file=sys.stderr)
+    return 1
+
+
+def withdraw(
+    arguments: argparse.Namespace, written: str, slot: str = "", withdrawal: Withdrawal = Withdrawal.OFFER
+) -> int:
+    """Draft the withdrawal of a release of one kind, by its reserved slot. Raise ConfigurationError for another one."""
+    form = f"{slot}/NAME/VERSION" if slot else "OWNER/MODEL/VERSION"
+    try:
+        release = parse_written(written)
+    except ValueError:
+        raise ConfigurationError(f"{written!r:.200} is not {form}") from None
+    if (release.owner if release.owner in KINDS else "") != slot:
+        raise ConfigurationError(f"{written!r:.200} is not {form}")
+    with writing(arguments) as work:
+        draft = plan_withdrawal(work.drafting(now()), release.path, withdrawal)
+        return save_drafts(work, [draft], as_json=arguments.json)
 
 
 def draft_json(work: Workspace, draft: Draft) -> dict[str, Any]:

@@ -1,20 +1,23 @@
-"""`edge-fleet delegate`: an owner's role, or that of software, its keys and threshold."""
+"""`edge-fleet delegate`: the role of an owner, of software or of settings, its keys and threshold."""
 
 from __future__ import annotations
 
 import argparse
 
 from fleet.cli.common import now, public_keys, save_drafts, writing
-from fleet.roles import SOFTWARE, default_threshold, owner_role
+from fleet.roles import default_threshold, owner_role
 from fleet.signing import delegate
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.release_paths import KINDS
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Draft targets with the delegation, and what the owner has published, to be signed by the new keys."""
-    if arguments.software == bool(arguments.owner):
-        raise ConfigurationError("name an OWNER of models, or --software")
-    role = SOFTWARE if arguments.software else owner_role(arguments.owner)
+    owners = [slot for slot, kind in KINDS.items() if getattr(arguments, kind)]
+    owners += [arguments.owner] if arguments.owner else []
+    if len(owners) != 1:
+        raise ConfigurationError(f"name an OWNER of models, or one of --{', --'.join(KINDS.values())}")
+    role = owner_role(owners[0])
     with writing(arguments) as work:
         drafting = work.drafting(now())
         keys = public_keys(arguments.key)

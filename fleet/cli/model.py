@@ -9,24 +9,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fleet.cli.common import byte_progress, now, program_beside, run_check, save_drafts, writing
+from fleet.cli.common import byte_progress, now, program_beside, run_check, save_drafts, withdraw, writing
 from fleet.releases import (
     MANIFEST,
     Model,
-    PlannedRelease,
+    Planned,
     Terms,
     model_files,
     plan_release,
-    plan_withdrawal,
     read_model,
 )
 from fleet.settings import FleetSettings
 from fleet.workspace import Workspace
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import LEVELS
-from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.selection import required_level
-from gateway.domain.signed_release import target_path
+from gateway.domain.signed_release import SignedRelease
 from gateway.terminal.tables import mark, print_json, print_table
 from gateway.trust.targets import Withdrawal
 
@@ -35,17 +33,10 @@ PROGRAM = "edge-gateway"
 
 def command(arguments: argparse.Namespace) -> int:
     """Draft the release, or its withdrawal. Return 1 if the check of a model has a finding."""
-    return _withdraw(arguments) if arguments.action == "withdraw" else _add(arguments)
-
-
-def _withdraw(arguments: argparse.Namespace) -> int:
-    parts = arguments.what.split("/")
-    if len(parts) != 3 or not all(NAME_PATTERN.fullmatch(part) for part in parts):
-        raise ConfigurationError(f"{arguments.what!r:.200} is not OWNER/MODEL/VERSION")
-    withdrawal = Withdrawal.REMOVE if arguments.remove else Withdrawal.OFFER
-    with writing(arguments) as work:
-        draft = plan_withdrawal(work.drafting(now()), target_path(*parts), withdrawal)
-        return save_drafts(work, [draft], as_json=arguments.json)
+    if arguments.action == "withdraw":
+        how = Withdrawal.REMOVE if arguments.remove else Withdrawal.OFFER
+        return withdraw(arguments, arguments.what, withdrawal=how)
+    return _add(arguments)
 
 
 def _add(arguments: argparse.Namespace) -> int:
@@ -111,7 +102,7 @@ def _refuse(verdict: dict[str, Any], *, as_json: bool) -> int:
     return 1
 
 
-def _stage(work: Workspace, model: Model, planned: PlannedRelease) -> None:
+def _stage(work: Workspace, model: Model, planned: Planned[SignedRelease]) -> None:
     files = model_files(planned.release)
     for file in files:
         if file.size_bytes > work.settings.release_file_limit_bytes:

@@ -90,6 +90,7 @@ def _repo(parser: argparse.ArgumentParser) -> None:
 def _delegate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("owner", metavar="OWNER", nargs="?", help="the owner's name; the role is models-OWNER")
     parser.add_argument("--software", action="store_true", help="the role that signs new versions of devices' programs")
+    parser.add_argument("--settings", action="store_true", help="the role that signs settings for devices")
     _quorum(parser)
     _dir(parser)
 
@@ -101,18 +102,54 @@ def _rotate(parser: argparse.ArgumentParser) -> None:
 
 
 def _renew(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("role", metavar="ROLE", nargs="+", help="root, targets, models-OWNER, profiles, policy")
+    parser.add_argument(
+        "role", metavar="ROLE", nargs="+", help="root, targets, models-OWNER, software, settings, profiles, …"
+    )
     _dir(parser)
 
 
 def _software(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("add",), help="add: check each DIR and draft the release")
-    parser.add_argument("wheels", metavar="DIR", nargs="+", help="wheels for one kind of device, pip's own among them")
+    parser.add_argument(
+        "action", choices=("add", "withdraw"), help="add: check each DIR and draft the release; withdraw: draft its end"
+    )
+    parser.add_argument(
+        "wheels",
+        metavar="DIR|RELEASE",
+        nargs="+",
+        help="add: wheels for one kind of device, pip's own among them; withdraw: @software/PROGRAM/VERSION",
+    )
     parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
     parser.add_argument("--python", type=named, metavar="3.N", help="Python of the devices, where no wheel names it")
     parser.add_argument("--machine", type=named, metavar="M", help="x86_64 or aarch64, where no wheel names it")
     parser.add_argument("--edge-software", type=named, metavar="PATH", help="the program that checks wheels")
     _dir(parser)
+
+
+def _settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action", choices=("add", "withdraw"), help="add: check FILE and draft the release; withdraw: draft its end"
+    )
+    parser.add_argument(
+        "what",
+        metavar="FILE|RELEASE",
+        help="add: a part of edge-gateway.toml, which is empty to take settings away; withdraw: @settings/NAME/VERSION",
+    )
+    parser.add_argument(
+        "--name", type=named, metavar="NAME", help="add: a site or a class of devices; each name has its own versions"
+    )
+    parser.add_argument("--version", type=named, metavar="V", help="add: its version (default: the next whole number)")
+    parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
+    _edge_gateway(parser)
+    _dir(parser)
+
+
+def _edge_gateway(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--edge-gateway",
+        type=named,
+        metavar="PATH",
+        help="the program that checks (default: beside this one, else in PATH)",
+    )
 
 
 def _model(parser: argparse.ArgumentParser) -> None:
@@ -144,12 +181,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
         help="withdraw: order each device that runs it to stop at once, whatever its policy; for emergencies",
     )
     parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
-    parser.add_argument(
-        "--edge-gateway",
-        type=named,
-        metavar="PATH",
-        help="the program that checks (default: beside this one, else in PATH)",
-    )
+    _edge_gateway(parser)
     _dir(parser)
 
 
@@ -267,9 +299,10 @@ VERBS = (
     Verb(
         "delegate",
         "delegate",
-        "let an owner sign releases, models/OWNER/*/*/*, or the holders of software's keys, software/*/*/*",
+        "let an owner sign releases, models/OWNER/*/*/*, or key holders software/*/*/* or settings/*/*/*",
         "  edge-fleet delegate acme --key acme.pub\n  edge-fleet delegate acme --key ann.pub ben.pub\n"
-        "  edge-fleet delegate --software --key alice.pub bob.pub",
+        "  edge-fleet delegate --software --key alice.pub bob.pub\n"
+        "  edge-fleet delegate --settings --key alice.pub bob.pub",
         _delegate,
     ),
     Verb(
@@ -285,9 +318,19 @@ VERBS = (
     Verb(
         "software",
         "software",
-        "check folders of wheels and draft them as a new version of the programs on devices",
-        "  edge-fleet software add wheels\n  edge-fleet software add wheels-x86_64 wheels-aarch64 --floor 0.2.0",
+        "check folders of wheels and draft them as a new version of the programs on devices; or withdraw one",
+        "  edge-fleet software add wheels\n  edge-fleet software add wheels-x86_64 wheels-aarch64 --floor 0.2.0\n"
+        "  edge-fleet software withdraw @software/edge-gateway/0.3.0",
         _software,
+    ),
+    Verb(
+        "settings",
+        "settings",
+        "check settings for devices, a part of edge-gateway.toml, and draft them as a release; or withdraw one",
+        "  edge-fleet settings add site.toml --name berlin\n"
+        "  edge-fleet settings add site.toml --name berlin --version 7 --floor 5\n"
+        "  edge-fleet settings withdraw @settings/berlin/7",
+        _settings,
     ),
     Verb(
         "profile",

@@ -6,7 +6,7 @@ import argparse
 
 from fleet.cli.remote import bounded, client, facts, listed, local, release_of, short
 from fleet.client.client import Json, path_of
-from gateway.terminal.tables import print_json
+from gateway.terminal.tables import plain, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -38,6 +38,8 @@ def _show(arguments: argparse.Namespace) -> int:
         print_json(found)
         return 0
     facts(_facts(found))
+    for line in str(found["document"].get("toml", "")).splitlines():
+        print(f"  | {plain(line)}")
     return 0
 
 

@@ -14,7 +14,7 @@ from fleet.cli.rollouts_options import UNITS, WAVES, waves
 from fleet.client.client import Json
 from fleet.disk import read_bounded
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.software_release import SLOT
+from gateway.domain.release_paths import KINDS
 from gateway.terminal.tables import counted
 
 SPEC_LIMIT_BYTES = 262_144
@@ -34,8 +34,9 @@ def specification(arguments: argparse.Namespace) -> Json:
     target = document["target"]
     named = target.get("path", "") if isinstance(target, dict) else target
     owner, model, version, *_ = [*short(str(named)).split("/"), "", ""]
-    document.setdefault("slot", SLOT if owner == SLOT else model)
-    document.setdefault("name", f"{model}-{version}" if owner == SLOT else f"{document['slot']}-{version}")
+    is_model = owner not in KINDS
+    document.setdefault("slot", model if is_model else owner)
+    document.setdefault("name", f"{document['slot'] if is_model else model}-{version}")
     document.setdefault("query", "all")
     document.setdefault("waves", waves(WAVES))
     return document

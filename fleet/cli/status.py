@@ -12,6 +12,7 @@ from tuf.api.metadata import Metadata, Targets
 
 from fleet.assignments import slots_of
 from fleet.cli.common import draft_json, now, workspace
+from fleet.cli.remote import short
 from fleet.cli.verify import expiry_json
 from fleet.drafts import Draft
 from fleet.impact import barred
@@ -69,7 +70,7 @@ def releases(published: Published) -> list[tuple[str, str, str]]:
     """Return path, signed floor, and why it is installed no more ("": it is), by model and version."""
     targets = [target for role in published.roles.values() for target in role.signed.targets.values()]
     found = [(t.path, signed_floor(t), barred(published, t.path)[0]) for t in targets if is_release(t.path)]
-    return sorted(found, key=lambda entry: (entry[0].split("/")[1:-2], version_order(entry[0].split("/")[-2])))
+    return sorted(found, key=lambda entry: (entry[0].split("/")[:-2], version_order(entry[0].split("/")[-2])))
 
 
 def _json(standing: Standing) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def _print(standing: Standing, settings: FleetSettings) -> None:
         print(f"\ndraft of {draft.role}, version {draft.metadata.signed.version}: {missing}")
     if found := releases(standing.published):
         print()
-        lines = [(*path.split("/")[1:4], floor, why) for path, floor, why in found]
+        lines = [(*short(path).split("/")[:3], floor, why) for path, floor, why in found]
         print_table(("owner", "model", "version", "floor", "not installed, because"), lines)
     if standing.assignments:
         print()
@@ -112,9 +113,7 @@ def _print(standing: Standing, settings: FleetSettings) -> None:
 
 def _devices(standing: Standing, settings: FleetSettings) -> Iterator[tuple[str, ...]]:
     for device, metadata in standing.assignments.items():
-        slots = ", ".join(
-            f"{slot}={path.split('/')[2]} {path.split('/')[3]}" for slot, path in slots_of(metadata).items()
-        )
+        slots = ", ".join(f"{slot}={' '.join(short(path).split('/')[1:])}" for slot, path in slots_of(metadata).items())
         expiry = expiry_of(f"{ASSIGNMENTS}/{device}", metadata, standing.at)
         yield (device, slots or "nothing", *_time(expiry, settings))
 

@@ -15,6 +15,7 @@ from fleet.rollouts.members import CLAIMED, membership
 from fleet.rollouts.query import Device
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.state import State as Standing
+from gateway.domain.release_paths import fits_slot
 from gateway.trust.distrust import Distrust
 from gateway.trust.paths import release_path
 
@@ -52,9 +53,10 @@ def device_of(known: devices.Device, zones: Mapping[str, str]) -> Device:
 
 
 def version_of(running: Running) -> str:
-    """Of the release that runs; "" where its path names none."""
+    """Of the release that runs; "" where its path names none that fits the slot."""
     try:
-        return release_path(running.target).version
+        named = release_path(running.target)
+        return named.version if fits_slot(running.target, running.slot) else ""
     except Distrust:
         return ""
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from fleet.database.columns import Words
 from fleet.database.errors import RefusedError
 from fleet.database.tables import PATH_BYTES, device_running, device_tags, devices
+from gateway.domain.release_paths import KINDS
 
 Filter = sa.ColumnElement[bool]
 """A condition on a row of `devices`. It compares only with `is`."""
@@ -20,8 +21,9 @@ CPU = "cpu"
 TARGETS_LIMIT = 10_000
 """Different releases in one slot that a comparison of versions looks at."""
 _ESCAPE = "\\"
-_SLASHES = 4
-"""Of a release's path: models/<owner>/<model>/<version>/release."""
+_MODELS = "models/*/*"
+_RESERVED = {slot: f"{kind}/*" for slot, kind in KINDS.items()}
+"""How the paths of releases begin up to the version, for models and by reserved slot."""
 
 
 def everything() -> Filter:
@@ -77,13 +79,16 @@ class DeviceConditions:
 
     def version(self, slot: str, values: Sequence[str]) -> Filter:
         """Return whether the version that runs in `slot` is one of `values`."""
-        exact = (self._like(device_running.c.target, f"*/*/*/{value}/*") for value in values if "/" not in value)
-        return _runs(device_running.c.slot == slot, self._names_release(), any_of(exact))
+        begin = _RESERVED.get(slot, _MODELS)
+        exact = (
+            self._like(device_running.c.target, f"{begin}/{value}/release") for value in values if "/" not in value
+        )
+        return _runs(device_running.c.slot == slot, self._is_release(begin), any_of(exact))
 
     def version_that(self, slot: str, holds: Callable[[str], bool]) -> Filter:
         """Return whether `holds` of the version that runs in `slot`. SQL cannot order versions, so `holds` is asked for
         each version that runs somewhere. Raises RefusedError for more than `TARGETS_LIMIT` releases in the slot."""
-        here = sa.and_(device_running.c.slot == slot, self._names_release())
+        here = sa.and_(device_running.c.slot == slot, self._is_release(_RESERVED.get(slot, _MODELS)))
         distinct = sa.select(device_running.c.target).where(here).distinct().limit(TARGETS_LIMIT + 1)
         found = self._connection.execute(distinct).scalars().all()
         if len(found) > TARGETS_LIMIT:
@@ -98,10 +103,17 @@ class DeviceConditions:
         return sa.func.json_array_elements_text(plain).table_valued("value").render_derived()
 
     def _names_release(self) -> Filter:
-        """Return whether a target has the parts of a release's path, and a version among them."""
+        """Return whether a target is the path of a release that fits its slot."""
+        slot = device_running.c.slot
+        fitting = (sa.and_(slot == one, self._is_release(begin)) for one, begin in _RESERVED.items())
+        return sa.or_(sa.and_(slot.not_in(_RESERVED), self._is_release(_MODELS)), *fitting)
+
+    def _is_release(self, begin: str) -> Filter:
+        """Return whether a target is the path of a release that begins like that: no part is empty."""
         target = sa.type_coerce(device_running.c.target, sa.Text)
         slashes = sa.func.length(target) - sa.func.length(sa.func.replace(target, "/", ""))
-        return sa.and_(slashes == _SLASHES, sa.not_(self._like(device_running.c.target, "*/*/*//*")))
+        formed = self._like(device_running.c.target, f"{begin}/*/release")
+        return sa.and_(slashes == begin.count("/") + 2, formed, sa.not_(self._like(device_running.c.target, "*//*")))
 
     def _one_of(self, column: sa.ColumnElement[Any], values: Sequence[str]) -> Filter:
         exact = [value for value in values if not self._is_glob(value)]

@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import NoReturn
 
 from fleet.rollouts.query import FIELDS, VERSION, All, And, Match, Not, Operator, Or, Query, is_glob
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.release_paths import is_slot
 
 QUERY_LIMIT_CHARS = 4096
 DEPTH_LIMIT = 32
@@ -164,7 +164,7 @@ class _Parser:
     def _field(self) -> str:
         token = self._here
         slot = token.text.removeprefix(VERSION) if token.text.startswith(VERSION) else ""
-        if token.kind != "word" or not (token.text in FIELDS or NAME_PATTERN.fullmatch(slot)):
+        if token.kind != "word" or not (token.text in FIELDS or is_slot(slot)):
             self._fail(f"expected one of {', '.join(FIELDS)}, version.<slot>, 'not', 'all' or '('")
         self._next += 1
         return token.text

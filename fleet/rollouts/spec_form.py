@@ -16,8 +16,8 @@ from gateway.domain.assignment import Target
 from gateway.domain.document import Table
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.policy import blackout_documents, read_blackouts
-from gateway.domain.release_paths import fits_slot, is_slot, parse_path
-from gateway.domain.software_release import SLOT
+from gateway.domain.release_paths import HOLDS, KINDS, fits_slot, is_slot, parse_path, reserved_path
+from gateway.domain.signed_release import target_path
 
 SCHEMA = 1
 WAVES_LIMIT = 100
@@ -139,7 +139,7 @@ def _slot(top: Table, target: Target) -> str:
     if not is_slot(value):
         top.refuse("slot", f"must be a name of letters, digits, '.', '_' and '-', not {value!r:.80}")
     if not fits_slot(target.path, value):
-        top.refuse("slot", f"{value} cannot hold {target.path}; programs go into {SLOT}, models into other slots")
+        top.refuse("slot", f"{value} cannot hold {target.path}; {HOLDS}")
     return value
 
 
@@ -151,8 +151,9 @@ def _target(top: Table) -> Target:
     try:
         parse_path(path)
     except ValueError:
-        forms = "models/<owner>/<model>/<version>/release or software/<program>/<version>/release"
-        table.refuse("path", f"must be {forms}, not {path!r:.200}")
+        forms = [target_path("<owner>", "<model>", "<version>")]
+        forms += [reserved_path(slot, "<name>", "<version>") for slot in KINDS]
+        table.refuse("path", f"must be {' or '.join(forms)}, not {path!r:.200}")
     if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         table.refuse("sha256", f"must be a SHA-256 digest, not {digest!r:.80}")
     return Target(path, size, digest)

@@ -16,7 +16,7 @@ from typing import Any
 from fleet.simulation.casting import Character, Part, inventory
 from fleet.simulation.spool import Spool
 from gateway import __version__
-from gateway.domain.assignment import Assignment, Target
+from gateway.domain.assignment import RESERVED_SLOTS, Assignment, Target
 from gateway.trust.paths import release_path
 
 EVIDENCE: Mapping[str, float | int | str] = {"failed_runs": 3, "requests": 40}
@@ -58,7 +58,7 @@ class Device:
 
     # ---- assignments -------------------------------------------------------------------------------------------------
     def believe(self, assignment: Assignment, content: bytes, etag: str, now: datetime) -> None:
-        """Apply a verified assignment: a changed release becomes an offer, a removed slot is deleted at once."""
+        """Apply a verified assignment: a changed release becomes an offer, a removed model goes at once."""
         self.assignment, self.digest, self.etag = assignment, hashlib.sha256(content).hexdigest(), etag
         attempts = assignment.extra.get("attempts")
         numbers: Mapping[str, Any] = attempts if isinstance(attempts, dict) else {}
@@ -70,7 +70,7 @@ class Device:
                 self.slots[name] = Slot(target, now, attempt=attempt)
         for name in [name for name in self.slots if name not in assignment.slots]:
             committed = self.slots[name].committed
-            if committed is None or name in assignment.removed:
+            if committed is None or (name in assignment.removed and name not in RESERVED_SLOTS):
                 del self.slots[name]
                 self._keep_state(f"slot {name}", "slot", {"slot": name, "state": "gone"}, now)
             else:
@@ -144,7 +144,7 @@ class Device:
     def tell_numbers(self, now: datetime) -> None:
         """Report vitals and the statistics of each slot."""
         for name, slot in self.slots.items():
-            if slot.committed:
+            if slot.committed and name not in RESERVED_SLOTS:
                 self.spool.keep("statistics", "model", "statistics", now, self._statistics(name, slot.committed))
         self.spool.keep("vitals", "vitals", "vitals", now, self._vitals())
 
@@ -171,7 +171,7 @@ class Device:
             "rejected": REASON if slot.rejected else None,
             "held": None,
             "step": {"downloading": "fetch", "probation": "probation"}.get(slot.state),
-            "serving": [self._serving(slot.committed)] if slot.committed else [],
+            "serving": [self._serving(slot.committed)] if slot.committed and name not in RESERVED_SLOTS else [],
         }
 
     def _activation(self, target: Target | None) -> dict[str, Any] | None:

@@ -19,6 +19,8 @@ KINDS: Mapping[str, str] = {SOFTWARE_SLOT: "software", SETTINGS_SLOT: "settings"
 """First part of the paths of releases by their reserved slot, which is also how their owner is written."""
 WRITTEN = f"OWNER/MODEL/VERSION, {SOFTWARE_SLOT}/PROGRAM/VERSION or {SETTINGS_SLOT}/NAME/VERSION"
 """Forms in which people write a release, for error messages."""
+HOLDS = f"{', '.join(f'{slot} holds {kind}' for slot, kind in KINDS.items())}, other slots hold models"
+"""What slots hold, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,13 @@ __all__ = ("database",)
 WORDS = ("pilot", "Pilot", "lobby", "san jose", "50%", "a_b", "aXb", "[x]", "x", "cpu", "coral-usb", "ä", "1", "1.10")
 GLOBS = ("*", "?", "p*", "*o*", "a_?", "[?]", "5*%", "coral-*", "?.*", "1*", "C*")
 RELEASES = tuple(f"models/acme/reader/{version}/release" for version in ("1", "1.2", "1.10", "2-rc1", "2", "beta"))
-TARGETS = (*RELEASES, "", "models/acme/reader", "a/b/c/2/d/e", "models/acme/reader//release")
-SLOTS = ("reader", "activity", "Reader")
-FIELDS = ("site", "profile", "tag", "accelerator", "slot", "version.reader", "version.activity", "id")
+RESERVED = ("settings/berlin/1.10/release", "settings/1.2/2/release", "software/edge-gateway/1/release")
+TARGETS = (
+    *(*RELEASES, *RESERVED, "", "models/acme/reader", "a/b/c/2/d/e", "models/acme/reader//release"),
+    *("settings/berlin//release", "settings/berlin/1/other", "a/berlin/2/release"),
+)
+SLOTS = ("reader", "activity", "Reader", "@settings", "@software")
+FIELDS = ("site", "profile", "tag", "accelerator", "slot", "id", *(f"version.{slot}" for slot in SLOTS))
 ORDERED = (Operator.BELOW, Operator.AT_MOST, Operator.ABOVE, Operator.AT_LEAST)
 
 values = st.sampled_from(WORDS + GLOBS + SLOTS)
@@ -42,7 +46,7 @@ equal = st.builds(
 )
 ordered = st.builds(
     Match,
-    st.sampled_from(("version.reader", "version.activity")),
+    st.sampled_from(("version.reader", "version.activity", "version.@settings")),
     st.sampled_from(ORDERED),
     st.sampled_from(("1", "1.2", "2", "beta", "*", "")).map(lambda value: (value,)),
 )
@@ -155,7 +159,8 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCont
             running.enrolled(name, tags=[tag, "all"], site=site)
         with running.control.database.write() as connection:
             slot = Running("reader", RELEASES[0], "ab" * 32, "cpu-int8", "cpu", "committed", now)
-            devices.report(connection, "a-1", [slot], "ok")
+            settings = Running("@settings", "settings/berlin/9/release", "ab" * 32, "", "", "committed", now)
+            devices.report(connection, "a-1", [slot, settings], "ok")
             happened = [Event(name, "k", now, "rollback") for name in ("a-1", "b-1")]
             events.record(connection, happened, now, running.control.database.settings)
             opened = [replace(alert(f"k-{name}", name), since=now + timedelta(hours=1)) for name in ("a-1", "b-1", "")]
@@ -170,6 +175,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCont
         ("tag = pilot and site = berlin", ["a-1"]),
         ("version.reader < 2", ["a-1"]),
         ("not version.reader < 2", ["a-2", "b-1"]),
+        ("version.@settings < 10 and slot = @settings", ["a-1"]),
         ("id = b-? or site in (bonn, rome)", ["a-2", "b-1"]),
         ("all", ["a-1", "a-2", "b-1"]),
     ],

@@ -23,6 +23,7 @@ from tuf.api.metadata import Metadata, TargetFile, Targets
 
 from fleet import releases, signing
 from fleet.assignments import assigned, next_assignment
+from fleet.device_settings import plan_settings, settings_path
 from fleet.drafts import Draft
 from fleet.keys import keep_key
 from fleet.publish import Publication, plan_publication
@@ -35,7 +36,6 @@ from fleet.roles import (
     PROFILES,
     ROOT,
     SNAPSHOT,
-    SOFTWARE,
     TARGETS,
     TIMESTAMP,
     owner_role,
@@ -43,7 +43,7 @@ from fleet.roles import (
 from fleet.settings import FleetSettings
 from fleet.software import plan_software, read_variant
 from fleet.workspace import Workspace
-from gateway.domain.assignment import Assignment, Target
+from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment, Target
 from gateway.domain.manifest import Artifact
 from gateway.domain.signed_release import SignedRelease, SignedVariant, target_path
 from gateway.trust.assignment_form import assignment_metadata
@@ -126,8 +126,11 @@ class FleetRepository:
 
     def withdraw(self, model: str, version: str, withdrawal: str, owner: str = "acme") -> None:
         """Withdraw a release, with "offer" or "remove"."""
-        path = target_path(owner, model, version)
-        self._publish([releases.plan_withdrawal(self.drafting(), path, Withdrawal(withdrawal))])
+        self.withdraw_path(target_path(owner, model, version), Withdrawal(withdrawal))
+
+    def withdraw_path(self, path: str, withdrawal: Withdrawal) -> None:
+        """Withdraw the release at `path`, of any kind."""
+        self._publish([releases.plan_withdrawal(self.drafting(), path, withdrawal)])
 
     def add_release(
         self,
@@ -163,9 +166,7 @@ class FleetRepository:
 
     def add_software(self, variants: Sequence[Path], floor: str | None = None) -> str:
         """Publish folders of wheels as a release, signed by `keys["software"]`. Return its target path."""
-        if SOFTWARE not in self.keys:
-            self.keys[SOFTWARE] = [new_key(SOFTWARE)]
-            self._publish(signing.delegate(self.drafting(), SOFTWARE, self._public(SOFTWARE), 1))
+        self._add_reserved(SOFTWARE_SLOT)
         python, machine = f"3.{sys.version_info.minor}", platform.machine()
         read = [read_variant(folder, python, machine) for folder in variants]
         planned = plan_software(self.drafting(), read, floor)
@@ -173,6 +174,15 @@ class FleetRepository:
             for file in sorted(folder.glob("*.whl")):
                 content = file.read_bytes()
                 self.workspace.stage_blob(file, Artifact(file.name, hashlib.sha256(content).hexdigest(), len(content)))
+        self.workspace.stage(planned.target, planned.content)
+        self._publish([planned.draft])
+        return planned.target.path
+
+    def add_settings(self, name: str, text: str, version: str | None = None, floor: str | None = None) -> str:
+        """Publish settings for devices, signed by `keys["settings"]`. Return their target path."""
+        self._add_reserved(SETTINGS_SLOT)
+        path = settings_path(self.drafting(), name, version)
+        planned = plan_settings(self.drafting(), path, text, floor)
         self.workspace.stage(planned.target, planned.content)
         self._publish([planned.draft])
         return planned.target.path
@@ -346,6 +356,12 @@ class FleetRepository:
         self.workspace.stage(planned.target, planned.content)
         self._publish([planned.draft])
         return planned.target.path
+
+    def _add_reserved(self, slot: str) -> None:
+        """Delegate to the role of a reserved slot unless it has keys."""
+        if (role := owner_role(slot)) not in self.keys:
+            self.keys[role] = [new_key(role)]
+            self._publish(signing.delegate(self.drafting(), role, self._public(role), 1))
 
     def _signed(self, draft: Draft) -> Draft:
         for signer in {id(s): s for signers in (*self.keys.values(), self.retired) for s in signers}.values():

@@ -332,6 +332,15 @@ WRONG: list[tuple[str, str]] = [
     ("assign x --renew", "nothing is assigned to 'x' yet"),
     ("assign x r=acme/reader/1 --renew", "name neither slots nor files with it"),
     ("model withdraw acme/reader", "'acme/reader' is not OWNER/MODEL/VERSION"),
+    ("model withdraw @settings/berlin/1", "'@settings/berlin/1' is not OWNER/MODEL/VERSION"),
+    ("settings withdraw acme/reader/1", "'acme/reader/1' is not @settings/NAME/VERSION"),
+    ("settings withdraw berlin/1", "'berlin/1' is not @settings/NAME/VERSION"),
+    ("software withdraw @settings/berlin/1", "'@settings/berlin/1' is not @software/NAME/VERSION"),
+    ("software withdraw @software/edge-gateway/1 @software/edge-gateway/2", "name one release to withdraw"),
+    ("settings withdraw @settings/berlin/1", "is not published; edge-fleet status lists what is"),
+    ("delegate --key {pub}", "name an OWNER of models, or one of --software, --settings"),
+    ("delegate --software --settings --key {pub}", "name an OWNER of models, or one of --software, --settings"),
+    ("assign x @settings=acme/reader/1", "@settings holds settings, other slots hold models"),
     ("model withdraw acme/reader/9", "is not published; edge-fleet status lists what is"),
     ("model add nothere", "a release needs its owner; name it with --owner"),
     ("bootstrap x --out y", "'' is no address; name where public is served"),
@@ -378,6 +387,115 @@ def test_what_this_machine_could_not_try_is_named(run: Run, repository: FleetRep
     program.chmod(0o700)
     code, _, err = run("model", "add", MODELS / "activity" / "1", "--owner", "acme", "--edge-gateway", program)
     assert (code, err) == (0, "not tried here: npu: no NPU\n")
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Callable[..., Path]:
+    """A stand-in for `edge-gateway config check --fleet-settings FILE --json` that notes how it was called."""
+
+    def program(ok: bool = True, findings: tuple[str, ...] = (), remarks: tuple[str, ...] = ()) -> Path:
+        file, verdict = tmp_path / "checks", {"ok": ok, "findings": findings, "remarks": remarks}
+        file.write_text(f"#!/bin/sh\necho \"$@\" >called\necho '{json.dumps(verdict)}'\nexit {0 if ok else 1}\n")
+        file.chmod(0o700)
+        return file
+
+    return program
+
+
+@pytest.fixture
+def fleet_settings(run: Run, told: Callable[..., Any], repository: FleetRepository) -> None:
+    """A role `settings` with two keys of its own, and a file `site.toml`."""
+    for name in ("sam", "sue"):
+        assert run("keys", "new", name)[0] == 0
+    assert [draft["role"] for draft in told("delegate", "--settings", "--key", "sam.pub", "sue.pub")["drafts"]] == [
+        "targets"
+    ]
+    sign(run, repository, "targets")
+    told("publish")
+    Path("site.toml").write_text("[mqtt]\nmax_inflight = 10\n")
+
+
+def signed_settings(run: Run, *keys: str) -> str:
+    code, out, err = run("sign", "drafts/settings.json", *(f"--key={key}.pem" for key in keys), "--yes")
+    assert code == 0, err
+    return out
+
+
+@pytest.mark.usefixtures("fleet_settings")
+def test_settings_are_checked_signed_by_two_published_assigned_and_withdrawn(
+    run: Run, told: Callable[..., Any], checked: Callable[..., Path], repository: FleetRepository
+) -> None:
+    add = ("settings", "add", "site.toml", "--name", "berlin", "--edge-gateway", checked(remarks=("a remark",)))
+    code, _, err = run(*add)
+    assert (code, err) == (0, "recommended: a remark\n")
+    assert Path("called").read_text() == "config check --fleet-settings site.toml --json\n"
+    said = signed_settings(run, "sam")
+    assert "adds settings/berlin/1/release: berlin 1, floor 1, released " in said
+    assert "1 more signature needed" in said
+    signed_settings(run, "sue")
+    assert told("publish")["published"] == {"settings": 1}
+    Path("site.toml").write_text("[mqtt]\nmax_inflight = 20\nurl = 'mqtt://broker'\n")
+    (warning,) = told(*add)["warnings"]
+    assert warning == 'mqtt.url: devices refuse it unless a policy of theirs permits it: "settings": ["mqtt.url"]'
+    said = signed_settings(run, "sam", "sue")
+    assert "    -max_inflight = 10\n    +max_inflight = 20\n" in said
+    assert "    mqtt.url: DEVICES REFUSE THESE SETTINGS unless" in said
+    told("publish")
+    path = "settings/berlin/2/release"
+    assigned = told("assign", "camera-7", "@settings=@settings/berlin/2", "reader=acme/reader/1")["assigned"][0]
+    assert assigned["slots"] == {"@settings": path, "reader": READER}
+    assert told("verify")["ok"]
+    told("settings", "withdraw", "@settings/berlin/2")
+    signed_settings(run, "sam", "sue")
+    told("publish")
+    barred = {one["target"]: one["barred"] for one in told("status")["releases"]}
+    assert barred == {READER: "", "settings/berlin/1/release": "", path: "its owner withdrew it"}
+    code, out, _ = run("status")
+    assert re.search(r"@settings +│ berlin +│ 2 +│ 1 +│ its owner withdrew it", out)
+    assert re.search(r"camera-7 +│ (@settings=berlin 2, reader=reader 1|reader=reader 1, @settings=berlin 2) ", out)
+
+
+@pytest.mark.usefixtures("fleet_settings")
+def test_settings_that_do_not_pass_their_check_are_not_added(
+    run: Run, checked: Callable[..., Path], repository: FleetRepository
+) -> None:
+    program = checked(ok=False, findings=("mqtt.max_inflight: must be between 1 and 65535",))
+    code, out, err = run("settings", "add", "site.toml", "--name", "berlin", "--edge-gateway", program)
+    assert (code, out) == (1, "")
+    assert "edge-fleet: site.toml: mqtt.max_inflight: must be between 1 and 65535\n" in err
+    assert "edge-fleet: not added: edge-gateway config check --fleet-settings has findings\n" in err
+    assert (repository.workspace.drafts(), any(repository.workspace.staged.rglob("*.release"))) == ({}, False)
+
+
+@pytest.mark.usefixtures("fleet_settings")
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("[fleet]\nsettings = true\n", ("--name", "berlin"), "site.toml: fleet: never comes from a fleet"),
+        ("[mqtt", ("--name", "berlin"), "site.toml: not valid TOML"),
+        ("\xff", ("--name", "berlin"), "site.toml: is not UTF-8 text"),
+        ("", (), "settings need a name"),
+        ("", ("--name", "a/b"), "--name 'a/b': letters"),
+        ("", ("--name", "berlin", "--version", "v 1"), "--version 'v 1': letters"),
+        ("", ("--name", "berlin", "--version", "1", "--floor", "2"), "version 1 is below the floor 2"),
+    ],
+)
+def test_what_can_be_no_settings_is_said_in_one_line(
+    run: Run, repository: FleetRepository, text: str, options: tuple[str, ...], said: str
+) -> None:
+    Path("site.toml").write_text(text, encoding="latin-1")
+    code, out, err = run("settings", "add", "site.toml", *options, "--edge-gateway", "/bin/false")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+    assert not repository.workspace.drafts()
+
+
+def test_a_policy_permits_settings(run: Run, told: Callable[..., Any], repository: FleetRepository) -> None:
+    Path("hours.json").write_text('{"schema": 1, "settings": ["mqtt.url", "grpc"]}')
+    told("policy", "add", "hours.json")
+    Path("hours.json").write_text('{"schema": 1, "settings": ["fleet.settings"]}')
+    code, _, err = run("policy", "add", "hours.json")
+    assert (code, "hours.json: settings: [fleet] never comes from a fleet" in err) == (2, True)
 
 
 def test_a_policy_that_no_device_could_read_is_not_drafted(run: Run, repository: FleetRepository) -> None:

@@ -54,6 +54,17 @@ def test_a_release_is_enough() -> None:
     assert (spec.canary, spec.rollback, spec.dynamic) == (None, Rollback.OFFERED, True)
 
 
+@pytest.mark.parametrize(
+    ("release", "name", "slot"),
+    [("@settings/berlin/3", "berlin-3", "@settings"), ("@software/edge-gateway/0.3", "edge-gateway-0.3", "@software")],
+)
+def test_releases_of_reserved_slots_take_them(release: str, name: str, slot: str) -> None:
+    said = document("--target", release)
+    kind, *parts = release.removeprefix("@").split("/")
+    assert (said["name"], said["slot"], said["target"]) == (name, slot, f"{kind}/{'/'.join(parts)}/release")
+    assert read_spec({**said, "target": {**RESOLVED, "path": said["target"]}}).slot == slot
+
+
 def test_every_option_says_its_value() -> None:
     spec = read(
         *("--target", TARGET, "--slot", "reader", "--name", "n", "--query", "site = berlin", "--static"),

@@ -78,6 +78,13 @@ def test_a_policy_is_told_as_it_is(repository: FleetRepository) -> None:
     assert "WHICH NO DEVICE" not in text
 
 
+def test_a_policy_says_which_settings_it_permits(repository: FleetRepository) -> None:
+    content = b'{"schema": 1, "settings": ["mqtt.url", "grpc"]}'
+    draft = signing.add_targets(repository.drafting(), "policy", [(target_of("policy/hours.json", content), content)])
+    said = told(draft, repository.keys["policy"][0])
+    assert "\n    PERMITS the fleet's settings to change mqtt.url, grpc\n" in said
+
+
 @pytest.mark.parametrize("content", [b'{"schema": 2}', b"\xff", b'{"schema": 1, "sharing": 1}'])
 def test_a_policy_that_no_device_can_read_stands_out(repository: FleetRepository, content: bytes) -> None:
     draft = signing.add_targets(repository.drafting(), "policy", [(target_of("policy/hours.json", content), content)])

@@ -13,7 +13,7 @@ import pytest
 
 from fleet.simulation.casting import HARDWARE, Character, Part
 from fleet.simulation.device import ELSE, Device
-from gateway.domain.assignment import Assignment, Target
+from gateway.domain.assignment import RESERVED_SLOTS, Assignment, Target
 from tests.simulators.enrolled_device import SLOT as REAL_SLOT
 from tests.simulators.enrolled_device import Device as RealDevice
 from tests.simulators.enrolled_device import enrolled_device
@@ -71,6 +71,18 @@ def test_the_same_assignment_again_changes_nothing() -> None:
     made.tell_state(NOW)
     assert slots(made)[3:] == [], "another version alone is no news"
     assert len(made.spool) == count
+
+
+@pytest.mark.parametrize("slot", sorted(RESERVED_SLOTS))
+def test_a_reserved_slot_is_told_like_others_serves_nothing_and_is_not_removed(slot: str) -> None:
+    release = Target(f"{slot.removeprefix('@')}/x/1/release", 900, "ab" * 32)
+    made = updated(device(), replace(assignment(), slots={slot: release}))
+    last = slots(made)[-1]
+    assert (last["slot"], last["state"], last["committed"]["version"], last["serving"]) == (slot, "committed", "1", [])
+    made.tell_numbers(NOW)
+    assert told(made, "statistics") == []
+    updated(made, replace(assignment(version=2), extra={"removed": [slot]}))
+    assert slots(made)[-1]["state"] == "committed"
 
 
 def test_a_liar_names_another_digest() -> None:

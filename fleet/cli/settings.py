@@ -1,0 +1,76 @@
+"""`edge-fleet settings`: draft settings for devices that `edge-gateway config check` accepts, or their withdrawal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tuf.api.metadata import TargetFile
+
+from fleet.cli.common import now, print_findings, program_beside, run_check, save_drafts, withdraw, writing
+from fleet.device_settings import bounded_keys, check_tables, plan_settings, previous_settings, settings_path
+from fleet.disk import read_bounded
+from fleet.releases import newest_targets
+from fleet.repository import target_file
+from fleet.roles import owner_role
+from fleet.signing import Drafting
+from fleet.workspace import Workspace
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.release_paths import ReleasePath
+from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES, SLOT
+
+PROGRAM = "edge-gateway"
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Draft the release, or its withdrawal. Return 1 if the check of the file has a finding."""
+    return withdraw(arguments, arguments.what, SLOT) if arguments.action == "withdraw" else _add(arguments)
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    file = Path(arguments.what)
+    _check_names(arguments.name, arguments.version)
+    text = _read(file)
+    with writing(arguments) as work:
+        drafting = work.drafting(now())
+        path = settings_path(drafting, arguments.name, arguments.version)
+        planned = plan_settings(drafting, path, text, arguments.floor, _shown(work, drafting, path))
+        command = [program_beside(PROGRAM, arguments.edge_gateway), "config", "check", "--fleet-settings", str(file)]
+        verdict = run_check(PROGRAM, [*command, "--json"], work.settings)
+        for remark in verdict.get("remarks", []):
+            print(f"recommended: {remark}", file=sys.stderr)
+        if not verdict["ok"]:
+            return print_findings(file, verdict, f"{PROGRAM} config check --fleet-settings")
+        work.stage(planned.target, planned.content)
+        warnings = [f"{key}: devices refuse it {_NEEDED.format(key=key)}" for key in bounded_keys(planned.release)]
+        return save_drafts(work, [planned.draft], as_json=arguments.json, warnings=warnings)
+
+
+_NEEDED = 'unless a policy of theirs permits it: "settings": ["{key}"]'
+
+
+def _check_names(name: str | None, version: str | None) -> None:
+    if name is None:
+        raise ConfigurationError("settings need a name, such as that of a site or of a class of devices: --name NAME")
+    for option, value in (("--name", name), ("--version", version)):
+        if value is not None and not NAME_PATTERN.fullmatch(value):
+            raise ConfigurationError(f"{option} {value!r:.150}: letters, digits, '.', '_' and '-' make one")
+
+
+def _read(file: Path) -> str:
+    try:
+        text = read_bounded(file, SETTINGS_LIMIT_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(file)) from None
+    check_tables(text, str(file))
+    return text
+
+
+def _shown(work: Workspace, drafting: Drafting, path: ReleasePath) -> Iterator[tuple[TargetFile, bytes]]:
+    """Yield the published release before this one; of a drafted one the draft has the document already."""
+    before = previous_settings(newest_targets(drafting, owner_role(SLOT)), path.model, path.version)
+    if before and drafting.published.target(before.path):
+        yield before, read_bounded(work.public / target_file(before), work.settings.document_limit_bytes)
