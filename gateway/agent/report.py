@@ -1,4 +1,4 @@
-"""Where the device stands and why: one document for programs, sentences for people."""
+"""Status of the device: one document for programs, and sentences for operators."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gateway.store.journal import Journal
 from gateway.store.journal_rows import Accepted, Update
 
 LINK = "link"
-"""Name of the fact: how the controller was told last."""
+"""Name of the fact: result of the last report to the controller."""
 HISTORY = 20
-"""Updates that are over, of which the document tells."""
+"""Finished updates in the document."""
 IN_STEP, UNASSIGNED, UPDATING, WAITS, HELD, BEHIND, REFUSED, UNREACHABLE, NEW = (
     "in-step",
     "unassigned",
@@ -39,8 +39,10 @@ IN_STEP, UNASSIGNED, UPDATING, WAITS, HELD, BEHIND, REFUSED, UNREACHABLE, NEW = 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """All that the document is made of. `rejected`: why an assigned release is not tried again, `held`: what the policy
-    lets not begin yet, by slot."""
+    """Input of the status document.
+
+    By slot: `rejected`: why an assigned release is not tried again; `held`: changes that a policy holds.
+    """
 
     identity: Identity
     active: Active
@@ -57,7 +59,7 @@ class Standing:
 
 
 def read_standing(storage: Storage, identity: Identity) -> Standing:
-    """What the store says now. Raises StoreError."""
+    """Return the status data in the store. Raise StoreError."""
     journal, accepted = storage.journal, storage.journal.accepted()
     floor = journal.time_floor()
     software = read_state(journal)
@@ -82,7 +84,7 @@ def read_standing(storage: Storage, identity: Identity) -> Standing:
 
 
 def _with_software(active: Active, software: SoftwareState) -> Active:
-    """Return what is committed with the programs themselves as one more slot."""
+    """Return what is committed, with the programs themselves as one more slot."""
     if software.committed is None:
         return active
     target, release = software.committed
@@ -97,7 +99,7 @@ def _not_again(assignment: Assignment, software: SoftwareState) -> dict[str, str
 
 
 def document(standing: Standing) -> dict[str, Any]:
-    """`edge-agent status --json`; its keys are documented in gateway/agent/README.md."""
+    """Return the document of `edge-agent status --json`; gateway/agent/README.md documents its keys."""
     accepted = standing.accepted.assignment if standing.accepted else None
     state, why = judged(standing)
     return {
@@ -116,7 +118,7 @@ def document(standing: Standing) -> dict[str, Any]:
 
 
 def judged(standing: Standing) -> tuple[str, str]:
-    """The state in one word, and why in a sentence."""
+    """Return the state in one word, and the reason in a sentence."""
     if standing.waiting:
         slot, problem = next(iter(standing.waiting.items()))
         return WAITS, f"the update of {slot} cannot go on: {problem}"
@@ -158,7 +160,7 @@ def _committed(standing: Standing, slot: str) -> str:
 
 
 def _rejected(journal: Journal, assignment: Assignment) -> dict[str, str]:
-    """Why what is assigned is not tried again, by slot."""
+    """Return why assigned releases are not tried again, by slot."""
     reasons = {s: journal.rejected(s, t.sha256, assignment.attempt(s)) for s, t in assignment.models.items()}
     return {slot: reason for slot, reason in reasons.items() if reason}
 

@@ -1,7 +1,7 @@
 """State of the programs' own update, as a fact of the journal and as the report of a slot.
 
-The installer's record is the truth of what happens after the request; what the agent sees of it is copied here, so that
-the fleet is told of it like of any slot.
+After the request, the installer's record is the authority. The agent copies it here, so that the fleet gets a report as
+for any slot.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ STEPS: Mapping[str, Step] = {
     Phase.ROLL_BACK.value: Step.ROLL_BACK,
     Phase.ROLLED_BACK.value: Step.ROLLED_BACK,
 }
-"""Steps of a slot's update, by the installer's phase; "" before it was asked."""
+"""Steps of a slot's update, by the installer's phase; "" before the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoftwareState:
-    """The last release that was begun, and how far it is. `committed`: path and digest of the last one that stayed.
+    """Last release that was begun, and its progress.
 
-    `phase`: the installer's, "" before it was asked. `failed_in`: the phase that was given up.
+    `committed`: path and digest of the last release that stayed. `phase`: the installer's, "" before the request.
+    `failed_in`: the phase that failed.
     """
 
     target: str = ""
@@ -59,26 +60,26 @@ class SoftwareState:
 
     @property
     def wanted(self) -> bool:
-        """Return whether its wheels are still needed."""
+        """True if its wheels are still needed."""
         return bool(self.release) and STEPS[self.phase] not in ENDS
 
     @property
     def asked(self) -> bool:
-        """Return whether the installer was asked, or refused it."""
+        """True if the request was sent to the installer, or refused."""
         return bool(self.phase)
 
     @property
     def tried(self) -> Tried | None:
-        """Return what was begun last."""
+        """Release and attempt that were begun last."""
         return Tried(self.release, self.attempt) if self.release else None
 
     @property
     def activation(self) -> Activation:
-        """Return the release as a slot's."""
+        """Release as a slot's activation."""
         return Activation(SLOT, self.target, self.release, (), self.evidence, self.root)
 
     def update(self) -> Update | None:
-        """Return how far it is as the update of a slot; None where nothing was ever begun."""
+        """Return the progress as the update of a slot; None if nothing was ever begun."""
         if not self.release:
             return None
         step = STEPS[self.phase]
@@ -107,19 +108,18 @@ def begun(
 
 
 def refused(state: SoftwareState, reason: str, now: datetime) -> SoftwareState:
-    """Return the state of a release that the installer does not take."""
+    """Return the state of a release that the installer refuses."""
     phase = Phase.ROLLED_BACK.value
     return replace(state, phase=phase, failed_in=Phase.BUILD.value, reason=reason, changed=now.isoformat())
 
 
 def taken(state: SoftwareState, record: SoftwareUpdate, now: datetime) -> SoftwareState:
-    """Return the state once the installer has taken the request."""
+    """Return the state after the installer took the request."""
     return replace(state, phase=record.phase.value, changed=now.isoformat())
 
 
 def followed(state: SoftwareState, record: SoftwareUpdate | None, now: datetime) -> SoftwareState:
-    """Return the state as the installer's record has it; the same where that is of another release, or of a request
-    before."""
+    """Return the state with the installer's record. Records of other releases or earlier requests change nothing."""
     if record is None or record.release != state.release or state.phase in {"", record.phase.value}:
         return state
     failed_in = record.failed_in.value if record.failed_in else ""
@@ -135,7 +135,7 @@ def followed(state: SoftwareState, record: SoftwareUpdate | None, now: datetime)
 
 
 def seen_running(state: SoftwareState, running: str, now: datetime) -> SoftwareState:
-    """Return the state as the environment of this process shows it: an operator may have put another version there."""
+    """Return the state after a look at this process's environment: an operator may have installed another version."""
     if state.wanted or state.committed is None:
         return state
     target, release = state.committed
@@ -149,7 +149,7 @@ def seen_running(state: SoftwareState, running: str, now: datetime) -> SoftwareS
 
 
 def read_state(journal: Journal) -> SoftwareState:
-    """Return what the journal holds; nothing where it cannot be read. Raises StoreError."""
+    """Return the state in the journal; an empty one if it is not readable. Raise StoreError."""
     try:
         document: dict[str, Any] = json.loads(journal.fact(FACT) or "{}")
         committed = document.get("committed")
@@ -170,7 +170,7 @@ def read_state(journal: Journal) -> SoftwareState:
 
 
 def keep_state(journal: Journal, state: SoftwareState) -> None:
-    """Replace what the journal holds, where it changed. Raises StoreError."""
+    """Write the state to the journal if it changed. Raise StoreError."""
     text = json.dumps(asdict(state))
     if journal.fact(FACT) != text:
         journal.keep_facts({FACT: text})

@@ -1,6 +1,6 @@
-"""Updates of the programs themselves: what is assigned is fetched and handed to the installer, which is then followed.
+"""Updates of the programs themselves: fetch the assigned release, pass it to the installer, follow its record.
 
-The agent may be ended by the new version at any moment; whichever version asks next goes on from the journal and the
+The new version may stop this agent at any time. The version that polls next continues from the journal and the
 installer's record.
 """
 
@@ -39,11 +39,11 @@ from gateway.observe.logs import get_logger
 from gateway.store.this_machine import this_machine
 
 LOOK_S = 0.5
-"""Between two looks at the installer's record."""
+"""Interval of reads of the installer's record."""
 
 
 class SoftwareWork:
-    """`begin` at each poll, then `work`; both raise what the store and the source raise."""
+    """Updates of the programs: call `begin` at each poll, then `work`. Both raise as the store and the source do."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class SoftwareWork:
         self._log = get_logger("agent")
 
     def begin(self, assignment: Assignment, poll: Poll, pacing: Pacing, profile: str, *, retry: bool) -> None:
-        """Begin or give up what the assignment says. Raises Distrust, FetchError, StoreError, UnreachableError."""
+        """Begin or give up what the assignment orders. Raise Distrust, FetchError, StoreError, UnreachableError."""
         state, target = self._follow(), assignment.slots.get(SLOT)
         attempt = assignment.attempt(SLOT)
         tried = None if retry else state.tried
         choice = choose(target, attempt, own_environment(), record(self._settings), tried)
         if state.wanted and not state.asked and (target is None or target.sha256 != state.release):
-            state = refused(state, "something else is assigned now", system_now())  # it was not even asked for
+            state = refused(state, "something else is assigned now", system_now())  # the installer was not asked yet
             keep_state(self._storage.journal, state)
         if choice is Choice.GIVE_UP:
             self._give_up()
@@ -77,9 +77,9 @@ class SoftwareWork:
                 keep_state(self._storage.journal, state)
 
     def work(self, stop: Alarm, until_s: float) -> None:
-        """Fetch the wheels, ask the installer, and follow it until it ends, `until_s` or `stop`.
+        """Fetch the wheels, send the request, and follow it until it ends, `until_s` or `stop`.
 
-        Raises FetchError, StoreError, UnreachableError: try again later.
+        Raise FetchError, StoreError, UnreachableError: try again later.
         """
         state = self._follow()
         if state.wanted and not state.asked:
@@ -89,15 +89,15 @@ class SoftwareWork:
             state = self._follow()
 
     def goes_on(self, waiting: Mapping[str, str]) -> bool:
-        """Return whether an update is under way that does not wait."""
+        """Return True if an update is under way and does not wait."""
         return SLOT not in waiting and _is_ours(read_state(self._storage.journal))
 
     def confirm(self) -> None:
-        """Tell the installer that this version completed a poll."""
+        """Confirm to the installer that this version completed a poll."""
         confirm(self._settings)
 
     def _follow(self) -> SoftwareState:
-        """Copy the installer's record, and what runs, into the journal."""
+        """Copy the installer's record, and the running version, into the journal."""
         now = system_now()
         state = followed(read_state(self._storage.journal), record(self._settings), now)
         state = seen_running(state, own_environment(), now)
@@ -131,6 +131,6 @@ class SoftwareWork:
 
 
 def _is_ours(state: SoftwareState) -> bool:
-    """Return whether this process has to follow the update: from the switch on that is for the new version."""
+    """Return True if this process must follow the update. After the switch, the new version follows it."""
     new = environment_name(state.activation.version, state.release) if state.wanted else ""
     return state.wanted and (STEPS[state.phase] is not Step.PROBATION or own_environment() == new)

@@ -1,4 +1,4 @@
-"""`edge-agent recover`: a new journal in place of one that is lost or damaged."""
+"""`edge-agent recover`: replace a lost or damaged journal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.agent.recovery import KEPT, LOST, recover
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Begin a new journal and say what is lost; leave one that is whole as it is."""
+    """Begin a new journal and print what is lost. A journal that is whole is not changed."""
     config, folder = configured(arguments)
     with told():
         problem = recover(folder, config.journal)
