@@ -1,4 +1,4 @@
-"""The parent's side of the process that judges signatures."""
+"""Client of the process that verifies signatures."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from gateway.domain.errors import VariantError
 from gateway.store.active import Active, active_bytes
 
 COMMAND = (sys.executable, "-P", "-m", "gateway.committed.judge")
-"""-P: the working directory is not searched."""
+"""Command of the process. -P: the working directory is not searched."""
 LAST_WORDS_CHARS = 300
 
 
 async def ask_judge(settings: FleetSettings, active: Active) -> Judgement:
-    """Judge everything in `active`. VariantError (transient) where the process could not tell. Cancelling kills it."""
+    """Verify everything in `active`. Cancelling this call kills the process.
+
+    Raise VariantError (transient) if the process failed.
+    """
     if not (active.slots or active.previous or active.files):
         return Judgement()
     try:
@@ -35,7 +38,7 @@ async def ask_judge(settings: FleetSettings, active: Active) -> Judgement:
             start_new_session=True,
         )
     except OSError as error:
-        raise _undecided(f"the process that judges them could not be started: {error}") from error
+        raise _undecided(f"the process that verifies them could not be started: {error}") from error
     try:
         async with asyncio.timeout(settings.verify_deadline_s):
             said, words = await process.communicate(active_bytes(active))
@@ -53,7 +56,7 @@ def _read(said: bytes, words: bytes, code: int | None) -> Judgement:
     if code != 0:
         spoken = " ".join(words.decode("utf-8", "replace").split())[-LAST_WORDS_CHARS:]
         hint = "; pip install 'edge-inference-gateway[agent]'" if "No module named" in spoken else ""
-        raise _undecided(f"the process that judges them ended with {code}: {spoken}{hint}")
+        raise _undecided(f"the process that verifies them ended with {code}: {spoken}{hint}")
     return Judgement(**json.loads(said))
 
 
@@ -62,7 +65,7 @@ def _undecided(why: str) -> VariantError:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with this package found first, wherever we were started."""
+    """Return our environment, with this package found first, independent of the working directory."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [] if root in site.getsitepackages() else [root]  # an installed package is found without help
     paths += filter(None, [os.environ.get("PYTHONPATH")])

@@ -1,4 +1,4 @@
-"""Where signed releases lie, and what may serve beside them."""
+"""Settings of signed releases on this device, and of unsigned ones."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class FleetSettings:
     retry_s: float = 30.0  # pause before what could not be read or judged is tried again
 
     def __post_init__(self) -> None:
-        """Refuse a root without a store, and paths that depend on where one stands. ConfigurationError (fleet)."""
+        """Refuse a root without a store, relative paths and durations of 0. Raise ConfigurationError (table fleet)."""
         if self.root and not self.store:
-            raise ConfigurationError("needs store beside it", table="fleet", key="root")
+            raise ConfigurationError("needs store as well", table="fleet", key="root")
         for key in ("store", "root"):
             if (value := getattr(self, key)) and not Path(value).is_absolute():
                 raise ConfigurationError(f"must be an absolute path, not {value!r:.200}", table="fleet", key=key)
@@ -31,10 +31,10 @@ class FleetSettings:
 
     @property
     def folder(self) -> Path:
-        """The store."""
+        """Path of the store."""
         return Path(self.store)
 
     @property
     def root_file(self) -> Path:
-        """The root of trust."""
+        """Path of the root of trust."""
         return Path(self.root) if self.root else self.folder / "root.json"
