@@ -13,12 +13,12 @@ from gateway.domain.signed_release import target_path
 from gateway.domain.software_release import KIND, SLOT, software_path
 
 MODELS, SOFTWARE = "models/", f"{KIND}/"
-"""How paths of both kinds begin."""
+"""Prefixes of paths of both kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasePath:
-    """The parts of a release's path. The owner of the programs is "@software", as no owner of models can be called."""
+    """Parts of a release's path. The owner of the programs is "@software", a name that no owner of models can have."""
 
     owner: str
     model: str
@@ -26,19 +26,19 @@ class ReleasePath:
 
     @property
     def path(self) -> str:
-        """Return the whole path."""
+        """Complete path."""
         if self.owner == SLOT:
             return software_path(self.model, self.version)
         return target_path(self.owner, self.model, self.version)
 
     @property
     def written(self) -> str:
-        """Return the release as people write it."""
+        """Release as people write it."""
         return f"{self.owner}/{self.model}/{self.version}"
 
 
 def parse_path(path: str) -> ReleasePath:
-    """Take a release's path apart. Raises ValueError for any other path, such as one with `..` in it."""
+    """Return the parts of a release's path. Raise ValueError for any other path, such as one with `..` in it."""
     parts = path.split("/")
     found = ReleasePath(SLOT, *parts[1:3]) if len(parts) == 4 else None
     if len(parts) == 5:
@@ -49,7 +49,7 @@ def parse_path(path: str) -> ReleasePath:
 
 
 def parse_written(text: str) -> ReleasePath:
-    """Return the release that is written OWNER/MODEL/VERSION or @software/PROGRAM/VERSION. Raises ValueError."""
+    """Return the release that is written OWNER/MODEL/VERSION or @software/PROGRAM/VERSION. Raise ValueError."""
     parts = text.split("/")
     found = ReleasePath(*parts) if len(parts) == 3 else None
     if found is None or not all(map(NAME_PATTERN.fullmatch, parts[1:] if parts[0] == SLOT else parts)):
@@ -58,25 +58,25 @@ def parse_written(text: str) -> ReleasePath:
 
 
 def is_release(path: str) -> bool:
-    """Return whether a path begins as that of a release of either kind."""
+    """Return True if a path begins as that of a release of either kind."""
     return path.startswith((MODELS, SOFTWARE))
 
 
 def is_software(path: str) -> bool:
-    """Return whether a path begins as that of a release of the programs."""
+    """Return True if a path begins as that of a release of the programs."""
     return path.startswith(SOFTWARE)
 
 
 def release_prefix(owner: str, model: str) -> str:
-    """Return how the paths of all releases of a model, or of a program, begin."""
+    """Return the prefix of the paths of all releases of a model or program."""
     return f"{SOFTWARE}{model}/" if owner == SLOT else f"{MODELS}{owner}/{model}/"
 
 
 def is_slot(name: object) -> bool:
-    """Return whether it is the name of a slot: of a model, or the reserved one of the programs."""
+    """Return True if it is the name of a slot: of a model, or the reserved one of the programs."""
     return isinstance(name, str) and (name == SLOT or NAME_PATTERN.fullmatch(name) is not None)
 
 
 def fits_slot(path: str, slot: str) -> bool:
-    """Return whether a release may take a slot by its kind: programs the reserved one, and nothing else takes that."""
+    """Return True if a release may take a slot by its kind: programs the reserved slot, models any other."""
     return is_software(path) == (slot == SLOT)
