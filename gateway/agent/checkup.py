@@ -80,17 +80,19 @@ def findings(found: Mapping[str, Document], keep_free_bytes: int) -> Iterator[di
         if model.get("reason"):
             named = f"{model.get('model')} version {model.get('version')}"
             yield _finding(
-                "model", f"{named} is {model.get('state')}: {model.get('reason')}", "assign a mended release"
+                "model", f"{named} is {model.get('state')}: {model.get('reason')}", "assign a corrected release"
             )
     if not clock["synchronised"]:
-        yield _finding("clock", "nothing keeps it right", "let systemd-timesyncd or chrony reach a server")
+        yield _finding("clock", "it is not synchronised", "let systemd-timesyncd or chrony reach a time server")
     if disk.get("free_bytes", keep_free_bytes) < keep_free_bytes:
         yield _finding("disk", f"{disk['free_bytes']} bytes are free", "free some, or lower keep_free_bytes of [store]")
     if disk.get("files_free", 1) == 0:
         yield _finding("disk", "it has no room for another file", "remove some files")
     if found["spool"]["gaps"]:
         yield _finding(
-            "spool", "telemetry was dropped", "see why the controller was away, or raise bytes_limit of [spool]"
+            "spool",
+            "telemetry was dropped",
+            "check why the controller was not reachable, or raise bytes_limit of [spool]",
         )
 
 
@@ -125,7 +127,7 @@ def _disk(folder: Path) -> Document:
     try:
         disk = os.statvfs(folder)
     except OSError as error:
-        return {"folder": str(folder), "problem": f"cannot be looked at: {error.strerror or error}"}
+        return {"folder": str(folder), "problem": f"cannot be read: {error.strerror or error}"}
     return {
         "folder": str(folder),
         "total_bytes": disk.f_blocks * disk.f_frsize,

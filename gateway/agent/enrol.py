@@ -108,7 +108,7 @@ def _ask(application: Application, csr: str, folder: Path, config: AgentConfig) 
         return controller.send("POST", PATH, json.dumps(body).encode(), "application/json")
     except FetchError as error:
         if error.final and error.status:
-            raise ConfigurationError(f"the fleet does not take this device: {error}") from error
+            raise ConfigurationError(f"the fleet refuses this device: {error}") from error
         raise UnreachableError(str(error)) from error
     finally:
         connections.close()
@@ -137,7 +137,7 @@ def _check_url(url: str) -> None:
         return
     if parts.scheme == "http" and parts.hostname and _is_loopback(parts.hostname):
         return
-    raise ConfigurationError(f"{url!r:.200} is no https URL; a controller is asked over TLS only")
+    raise ConfigurationError(f"{url!r:.200} is no https URL; connections to a controller use TLS only")
 
 
 def _is_loopback(host: str) -> bool:

@@ -102,7 +102,7 @@ class Installer:
         try:
             release = self._release(activation)
         except (AbsentError, DamagedError) as error:  # rolled back, so that the next poll fetches the document again
-            self.fail(update, f"the disk lost what was signed: {error}", reject=False)
+            self.fail(update, f"a signed document was lost on disk: {error}", reject=False)
             return 0.0
         if not activation.variants:
             activation = replace(activation, variants=(self._choose(activation),))
@@ -158,7 +158,7 @@ class Installer:
         return self._record(update, Step.RETIRE)
 
     def _retire(self, update: Update) -> float:
-        """Record that the daemon released the old version, and remove files that are no longer needed."""
+        """End the update after the daemon released the old version. Remove files that are no longer needed."""
         tell(self._storage, self._control)
         self._remember_speed(update.slot)
         self._end(update)

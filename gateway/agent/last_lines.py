@@ -25,7 +25,7 @@ def last_lines(unit: str, settings: DiagnosticsSettings) -> dict[str, Any]:
     """Return `lines`, oldest first, and `cut` (True if earlier bytes were dropped); or else the `problem`."""
     program = shutil.which(PROGRAM)
     if program is None:
-        return {"problem": f"this device has no {PROGRAM}: what writes to standard error is not kept for asking"}
+        return {"problem": f"this device has no {PROGRAM}, so lines on standard error are not kept"}
     wanted = ["--no-pager", "--quiet", "--utc", "--output=short-iso", f"--lines={settings.log_lines}", f"--unit={unit}"]
     try:
         content, cut, code = _run([program, *wanted], settings)
@@ -36,7 +36,9 @@ def last_lines(unit: str, settings: DiagnosticsSettings) -> dict[str, Any]:
         return {"problem": f"{PROGRAM} ended with {code}: {plain(text.strip())}"}
     lines = [plain(line) for line in text.splitlines() if line]
     if not lines:
-        return {"problem": f"journald has no lines of {unit}; is it a service here, and its log this user's to read?"}
+        return {
+            "problem": f"journald has no lines of {unit}; check that the service exists and this user may read its log"
+        }
     return {"lines": lines[-settings.log_lines :], "cut": cut}
 
 

@@ -238,12 +238,12 @@ class Poll:
             now = clock.attested_time(assignment.issued, times.floor, offline)
             self._attested = attestation_fact(now, self._clocks().boot)
         elif assignment.nonce:
-            raise Distrust(Reason.WRONG_NONCE, where, "it does not repeat what this device sent with its question")
+            raise Distrust(Reason.WRONG_NONCE, where, "it does not repeat the nonce that this device sent")
         else:
             now = clock.reference_time(times.system, times.floor)
         for what, expiry in (*expiries.items(), ("assignment", assignment.expires)):
             if now >= expiry:
-                raise Distrust(Reason.EXPIRED, what, f"it expired at {expiry:%FT%TZ}; here it is {now:%FT%TZ}")
+                raise Distrust(Reason.EXPIRED, what, f"it expired at {expiry:%FT%TZ}; the time here is {now:%FT%TZ}")
 
     def _accept(self, assignment: Assignment, content: bytes, times: Times) -> None:
         repository = self._signed_repository

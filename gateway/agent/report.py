@@ -121,7 +121,7 @@ def judged(standing: Standing) -> tuple[str, str]:
     """Return the state in one word, and the reason in a sentence."""
     if standing.waiting:
         slot, problem = next(iter(standing.waiting.items()))
-        return WAITS, f"the update of {slot} cannot go on: {problem}"
+        return WAITS, f"the update of {slot} cannot continue: {problem}"
     if standing.updates:
         update = standing.updates[0]
         return UPDATING, f"{update.slot} is being updated to {update.activation.version}: {update.step.value}"
@@ -129,7 +129,7 @@ def judged(standing: Standing) -> tuple[str, str]:
     if problem:
         return (UNREACHABLE if reason in OUT_OF_REACH else REFUSED), problem
     if standing.accepted is None:
-        return NEW, "the fleet was not asked yet; run edge-agent sync"
+        return NEW, "no poll yet; run edge-agent sync"
     if standing.held:
         slot, held = next(iter(standing.held.items()))
         return HELD, f"the {held['change']} of {slot} is held: {held['why']}"
@@ -150,7 +150,7 @@ def _unassigned(standing: Standing, assignment: Assignment) -> tuple[str, str] |
     if kept is None:
         return None
     target = standing.active.slots[kept].target
-    goes_on = "it goes on until another release is committed there or its removal is ordered"
+    goes_on = "it continues until another release is committed there or its removal is ordered"
     return UNASSIGNED, f"{kept} runs {target}, which is not assigned any more; {goes_on}"
 
 

@@ -173,7 +173,7 @@ class _Report:
                     break
         problem = str(failed[0]) if failed else ""
         if failed and failed[-1].status in UNWELCOME:
-            problem = f"the fleet does not let this device in, enrol it again: {failed[-1]}"
+            problem = f"the fleet refuses this device; enrol it again: {failed[-1]}"
         if problem:
             get_logger("telemetry").warning("report failed", problem=problem)
         self._remember(problem, max((error.retry_after_s for error in failed), default=0.0))

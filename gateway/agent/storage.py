@@ -53,7 +53,7 @@ class Storage:
         write_active(self.folder / ACTIVE_FILE, active)
 
     def whole(self, activation: Activation, *, thorough: bool) -> bool:
-        """Return True if all files of an activation are here; `thorough` also checks every file's digest."""
+        """Return True if files and evidence of an activation are here; `thorough` also checks every file's digest."""
         try:
             release = read_release(self.blobs.read(activation.release, RELEASE_LIMIT_BYTES))
             home = self.releases / activation.release

@@ -94,7 +94,7 @@ def _acknowledgement(head: int, body: bytes) -> bytes:
         raise WireError(f"a message of quality {quality}, 1 was asked for")
     end = 2 + int.from_bytes(body[:2], "big") + 2 * quality
     if len(body) < end:
-        raise WireError("half a message")
+        raise WireError("an incomplete message")
     return _packet(0x40, body[end - 2 : end]) if quality else b""
 
 
@@ -106,7 +106,7 @@ def _length(buffer: bytearray) -> tuple[int, int]:
         if value < 0x80:
             return length, place + 2
     if len(buffer) > _LENGTH_BYTES:
-        raise WireError("a length that does not end")
+        raise WireError("a length field of more than four bytes")
     return 0, 0
 
 

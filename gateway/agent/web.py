@@ -205,7 +205,7 @@ class WebSource:
             raise FetchError(f"{_shown(url)} is no http or https URL", final=True)
         remaining_ns = self._line.patience.remaining_ns(self._now_ns()) if self._line.patience else 0
         if not remaining_ns:
-            raise HungUpError("its time was over")
+            raise HungUpError("its deadline has passed")
         timeout = urllib3.Timeout(connect=min(self._settings.connect_timeout_s, remaining_ns / NS), read=None)
         return self._connections.ask(self._line, self._base, "GET", url, headers=headers, timeout=timeout)
 

@@ -294,7 +294,7 @@ class Agent:
                 try:
                     active = self._mended(active, activation, poll)
                 except (Distrust, FetchError, StoreError) as error:
-                    self._log.warning("it stays damaged", target=activation.target, problem=str(error))
+                    self._log.warning("not repaired", target=activation.target, problem=str(error))
         if active != before:
             commit(self._storage, active)
         if active != before or refused:

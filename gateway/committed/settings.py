@@ -14,9 +14,9 @@ class FleetSettings:
 
     store: str = ""  # the agent's store, which this gateway only reads; "": this device is part of no fleet
     root: str = ""  # the root of trust that this device was given; "": root.json in the store
-    unsigned: bool = True  # whether what lies in [models] dir, which nobody signed, may serve
-    verify_deadline_s: float = 60.0  # how long the process that judges all signatures may take
-    retry_s: float = 30.0  # pause before what could not be read or judged is tried again
+    unsigned: bool = True  # whether models in [models] dir, which are not signed, may serve
+    verify_deadline_s: float = 60.0  # time for the process that verifies all signatures
+    retry_s: float = 30.0  # pause before a store that could not be read or verified is tried again
 
     def __post_init__(self) -> None:
         """Refuse a root without a store, relative paths and durations of 0. Raise ConfigurationError (table fleet)."""

@@ -12,12 +12,12 @@ from pathlib import Path
 PROGRAMS = {"edge-gateway": "gateway", "edge-agent": "gateway.agent", "edge-software": "gateway.software"}
 """Commands of a device, with the package that Python runs for each. `edge-fleet` is not for devices."""
 LAUNCHER = """#!/bin/sh
-# Finds its interpreter beside itself: this tree may be moved.
-# The working directory is no place to import from, and ONNX Runtime is not to collect usage for its vendor.
+# The interpreter is next to this file: this tree may be moved.
+# Nothing is imported from the working directory, and ONNX Runtime sends no usage data to its vendor.
 export PYTHONSAFEPATH=1 ORT_DISABLE_TELEMETRY="${ORT_DISABLE_TELEMETRY-1}"
 {state}exec "$(dirname -- "$(readlink -f -- "$0")")/python3" -m {package} "$@"
 """
-STATE = """# What an operator types means the store of the unit, unless told otherwise.
+STATE = """# Commands of an operator use the store of the unit, unless another one is set.
 if [ -z "${STATE_DIRECTORY-}${XDG_STATE_HOME-}" ]; then export STATE_DIRECTORY=/var/lib/edge-agent; fi
 """
 PIP_OPTIONS = ("--quiet", "--no-deps", "--no-compile", "--disable-pip-version-check")

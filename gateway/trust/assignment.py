@@ -56,7 +56,7 @@ def verify_assignment(
     if assignment.device != device:
         raise Distrust(Reason.OTHER_DEVICE, where, f"it is addressed to {assignment.device}")
     if nonce and assignment.nonce != nonce:
-        raise Distrust(Reason.WRONG_NONCE, where, "it does not repeat what this device sent with its question")
+        raise Distrust(Reason.WRONG_NONCE, where, "it does not repeat the nonce that this device sent")
     _check_version(content, assignment, last_version, last_digest, where)
     _check_time(assignment, now, timedelta(days=offline_validity_d or 0.0), where, settings)
     return assignment
@@ -103,7 +103,7 @@ def _check_time(a: Assignment, now: datetime, grace: timedelta, where: str, sett
     if not a.issued < a.expires:
         raise Distrust(Reason.DAMAGED, where, f"it expires at {a.expires:%FT%TZ}, before it was issued")
     if a.expires - a.issued > timedelta(days=settings.lifetime_limit_d):
-        shown = f"it is to hold from {a.issued:%FT%TZ} to {a.expires:%FT%TZ}"
+        shown = f"it would be valid from {a.issued:%FT%TZ} to {a.expires:%FT%TZ}"
         raise Distrust(Reason.WRONG_TIME, where, f"{shown}, longer than {settings.lifetime_limit_d:g} days")
     if now - grace >= a.expires:
-        raise Distrust(Reason.EXPIRED, where, f"it expired at {a.expires:%FT%TZ}; here it is {now:%FT%TZ}")
+        raise Distrust(Reason.EXPIRED, where, f"it expired at {a.expires:%FT%TZ}; the time here is {now:%FT%TZ}")

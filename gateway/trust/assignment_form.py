@@ -91,7 +91,7 @@ def _slots(targets: Mapping[str, TargetFile], where: str) -> dict[str, Target]:
     for path, file in targets.items():
         target, slot = _target(path, file, where), _slot(path, file, where)
         if slot and slot in slots:
-            raise Distrust(Reason.SLOT_TWICE, where, f"the slot {slot} is to take {slots[slot].path} and {path}")
+            raise Distrust(Reason.SLOT_TWICE, where, f"the slot {slot} is assigned both {slots[slot].path} and {path}")
         if slot:
             slots[slot] = target
     return slots
@@ -108,7 +108,7 @@ def _slot(path: str, file: TargetFile, where: str) -> str:
     if not (isinstance(slot, str) and is_slot(slot)):
         raise Distrust(Reason.DAMAGED, where, f"{path} needs a slot that is a name, not {slot!r:.80}")
     if not fits_slot(path, slot):
-        raise Distrust(Reason.WRONG_SLOT, where, f"{path} is to take the slot {slot}; {SLOT} holds programs only")
+        raise Distrust(Reason.WRONG_SLOT, where, f"{path} is assigned to the slot {slot}; {SLOT} holds programs only")
     return slot
 
 

@@ -64,7 +64,7 @@ def attested_time(issued: datetime, floor: datetime | None, offline_expiries: It
     """
     now, bound = max(issued, least_time(floor)), min(offline_expiries)
     if now >= bound:
-        shown = f"the director says it is {issued:%FT%TZ}, but a role signed offline holds until {bound:%FT%TZ} only"
+        shown = f"the director states {issued:%FT%TZ}, but a role that is signed offline expires at {bound:%FT%TZ}"
         raise Distrust(Reason.WRONG_TIME, "the attested time", shown)
     return now
 

@@ -57,7 +57,7 @@ def incompatibility(before: ModelManifest, after: ModelManifest) -> str:
     for spec in after.inputs:
         old = given.pop(spec.name, None)
         if old is None:
-            return f"it wants the input {shown(spec)}, which {before.version} does not"
+            return f"it requires the input {shown(spec)}, which {before.version} does not have"
         if not _accepts(spec, old):
             return f"its input is {shown(spec)}, that of {before.version} is {shown(old)}"
     if given:

@@ -178,7 +178,7 @@ def check_floor(path: str, floor: Floor) -> None:
     release = release_path(path)
     least = floor(release.owner, release.model)
     if least and version_order(release.version) < version_order(least):
-        shown = f"its owner allows {least} and what is newer"
+        shown = f"its owner allows {least} and newer versions"
         raise Distrust(Reason.BELOW_FLOOR, f"the target {path}", shown)
 
 

@@ -16,8 +16,8 @@ def command(arguments: argparse.Namespace) -> int:
     if not problem:
         print(f"the journal in {folder} is whole; nothing was changed")
         return 0
-    print(f"the journal in {folder} is new, for {problem}")
+    print(f"the journal in {folder} was replaced: {problem}")
     print(f"lost: {LOST}")
     print(f"kept: {KEPT}")
-    print("until this device has asked its fleet again it would accept older releases: run edge-agent sync now")
+    print("until its next poll this device would accept older releases: run edge-agent sync now")
     return 0

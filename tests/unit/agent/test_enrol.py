@@ -94,7 +94,7 @@ def test_a_serial_that_the_fleet_expects_is_enough(tmp_path: Path, fleet: FleetC
 
 def test_a_token_is_good_for_one_device(tmp_path: Path, fleet: FleetController) -> None:
     enrol(application(fleet), tmp_path / "first", CONFIG)
-    with pytest.raises(ConfigurationError, match=r"does not take this device: .* does not let this device in"):
+    with pytest.raises(ConfigurationError, match=r"the fleet refuses this device: .* does not let this device in"):
         enrol(application(fleet), tmp_path / "second", CONFIG)
     assert not (tmp_path / "second" / DEVICE_FILE).exists()
 
