@@ -1,7 +1,7 @@
-"""What may serve on this device, and what the update agent commands: implements the port Serving.
+"""Implementation of the port Serving: what may serve on this device, and the update agent's commands.
 
-Signed releases come from the store, whatever lies in the model directory beside them is marked unsigned, and cannot
-take the name of a slot.
+Signed releases come from the store. Releases in the model directory are marked as unsigned and cannot take the name of
+a slot.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from gateway.frontends.control.server import ControlFrontend
     from gateway.frontends.pools import Pools
 
-UNSIGNED = "unsigned: it lies in the model directory, and nobody signed it"
+UNSIGNED = "unsigned: it is in the model directory and has no signature"
 
 _log = logging.getLogger(__name__)
 
 
 class Fleet:
-    """The one way to the model repository for daemon and agent. Made in a running loop; close it before the repository.
+    """Access of daemon and agent to the model repository. Make it in a running loop; close it before the repository.
 
-    What cannot be read or judged is tried again until it can: a start that was short of memory, or whose disk came
-    late, ends where others do.
+    What cannot be read or verified is tried again until it can: a start with too little memory or a late disk ends in
+    the same state as any other.
     """
 
     def __init__(self, store: Store, repository: ModelRepository, loader: Loader, settings: FleetSettings) -> None:
@@ -58,12 +58,14 @@ class Fleet:
         self._changing = asyncio.Lock()
         self._retry: asyncio.Task[None] | None = None
         self.problem = ""
-        """Why what is committed could not be read when it was last asked for ("": it could)."""
+        """Why what is committed could not be read at the last attempt ("": it was read)."""
 
     # ---- for the daemon ----------------------------------------------------------------------------------------------
     async def synchronise(self, hand: Sequence[Release]) -> None:
-        """Serve what is committed, and what lies in the model directory (`hand`) as far as it may. Where nothing can be
-        read of the store, what served goes on; `problem` says why."""
+        """Serve what is committed, and what may serve of the model directory (`hand`).
+
+        If the store is not readable, what served continues to serve; `problem` has the reason.
+        """
         _log_remarks(hand, expects_models=not self._settings.store)
         async with self._changing:
             self._hand = hand
@@ -72,31 +74,33 @@ class Fleet:
         self._retry_if_needed()
 
     async def close(self) -> None:
-        """Try nothing again."""
+        """Stop retries."""
         if self._retry is not None:
             self._retry.cancel()
             await asyncio.wait({self._retry})
 
     async def of_model(self, model: str, read: Callable[[], Sequence[Release]]) -> tuple[Release, ...]:
-        """What one model is made of: for a caller that loads it again by name. `read` looks through its folder, on a
-        thread."""
+        """Return the releases of one model, for a caller that loads it again by name.
+
+        `read` reads the model's folder; it runs on a thread.
+        """
         hand = await asyncio.to_thread(read)
         return tuple(release for release in self._together(hand).every if release.name == model)
 
     def waits_for_restart(self) -> str:
-        """What is installed that only a restart takes over ("": nothing)."""
+        """Return what is installed and takes effect only after a restart ("": nothing)."""
         was, now = self._profiles or {}, self._committed.profiles
         changed = sorted(path for path in {*was, *now} if was.get(path) != now.get(path))
         return f"device profiles changed: {', '.join(changed)}; restart edge-gateway" if changed else ""
 
     # ---- Serving -----------------------------------------------------------------------------------------------------
     async def plan(self, activation: Activation) -> Sequence[Candidate]:
-        """Serving.plan."""
+        """Implement `Serving.plan`."""
         release = await self._store.release(activation, planned=True)
         return self._loader.candidates(await self._loader.manifest(release))
 
     async def load(self, activation: Activation) -> Loaded:
-        """Serving.load."""
+        """Implement `Serving.load`."""
         fetch = partial(self._store.release, activation)
         try:
             return await self._repository.stage(activation.slot, activation.version, fetch)
@@ -104,22 +108,25 @@ class Fleet:
             raise VariantError(str(error)) from error
 
     async def route(self, model: str, weights: Mapping[str, int], *, shadow: str = "", lease_s: float) -> None:
-        """Serving.route."""
+        """Implement `Serving.route`."""
         self._repository.route(model, weights, shadow=shadow, lease_s=lease_s)
 
     async def replay(self, model: str, version: str) -> Replayed:
-        """Implement `Serving.replay`. Raises VariantError if its golden set cannot be read."""
+        """Implement `Serving.replay`. Raise VariantError if its golden set cannot be read."""
         try:
             return await self._repository.replay(model, version)
         except (ConfigurationError, OSError) as error:
             raise VariantError(str(error)) from error
 
     async def unload(self, model: str, version: str, drain_s: float) -> None:
-        """Serving.unload."""
+        """Implement `Serving.unload`."""
         await self._repository.unstage(model, version, drain_s)
 
     async def commit(self) -> None:
-        """Serving.commit. RequestError UNAVAILABLE where what is committed cannot be read: what served goes on."""
+        """Implement `Serving.commit`.
+
+        Raise RequestError UNAVAILABLE if what is committed is not readable; what served continues to serve.
+        """
         async with self._changing:
             await self._read()
             if not self.problem:
@@ -128,7 +135,7 @@ class Fleet:
         if self.problem:
             raise RequestError(Fault.UNAVAILABLE, self.problem)
 
-    # ---- what serves -------------------------------------------------------------------------------------------------
+    # ---- synchronisation ---------------------------------------------------------------------------------------------
     async def _read(self) -> None:
         try:
             self._committed = await self._store.committed()
@@ -154,7 +161,7 @@ class Fleet:
         _log.info("what is committed serves now")
 
     async def _serve(self) -> None:
-        """First without what is denied, so that it ends where it served; then with it, so that the index says why."""
+        """Synchronise without denied releases, so that they stop serving; then with them, to list the reasons."""
         found = self._together(self._hand)
         for problem in found.unlisted:
             _log.error("not served: %s", problem)
@@ -166,8 +173,10 @@ class Fleet:
             await self._repository.synchronise(found.every)
 
     async def _let_previous_step_in(self) -> bool:
-        """Where a committed release is what its owner signed and yet cannot be opened (a runtime was renewed, say),
-        the release before it, if that is sound, rather than nothing. Whether there is such a slot."""
+        """Serve previous releases in place of committed ones that are verified but cannot be opened.
+
+        A renewed runtime is a possible cause. Return True if there is such a slot.
+        """
         standings = {(one.model, one.version): one for one in self._repository.standings()}
         slots = dict(self._committed.slots)
         for name, slot in self._committed.slots.items():
@@ -187,15 +196,15 @@ class Fleet:
 
 
 class Listed:
-    """Implements Repository for callers: as the engine's own, and on a device of a fleet what is unsigned says so."""
+    """Implementation of Repository for callers: the engine's own, with unsigned models of a fleet's device marked."""
 
     def __init__(self, repository: ModelRepository, store: Store) -> None:
         self._repository, self._store = repository, store
         self.versions, self.load, self.unload = repository.versions, repository.load, repository.unload
 
     def index(self) -> Sequence[IndexEntry]:
-        """Repository.index."""
-        if not self._store.present:  # asked each time: a device may be bootstrapped while it serves
+        """Implement `Repository.index`."""
+        if not self._store.present:  # checked each time: a device may be bootstrapped while it serves
             return self._repository.index()
         signed = {(one.model, one.version) for one in self._repository.standings() if _is_signed(one)}
         return [_marked(line, signed=(line.name, line.version) in signed) for line in self._repository.index()]
@@ -225,9 +234,9 @@ def control_frontend(  # noqa: PLR0917  the daemon wires ports, device and setti
 
 
 async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:
-    """Everything that a daemon would find on this device, or all of one model. For commands.
+    """Return every release that a daemon would find on this device, or all of one model. For commands.
 
-    Raises ConfigurationError where model directory or store cannot be read.
+    Raise ConfigurationError if model directory or store is not readable.
     """
     read = partial(assembly.releases_of, config, model) if model else partial(assembly.releases, config)
     try:
@@ -240,7 +249,7 @@ async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:
 
 
 def _log_remarks(hand: Sequence[Release], *, expects_models: bool) -> None:
-    """Log what is served otherwise than its files may lead to expect, and a model directory without a model."""
+    """Log models that are served differently from their files, and a model directory without a model."""
     for release in hand:
         for remark in release.remarks:
             _log.warning("%s %s: %s", release.name, release.version, remark)

@@ -1,1 +1,1 @@
-"""The update agent: a process of its own beside the daemon, which it talks to over the control socket only."""
+"""Update agent: a separate process that reaches the daemon by its control socket only."""

@@ -1,4 +1,4 @@
-"""`python -m gateway.agent` is `edge-agent`."""
+"""Entry point of `python -m gateway.agent`, which is `edge-agent`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What the daemon says, held against the form that it must have.
+"""Validation of the daemon's answers.
 
-The daemon faces cameras and parses models. Whoever took it over must not take the agent along: odd answers are as none.
+The daemon reads images of cameras and parses models, so it may be compromised. A compromised daemon must not be able to
+take over the agent: an answer that does not have the expected form counts as no answer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from gateway.domain.errors import UnreachableError
 
 TEXT_LIMIT_CHARS = 1000
-"""Of what the daemon says in words, which is kept in the journal and shown on terminals."""
+"""Characters that are kept of a text of the daemon; such texts go to the journal and to terminals."""
 NUMBER = (int, float)
 FORMS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("models", "candidates"), list),
@@ -20,27 +21,27 @@ FORMS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("weight", "rss_bytes", "requests", "executions", "failed_runs", "rejected_runs"), int),
     **dict.fromkeys(("infer_ns", "compared", "disagreed"), int),
     **dict.fromkeys(("fits", "eligible", "busy"), bool),
-    "model": (str, type(None)),  # of the served model, and in an inventory that of a board, which not every board tells
+    "model": (str, type(None)),  # the served model; in an inventory the board's model, which may be unknown
     "temperatures_c": dict,
     "throttled": (bool, type(None)),
     "measured": (dict, type(None)),
     "p50_us": NUMBER,
 }
-"""Types by key, the same in every answer; keys that the agent does not ask for may hold anything."""
+"""Types by key, the same in every answer. Values of other keys are not checked: the agent does not use them."""
 
 
 class Answer(dict[str, Any]):
-    """A JSON object of the daemon's."""
+    """JSON object in an answer of the daemon."""
 
     def __missing__(self, key: str) -> Any:
-        """Asking for what it lacks ends like a daemon that is not there."""
+        """Raise UnreachableError: a key that is missing is handled like a daemon that does not answer."""
         raise UnreachableError(
             f"the daemon's answer has no {key}; is it of another version than this agent?", table="control"
         )
 
 
 def read_answer(content: bytes) -> Answer:
-    """Raises ValueError (also RecursionError) for what is no such answer."""
+    """Return the JSON object of an answer. Raise ValueError or RecursionError if there is none."""
     document = json.loads(content, object_pairs_hook=_object, parse_constant=_refuse) if content else Answer()
     if not isinstance(document, Answer):
         raise ValueError(f"the answer is no JSON object: {content[:80]!r}")  # noqa: TRY004  not a caller's type
@@ -48,7 +49,7 @@ def read_answer(content: bytes) -> Answer:
 
 
 def plain(text: object) -> str:
-    """Words of the daemon's in one line that steers no terminal and fills no disk."""
+    """Return a text of the daemon as one bounded line without control characters."""
     shown = "".join(letter if letter.isprintable() else " " for letter in str(text)[:TEXT_LIMIT_CHARS])
     return f"{shown}…" if len(str(text)) > TEXT_LIMIT_CHARS else shown
 

@@ -1,8 +1,8 @@
-"""The device's own certificate: a key made here, that never leaves, and what the fleet signed for it.
+"""The device's certificate, which the fleet signed, and its private key, which never leaves the device.
 
-Key, certificate and chain lie in one file, so that they are replaced together: power may fail at any moment. A key that
-waits for its certificate lies beside it; where the answer was lost it is presented again, and the fleet can tell that
-it is the same device.
+Key, certificate and chain are in one file, so that one rename replaces them together even if power fails. A key without
+a certificate yet has a file of its own. If the controller's answer was lost, the same key is presented again, so that
+the fleet recognises the device.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 FILE = "device.pem"
 PENDING_FILE = "device-next.key"
 CA_FILE = "ca.pem"
-"""Who may sign the controller's certificate, where that was named at enrolment."""
+"""Certificates that may sign the controller's certificate, if they were given at enrolment."""
 KEY_MODE = 0o600
 RENEW_AT_SHARE = 2 / 3
-"""Of its life: what is left is for controllers that are away."""
+"""Share of the certificate's validity after which it is renewed. The rest is a reserve for controller outages."""
 PEM_LIMIT_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The certificate that this device has. `serial`: lower-case hex, as the controller lists it."""
+    """Certificate of this device. `serial`: lower-case hex, as the controller lists it."""
 
     device: str
     serial: str
@@ -45,12 +45,12 @@ class Held:
 
     @property
     def renew_from(self) -> datetime:
-        """From then on another one is asked for."""
+        """Time from which a new certificate is requested."""
         return self.begins + (self.expires - self.begins) * RENEW_AT_SHARE
 
 
 def with_certificate(settings: FetchSettings, folder: Path) -> FetchSettings:
-    """What the settings leave open, from the store: the device's certificate, and who may sign the controller's."""
+    """Return `settings`, with the device's certificate and the controller's CA from the store if they are not set."""
     own, authority = folder / FILE, folder / CA_FILE
     if settings.certificate_file is None and own.is_file():
         settings = replace(settings, certificate_file=str(own), key_file=None)
@@ -60,7 +60,7 @@ def with_certificate(settings: FetchSettings, folder: Path) -> FetchSettings:
 
 
 def read_held(folder: Path) -> Held | None:
-    """The certificate in the store; None where there is none, or none that can be read: enrol the device again."""
+    """Return the certificate in the store. None if it is absent or not readable: the device must be enrolled again."""
     try:
         certificate = _certificate((folder / FILE).read_bytes())
     except (OSError, ValueError):
@@ -74,8 +74,10 @@ def read_held(folder: Path) -> Held | None:
 
 
 def pending_key(folder: Path) -> EllipticCurvePrivateKey:
-    """The key that waits for its certificate, made where there is none; on the disk when this returns. Raises
-    StoreError."""
+    """Return the key that has no certificate yet; make it and write it to disk if there is none.
+
+    Raise StoreError.
+    """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -84,7 +86,7 @@ def pending_key(folder: Path) -> EllipticCurvePrivateKey:
         found = serialization.load_pem_private_key(file.read_bytes(), None)
         if isinstance(found, ec.EllipticCurvePrivateKey):
             return found
-    except (OSError, ValueError):  # none there, or half of one: nobody has signed anything for it
+    except (OSError, ValueError):  # absent or incomplete: no certificate can exist for it
         pass
     key = ec.generate_private_key(ec.SECP256R1())
     with told_as_store_error(file):
@@ -93,7 +95,7 @@ def pending_key(folder: Path) -> EllipticCurvePrivateKey:
 
 
 def signing_request(key: EllipticCurvePrivateKey, name: str) -> str:
-    """A PKCS #10 request in PEM; which name the device gets is the fleet's to say."""
+    """Return a PKCS #10 request in PEM. `name` is a proposal; the fleet decides on the device's name."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.x509.oid import NameOID
@@ -104,8 +106,10 @@ def signing_request(key: EllipticCurvePrivateKey, name: str) -> str:
 
 
 def keep(folder: Path, key: EllipticCurvePrivateKey, certificate: str, chain: str) -> None:
-    """Let this be the device's certificate from now on. Raises ValueError where it is none, or not for this key;
-    StoreError."""
+    """Replace the device's certificate.
+
+    Raise ValueError if `certificate` is not a certificate or does not belong to `key`, StoreError.
+    """
     if len(certificate) + len(chain) > PEM_LIMIT_BYTES:
         raise ValueError(f"the certificate and its chain have more than {PEM_LIMIT_BYTES} bytes")
     found = _certificate(certificate.encode())
@@ -120,15 +124,15 @@ def keep(folder: Path, key: EllipticCurvePrivateKey, certificate: str, chain: st
 
 
 def forget_pending(folder: Path) -> None:
-    """The key has its certificate, and all that goes with it is on the disk. Raises StoreError."""
+    """Remove the pending key after its certificate is on disk. Raise StoreError."""
     with told_as_store_error(folder / PENDING_FILE):
         remove_file(folder / PENDING_FILE)
 
 
 def renew(folder: Path, controller: Controller, device: str) -> Held | None:
-    """Another certificate for another key, in place of the one that is held. Raises FetchError, StoreError."""
+    """Request a certificate for a new key and replace the current one. Raise FetchError, StoreError."""
     key = pending_key(folder)
-    if _is_held(folder, key):  # power failed before it was forgotten: its certificate came
+    if _is_held(folder, key):  # power failed after its certificate was kept and before the key was removed
         forget_pending(folder)
         key = pending_key(folder)
     body = json.dumps({"csr": signing_request(key, device)}).encode()
@@ -149,7 +153,7 @@ def _is_held(folder: Path, key: EllipticCurvePrivateKey) -> bool:
 
 
 def texts(answer: dict[str, Any], *keys: str) -> list[str]:
-    """Values of an answer. Raises ValueError for one that is no text."""
+    """Return values of an answer. Raise ValueError if one is not a string."""
     found = [answer.get(key, "") for key in keys]
     for key, value in zip(keys, found, strict=True):
         if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""How this device is, for an operator who cannot stand before it: facts, and what among them wants mending."""
+"""Health report of this device for a remote operator: facts, and findings with remedies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is examined. `keep_free_bytes`: how much of the disk is left to others."""
+    """Input of a health report. `keep_free_bytes`: disk space that is left to others."""
 
     observed: Observed
     spool: Usage
@@ -36,7 +36,7 @@ class Subject:
 
 
 def checkup(subject: Subject) -> Document:
-    """All that `edge-agent status` says, and the machine under it; `findings`: what wants mending, and how."""
+    """Return the facts of `edge-agent status`, the state of the machine, and `findings` with their remedies."""
     found = {
         "agent": document(subject.observed.standing),
         "gateway": subject.observed.status or NOT_ASKED,
@@ -51,12 +51,12 @@ def checkup(subject: Subject) -> Document:
 
 
 def vitals(observed: Observed) -> Document:
-    """Heat, power and memory now."""
+    """Return current temperature, power and memory."""
     return {**(observed.vitals or NOT_ASKED), "memory": _memory(observed), "load": _machine()["load"]}
 
 
 def versions(observed: Observed) -> Document:
-    """Of all that could be to blame."""
+    """Return the versions of the agent, the gateway, Python, the kernel and libc."""
     gateway = observed.status["version"] if observed.status and "version" in observed.status else None
     return {
         "agent": __version__,
@@ -68,7 +68,7 @@ def versions(observed: Observed) -> Document:
 
 
 def findings(found: Mapping[str, Document], keep_free_bytes: int) -> Iterator[dict[str, str]]:
-    """Subject, problem and remedy of each."""
+    """Yield subject, problem and remedy of each finding."""
     agent, gateway, clock, disk = found["agent"], found["gateway"], found["clock"], found["disk"]
     if agent["state"] not in WELL:
         yield _finding(
@@ -80,17 +80,19 @@ def findings(found: Mapping[str, Document], keep_free_bytes: int) -> Iterator[di
         if model.get("reason"):
             named = f"{model.get('model')} version {model.get('version')}"
             yield _finding(
-                "model", f"{named} is {model.get('state')}: {model.get('reason')}", "assign a mended release"
+                "model", f"{named} is {model.get('state')}: {model.get('reason')}", "assign a corrected release"
             )
     if not clock["synchronised"]:
-        yield _finding("clock", "nothing keeps it right", "let systemd-timesyncd or chrony reach a server")
+        yield _finding("clock", "it is not synchronised", "let systemd-timesyncd or chrony reach a time server")
     if disk.get("free_bytes", keep_free_bytes) < keep_free_bytes:
         yield _finding("disk", f"{disk['free_bytes']} bytes are free", "free some, or lower keep_free_bytes of [store]")
     if disk.get("files_free", 1) == 0:
         yield _finding("disk", "it has no room for another file", "remove some files")
     if found["spool"]["gaps"]:
         yield _finding(
-            "spool", "telemetry was dropped", "see why the controller was away, or raise bytes_limit of [spool]"
+            "spool",
+            "telemetry was dropped",
+            "check why the controller was not reachable, or raise bytes_limit of [spool]",
         )
 
 
@@ -100,7 +102,7 @@ def _finding(subject: str, problem: str, remedy: str) -> dict[str, str]:
 
 def _machine() -> Document:
     load = None
-    with suppress(OSError):  # the service does not see /proc/loadavg
+    with suppress(OSError):  # the service cannot read /proc/loadavg
         load = [round(value, 2) for value in os.getloadavg()]
     return {
         "arch": platform.machine(),
@@ -111,7 +113,7 @@ def _machine() -> Document:
 
 
 def _memory(observed: Observed) -> Document:
-    """`available_bytes` as the gateway sees it: the agent's service does not see /proc/meminfo."""
+    """Return sizes of memory. `available_bytes` is the gateway's: the agent's service cannot read /proc/meminfo."""
     page = os.sysconf("SC_PAGE_SIZE")
     status, told = observed.status or {}, observed.vitals or {}
     return {
@@ -125,7 +127,7 @@ def _disk(folder: Path) -> Document:
     try:
         disk = os.statvfs(folder)
     except OSError as error:
-        return {"folder": str(folder), "problem": f"cannot be looked at: {error.strerror or error}"}
+        return {"folder": str(folder), "problem": f"cannot be read: {error.strerror or error}"}
     return {
         "folder": str(folder),
         "total_bytes": disk.f_blocks * disk.f_frsize,

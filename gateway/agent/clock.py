@@ -1,4 +1,4 @@
-"""Clocks of this machine: the system's, whether the kernel vouches for it, and the one that runs since boot."""
+"""Clocks of this machine: the system clock, its synchronisation state, and the time since boot."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gateway.terminal.kernel_clock import clock_synchronised
 from gateway.trust.clock import BootClock
 
 BOOT_FILE, BOOT_VARIABLE = Path("/proc/sys/kernel/random/boot_id"), "BOOT_ID"
-"""What names this boot of the machine; the service does not see the file, its unit sets the variable."""
+"""Sources of the boot id. The service cannot read the file; its unit sets the variable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """One reading of all clocks. `boot` None: nothing names this boot."""
+    """Snapshot of all clocks. `boot` is None if the boot id is unknown."""
 
     system: datetime
     synchronised: bool
@@ -32,16 +32,16 @@ def read_clocks() -> Clocks:
 
 
 def boot_name() -> str:
-    """Return what names this boot; "" where nothing does."""
+    """Return the boot id, or "" if it is unknown."""
     named = os.environ.get(BOOT_VARIABLE, "")
     return named or (BOOT_FILE.read_text("ascii").strip() if BOOT_FILE.is_file() else "")
 
 
 def system_now() -> datetime:
-    """The system's clock, in UTC, whole seconds (as signed metadata has them)."""
+    """Return the system clock's time in UTC, in whole seconds as in signed metadata."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
 def synchronised() -> bool:
-    """Whether the kernel says that something (NTP, PTP, GNSS) keeps the clock right."""
+    """Return True if the kernel reports that the clock is synchronised (NTP, PTP, GNSS)."""
     return clock_synchronised() is True

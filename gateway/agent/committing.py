@@ -1,4 +1,7 @@
-"""What is committed, and whether the daemon was told: it serves that from its next start in any case."""
+"""Commit of releases, and notification of the daemon.
+
+A daemon that was not notified serves the committed releases from its next start.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ from gateway.domain.errors import UnreachableError
 from gateway.store.active import Active
 
 UNTOLD = "untold"
-"""Name of the fact: something was committed that the daemon has not taken over yet ("": nothing)."""
+"""Name of the fact: "yes" while a commit has not reached the daemon, else ""."""
 
 
 def commit(storage: Storage, active: Active) -> None:
-    """Let this be what the device serves. Raises StoreError; then what was committed stands."""
+    """Commit the releases that the device serves. On StoreError, the earlier commit stays in force."""
     storage.journal.keep_facts({UNTOLD: "yes"})
     storage.activate(active)
 
 
 def tell(storage: Storage, control: Control) -> None:
-    """Let the daemon take over what is committed. Raises UnreachableError where it does not now: tell it again."""
+    """Notify the daemon of a commit. Raise UnreachableError if it cannot take it over now: call again later."""
     try:
         control.commit()
     except RefusedError as error:
@@ -28,5 +31,5 @@ def tell(storage: Storage, control: Control) -> None:
 
 
 def untold(storage: Storage) -> bool:
-    """Whether the daemon has to be told."""
+    """Return True if the daemon must still be notified."""
     return bool(storage.journal.fact(UNTOLD))

@@ -1,4 +1,4 @@
-"""The agent's configuration: one TOML file of its own, every table built into the dataclass that declares it.
+"""Configuration of the agent: one TOML file, whose tables are read into the dataclasses that declare them.
 
 The commented sample `packaging/edge-agent.toml` is the reference; a test loads it.
 """
@@ -30,14 +30,14 @@ from gateway.store.text import read_text
 from gateway.trust.settings import TrustSettings
 
 DEFAULT_FILE = Path("/etc/edge-gateway/edge-agent.toml")
-"""Read where it exists and no other is named."""
+"""File that is read, if it exists, when no other is given."""
 DEVICE_FILE = "device.json"
-"""In the store: who this device is. Its presence says that the device was bootstrapped."""
+"""File in the store with the device's identity. Its presence means that bootstrap is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """All settings of an agent. `file` is where they came from ("": the defaults)."""
+    """All settings of an agent. `file` is their source, "" for the defaults."""
 
     file: str = ""
     agent: AgentSettings = field(default_factory=AgentSettings)
@@ -62,7 +62,10 @@ SECTIONS = sections(AgentConfig)
 
 
 def load_config(path: Path | None) -> AgentConfig:
-    """Read `path`, or the default file where it exists, or take the defaults. Raises ConfigurationError."""
+    """Return the settings of `path`, else of the default file if it exists, else the defaults.
+
+    Raise ConfigurationError.
+    """
     if path is None and not DEFAULT_FILE.is_file():
         return AgentConfig()
     file = path or DEFAULT_FILE
@@ -70,14 +73,14 @@ def load_config(path: Path | None) -> AgentConfig:
 
 
 def parse_config(text: str, file: str) -> AgentConfig:
-    """Build an AgentConfig from TOML text. Raises ConfigurationError naming file, table, key and line."""
+    """Build an AgentConfig from TOML text. Raise ConfigurationError with file, table, key and line."""
     tables = read_tables(text, file, SECTIONS)
     built = {name: read_settings(SECTIONS[name], table) for name, table in tables.items()}
     return AgentConfig(file=file, **built)
 
 
 def state_folder(named: str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """`--state`, else $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-agent."""
+    """Return `--state`, else $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-agent."""
     if named:
         return Path(named)
     if environ.get("STATE_DIRECTORY"):
@@ -87,7 +90,7 @@ def state_folder(named: str | None, environ: Mapping[str, str] = os.environ) -> 
 
 
 def check_bootstrapped(folder: Path) -> None:
-    """Raises ConfigurationError where nobody has said yet whose device this is."""
+    """Raise ConfigurationError if the device was neither bootstrapped nor enrolled."""
     if not (folder / DEVICE_FILE).exists():
         problem = "holds no device; let `edge-fleet bootstrap` write one, then run edge-agent bootstrap DIR"
         raise ConfigurationError(problem, file=str(folder))

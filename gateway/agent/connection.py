@@ -1,9 +1,10 @@
-"""Connections that a server cannot drag out: urllib3's pools, with every read under the patience of a download.
+"""HTTP connections with a deadline and a minimum rate for every response.
 
-urllib3's own read time-out holds for each `recv`: a server that sends one byte of a header now and then keeps it for
-hours. Here headers and body alike are read through `_Patient`, so deadline and minimum rate hold from the first byte.
+The read time-out of urllib3 applies to each `recv`: a server that sends one byte of a header from time to time can hold
+a connection for hours. Here, headers and bodies are read through `_Patient`, so deadline and minimum rate apply from
+the first byte.
 
-They are kept and shared by all who ask: a TLS handshake costs a controller more than all else of a question.
+Connections are kept alive and shared: a TLS handshake is the most expensive part of a poll for a controller.
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ from gateway.agent.tls import tls_context
 from gateway.domain.errors import ConfigurationError
 
 SHORTEST_WAIT_S = 0.001
-"""A socket's time-out of 0 would mean not to wait at all."""
+"""Shortest socket time-out. A time-out of 0 would make the socket non-blocking."""
 
 
 class HungUpError(Exception):
-    """A server took longer, or sent less, than it may. Not an OSError: urllib3 passes it on as it is."""
+    """A server exceeded a limit of time or size. Not an OSError, so urllib3 passes it on unchanged."""
 
 
 class Line:
-    """Who asks, one request at a time: the patience of the download under way, on whatever connection."""
+    """State of one caller's request under way, on any connection; one request at a time."""
 
     def __init__(self, settings: FetchSettings, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.now_ns = now_ns
         self.patience: Patience | None = None
         self.connected = False
-        """Whether the request under way had to open its connection."""
+        """True if the request under way had to open its connection."""
         self._head_limit_bytes = settings.head_limit_bytes
         self._head_bytes: int | None = None
 
     @contextmanager
     def head(self) -> Iterator[None]:
-        """Until the block ends, what comes is a head: http.client reads any number of "100 Continue"."""
+        """Count bytes as response headers until the block ends: http.client reads any number of "100 Continue"."""
         self._head_bytes, self.connected = 0, False
         asking = _ASKING.set(self)
         try:
@@ -61,7 +62,7 @@ class Line:
             self._head_bytes = None
 
     def wait_s(self) -> float:
-        """How long the next read may take. Raises HungUpError where there is to be none."""
+        """Return the longest time for the next read. Raise HungUpError if a limit is exceeded."""
         if self.patience is None:
             raise HungUpError("nothing is being fetched")
         verdict = self.patience.next_read(self.now_ns())
@@ -70,7 +71,7 @@ class Line:
         return max(SHORTEST_WAIT_S, verdict.wait_ns / NS)
 
     def came(self, count_bytes: int) -> None:
-        """So much was read. Raises HungUpError for a head that has no end."""
+        """Count bytes that were read. Raise HungUpError if the headers exceed their limit."""
         if self.patience is not None:
             self.patience.came(count_bytes, self.now_ns())
         if self._head_bytes is not None:
@@ -80,11 +81,11 @@ class Line:
 
 
 _ASKING: ContextVar[Line] = ContextVar("asking")
-"""Whose request it is that a connection carries; its answer, head and body, is under that one's patience."""
+"""Request that a connection carries now; its limits apply to the headers and body of the response."""
 
 
 class _Patient(io.RawIOBase):
-    """The reading end of a connection. `inner` keeps the socket open until it is closed (socket.makefile's rule)."""
+    """Reading end of a connection. `inner` keeps the socket open until it is closed (as socket.makefile requires)."""
 
     def __init__(self, connection: socket.socket, inner: io.BufferedReader, line: Line) -> None:
         self._socket, self._inner, self._line = connection, inner, line
@@ -108,28 +109,29 @@ class _Patient(io.RawIOBase):
 
 
 class Connections:
-    """One to each of a few hosts, kept from one request to the next, whoever asks; from any thread. Close it when
-    done."""
+    """Pool of one connection per host, for a few hosts; shared by callers on any thread. Close it after use."""
 
     def __init__(self, settings: FetchSettings) -> None:
-        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns of odd headers with a trace; we judge what came
+        logging.getLogger("urllib3").setLevel(
+            logging.ERROR
+        )  # it logs tracebacks for malformed headers; responses are checked here
         self.settings = settings
         self._managers: dict[str | None, urllib3.PoolManager] = {}
         self._context: ssl.SSLContext | None = None
         self._preparing = threading.Lock()
 
     def close(self) -> None:
-        """Close those that are idle; those in use end with their answer."""
+        """Close idle connections. Connections in use close after their response."""
         for manager in self._managers.values():
             manager.clear()
 
     def renew(self) -> None:
-        """This device has another certificate: it is shown from the next request on, by whoever asks then."""
+        """Use the device's new certificate for every later request."""
         with self._preparing:
-            self._managers, self._context = {}, None  # not cleared: somebody may be about to ask by one of them
+            self._managers, self._context = {}, None  # not cleared: another thread may be about to use one of them
 
     def prepare(self, base_url: str) -> urllib3.PoolManager:
-        """What `ask` will need. Raises ConfigurationError for certificates or a proxy that cannot be used."""
+        """Return the pool for `base_url`. Raise ConfigurationError if certificates or the proxy are not usable."""
         proxy, settings = _proxy(base_url, self.settings), self.settings
         with self._preparing:
             if base_url.startswith("https:") or settings.ca_file or settings.certificate_file:
@@ -139,10 +141,11 @@ class Connections:
             return self._managers[proxy]
 
     def ask(self, line: Line, base_url: str, method: str, url: str, **more: Any) -> urllib3.BaseHTTPResponse:
-        """The answer's head; the body is the caller's to read and to close. `base_url` says by which proxy.
+        """Return the head of the response; the caller reads and closes the body. `base_url` selects the proxy.
 
-        A server may close a kept connection at any moment, also just when it is used: then it is asked once more, on a
-        new one. What is sent here may be sent twice: documents are read, telemetry is numbered, keys stay the same.
+        A server may close a kept connection at any time, even as it is used. Then the request is repeated once on a new
+        connection. All requests of the agent are safe to repeat: documents are read, telemetry is numbered, keys stay
+        the same.
         """
         manager = self.prepare(base_url)
         try:
@@ -170,7 +173,7 @@ class Connections:
         return _patient_pool(urllib3.HTTPSConnectionPool(host, port, **keywords), self.settings.keep_alive_s)
 
     def _tls_context(self) -> ssl.SSLContext:
-        """Made once, and not before it is needed: reading the system's certificates takes 20 ms."""
+        """Return the TLS context. It is made on first use: reading the system's certificates takes 20 ms."""
         if self._context is None:
             self._context = tls_context(self.settings)
         return self._context
@@ -194,7 +197,7 @@ def _patient_pool(pool: urllib3.HTTPConnectionPool, keep_alive_s: float) -> urll
 
         @property
         def is_connected(self) -> bool:
-            """As urllib3 asks of an idle one; after a while servers, and what lies between, forget it."""
+            """True if urllib3 may reuse the idle connection: servers and middleboxes drop old ones."""
             return bool(super().is_connected) and time.monotonic() - self.answered_s < keep_alive_s
 
         def connect(self) -> None:
@@ -216,7 +219,7 @@ def _answer(connection: socket.socket, *arguments: Any, **keywords: Any) -> HTTP
 
 
 def _proxy(base_url: str, settings: FetchSettings) -> str | None:
-    """Through which a base URL is reached; None: none."""
+    """Return the proxy for a base URL, or None."""
     if settings.proxy or not settings.environment_proxy:
         return settings.proxy or None
     parts = urllib.parse.urlsplit(base_url)

@@ -1,4 +1,4 @@
-"""The daemon as the agent sees it: its control socket, one request at a time."""
+"""Client of the daemon's control socket, one request at a time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gateway.domain.errors import UnreachableError
 
 Document = dict[str, Any]
 PASSING = frozenset({http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.SERVICE_UNAVAILABLE})
-"""What another time may answer otherwise."""
+"""Status codes of temporary conditions."""
 
 
 class RefusedError(Exception):
-    """The daemon answered, and will not do it: `fault` says what kind of reason, the text which."""
+    """Refusal by the daemon. `fault` is the kind, the text is the reason."""
 
     def __init__(self, fault: str, detail: str) -> None:
         super().__init__(detail)
@@ -31,35 +31,38 @@ class RefusedError(Exception):
 
 
 class Control:
-    """Every method raises UnreachableError where the daemon does not answer or cannot now, RefusedError where it will
-    not."""
+    """Client of the daemon.
+
+    Every method raises UnreachableError if the daemon does not answer or cannot do it now, and RefusedError if it
+    refuses.
+    """
 
     def __init__(self, settings: ControlSettings) -> None:
         self._settings = settings
 
     def status(self) -> Document:
-        """The daemon process (`instance`, `rss_bytes`) and its model versions."""
+        """Return the daemon process (`instance`, `rss_bytes`) and its model versions."""
         return self._ask("GET", "/v1/status")
 
     def vitals(self) -> Document:
-        """Heat, power and memory."""
+        """Return temperature, power and memory."""
         return self._ask("GET", "/v1/vitals")
 
     def inventory(self) -> Document:
-        """What the device has."""
+        """Return the hardware of the device."""
         return self._ask("GET", "/v1/inventory")
 
     def statistics(self, slot: str) -> dict[str, Document]:
-        """Counters of a slot's versions, by version; empty where the daemon does not know the slot."""
+        """Return counters of a slot's versions, by version; empty if the daemon does not know the slot."""
         answer = self._ask("GET", f"/v1/statistics?model={quote(slot)}")
         return {entry["version"]: entry for entry in answer["models"]}
 
     def all_statistics(self) -> list[Document]:
-        """Counters of all versions of all models."""
+        """Return the counters of all versions of all models."""
         return list(self._ask("GET", "/v1/statistics")["models"])
 
     def settings(self) -> Document:
-        """Settings of the fleet: in force, on trial, committed, and those that failed last."""
+        """Return the settings of the fleet: in force, on trial, committed, and those that failed last."""
         return self._ask("GET", "/v1/settings")
 
     def try_settings(self, activation: Activation, within_s: float) -> None:
@@ -76,32 +79,32 @@ class Control:
         self._ask("POST", "/v1/settings/revert", {"sha256": release, "reason": reason})
 
     def plan(self, activation: Activation) -> list[Document]:
-        """Which variants of a release this device could run, best first, and why not the others."""
+        """Return the variants of a release: those that this device can run, best first, and why not the others."""
         answer = self._ask("POST", "/v1/plan", activation_document(activation))
         return list(answer["candidates"])
 
     def load(self, activation: Activation) -> Document:
-        """Verify, try and warm up a release that then serves nobody yet."""
+        """Verify, try and warm up a release. It answers no requests yet."""
         return self._ask(
             "POST", _model(activation.slot, "load"), activation_document(activation), self._settings.load_timeout_s
         )
 
     def route(self, slot: str, weights: Mapping[str, int], shadow: str = "", lease_s: float = 0.0) -> None:
-        """Share the requests that name no version, in percent; `shadow` is asked as well, for comparison."""
+        """Share the requests that name no version, in percent. `shadow` answers copies of requests, for comparison."""
         body = {"weights": dict(weights), "shadow": shadow, "lease_s": lease_s}
         self._ask("PUT", _model(slot, "route"), body)
 
     def replay(self, slot: str, version: str) -> Document:
-        """Run the golden set of a loaded version while no requests come: `rows`, `passed`, `reason`."""
+        """Run the golden set of a loaded version while no requests come. Return `rows`, `passed`, `reason`."""
         return self._ask("POST", _model(slot, "replay"), {"version": version}, self._settings.load_timeout_s)
 
     def unload(self, slot: str, version: str, drain_s: float) -> None:
-        """Let a version finish what it has and free it. Harmless where it is gone."""
+        """Drain and free a version. No effect if it is not loaded."""
         body = {"version": version, "drain_s": drain_s}
         self._ask("POST", _model(slot, "unload"), body, self._settings.timeout_s + drain_s)
 
     def commit(self) -> Document:
-        """Let the daemon read which releases are committed, and be in step with it."""
+        """Make the daemon read which releases are committed, and serve them."""
         return self._ask("POST", "/v1/commit", {}, self._settings.load_timeout_s)
 
     def _ask(self, method: str, path: str, body: Document | None = None, timeout_s: float | None = None) -> Document:
@@ -134,7 +137,7 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         """Connect to the path in place of a host."""
         self.sock = connected = _Hurried(socket.AF_UNIX, socket.SOCK_STREAM)
-        # Blocking, unlike with settimeout: where others fill the backlog, connect then waits for its turn (unix(7)).
+        # A blocking socket, unlike one with settimeout: connect then waits while the backlog is full (unix(7)).
         patience = struct.pack("@ll", max(1, round(self._timeout_s)), 0)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
         connected.deadline_s = time.monotonic() + self._timeout_s
@@ -143,12 +146,12 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Hurried(socket.socket):
-    """All that comes has one deadline: a byte now and then buys no time."""
+    """Socket with one deadline for all reads: a peer that sends single bytes gains no time."""
 
     deadline_s = math.inf
 
     def recv_into(self, *arguments: Any) -> int:
-        """As of any socket. Raises TimeoutError."""
+        """Read as any socket does. Raise TimeoutError after the deadline."""
         left_s = self.deadline_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("timed out")
@@ -161,8 +164,10 @@ def _model(slot: str, command: str) -> str:
 
 
 def _read(status: int, content: bytes, missing_bytes: int) -> Answer:
-    """The answer's document. ValueError where it is none: then it was not our daemon that answered, or it was killed
-    meanwhile."""
+    """Return the document of an answer.
+
+    Raise ValueError if it is not one: another program answered, or the daemon was killed meanwhile.
+    """
     if missing_bytes:
         raise ValueError(f"{missing_bytes} bytes of its answer were not sent, or are more than answer_limit_bytes")
     document = read_answer(content)

@@ -1,6 +1,6 @@
-"""The fleet's controller as the agent asks it: one bounded request at a time; no refusal tried again, nothing followed.
+"""Client of the fleet's controller: one bounded request at a time, without retries and redirects.
 
-What comes back is not trusted beyond its form: whoever asks decides what an answer may change.
+Only the form of an answer is checked here. Callers decide what an answer may change.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from gateway.agent.source import FetchError
 from gateway.domain.retry import retry_after_s
 
 ANSWER_LIMIT_BYTES = 1_048_576
-"""Of one answer: an enrolment brings a signed root."""
+"""Limit of one answer. An enrolment's answer holds a signed root."""
 UNBELIEVED = "; say who signed its certificate: edge-agent enrol … --ca FILE"
 UNWELCOME = frozenset({401, 403})
-"""The controller knows who asks, or cannot tell, and does not let that one in."""
+"""Status codes of refused authentication or authorization."""
 
 
 class Controller:
-    """`base_url` and the routes below it, by `connections` that others may use, too. `now_ns` is the monotonic
-    clock's."""
+    """The controller at `base_url`. `connections` may be shared; `now_ns` is the monotonic clock."""
 
     def __init__(
         self,
@@ -45,8 +44,10 @@ class Controller:
         self._line = Line(self._settings, now_ns)
 
     def send(self, method: str, path: str, body: bytes, content_type: str, encoding: str = "") -> dict[str, Any]:
-        """The answer's JSON object; an empty one where it has no body. Raises FetchError, with what the controller says
-        where it refuses; ConfigurationError for certificates that cannot be read."""
+        """Return the answer's JSON object; an empty one if the answer has no body.
+
+        Raise FetchError, with the controller's reason if it refuses; ConfigurationError if certificates cannot be read.
+        """
         headers = {"Content-Type": content_type, "Accept": "application/json", "User-Agent": self._settings.user_agent}
         headers |= {"Content-Encoding": encoding} if encoding else {}
         where = f"{self._base}{path}"
@@ -66,7 +67,7 @@ class Controller:
     def _exchange(self, method: str, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, float, bytes]:
         self._line.patience = Patience(self._settings, self._deadline_s, self._now_ns())
         connect_s = min(self._settings.connect_timeout_s, self._deadline_s)
-        timeout = Timeout(connect=connect_s, read=None)  # sending is under the first, reading under patience
+        timeout = Timeout(connect=connect_s, read=None)  # the first bounds sending, `Patience` bounds reading
         answer = self._connections.ask(self._line, self._base, method, url, body=body, headers=headers, timeout=timeout)
         try:
             content = bytearray()
@@ -81,7 +82,7 @@ class Controller:
 
 
 def _document(content: bytes) -> dict[str, Any] | None:
-    """None for what is no JSON object."""
+    """Return the JSON object, or None if `content` is not one."""
     try:
         found = json.loads(content) if content else {}
     except (ValueError, RecursionError):

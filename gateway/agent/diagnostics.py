@@ -1,8 +1,10 @@
-"""Diagnostics that an operator asks for through the controller: `GET /v1/self/diagnostics` says what is wanted, each
-request is answered once by `POST /v1/self/diagnostics`. Asked only while the signed assignment says that one waits.
+"""Diagnostics that an operator requests through the controller.
 
-Whoever runs the controller sees what is told here. It is bounded, holds no secret, and a device's owner may refuse.
-Whatever is asked, each section is made once for all answers of a report.
+`GET /v1/self/diagnostics` lists the requests; each is answered once by `POST /v1/self/diagnostics`. The agent asks only
+while the signed assignment says that a request waits.
+
+Operators of the controller see the answers. They are bounded and hold no secrets, and the device's owner may refuse
+them. Each section is made once for all answers of a report.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from gateway.observe.logs import get_logger
 PATH = "/v1/self/diagnostics"
 REFUSED, UNKNOWN = "refused by this device", "unknown to this device"
 OVER = frozenset({400, 404, 409, 410, 413, 422})
-"""The controller will not have this answer, whenever it comes."""
+"""Status codes after which an answer is not sent again: the controller will never take it."""
 REMEMBERED = 64
-"""Requests of which it is known that they were answered: many times what a controller keeps."""
+"""Answered requests that are remembered: many times what a controller keeps."""
 NAME_LIMIT_CHARS = 64
 NUMBER_LIMIT = 2**63
 
@@ -38,7 +40,7 @@ Sections = Callable[[str], Document]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request. `named`: its number or name, as the controller has it."""
+    """One request. `named`: its number or name at the controller."""
 
     named: int | str
     wanted: tuple[str, ...]
@@ -52,8 +54,10 @@ def diagnose(
     *,
     allowed: bool,
 ) -> Iterator[int | str]:
-    """Answer what waits and was not `answered` before; each request once it needs no answer any more. Raises FetchError
-    where the controller cannot be asked or told now."""
+    """Answer the waiting requests that are not in `answered`. Yield each one that is done.
+
+    Raise FetchError if the controller cannot be reached now.
+    """
     asked = read_requests(controller.send("GET", PATH, b"", "application/json"), settings)
     fresh = [one for one in asked if one.named not in answered]
     section = _sections(subject, settings) if allowed else lambda _: _none(REFUSED)
@@ -65,12 +69,14 @@ def diagnose(
         except FetchError as error:
             if error.status not in OVER:
                 raise
-            get_logger("telemetry").warning("diagnostics are not taken", request=request.named, problem=str(error))
+            get_logger("telemetry").warning(
+                "diagnostics refused by the controller", request=request.named, problem=str(error)
+            )
         yield request.named
 
 
 def answer(wanted: Iterable[str], section: Sections, limit_bytes: int) -> dict[str, Document]:
-    """A section for each name; one that would make the answer too large says so in its place."""
+    """Return a section for each name. A section that would exceed `limit_bytes` is replaced by a note."""
     given: dict[str, Document] = {}
     left_bytes = limit_bytes
     for name in wanted:
@@ -101,7 +107,7 @@ def _sections(subject: Subject, settings: DiagnosticsSettings) -> Sections:
 
 
 def read_requests(said: Mapping[str, Any], settings: DiagnosticsSettings) -> list[Asked]:
-    """What the controller wants to know, the first first; what is no request is none."""
+    """Return the controller's requests, in its order. Malformed requests are skipped."""
     listed = said.get("requests")
     found = [_request(one, settings) for one in listed] if isinstance(listed, list) else []
     return [one for one in found if one is not None]

@@ -1,7 +1,7 @@
-"""Becoming a device of a fleet over the network: a token or a known serial, a key made here, and what comes back.
+"""Enrolment in a fleet over the network, by a token or by a serial number that the fleet knows.
 
-Once more is harmless and how a lost, expired or revoked certificate is replaced: the device stays who it is, the root
-that was pinned first stays pinned, and no floor falls.
+Enrolment is safe to repeat, and replaces a lost, expired or revoked certificate. The device keeps its identity, the
+root that was pinned first stays pinned, and no floor falls.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ PATH = "/v1/enrol"
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What the operator gave: the controller's `url`, a `token` or a `serial` that the fleet knows, and the authority
-    that signs the controller's certificate (PEM; "": one that the system knows)."""
+    """Input of an enrolment.
+
+    `url`: the controller's. `token`, or `serial` that the fleet knows. `authority`: PEM of the CA that signed the
+    controller's certificate ("": a CA that the system trusts).
+    """
 
     url: str
     token: str = field(default="", repr=False)
@@ -50,21 +53,24 @@ class Application:
 
 
 def enrol(application: Application, folder: Path, config: AgentConfig) -> Identity:
-    """Raises ConfigurationError for what cannot be used or is refused, UnreachableError where the controller does not
-    answer or another agent is at work, Distrust for a root that is not signed by itself, StoreError."""
+    """Enrol this device and return its identity.
+
+    Raise ConfigurationError if the input is not usable or the fleet refuses, UnreachableError if the controller does
+    not answer or another agent is running, Distrust if the root is not signed by itself, StoreError.
+    """
     _check_url(application.url)
     with told_as_store_error(folder):
         make_folder(folder)
     with alone(folder):
         known = read_identity(folder) if (folder / DEVICE_FILE).exists() else None
-        if known:  # a journal that was lost is not replaced here: its floors would fall unnoticed
+        if known:  # a lost journal is not replaced here: its floors would fall without notice
             Journal.open(folder, config.journal).close()
         key = pending_key(folder)
         csr = signing_request(key, known.device if known else application.serial)
         answer = _ask(application, csr, folder, config)
         made = _identity(answer, application)
         if known and known.device != made.device:
-            problem = f"is {known.device}, and the fleet calls it {made.device}; to begin anew remove the folder"
+            problem = f"is {known.device}, and the fleet calls it {made.device}; to start again, remove the folder"
             raise ConfigurationError(problem, file=str(folder))
         if known is None:
             trusted_root(made.root, (), 1)
@@ -75,7 +81,7 @@ def enrol(application: Application, folder: Path, config: AgentConfig) -> Identi
             raise _odd(application, str(error)) from error
         _lay_down(made, application, folder, pinned=known is not None)
         with told_as_store_error(folder):
-            write_file(folder / DEVICE_FILE, made.document)  # its presence says that all is there
+            write_file(folder / DEVICE_FILE, made.document)  # last: its presence means that all files are complete
         forget_pending(folder)
     return replace(made, root=known.root) if known else made
 
@@ -102,7 +108,7 @@ def _ask(application: Application, csr: str, folder: Path, config: AgentConfig) 
         return controller.send("POST", PATH, json.dumps(body).encode(), "application/json")
     except FetchError as error:
         if error.final and error.status:
-            raise ConfigurationError(f"the fleet does not take this device: {error}") from error
+            raise ConfigurationError(f"the fleet refuses this device: {error}") from error
         raise UnreachableError(str(error)) from error
     finally:
         connections.close()
@@ -110,7 +116,7 @@ def _ask(application: Application, csr: str, folder: Path, config: AgentConfig) 
 
 
 def _identity(answer: dict[str, Any], application: Application) -> Identity:
-    """Who the fleet says this device is. Raises ConfigurationError."""
+    """Return the identity that the fleet gives this device. Raise ConfigurationError."""
     root = answer.get("root")
     document = {
         "schema": SCHEMA,
@@ -120,18 +126,18 @@ def _identity(answer: dict[str, Any], application: Application) -> Identity:
     }
     if not isinstance(root, dict):
         raise _odd(application, "it names no root to trust")
-    # as signed: TUF signs the canonical form, whatever this one looks like
+    # still valid after json.dumps: TUF signs the canonical form
     return parse_identity(json.dumps(document, indent=1) + "\n", json.dumps(root).encode(), f"{application.url}{PATH}")
 
 
 def _check_url(url: str) -> None:
-    """Tokens travel over TLS, or stay on this machine."""
+    """Raise ConfigurationError unless tokens travel over TLS or stay on this machine."""
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname:
         return
     if parts.scheme == "http" and parts.hostname and _is_loopback(parts.hostname):
         return
-    raise ConfigurationError(f"{url!r:.200} is no https URL; a controller is asked over TLS only")
+    raise ConfigurationError(f"{url!r:.200} is no https URL; connections to a controller use TLS only")
 
 
 def _is_loopback(host: str) -> bool:
@@ -142,4 +148,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def _odd(application: Application, problem: str) -> ConfigurationError:
-    return ConfigurationError(f"{application.url}{PATH} answers oddly: {problem:.200}; is it a fleet controller?")
+    return ConfigurationError(
+        f"{application.url}{PATH} returned an unexpected answer: {problem:.200}; is it a fleet controller?"
+    )

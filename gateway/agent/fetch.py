@@ -1,4 +1,7 @@
-"""Blobs, from a source into the store: room first, then the bytes, named only when their digest is right."""
+"""Transfer of blobs from a source into the store.
+
+Space is reserved before the first byte. A blob gets its name only if its digest is right.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from gateway.observe.logs import get_logger
 from gateway.store.errors import DamagedError
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes of how many are here."""
+"""Callback with the number of bytes that are here and the total."""
 
 
 class Part(Protocol):
-    """A blob on its way (`gateway.store.download.Download`)."""
+    """Blob whose download is under way (`gateway.store.download.Download`)."""
 
     @property
     def offset(self) -> int: ...
@@ -27,7 +30,7 @@ class Part(Protocol):
 
 
 class Store(Protocol):
-    """What is asked of the store (`gateway.store.blobs.Blobs`)."""
+    """Methods of the store that are used here (`gateway.store.blobs.Blobs`)."""
 
     def has(self, digest: str, size_bytes: int) -> bool: ...
 
@@ -41,17 +44,18 @@ class Store(Protocol):
 
 
 def blob_path(digest: str) -> str:
-    """Where a repository publishes a blob."""
+    """Return the path at which a repository publishes a blob."""
     return f"blobs/sha256/{digest}"
 
 
 def fetch_blob(source: Source, blobs: Store, digest: str, size_bytes: int, progress: Progress | None = None) -> Path:
-    """The blob in the store, fetched as far as it is not there yet; what is there and damaged is fetched anew.
+    """Return the path of the blob in the store; fetch it if it is absent or damaged.
 
-    A part that an earlier run left is gone on with. Where the whole then has another digest, the part was spoilt (by
-    this disk, or by another mirror): it is fetched once more from the first byte.
-    Raises FetchError (what came stays for the next time, unless its digest is wrong), SpaceError before the first byte
-    where there is no room, StoreError.
+    A partial download is continued. If the complete file then has a wrong digest, the part was damaged (by this disk,
+    or by another mirror), and the file is fetched once more from its first byte.
+
+    Raise FetchError (the received bytes stay, unless the digest is wrong), SpaceError before the first byte if there is
+    no space, StoreError.
     """
     if blobs.has(digest, size_bytes):
         if blobs.verify(digest):
@@ -65,7 +69,7 @@ def fetch_blob(source: Source, blobs: Store, digest: str, size_bytes: int, progr
     except DamagedError as error:
         raise FetchError(f"{blob_path(digest)} of {source.name} cannot be kept: {error}", final=True) from error
     if path is None:
-        problem = "is not what was signed: its digest is another; publish it anew, or use another mirror"
+        problem = "is not what was signed: its digest differs; publish it again, or use another mirror"
         raise FetchError(f"{blob_path(digest)} of {source.name} {problem}", final=True)
     return path
 
@@ -73,7 +77,7 @@ def fetch_blob(source: Source, blobs: Store, digest: str, size_bytes: int, progr
 def _download(
     source: Source, blobs: Store, digest: str, size_bytes: int, progress: Progress | None
 ) -> tuple[int, Path | None]:
-    """How much was there before, and the blob; None where its bytes were the wrong ones (they are dropped)."""
+    """Return the bytes that were there before, and the path; None if the digest was wrong (the bytes are removed)."""
     with blobs.writer(digest, size_bytes) as part:
         resumed = part.offset
         source.copy(blob_path(digest), _Told(part, size_bytes, progress) if progress else part, size_bytes)
@@ -84,7 +88,7 @@ def _download(
 
 
 class _Told:
-    """A part that tells of its progress."""
+    """Part that reports its progress."""
 
     def __init__(self, part: Part, size_bytes: int, progress: Progress) -> None:
         self._part, self._size_bytes, self._progress = part, size_bytes, progress

@@ -1,4 +1,4 @@
-"""A repository in a folder: a USB stick, a mounted share. Only plain files inside it are read, never through links."""
+"""Repository in a folder, such as a USB stick or a mounted share. Only plain files are read, never through links."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NONBLOCK: opening a pipe that nobody writes to would wait for ever."""
+"""Flags for a file. O_NONBLOCK: opening a pipe without a writer would block for ever."""
 
 
 def open_source(where: str, connections: Connections) -> Source:
-    """`where` is an http(s) or file URL, or the path of a folder. Raises ConfigurationError for bad certificates."""
+    """Return the source at `where`, an http(s) or file URL or a folder's path.
+
+    Raise ConfigurationError if certificates are not usable.
+    """
     parts = urllib.parse.urlsplit(where)
     if parts.scheme in {"http", "https"}:
         from gateway.agent.web import WebSource
@@ -33,7 +36,7 @@ def open_source(where: str, connections: Connections) -> Source:
 
 
 class FolderSource:
-    """`folder` itself may be reached through links (mount points are); below it none is followed."""
+    """Repository in `folder`. Links to the folder itself are followed (mount points), links below it are refused."""
 
     def __init__(self, folder: Path, settings: FetchSettings | None = None) -> None:
         self._folder = folder
@@ -41,11 +44,11 @@ class FolderSource:
 
     @property
     def name(self) -> str:
-        """The folder."""
+        """Path of the folder."""
         return str(self._folder)
 
     def read(self, path: str, limit_bytes: int, *, etag: str = "", query: Mapping[str, str] | None = None) -> Document:
-        """A whole file of at most `limit_bytes`; `etag` and `query` mean nothing here. Raises FetchError."""
+        """Return a whole file of at most `limit_bytes`. `etag` and `query` are ignored. Raise FetchError."""
         with self._opened(path) as (descriptor, size_bytes):
             if size_bytes > limit_bytes:
                 raise self._unusable(path, f"it has {size_bytes} bytes, at most {limit_bytes} are read")
@@ -57,7 +60,7 @@ class FolderSource:
             return Document(bytes(content))
 
     def copy(self, path: str, receiver: Receiver, size_bytes: int) -> None:
-        """Bring `receiver` to exactly `size_bytes`. Raises FetchError."""
+        """Append to `receiver` until it has exactly `size_bytes`. Raise FetchError."""
         with self._opened(path) as (descriptor, found_bytes):
             if found_bytes != size_bytes:
                 raise self._unusable(path, f"it has {found_bytes} bytes where {size_bytes} were signed")
@@ -70,7 +73,7 @@ class FolderSource:
 
     @contextlib.contextmanager
     def _opened(self, path: str) -> Iterator[tuple[int, int]]:
-        """Descriptor and size of a plain file."""
+        """Yield descriptor and size of a plain file."""
         try:
             descriptor = self._open(path.split("/"), path)
         except FileNotFoundError as error:
@@ -82,7 +85,7 @@ class FolderSource:
             if not stat.S_ISREG(found.st_mode):
                 raise self._unusable(path, "it is no plain file")
             yield descriptor, found.st_size
-        except OSError as error:  # the medium fails or is gone
+        except OSError as error:  # the medium failed or was removed
             raise FetchError(f"{path} in {self._folder} could not be read: {error.strerror}") from error
         finally:
             os.close(descriptor)
@@ -100,6 +103,6 @@ class FolderSource:
 
     def _unusable(self, path: str, problem: str) -> FetchError:
         message = (
-            f"{path[:300]!r} in {self._folder} cannot be used: {problem}; copy the repository anew, as plain files"
+            f"{path[:300]!r} in {self._folder} cannot be used: {problem}; copy the repository again, as plain files"
         )
         return FetchError(message, final=True)

@@ -1,4 +1,4 @@
-"""Who this device is to its fleet, and whose signatures it trusts: what `bootstrap` laid down, once."""
+"""Identity of this device in its fleet and its pinned root, both written once by `bootstrap` or `enrol`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ SCHEMES = ("https", "http", "file")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`repository` and `assignment` are URLs; the latter of this device's own document. `root` is the pinned root,
-    `document` the bytes of device.json. `controller`: URL to report to ("": none); `poll_s`: between two questions
-    until an assignment says otherwise (None: as configured)."""
+    """Identity of a device.
+
+    `repository` and `assignment` are URLs, the latter of this device's own document. `root`: the pinned root.
+    `document`: the bytes of device.json. `controller`: URL for reports ("": none). `poll_s`: interval of polls until an
+    assignment sets another (None: as configured).
+    """
 
     device: str
     repository: str
@@ -41,13 +44,13 @@ class Identity:
 
 
 def read_identity(folder: Path) -> Identity:
-    """What a folder with `device.json` and `root.json` says. Raises ConfigurationError."""
+    """Return the identity in a folder with `device.json` and `root.json`. Raise ConfigurationError."""
     file = folder / DEVICE_FILE
     return parse_identity(read_text(file), read_text(folder / ROOT_FILE).encode(), str(file))
 
 
 def parse_identity(text: str, root: bytes, file: str) -> Identity:
-    """What a device document says; `file` is named in errors. Raises ConfigurationError."""
+    """Return the identity in a device document. `file` is named in errors. Raise ConfigurationError."""
     document = _document(text, file)
     device, controller, poll_s = document["device"], document.get("controller") or "", document.get("poll_s")
     if not NAME_PATTERN.fullmatch(device):
@@ -60,21 +63,23 @@ def parse_identity(text: str, root: bytes, file: str) -> Identity:
 
 
 def bootstrap(identity: Identity, folder: Path, settings: JournalSettings) -> Identity:
-    """Make the device in `folder` what `identity` says. Safe to repeat. Raises ConfigurationError where the folder is
-    another device's already, Distrust where the root is not signed by itself, StoreError; also where this device lost
-    its journal, which only `recover` replaces."""
+    """Give the device in `folder` its identity. Safe to repeat.
+
+    Raise ConfigurationError if the folder belongs to another device, Distrust if the root is not signed by itself,
+    StoreError. A device that lost its journal raises StoreError too: only `recover` replaces a journal.
+    """
     trusted_root(identity.root, (), 1)
     if (folder / DEVICE_FILE).exists():
         known = read_identity(folder)
         if known == identity:
             Journal.open(folder, settings).close()
             return known
-        problem = f"is bootstrapped already, as {known.device}; to begin anew stop the agent and remove the folder"
+        problem = f"is bootstrapped already, as {known.device}; to start again, stop the agent and remove the folder"
         raise ConfigurationError(problem, file=str(folder))
     Journal.create(folder, settings).close()  # and the folder
     with told_as_store_error(folder):
         write_file(folder / ROOT_FILE, identity.root)
-        write_file(folder / DEVICE_FILE, identity.document)  # last: its presence says that all is there
+        write_file(folder / DEVICE_FILE, identity.document)  # last: its presence means that all files are complete
     return identity
 
 

@@ -1,4 +1,4 @@
-"""Carries an update out, one recorded step after the other; each may be repeated, whatever ended the last attempt."""
+"""Execution of an update, one recorded step after the other. Every step may be repeated after an interruption."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gateway.store.materialised import materialise
 
 
 class StepFailedError(Exception):
-    """A step showed that the release must not serve here: why, and what was measured."""
+    """A step showed that the release must not serve here. Holds the reason and the measurements."""
 
     def __init__(self, reason: str, evidence: Mapping[str, float | int | str] | None = None) -> None:
         super().__init__(reason)
@@ -35,8 +35,11 @@ class StepFailedError(Exception):
 
 
 class Installer:
-    """`advance` does the next step of an update. What a step cannot do now (no network, no room, no daemon) it raises,
-    and the update stays where it is; what shows that the release is bad rolls it back."""
+    """Execution of updates; `advance` does the next step of one.
+
+    If a step cannot be done now (no network, no space, no daemon), it raises and the update stays at that step. If a
+    step shows that the release is bad, the update is rolled back.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class Installer:
         self._progress, self._monotonic = progress, monotonic
         self._watches: dict[str, Watch] = {}
         self._loaded: set[str] = set()
-        """Slots whose release the daemon has loaded, as far as this process saw."""
+        """Slots whose release the daemon has loaded, as far as this process knows."""
         self._log = get_logger("installer")
         self._steps: Mapping[Step, Callable[[Update], float]] = {
             Step.FETCH: self._fetch,
@@ -66,9 +69,9 @@ class Installer:
         }
 
     def advance(self, update: Update) -> float:
-        """Do the step that is recorded; for how long to wait before the next call, in seconds.
+        """Do the recorded step. Return the seconds to wait before the next call.
 
-        Raises FetchError, StoreError, UnreachableError: try again later.
+        Raise FetchError, StoreError, UnreachableError: try again later.
         """
         try:
             return self._steps[update.step](update)
@@ -84,13 +87,13 @@ class Installer:
         *,
         reject: bool = True,
     ) -> None:
-        """Let the update be rolled back; with `reject`, its release is not tried again under this assignment."""
+        """Start the roll-back of the update. With `reject`, this assignment does not try the release again."""
         self._log.warning("update fails", slot=update.slot, step=update.step.value, reason=reason)
         failure = Failure(update.step, reason, dict(evidence or {}))
         self._storage.journal.fail(update.slot, failure, system_now(), reject=reject)
 
     def mend(self, activation: Activation) -> None:
-        """Bring what is committed, and was damaged, as it was signed. Raises FetchError, StoreError."""
+        """Restore a committed release that was damaged. Raise FetchError, StoreError."""
         self._bring(self._release(activation), activation)
 
     # ---- the steps --------------------------------------------------------------------------------------------------
@@ -98,8 +101,8 @@ class Installer:
         activation = update.activation
         try:
             release = self._release(activation)
-        except (AbsentError, DamagedError) as error:  # rolled back, so that the next question brings the document anew
-            self.fail(update, f"the disk lost what was signed: {error}", reject=False)
+        except (AbsentError, DamagedError) as error:  # rolled back, so that the next poll fetches the document again
+            self.fail(update, f"a signed document was lost on disk: {error}", reject=False)
             return 0.0
         if not activation.variants:
             activation = replace(activation, variants=(self._choose(activation),))
@@ -117,7 +120,7 @@ class Installer:
         return self._record(update, Step.COMMIT if self._stands_in(update) else Step.SHIFT)
 
     def _shift(self, update: Update) -> float:
-        if update.slot not in self._loaded:  # power was cut, say: a daemon that began anew has nothing loaded
+        if update.slot not in self._loaded:  # after a power failure, for example: a restarted daemon has nothing loaded
             return self._record(update, Step.LOAD)
         watch = Watch(self._control, update.activation, self._config.probation, self._monotonic)
         try:
@@ -129,7 +132,7 @@ class Installer:
 
     def _probation(self, update: Update) -> float:
         watch = self._watches.get(update.slot)
-        if watch is None:  # this process did not see the beginning: what the daemon has loaded is not known
+        if watch is None:  # another process began the probation: the daemon's state is unknown
             return self._record(update, Step.LOAD)
         judged = watch.look()
         if judged.passed is None:
@@ -155,7 +158,7 @@ class Installer:
         return self._record(update, Step.RETIRE)
 
     def _retire(self, update: Update) -> float:
-        """The daemon has let go of the old version; what nobody needs any more leaves the disk."""
+        """End the update after the daemon released the old version. Remove files that are no longer needed."""
         tell(self._storage, self._control)
         self._remember_speed(update.slot)
         self._end(update)
@@ -163,16 +166,16 @@ class Installer:
         return 0.0
 
     def _roll_back(self, update: Update) -> float:
-        """What is committed answers again. Where the daemon is gone, it does so by itself when it comes back."""
+        """Make the committed release answer again. A daemon that is down does so when it starts."""
         try:
             self._control.unload(update.slot, update.activation.version, self._config.agent.drain_s)
         except (UnreachableError, RefusedError) as error:
-            self._log.warning("the daemon was not told of the roll-back", slot=update.slot, problem=str(error))
+            self._log.warning("the daemon was not notified of the roll-back", slot=update.slot, problem=str(error))
         self._end(update)
         self._storage.collect()
         return 0.0
 
-    # ---- what they are made of --------------------------------------------------------------------------------------
+    # ---- parts of the steps -----------------------------------------------------------------------------------------
     def _record(self, update: Update, step: Step, activation: Activation | None = None) -> float:
         self._log.info("step", slot=update.slot, target=update.activation.target, step=step.value)
         self._storage.journal.record(update.slot, step, system_now(), activation)
@@ -188,14 +191,14 @@ class Installer:
         return read_release(self._storage.blobs.read(activation.release, RELEASE_LIMIT_BYTES))
 
     def _bring(self, release: SignedRelease, activation: Activation) -> None:
-        """Every file of the variants: what is here and damaged is fetched anew. Raises FetchError, StoreError."""
+        """Fetch every file of the variants that is absent or damaged. Raise FetchError, StoreError."""
         blobs = self._storage.blobs
         for artifact in release.files(activation.variants):
             fetch_blob(self._source, blobs, artifact.sha256, artifact.size_bytes, self._progress)
         materialise(activation.release, release, activation.variants, blobs, self._storage.releases)
 
     def _choose(self, activation: Activation) -> str:
-        """The best variant, for this device, of those that are not here yet. Raises StepFailedError."""
+        """Return the best variant for this device that was not tried yet. Raise StepFailedError."""
         candidates = self._control.plan(replace(activation, variants=()))
         fitting = [c["variant"] for c in candidates if c["eligible"] and c["variant"] not in activation.variants]
         if not fitting:
@@ -204,7 +207,7 @@ class Installer:
         return str(fitting[0])
 
     def _try_another(self, update: Update, refusal: RefusedError) -> float:
-        """The next best variant. Raises StepFailedError, with what the daemon said, where there is none."""
+        """Continue with the next best variant. Raise StepFailedError, with the daemon's reason, if there is none."""
         activation = update.activation
         try:
             another = self._choose(activation)
@@ -214,25 +217,28 @@ class Installer:
         return self._record(update, Step.FETCH, replace(activation, variants=(*activation.variants, another)))
 
     def _stands_in(self, update: Update) -> bool:
-        """Whether another release of the same version is served already, given by hand or committed: shares go by
-        version, so the two cannot be told apart, and the one that passed its golden set takes the other's place at
-        once. What answers a share because an agent that was killed had begun its probation is not another."""
+        """Return True if another release of the same version is served, either committed or loaded by hand.
+
+        Shares of requests are given by version, so the two cannot be distinguished. The new release, which passed its
+        golden set, then replaces the other at once. A release that has a share because a killed agent began its
+        probation does not count as another one.
+        """
         slot, version = update.slot, update.activation.version
         committed = self._storage.active().slots.get(slot)
         again = committed is not None and committed.version == version
         serving = [m for m in self._control.status()["models"] if (m["model"], m["version"]) == (slot, version)]
         return any(m["state"] == "READY" and (again or not m["signed"]) for m in serving)
 
-    # ---- how fast the trial on this device was ----------------------------------------------------------------------
+    # ---- speed in the trial on this device --------------------------------------------------------------------------
     def _check_speed(self, update: Update, loaded: Document) -> None:
-        """Held against the release that it replaces, as that was measured here, by the same trial."""
+        """Compare the speed with that of the replaced release, measured on this device by the same trial."""
         measured: dict[str, Any] = loaded["measured"] or {}
         p50_us, before = measured.get("p50_us"), self._storage.journal.fact(_speed(update.slot))
         if p50_us is None:
             return
         self._storage.journal.keep_facts({_speed(update.slot, coming=True): repr(p50_us)})
         factor = self._config.probation.slower_factor
-        replaces = update.slot in self._storage.active().slots  # what was withdrawn before is no measure
+        replaces = update.slot in self._storage.active().slots  # a release that was withdrawn before is no reference
         if replaces and before is not None and p50_us > float(before) * factor:
             reason = f"a run takes {p50_us:.0f} µs here, the release before {float(before):.0f}"
             evidence = {"p50_us": p50_us, "old_p50_us": float(before)}
@@ -245,5 +251,5 @@ class Installer:
 
 
 def _speed(slot: str, *, coming: bool = False) -> str:
-    """Name of the fact: median of the trial's runs, in microseconds, of what serves a slot, or of what is to."""
+    """Return the fact's name: median run time in the trial (µs) of what serves the slot, or is to serve it."""
     return f"p50_us:{slot}{':coming' if coming else ''}"

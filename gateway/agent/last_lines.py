@@ -1,4 +1,4 @@
-"""The last lines of a service's log, from journald: bounded in lines, bytes and time."""
+"""Tail of a service's log from journald, bounded in lines, bytes and time."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ _ENVIRONMENT = {"LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
 
 
 def last_lines(unit: str, settings: DiagnosticsSettings) -> dict[str, Any]:
-    """`lines`, the oldest first, and whether bytes were left out before them (`cut`); else why there are none
-    (`problem`)."""
+    """Return `lines`, oldest first, and `cut` (True if earlier bytes were dropped); or else the `problem`."""
     program = shutil.which(PROGRAM)
     if program is None:
-        return {"problem": f"this device has no {PROGRAM}: what writes to standard error is not kept for asking"}
+        return {"problem": f"this device has no {PROGRAM}, so lines on standard error are not kept"}
     wanted = ["--no-pager", "--quiet", "--utc", "--output=short-iso", f"--lines={settings.log_lines}", f"--unit={unit}"]
     try:
         content, cut, code = _run([program, *wanted], settings)
@@ -37,12 +36,14 @@ def last_lines(unit: str, settings: DiagnosticsSettings) -> dict[str, Any]:
         return {"problem": f"{PROGRAM} ended with {code}: {plain(text.strip())}"}
     lines = [plain(line) for line in text.splitlines() if line]
     if not lines:
-        return {"problem": f"journald has no lines of {unit}; is it a service here, and its log this user's to read?"}
+        return {
+            "problem": f"journald has no lines of {unit}; check that the service exists and this user may read its log"
+        }
     return {"lines": lines[-settings.log_lines :], "cut": cut}
 
 
 def _run(command: list[str], settings: DiagnosticsSettings) -> tuple[bytes, bool, int]:
-    """Last bytes of what a command says, whether others were left out, and its exit code (below 0: it was ended)."""
+    """Return the last bytes of a command's output, whether bytes were dropped, and its exit code (below 0: killed)."""
     process = subprocess.Popen(
         command,
         env={**os.environ, **_ENVIRONMENT},
@@ -62,13 +63,16 @@ def _run(command: list[str], settings: DiagnosticsSettings) -> tuple[bytes, bool
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With all that it started: whoever holds the pipe is waited for."""
+    """Kill the whole process group: any process that holds the pipe would be waited for."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _end_of(stream: IO[bytes] | None, limit_bytes: int) -> tuple[bytes, bool]:
-    """The last whole lines, of at most so many bytes together; never more of them in memory than one piece beyond."""
+    """Return the last whole lines within `limit_bytes`, and whether bytes were dropped.
+
+    Memory holds at most one piece more than `limit_bytes`.
+    """
     kept, cut = bytearray(), False
     while stream and (piece := os.read(stream.fileno(), _PIECE_BYTES)):
         kept += piece

@@ -1,8 +1,10 @@
-"""`edge-agent run`: asks, works, sleeps, until it is told to stop. Nothing ticks; a stop is safe at any moment: what
-does not end by itself (a server is silent, nobody resolves a name, a load takes minutes) is broken off.
+"""`edge-agent run`: poll, work, sleep until stopped. There is no periodic timer.
 
-Each question, and the work that follows from it, is done by a child that ends with it: what sleeps between two of them
-holds 20 MiB instead of 67 (`python -m tests.performance.poll`), and nothing that a server sent stays in its memory.
+A stop is safe at any time. Work that does not end by itself (a silent server, a slow name lookup, a load of minutes) is
+killed.
+
+Each poll, and the work that follows from it, runs in a child process. The sleeping parent thus holds 20 MiB instead of
+67 (`python -m tests.performance.poll`), and no data of a server stays in its memory.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ if TYPE_CHECKING:
     from gateway.agent.wake import Wake
 
 ANSWER_LIMIT_BYTES = 4096
-"""What a child tells its parent fits into a pipe, whether it is read or not."""
+"""Limit of a child's result; it fits into a pipe even before it is read."""
 FAILED = 1
 SHORTEST_S = 0.001
-"""A timer of 0 would never end."""
+"""Shortest timer. A timer of 0 would never expire."""
 
 
 class Loop:
-    """SIGTERM and SIGINT end it, SIGHUP asks at once."""
+    """Loop of `edge-agent run`. SIGTERM and SIGINT stop it, SIGHUP polls at once."""
 
     def __init__(self, folder: Path, config: AgentConfig) -> None:
         self._folder, self._config = folder, config
@@ -42,7 +44,7 @@ class Loop:
         self._wake = self._listener() if config.wake.url else None
 
     def run(self) -> int:
-        """Returns an exit code once it was told to stop, or the store cannot be used."""
+        """Run until stopped or the store is not usable. Return an exit code."""
         for number in NUMBERS:
             signal.signal(number, self._signalled)
         signal.signal(signal.SIGALRM, self._late)
@@ -56,12 +58,12 @@ class Loop:
         return 0
 
     def _listener(self) -> Wake:
-        from gateway.agent.wake import Wake  # TLS takes 7 MB of what sleeps
+        from gateway.agent.wake import Wake  # TLS would add 7 MB to the sleeping parent
 
         return Wake(self._config, self._folder, self._chance, self._interrupt, connecting=ending_at_once)
 
     def _sleep(self, turned: Turned) -> None:
-        """Until the next question is due, a signal came, or, where the last one was answered, the fleet hints at it."""
+        """Sleep until the next poll is due or a signal comes; after a successful poll also until a wake hint."""
         if self._wake is None:
             self._interrupt.wait(turned.pause_s)
         else:
@@ -70,8 +72,8 @@ class Loop:
             self._asleep = False
 
     def _turn(self) -> Turned | None:
-        """One question, and what follows from it; None where the child could not say how it ended."""
-        with held_back():  # a signal that comes now waits until parent and child can hear it
+        """Run one cycle in a child. Return None if the child failed to report its result."""
+        with held_back():  # delays signals until parent and child can handle them
             if self._stopping:
                 return Turned(0.0, failed=False)
             reading, writing = os.pipe()
@@ -111,10 +113,10 @@ class Loop:
             raise SystemExit(0)
 
     def _late(self, _number: int, _frame: object) -> None:
-        """The child has not ended: what it waits for may take long."""
-        from gateway.observe.logs import configure_logging, get_logger  # what sleeps has nothing to say
+        """Kill a child that did not end in time."""
+        from gateway.observe.logs import configure_logging, get_logger  # the sleeping parent does not log
 
         if self._child:
             os.kill(self._child, signal.SIGKILL)
             configure_logging(self._config.log)
-            get_logger("agent").info("broken off", then="the next start goes on from there")
+            get_logger("agent").info("broken off", then="the next start continues from here")

@@ -1,4 +1,4 @@
-"""How fast, how long and how often: decisions about one download, on values and `now_ns`."""
+"""Limits of one download: time, rate and retries. Decisions on values and `now_ns`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How long the next read may take at most (`wait_ns`), or why there is none (`problem`)."""
+    """Longest time for the next read (`wait_ns`), or why there is none (`problem`)."""
 
     wait_ns: int
     problem: str = ""
 
 
 class Patience:
-    """With one download: its deadline, the longest silence, and a rate below which its server is hung up on.
+    """Limits of one download: its deadline, the longest silence and the minimum rate.
 
-    The rate is held over one window after the other. A window in which we paused ourselves lasts that much longer.
+    The rate is checked over consecutive windows. A pause of our own extends its window.
     """
 
     def __init__(self, settings: FetchSettings, deadline_s: float, now_ns: int) -> None:
@@ -33,30 +33,30 @@ class Patience:
 
     @property
     def deadline_s(self) -> float:
-        """How long all of it may take."""
+        """Time for the whole download, in seconds."""
         return self._deadline_s
 
     def remaining_ns(self, now_ns: int) -> int:
-        """Until the deadline; 0 where it is over."""
+        """Return the time until the deadline; 0 after it."""
         return max(0, self._deadline_ns - now_ns)
 
     def begin(self, now_ns: int) -> None:
-        """An attempt begins: whoever answers has a whole window."""
+        """Begin an attempt with a new window."""
         self._window_ns = self._heard_ns = now_ns
         self._came_bytes = 0
 
     def came(self, count_bytes: int, now_ns: int) -> None:
-        """So much was read."""
+        """Count bytes that were read."""
         self._came_bytes += count_bytes
         self._heard_ns = now_ns
 
     def paused(self, pause_ns: int) -> None:
-        """We did not read for so long, by our own choice."""
+        """Extend the window by a pause of our own."""
         self._window_ns += pause_ns
         self._heard_ns += pause_ns
 
     def next_read(self, now_ns: int) -> Verdict:
-        """Whether, and how long, to wait for more."""
+        """Return how long the next read may wait, or why it may not."""
         settings = self._settings
         remaining_ns = self.remaining_ns(now_ns)
         if not remaining_ns:
@@ -74,14 +74,14 @@ class Patience:
 
 
 def least_bytes(settings: FetchSettings) -> float:
-    """What the minimum rate makes in one window: less than this is no progress."""
+    """Return the bytes of the minimum rate in one window. Fewer bytes count as no progress."""
     return settings.minimum_rate_bytes_per_s * settings.minimum_rate_window_s
 
 
 class TokenBucket:
-    """At most `rate_bytes_per_s` on average and `burst_bytes` at once; a rate of 0 sets no limit.
+    """Limit of `rate_bytes_per_s` on average and `burst_bytes` at once; a rate of 0 sets no limit.
 
-    Bytes are taken after they came, so the bucket may run into debt: the pause pays it off.
+    Bytes are taken after they came, so the level may be negative. The pause restores it.
     """
 
     def __init__(self, rate_bytes_per_s: float, burst_bytes: int, now_ns: int) -> None:
@@ -89,7 +89,7 @@ class TokenBucket:
         self._tokens, self._at_ns = self._burst, now_ns
 
     def take(self, count_bytes: int, now_ns: int) -> int:
-        """How long to pause (ns) after `count_bytes` came at `now_ns`."""
+        """Return the pause in ns after `count_bytes` came at `now_ns`."""
         if not self._rate:
             return 0
         gained = max(0, now_ns - self._at_ns) * self._rate / NS
@@ -99,9 +99,9 @@ class TokenBucket:
 
 
 def backoff_ns(settings: FetchSettings, failures: int, chance: float, retry_after_s: float = 0.0) -> int:
-    """The pause after `failures` in a row (from 1), `chance` being drawn from [0, 1): full jitter.
+    """Return the pause after `failures` in a row (from 1), with full jitter. `chance` is drawn from [0, 1).
 
-    A server's Retry-After is kept to where it is longer, and believed up to `retry_after_limit_s`.
+    A longer Retry-After of the server is respected, up to `retry_after_limit_s`.
     """
     wait_s = pause_s(failures, settings.backoff_base_s, settings.backoff_limit_s, chance)
     return round(max(wait_s, min(retry_after_s, settings.retry_after_limit_s)) * NS)

@@ -1,4 +1,4 @@
-"""How long until the fleet is asked again: a decision on values. `chance` is 0..1, drawn anew for each pause."""
+"""Pause until the next poll, decided on values. `chance` is drawn from [0, 1) for each pause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.domain.retry import longest_pause_s
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """How a turn ended: how long to sleep before the next, and whether the question failed."""
+    """Result of a cycle: the pause before the next one, and whether the poll failed."""
 
     pause_s: float
     failed: bool
@@ -19,9 +19,9 @@ class Turned:
 def pause_s(
     settings: AgentSettings, asked_s: float | None, failures: int, retry_after_s: float, chance: float
 ) -> float:
-    """In seconds, with jitter: never less than the server asked for.
+    """Return the pause in seconds, with jitter; never less than the server asked for.
 
-    `asked_s` is what the assignment says (None: nothing); `failures` questions in a row have failed.
+    `asked_s`: interval in the assignment, or None. `failures`: failed polls in a row.
     """
     poll_s = settings.poll_s if asked_s is None else asked_s
     base_s = poll_s

@@ -1,11 +1,12 @@
-"""The signed policy, enforced here: how soon a device may change, whatever whoever assigns things says.
+"""Enforcement of signed policies on the device: bounds on how soon it may change, independent of the controller.
 
-A policy stays in force until whoever signed it signs another under its name, or none: an assignment that does not list
-it any more takes nothing back. Otherwise who steals the controller would begin with that. All policies of a device
-hold; one that cannot be read holds everything, while what runs serves on. What is begun, and every roll-back, goes on.
+A policy stays in force until its signer replaces it under its name or removes it. An assignment that no longer lists a
+policy does not remove it: an attacker who controls the controller would begin with that. All policies of a device apply
+together. A policy that cannot be read holds every change, while the running models continue to serve. Updates that have
+begun, and all roll-backs, continue.
 
-The time that counts is the system's, never earlier than the floor; what a controller attests (it may be stolen) is not
-heard. From when on a change waits, and for how long that is remembered: `sights`.
+Policies are evaluated at the system's time, never earlier than the time floor. The time that a controller attests is
+ignored, because the controller may be compromised. `sights` records when each change was first seen.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ LAST = (
     '"removal_of_last": true'
 )
 FOLDER = "policy/"
-"""How paths of policies begin in the repository."""
+"""Prefix of policies' paths in the repository."""
 DEFAULT = "the built-in policy"
 """Name of the bounds of removals on a device without a policy."""
 HELD, SIGHTS = "held", "sights"
-"""Names of the facts: what may not begin yet, by slot; when changes were first seen."""
+"""Names of the facts: held changes, by slot; times at which changes were first seen."""
 
 
 _READERS: Mapping[str, Callable[[bytes], SignedRelease | SoftwareRelease | SettingsRelease]] = {
@@ -52,7 +53,7 @@ _READERS: Mapping[str, Callable[[bytes], SignedRelease | SoftwareRelease | Setti
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A change may not begin before `until` (None: nobody can say); `why` in words."""
+    """Change that may not begin before `until` (None: not known); `why` is the reason in words."""
 
     change: str
     until: datetime | None
@@ -60,7 +61,7 @@ class Hold:
 
 
 def present(floor: datetime | None) -> Present:
-    """Now."""
+    """Return the current time and whether it is trusted."""
     system = system_now()
     trusted = clock.clock_trusted(system, floor, synchronised=synchronised())
     return Present(clock.reference_time(system, floor), trusted)
@@ -77,8 +78,8 @@ def hold(
 ) -> Hold | None:
     """Return why a change may not begin now, or None. `who`: device and profile; `times`: first seen, released.
 
-    The hours of each policy stand still in the blackouts of all: otherwise these would end for all devices at once.
-    A removal has bounds also where there is no policy.
+    The hours of each policy do not count during the blackouts of all policies: otherwise the whole fleet would change
+    at the end of a blackout. Removals have bounds even without a policy.
     """
     blackouts = tuple(blackout for policy in policies.values() for blackout in policy.blackouts)
     bounding = policies or ({DEFAULT: Policy()} if change == WITHDRAW else {})
@@ -111,7 +112,10 @@ def _hold(policy: Policy, path: str, change: str, turn: datetime, now: datetime)
 
 
 class Pacing:
-    """Bounds of one poll: `may_install` each change, ask for `removable` ones, then `end`; only then carry them out."""
+    """Bounds of one poll.
+
+    Call `may_install` for each change and `removable` for removals, then `end`; only then carry out what is allowed.
+    """
 
     def __init__(self, storage: Storage, device: str, now: Present) -> None:
         self._storage, self._device, self._now = storage, device, now
@@ -121,17 +125,17 @@ class Pacing:
 
     @property
     def asks_for_profile(self) -> bool:
-        """Whether it matters what kind of device this is."""
+        """True if a policy depends on the device profile."""
         return any(policy.profiles for policy in self._policies.values())
 
     def may_install(self, activation: Activation, profile: str = "") -> bool:
-        """Whether the release, verified before, may be begun now; if not, it is held."""
+        """Return True if the release, verified before, may be begun now; else it is held."""
         return self._may(INSTALL, activation, profile)
 
     def removable(self, ordered: Iterable[Activation], profile: str = "") -> list[str]:
-        """Return the slots among those `ordered` to be emptied that may be emptied now; the others are held.
+        """Return the slots of `ordered` that may be emptied now; the others are held.
 
-        Unless every policy allows it, the device is not left without any model.
+        The device is not left without any model unless every policy allows it.
         """
         wanted = tuple(ordered)
         free = [one.slot for one in wanted if self._may(WITHDRAW, one, profile)]
@@ -143,7 +147,10 @@ class Pacing:
         return []
 
     def end(self, assigned: Mapping[str, Target]) -> Mapping[str, Hold]:
-        """Keep what was seen and what is held. `assigned`, and what is held: by slot. Raises StoreError."""
+        """Keep first-seen times and held changes. Return the held changes by slot. Raise StoreError.
+
+        `assigned`: targets by slot.
+        """
         held = {slot: _document(one) for slot, one in self._held.items()}
         facts = {SIGHTS: self._sights.text(assigned), HELD: json.dumps(held)}
         journal = self._storage.journal
@@ -167,8 +174,11 @@ class Pacing:
         return found is None
 
     def _released(self, activation: Activation, first: datetime) -> datetime:
-        """The owner's date; `first`, when it was seen, where that counts alone: of what ran here until lately, whatever
-        policy there was then, and where the disk lost the document."""
+        """Return the owner's release date.
+
+        Return `first` instead if only that time counts: the release ran here until recently, under any policy, or its
+        document is lost.
+        """
         if first == LONG_AGO:
             return first
         try:
@@ -179,7 +189,7 @@ class Pacing:
 
 
 def read_policies(storage: Storage) -> tuple[dict[str, Policy], str]:
-    """Those in force by path, and why one of them cannot be read ("": all can)."""
+    """Return the policies in force by path, and why one of them cannot be read ("": all can)."""
     found: dict[str, Policy] = {}
     for file in storage.active().files:
         path = file.target.path
@@ -188,18 +198,21 @@ def read_policies(storage: Storage) -> tuple[dict[str, Policy], str]:
         try:
             found[path] = read_policy(storage.blobs.read(file.target.sha256, POLICY_LIMIT_BYTES), path)
         except (ConfigurationError, StoreError) as error:
-            return found, f"nothing changes while a policy cannot be read: {error}; let its signer publish a mended one"
+            return (
+                found,
+                f"nothing changes while a policy cannot be read: {error}; its signer must publish a corrected one",
+            )
     return found, ""
 
 
 def unlisted(active: Active, assigned: Iterable[str]) -> tuple[Installed, ...]:
-    """Policies in force that an assignment does not list."""
+    """Return the policies in force that an assignment does not list."""
     paths = frozenset(assigned)
     return tuple(file for file in active.files if file.target.path.startswith(FOLDER) and file.target.path not in paths)
 
 
 def read_holds(journal: Journal) -> dict[str, dict[str, Any]]:
-    """What may not begin yet, by slot: `change`, `until`, `why`."""
+    """Return the held changes by slot: `change`, `until`, `why`."""
     found: dict[str, dict[str, Any]] = json.loads(journal.fact(HELD) or "{}")
     return found
 

@@ -1,6 +1,6 @@
-"""One question to the fleet: refresh the signed metadata, ask for this device's assignment, believe it or not.
+"""One poll: refresh the signed metadata, fetch this device's assignment and verify it.
 
-Everything is verified before anything of it is kept; what is kept (floors, the assignment) is one transaction.
+Everything is verified before any of it is kept. Floors and the assignment are kept in one transaction.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from gateway.trust.targets import (
 )
 
 ETAG = "etag"
-"""Name of the fact: of the assignment that was accepted last, as the server named it."""
+"""Name of the fact: ETag of the last accepted assignment."""
 
 
 class Poll:
-    """`ask` once; then `activation` and `installed` for what is to be installed.
+    """One poll: `ask` once, then `activation` and `installed` for each item to install.
 
-    `assigned_by`: where this device's assignment is to be had, and under which path. `offline`: somebody carried the
-    repository here, and the assignment with it.
+    `assigned_by`: source and path of this device's assignment. `offline`: repository and assignment were carried here
+    on a medium.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Poll:
         self._found: dict[str, Found] = {}
 
     def ask(self) -> Assignment:
-        """Return the assignment that is accepted, now or before. Raises Distrust, FetchError, StoreError.
+        """Return the accepted assignment, new or known. Raise Distrust, FetchError, StoreError.
 
-        Releases are judged by `new`, each for its own slot: an error of one owner costs no slot of another.
+        Releases are checked by `new`, each for its own slot: an error of one owner affects no slot of another.
         """
         limit = timedelta(hours=self._config.trust.attested_validity_h)
         times = read_times(self._storage.journal, self._clocks(), limit, offline=self._offline)
@@ -102,8 +102,10 @@ class Poll:
         return assignment
 
     def activation(self, slot: str, target: Target) -> Activation:
-        """A release whose document and manifest are here, verified, and that this device can run; its proof is kept.
-        Raises Distrust, FetchError, StoreError, UnreachableError."""
+        """Return an activation whose document and manifest are here and verified, and that this device can run.
+
+        Its evidence is kept. Raise Distrust, FetchError, StoreError, UnreachableError.
+        """
         found = self._find(target)
         content = self._read(target, found, RELEASE_LIMIT_BYTES)
         release = check_release(content, target)
@@ -116,16 +118,16 @@ class Poll:
         return activation
 
     def new(self, slot: str, target: Target) -> Activation:
-        """Return `activation` of a release that its owner and the policies allow in this slot. Raises as it does."""
+        """Return the `activation` of a release that its owner and the policies allow in this slot. Raise as it does."""
         check_offer(target, self._look_up(target.path).target, self._floor)
         activation = self.activation(slot, target)
         check_activation(self._storage, activation)
         return activation
 
     def software(self, target: Target) -> Activation:
-        """Return a release of the programs whose document is here, verified, and that this device can install.
+        """Return a release of the programs whose document is here and verified, and that this device can install.
 
-        Raises Distrust, FetchError, StoreError.
+        Raise Distrust, FetchError, StoreError.
         """
         check_offer(target, self._look_up(target.path).target, self._floor)
         found = self._find(target)
@@ -150,29 +152,36 @@ class Poll:
         return Activation(SETTINGS_SLOT, target.path, blobs.put(content), (), evidence, found.root)
 
     def withdrawal(self, path: str) -> Withdrawal | None:
-        """Return its owner's withdrawal of a release; None also if its signature cannot be had or believed now."""
+        """Return the owner's withdrawal of a release; None also if it cannot be fetched or verified now."""
         with suppress(Distrust, FetchError):
             return read_withdrawal(self._look_up(path).target)
         return None
 
     def recovered(self, activation: Activation) -> Activation:
-        """What is installed and damaged, as it is signed now: document, manifest and proof are whole again. Raises as
-        `activation` does."""
+        """Return a damaged installed release as it is signed now, with document, manifest and evidence restored.
+
+        Raise as `activation` does.
+        """
         target = as_target(self._look_up(activation.target))
         if target.sha256 != activation.release:
             raise Distrust(Reason.SWAPPED, activation.target, "what is signed now is not what was installed")
         return replace(self.activation(activation.slot, target), variants=activation.variants)
 
     def installed(self, target: Target) -> Installed:
-        """A profile or policy that is here, verified, with its proof. Raises Distrust, FetchError, StoreError."""
+        """Return a profile or policy that is here and verified, with its evidence.
+
+        Raise Distrust, FetchError, StoreError.
+        """
         found = self._find(target)
         blobs = self._storage.blobs
         blobs.put(self._read(target, found, self._config.trust.metadata_limit_bytes))
         return Installed(target, tuple(blobs.put(proof) for proof in found.evidence), found.root)
 
     def staying(self, file: Installed) -> Installed | None:
-        """A policy that is here and not assigned any more: as it is signed now; None where nobody signs it any more.
-        Raises Distrust, FetchError, StoreError."""
+        """Return a policy that is no longer assigned, as it is signed now; None if it is no longer signed.
+
+        Raise Distrust, FetchError, StoreError.
+        """
         try:
             target = as_target(self._look_up(file.target.path))
         except Distrust as error:
@@ -181,7 +190,7 @@ class Poll:
             raise
         return file if target == file.target else self.installed(target)
 
-    # ---- the question ------------------------------------------------------------------------------------------------
+    # ---- request -----------------------------------------------------------------------------------------------------
     def _refreshed(self, times: Times) -> SignedRepository:
         repository = SignedRepository(
             self._storage.metadata,
@@ -196,8 +205,11 @@ class Poll:
         return repository
 
     def _fetch(self, times: Times, known: Accepted | None) -> tuple[bytes, str]:
-        """The document, from the journal where it is still the present one, and its ETag. It is believed anew each
-        time: who answers "not modified" for ever must not keep it alive beyond its expiry."""
+        """Return the document and its ETag; the document comes from the journal if it has not changed.
+
+        It is verified again each time: a server that always answers "not modified" must not extend it beyond its
+        expiry.
+        """
         limit_bytes = min(self._config.trust.assignment_limit_bytes, self._config.journal.assignment_limit_bytes)
         etag = self._storage.journal.fact(ETAG) or "" if known and not times.nonce else ""
         query = {"nonce": times.nonce} if times.nonce else None
@@ -207,7 +219,7 @@ class Poll:
             return known.content if known else b"", etag
         return document.content, document.etag
 
-    # ---- the answer --------------------------------------------------------------------------------------------------
+    # ---- assignment --------------------------------------------------------------------------------------------------
     def _believed(self, content: bytes, times: Times, known: Accepted | None) -> Assignment:
         repository = self._signed_repository
         keys = keys_of(repository.targets, DIRECTOR)
@@ -225,8 +237,11 @@ class Poll:
         return assignment
 
     def _settle(self, repository: SignedRepository, assignment: Assignment, times: Times) -> None:
-        """Where a nonce was sent the answer tells the time, and everything is held against that once more. A server of
-        plain files does not repeat it: then the system's clock has to do. Raises Distrust."""
+        """Check all expiries against the attested time, if a nonce was sent.
+
+        The answer attests the time if it repeats the nonce. A server of plain files does not repeat it: then the system
+        clock is used. Raise Distrust.
+        """
         if not times.nonce:
             return
         where, expiries = f"the assignment for {assignment.device}", repository.expiries()
@@ -235,12 +250,12 @@ class Poll:
             now = clock.attested_time(assignment.issued, times.floor, offline)
             self._attested = attestation_fact(now, self._clocks().boot)
         elif assignment.nonce:
-            raise Distrust(Reason.WRONG_NONCE, where, "it does not repeat what this device sent with its question")
+            raise Distrust(Reason.WRONG_NONCE, where, "it does not repeat the nonce that this device sent")
         else:
             now = clock.reference_time(times.system, times.floor)
         for what, expiry in (*expiries.items(), ("assignment", assignment.expires)):
             if now >= expiry:
-                raise Distrust(Reason.EXPIRED, what, f"it expired at {expiry:%FT%TZ}; here it is {now:%FT%TZ}")
+                raise Distrust(Reason.EXPIRED, what, f"it expired at {expiry:%FT%TZ}; the time here is {now:%FT%TZ}")
 
     def _accept(self, assignment: Assignment, content: bytes, times: Times) -> None:
         repository = self._signed_repository
@@ -253,7 +268,7 @@ class Poll:
     def _risen_versions(self, assignment: Assignment) -> dict[str, str]:
         """Return floors of the assigned models by "owner/model".
 
-        Those that are damaged, or cannot be had, cost their own slots only: `new` says so.
+        Releases that are damaged or cannot be fetched affect their own slots only; `new` reports them.
         """
         risen: dict[str, str] = {}
         for target in assignment.slots.values():
@@ -268,7 +283,7 @@ class Poll:
         expiries = (*self._signed_repository.expiries().values(), *more)
         return clock.raised_floor(times.floor, times.system, expiries, synchronised=times.synchronised)
 
-    # ---- what is signed ----------------------------------------------------------------------------------------------
+    # ---- signed metadata ---------------------------------------------------------------------------------------------
     @property
     def _signed_repository(self) -> SignedRepository:
         if self._repository is None:
@@ -281,7 +296,7 @@ class Poll:
         return self._found[path]
 
     def _floor(self, owner: str, model: str) -> str:
-        """By what its owner says in any of its releases, and what this device has seen."""
+        """Return the floor of a model, from its owner's releases and from what this device has seen."""
         persisted = self._floors.versions.get(f"{owner}/{model}", "")
         prefix = release_prefix(owner, model)
         roles = [found.role for path, found in self._found.items() if path.startswith(prefix)]
@@ -293,14 +308,14 @@ class Poll:
         return found
 
     def _read(self, target: Target, found: Found, limit_bytes: int) -> bytes:
-        """The signed document, from the store where it is there already."""
+        """Return the signed document, from the store if it is there."""
         blobs = self._storage.blobs
         if blobs.has(target.sha256, target.size_bytes) and blobs.verify(target.sha256):
             return blobs.read(target.sha256, limit_bytes)
         return self._signed_repository.read(found)
 
     def _bring_manifest(self, activation: Activation, release: SignedRelease) -> None:
-        """All that is needed to tell which variant suits this device; no variant yet."""
+        """Fetch what is needed to choose a variant: the manifest, and no variant yet."""
         blobs = self._storage.blobs
         for artifact in release.files():
             fetch_blob(self._source, blobs, artifact.sha256, artifact.size_bytes)

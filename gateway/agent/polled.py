@@ -1,4 +1,4 @@
-"""How a question to the fleet ended, as the journal keeps it and the reports tell it."""
+"""Result of a poll, as the journal keeps it and reports send it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from gateway.domain.assignment import Assignment
 
 POLLED, WAITING, PROFILE = "polled", "waiting", "profile"
-"""Names of the facts: how the last question ended; why updates do not go on, by slot; this kind of device."""
+"""Names of the facts: result of the last poll; why updates do not continue, by slot; device profile."""
 
 OUT_OF_REACH = frozenset({"unreachable", "daemon", "store"})
-"""Reasons that say nothing of what is assigned: another time it may be otherwise."""
+"""Reasons that say nothing about the assignment: the same poll may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """How a question to the fleet ended. `reason`: of `Reason` (trust), of OUT_OF_REACH, "daemon-refuses" or ""."""
+    """Result of a poll. `reason`: from `Reason` (trust), from OUT_OF_REACH, "daemon-refuses" or ""."""
 
     assignment: Assignment | None
     reason: str = ""

@@ -1,4 +1,4 @@
-"""A new journal in place of one that is lost or damaged. The floors are lost with it: only an operator decides that."""
+"""Replacement of a lost or damaged journal. The floors are lost with it, so only an operator may decide it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ LOST = (
     "floors of versions and time, the accepted assignment, updates under way, releases rejected here, policy waits and "
     "the history"
 )
-"""What was in the journal and nowhere else."""
+"""Data that only the journal held."""
 KEPT = "committed releases, profiles and policies, the pinned root, the signed metadata seen last, name and certificate"
-"""What lies outside the journal."""
+"""Data that is stored outside the journal."""
 
 
 def recover(folder: Path, settings: JournalSettings) -> str:
-    """Begin a new journal where the old one is lost or damaged. Return what was wrong with it; "": nothing.
+    """Begin a new journal if the old one is lost or damaged. Return its problem, or "" if there was none.
 
-    Raises ConfigurationError where this is no device, UnreachableError while another agent is at work, StoreError.
+    Raise ConfigurationError if the folder holds no device, UnreachableError while another agent is running, StoreError.
     """
     check_bootstrapped(folder)
     with alone(folder):
@@ -37,7 +37,7 @@ def recover(folder: Path, settings: JournalSettings) -> str:
 
 
 def _problem(folder: Path, settings: JournalSettings) -> str:
-    """Return why the journal cannot be used; "": every row can be read."""
+    """Return why the journal is not usable, or "" if every row can be read."""
     try:
         journal = Journal.open(folder, settings)
         try:

@@ -14,14 +14,14 @@ from gateway.trust.clock import Attestation, BootClock
 
 NONCE_BYTES = 16
 ATTESTED = "attested"
-"""Name of the fact: the last attestation ("": none holds)."""
+"""Name of the fact: the last attestation ("": none is valid)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What is known of the time before the fleet is asked.
+    """Times that are known before a poll.
 
-    `continued` is an attested time that still holds. `nonce` is sent where no present time is known.
+    `continued` is an attested time that is still valid. `nonce` is sent if the current time is not known.
     """
 
     system: datetime
@@ -32,14 +32,14 @@ class Times:
 
     @property
     def beginning(self) -> datetime:
-        """The reference until an answer attests a better one."""
+        """Reference time until an answer attests a better one."""
         if self.continued is not None:
             return self.continued
         return clock.least_time(self.floor) if self.nonce else clock.reference_time(self.system, self.floor)
 
 
 def read_times(journal: Journal, clocks: Clocks, limit: timedelta, *, offline: bool) -> Times:
-    """Return the times of a poll; `limit` is how long an attested time holds. Raises StoreError."""
+    """Return the times of a poll. `limit`: validity of an attested time. Raise StoreError."""
     system, kept, floor = clocks.system, clocks.synchronised, journal.time_floor()
     if offline or clock.clock_trusted(system, floor, synchronised=kept):
         return Times(system, kept, floor, "")
@@ -57,7 +57,7 @@ def attestation_fact(now: datetime, boot: BootClock | None) -> dict[str, str]:
 
 
 def forget_attestation(journal: Journal) -> None:
-    """Let the next poll ask for a new proof. Raises StoreError."""
+    """Make the next poll ask for a new attestation. Raise StoreError."""
     if journal.fact(ATTESTED):
         journal.keep_facts({ATTESTED: ""})
 

@@ -1,4 +1,4 @@
-"""Where the device stands and why: one document for programs, sentences for people."""
+"""Status of the device: one document for programs, and sentences for operators."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gateway.store.journal import Journal
 from gateway.store.journal_rows import Accepted, Update
 
 LINK = "link"
-"""Name of the fact: how the controller was told last."""
+"""Name of the fact: result of the last report to the controller."""
 HISTORY = 20
-"""Updates that are over, of which the document tells."""
+"""Finished updates in the document."""
 IN_STEP, UNASSIGNED, UPDATING, WAITS, HELD, BEHIND, REFUSED, UNREACHABLE, NEW = (
     "in-step",
     "unassigned",
@@ -38,8 +38,10 @@ IN_STEP, UNASSIGNED, UPDATING, WAITS, HELD, BEHIND, REFUSED, UNREACHABLE, NEW = 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """All that the document is made of. `rejected`: why an assigned release is not tried again, `held`: what the policy
-    lets not begin yet, by slot."""
+    """Input of the status document.
+
+    By slot: `rejected`: why an assigned release is not tried again; `held`: changes that a policy holds.
+    """
 
     identity: Identity
     active: Active
@@ -56,7 +58,7 @@ class Standing:
 
 
 def read_standing(storage: Storage, identity: Identity) -> Standing:
-    """What the store says now. Raises StoreError."""
+    """Return the status data in the store. Raise StoreError."""
     journal, accepted = storage.journal, storage.journal.accepted()
     floor = journal.time_floor()
     reserved = [read_state(journal, slot) for slot in FACTS]
@@ -100,7 +102,7 @@ def _is_excluded(state: SlotState, assignment: Assignment) -> bool:
 
 
 def document(standing: Standing) -> dict[str, Any]:
-    """`edge-agent status --json`; its keys are documented in gateway/agent/README.md."""
+    """Return the document of `edge-agent status --json`; gateway/agent/README.md documents its keys."""
     accepted = standing.accepted.assignment if standing.accepted else None
     state, why = judged(standing)
     return {
@@ -119,10 +121,10 @@ def document(standing: Standing) -> dict[str, Any]:
 
 
 def judged(standing: Standing) -> tuple[str, str]:
-    """The state in one word, and why in a sentence."""
+    """Return the state in one word, and the reason in a sentence."""
     if standing.waiting:
         slot, problem = next(iter(standing.waiting.items()))
-        return WAITS, f"the update of {slot} cannot go on: {problem}"
+        return WAITS, f"the update of {slot} cannot continue: {problem}"
     if standing.updates:
         update = standing.updates[0]
         return UPDATING, f"{update.slot} is being updated to {update.activation.version}: {update.step.value}"
@@ -130,7 +132,7 @@ def judged(standing: Standing) -> tuple[str, str]:
     if problem:
         return (UNREACHABLE if reason in OUT_OF_REACH else REFUSED), problem
     if standing.accepted is None:
-        return NEW, "the fleet was not asked yet; run edge-agent sync"
+        return NEW, "no poll yet; run edge-agent sync"
     if standing.held:
         slot, held = next(iter(standing.held.items()))
         return HELD, f"the {held['change']} of {slot} is held: {held['why']}"
@@ -151,7 +153,7 @@ def _unassigned(standing: Standing, assignment: Assignment) -> tuple[str, str] |
     if kept is None:
         return None
     target = standing.active.slots[kept].target
-    goes_on = "it goes on until another release is committed there or its removal is ordered"
+    goes_on = "it continues until another release is committed there or its removal is ordered"
     return UNASSIGNED, f"{kept} runs {target}, which is not assigned any more; {goes_on}"
 
 
@@ -161,7 +163,7 @@ def _committed(standing: Standing, slot: str) -> str:
 
 
 def _rejected(journal: Journal, assignment: Assignment) -> dict[str, str]:
-    """Why what is assigned is not tried again, by slot."""
+    """Return why assigned releases are not tried again, by slot."""
     reasons = {s: journal.rejected(s, t.sha256, assignment.attempt(s)) for s, t in assignment.models.items()}
     return {slot: reason for slot, reason in reasons.items() if reason}
 

@@ -1,7 +1,7 @@
-"""Telling the fleet, beside the work: a thread of the turn's process, so that no update ever waits for a controller.
+"""Reports to the fleet from a thread of the cycle's process. An update never waits for a controller.
 
-It renews the device's certificate and answers who asks for diagnostics, too. What it could not tell waits in the spool;
-why not is in `edge-agent status`.
+The thread also renews the device's certificate and answers requests for diagnostics. Records that could not be sent
+wait in the spool; `edge-agent status` shows the problem.
 """
 
 from __future__ import annotations
@@ -38,17 +38,23 @@ from gateway.store.spool import Spool
 from gateway.store.spool_file import NAME, set_aside
 
 EPOCH = "epoch"
-"""Name of the fact: the last epoch of the spool, which is no place to remember that for good."""
+"""Name of the fact: the spool's last epoch. The spool itself may be lost."""
 INVENTORY, RETRY, ANSWERED, QUIET = "inventory", "retry", "answered", "quiet"
-"""Marks in the spool: digest of the inventory that the controller has; failures in a row and when to try again;
-requests for diagnostics that were answered, and until when none is answered."""
+"""Marks in the spool.
+
+`inventory`: digest of the inventory that the controller has. `retry`: failures in a row and time of the next try.
+`answered`: answered requests for diagnostics. `quiet`: time until which no request is answered.
+"""
 INVENTORY_LIMIT_BYTES = 262_144
 STOP_LOOK_S = 0.1
-"""Who waits for a thread hears of a signal no sooner."""
+"""Interval at which a wait for the thread checks for a stop."""
 
 
 class Reporter:
-    """`tell` at any time, from any thread; `close` when the turn ends. Does nothing on a device without controller."""
+    """Reporting thread. Call `tell` at any time from any thread, `close` at the end of the cycle.
+
+    Does nothing on a device without a controller.
+    """
 
     def __init__(self, folder: Path, config: AgentConfig, identity: Identity, connections: Connections) -> None:
         self._report = partial(report, folder, config, identity, connections)
@@ -59,11 +65,11 @@ class Reporter:
             self._thread.start()
 
     def tell(self) -> None:
-        """Something may have changed."""
+        """Request a report because something may have changed."""
         self._due.set()
 
     def close(self, wait_s: float, stopping: Callable[[], bool] = lambda: False) -> None:
-        """Tell once more, for as long as `wait_s` and not `stopping`; what is not told then is told by another turn."""
+        """Report once more; wait at most `wait_s` or until `stopping`. The next cycle sends what is left."""
         if self._thread is None:
             return
         self._closing = True
@@ -81,14 +87,16 @@ class Reporter:
             try:
                 self._report()
             except (StoreError, ConfigurationError) as error:
-                get_logger("telemetry").warning("the fleet is not told", problem=str(error))
-            except Exception as error:  # noqa: BLE001  a thread's boundary: telemetry must not end what it tells of
-                get_logger("telemetry").error("the fleet is not told", problem=f"{type(error).__name__}: {error}")
+                get_logger("telemetry").warning("report failed", problem=str(error))
+            except Exception as error:  # noqa: BLE001  a thread's boundary: telemetry must not stop updates
+                get_logger("telemetry").error("report failed", problem=f"{type(error).__name__}: {error}")
 
 
 def report(folder: Path, config: AgentConfig, identity: Identity, connections: Connections) -> str:
-    """Keep what is new, and tell the controller what waits; why that could not be ("": all is well). Raises StoreError,
-    ConfigurationError."""
+    """Keep new records and send those that wait. Return why they could not be sent, or "".
+
+    Raise StoreError, ConfigurationError.
+    """
     with looked_at(folder, config) as storage:
         now = present(storage.journal.time_floor()).now
         spool = _opened(storage, config, now)
@@ -104,10 +112,10 @@ def report(folder: Path, config: AgentConfig, identity: Identity, connections: C
 
 
 def _opened(storage: Storage, config: AgentConfig, now: datetime) -> Spool:
-    """Open the spool. Where nothing names this boot, all boots are one: numbers and times run on in one stream."""
+    """Open the spool. If the boot id is unknown, all boots share one stream of numbers and times."""
     last = int(storage.journal.fact(EPOCH) or 0)
     spool = Spool.open(storage.folder, boot_name(), now, config.spool, last_epoch=last)
-    if spool.epoch != last:  # before the first number of this epoch is given out
+    if spool.epoch != last:  # before the first number of this epoch is used
         storage.journal.keep_facts({EPOCH: str(spool.epoch)})
     problem = spool.renewed or ("it was not there" if last and spool.mark(MARKS[0]) is None else "")
     if problem:
@@ -119,7 +127,7 @@ def _opened(storage: Storage, config: AgentConfig, now: datetime) -> Spool:
 
 
 class _Report:
-    """One report, on the connection on which the question was asked, where the controller has kept it."""
+    """One report, on the poll's connection if the controller has kept it open."""
 
     def __init__(
         self,
@@ -146,7 +154,10 @@ class _Report:
         return self._exchange(observed) if self._is_due(RETRY) else ""
 
     def _exchange(self, observed: Observed) -> str:
-        """What fails leaves the rest to be tried, as long as the controller answers and lets this device in."""
+        """Renew, send and diagnose.
+
+        A step that fails does not prevent the next ones while the controller answers and accepts this device.
+        """
         steps: list[Callable[[], None]] = [
             self._renew,
             partial(self._tell, observed.inventory),
@@ -162,9 +173,9 @@ class _Report:
                     break
         problem = str(failed[0]) if failed else ""
         if failed and failed[-1].status in UNWELCOME:
-            problem = f"the fleet does not let this device in, enrol it again: {failed[-1]}"
+            problem = f"the fleet refuses this device; enrol it again: {failed[-1]}"
         if problem:
-            get_logger("telemetry").warning("the fleet is not told", problem=problem)
+            get_logger("telemetry").warning("report failed", problem=problem)
         self._remember(problem, max((error.retry_after_s for error in failed), default=0.0))
         return problem
 
@@ -185,7 +196,7 @@ class _Report:
         send(self._spool, self._controller, self._config.telemetry)
 
     def _diagnose(self, observed: Observed) -> None:
-        """Where the assignment says that somebody asks; nobody else can make this device tell more than it does."""
+        """Answer requests for diagnostics, only if the signed assignment announces one."""
         accepted = observed.standing.accepted
         if accepted is None or not accepted.assignment.diagnostics or not self._is_due(QUIET):
             return
@@ -198,7 +209,7 @@ class _Report:
 
     # ---- pauses ------------------------------------------------------------------------------------------------------
     def _is_due(self, mark: str) -> bool:
-        """Times are of the monotonic clock, which all processes of a boot share."""
+        """Return True if the pause of `mark` is over. Its times are of the monotonic clock, which processes share."""
         until = self._pause(mark)
         return not 0 < until.get("at_s", 0.0) - time.monotonic() <= until.get("pause_s", 0.0)
 

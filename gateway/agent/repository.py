@@ -1,4 +1,4 @@
-"""The signed repository as the agent asks it: refreshed once at one reference time, then targets with their proof."""
+"""Signed repository: refreshed once at one reference time, then asked for targets with their evidence."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A target that its owner signed, the `role` that did, and the proof.
+    """Target that its owner signed, the `role` that signed it, and the evidence.
 
-    `evidence`: metadata from the top-level targets role down to the owner's; `root`: the version of the root that
-    vouches for the first of them.
+    `evidence`: metadata from the top-level targets role down to the owner's; `root`: version of the root that signs for
+    the first of them.
     """
 
     target: TargetFile
@@ -34,12 +34,11 @@ class Found:
 
 
 class SignedRepository:
-    """Make one for each poll, `refresh` it, ask it. `folder` is the TUF client's own (`<store>/metadata`).
+    """Signed repository of one poll; call `refresh` first. `folder` is the TUF client's (`<store>/metadata`).
 
-    `now`: the reference time. `grace`: how long past their expiry documents of online keys are taken (zero but for a
-    folder without network). `floors`: the journal's; `risen_floors` says what to record afterwards.
-    Everything raises Distrust for signed bytes that are refused, FetchError for what could not be had, StoreError where
-    the disk fails.
+    `now`: reference time. `grace`: how long after their expiry documents of online keys are accepted (0 except for a
+    folder without network). `floors`: the journal's; `risen_floors` returns those to record afterwards. Every method
+    raises Distrust if signed bytes are refused, FetchError if data cannot be fetched, StoreError if the disk fails.
     """
 
     def __init__(
@@ -64,44 +63,44 @@ class SignedRepository:
 
     @property
     def root(self) -> Root:
-        """The newest root that the pinned one leads to."""
+        """Newest root that the pinned root leads to."""
         return self._updater.root
 
     @property
     def targets(self) -> Targets:
-        """The top-level targets role; after `refresh`."""
+        """Top-level targets role; available after `refresh`."""
         return self._updater.targets
 
     def refresh(self) -> None:
-        """Follow root, timestamp, snapshot and targets to their newest versions (TUF 5.3 to 5.6). Once."""
+        """Follow root, timestamp, snapshot and targets to their newest versions (TUF 5.3 to 5.6). Call once."""
         with self._told("metadata"):
             self._updater.refresh()
 
     def expiries(self) -> dict[str, datetime]:
-        """Until when each role holds that was verified."""
+        """Return the expiry of each verified role."""
         return self._updater.expiries()
 
     def find(self, path: str) -> Found:
-        """What is signed under `path`. Raises Distrust (UNSIGNED) where no role signs such a target."""
+        """Return the target that is signed under `path`. Raise Distrust (UNSIGNED) if no role signs it."""
         with self._told(path):
             found = self._updater.find(path)
-        if found is None or len(found[2]) == 1:  # the top-level role delegates only: alone it vouches for nothing
+        if found is None or len(found[2]) == 1:  # the top-level role only delegates and signs no target itself
             raise Distrust(Reason.UNSIGNED, path, f"no role of {self._name} signs it")
         return Found(*found, self.root.version)
 
     def read(self, found: Found) -> bytes:
-        """The document that `found` signs for: length and digest are right."""
+        """Return the document of `found`, with length and digest checked."""
         with self._told(found.target.path):
             return self._updater.read_target(found.target, self._limit_bytes)
 
     def risen_floors(self) -> dict[str, int]:
-        """Floors that rise by what was verified: to be recorded in one transaction with what follows from it."""
+        """Return floors that the verified metadata raises. Record them in one transaction with their consequences."""
         with self._told("floors"):
             return self._updater.risen_floors()
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
-        """tuf's exceptions in our words."""
+        """Translate exceptions of tuf."""
         from tuf.api import exceptions
 
         reasons: Mapping[type[Exception], Reason] = {
@@ -121,7 +120,7 @@ class SignedRepository:
 
 
 def as_target(found: Found) -> Target:
-    """The same as the domain's value. Raises Distrust where its metadata states no SHA-256."""
+    """Return the target as a domain value. Raise Distrust if its metadata has no SHA-256."""
     sha256 = found.target.hashes.get("sha256")
     if sha256 is None:
         raise Distrust(Reason.DAMAGED, found.target.path, "its metadata states no sha256")

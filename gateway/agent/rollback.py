@@ -1,4 +1,4 @@
-"""Back to what served before, by decision of whoever stands at the device."""
+"""Roll-back to the previous release, by decision of an operator at the device."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ REASON = "rolled back by hand on the device"
 
 
 def roll_back(storage: Storage, slot: str) -> tuple[Activation, Activation]:
-    """Commit the previous release of `slot`; what served, and what serves now. What served is not installed again
-    until something else is assigned, whatever attempt the fleet names. Raises AbsentError where there is nothing to go
-    back to, StoreError where its owner does not allow it any more."""
+    """Commit the previous release of `slot`. Return the release that served before, and the one that serves now.
+
+    The former is not installed again until another release is assigned, whatever attempt the fleet names. Raise
+    AbsentError if there is no previous release, StoreError if its owner no longer allows it.
+    """
     active = storage.active()
     if slot not in active.slots:
         raise AbsentError(f"nothing is committed for {slot}; edge-agent status lists what is")

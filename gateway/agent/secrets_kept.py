@@ -1,7 +1,7 @@
-"""What must not leave the device, taken out of what does: keys, certificates, tokens, passwords, wherever they stand.
+"""Redaction of keys, certificates, tokens and passwords in everything that leaves the device.
 
-Nothing that is told is meant to hold any. Logs are written by others, though, and a path or a message may quote one.
-Where it is not clear how far a secret goes, more is withheld.
+Reports are not meant to contain secrets. But logs are written by other programs, and a path or a message may quote a
+secret. If the end of a secret is unclear, more text is withheld.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 
 WITHHELD = "[withheld]"
 _BEHEADED = re.compile(r"\A(?:(?!-----BEGIN ).)*?-----END [^-]{1,60}-----", re.DOTALL)
-"""The end of a block whose beginning was cut off with the lines before."""
+"""End of a PEM block whose beginning was cut off with earlier lines."""
 _BLOCK = re.compile(r"-----BEGIN [^-]{1,60}-----.*?(?:-----END [^-]{1,60}-----|\Z)", re.DOTALL)
 _NAME = r"""(?: token | passw(?:or)?d | passphrase | passcode | secret | credential | signature
     | (?:api|access|private)[-_]?key ) (?: s | [-_][\w-]{1,40} )?"""
 _KEY = re.compile(rf"(?ix) {_NAME} $")
 _QUOTED = r"""[bru]{0,2} (?: (?P<deep>\\{0,16})" .*? (?: (?<!\\)(?P=deep)" | $ ) | ' .*? (?: (?<!\\)' | $ ) )"""
-"""To its own end, however deep in JSON in JSON it stands, or to that of the line."""
+"""Quoted value up to its closing quote, at any depth of JSON within JSON, or up to the end of the line."""
 _NAMED = re.compile(
     rf"""(?imx) ({_NAME} \\*["']? [ \t]* [:=] [ \t]*) (?: (?:bearer|basic) [ \t]+ )? (?: {_QUOTED} | [^\s&]+ )"""
 )
@@ -25,14 +25,14 @@ _HEADER = re.compile(rf"""(?imx) ((?:authorization|cookie) \\*["']? [ \t]* [:=] 
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 _USER = re.compile(r"(?<=://)[^/\s]+@")
 _KNOWN = re.compile(r"\bef[a-z]_[A-Za-z0-9_-]{8,}|\beyJ[\w-]{5,500}\.[\w-]{5,}(?:\.[\w-]*)?")
-"""A fleet's own tokens, and JSON web tokens."""
+"""Tokens of a fleet, and JSON web tokens."""
 _LONG = re.compile(r"[A-Za-z0-9+/_=-]{40,}")
 _OPAQUE = (re.compile("[a-z]"), re.compile("[A-Z]"), re.compile("[0-9]"))
-"""A line of PEM, a random token: long, of both cases and with digits. Digests in hex have one case and are told."""
+"""Signs of PEM lines and random tokens: long, both cases, digits. Hex digests have one case and are not withheld."""
 
 
 def without_secrets(text: str) -> str:
-    """The text, every secret in it replaced by `WITHHELD`."""
+    """Return the text with every secret replaced by `WITHHELD`."""
     for block in (_BEHEADED, _BLOCK):
         text = block.sub(WITHHELD, text)
     for named in (_HEADER, _NAMED):
@@ -43,7 +43,7 @@ def without_secrets(text: str) -> str:
 
 
 def value_without_secrets(value: Any) -> Any:
-    """A JSON value, all of its texts (keys of objects, too) without secrets, and without what a key names as one."""
+    """Return a JSON value without secrets: in all texts, in keys of objects, and in values whose key names a secret."""
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, dict):
@@ -56,5 +56,5 @@ def _named(key: str, inner: Any) -> Any:
 
 
 def _without_opaque(found: re.Match[str]) -> str:
-    """Decided here: one expression would take the square of its length for a long text."""
+    """Withhold opaque texts. A single regular expression would take quadratic time on long texts."""
     return WITHHELD if all(kind.search(found[0]) for kind in _OPAQUE) else found[0]

@@ -1,9 +1,9 @@
-"""The spool's way to the controller: batches of JSON lines, compressed, and what the controller says it has.
+"""Transfer of the spool to the controller, in compressed batches of JSON lines, until they are acknowledged.
 
-`POST /v1/self/telemetry`, `application/x-ndjson`, gzip. A record:
-{"stream", "boot_epoch", "seq", "at", "kind", "class", "document"}. Numbers that were dropped, how many of each class:
-{"stream", "boot_epoch", "seq", "last", "dropped": {class: count}}. The answer, for each source the highest number up to
-which nothing is missing: {"acknowledged": [{"stream", "boot_epoch", "seq"}, …]}.
+`POST /v1/self/telemetry`, `application/x-ndjson`, gzip. A record: {"stream", "boot_epoch", "seq", "at", "kind",
+"class", "document"}. Dropped numbers, with their count by class: {"stream", "boot_epoch", "seq", "last", "dropped":
+{class: count}}. The answer gives, for each source, the highest number up to which nothing is missing: {"acknowledged":
+[{"stream", "boot_epoch", "seq"}, …]}.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from gateway.store.spool_rows import Gap, Kept
 
 PATH = "/v1/self/telemetry"
 POISON = frozenset({400, 413, 422})
-"""The controller will not have these lines, whenever they come."""
+"""Status codes after which these lines are not sent again: the controller will never take them."""
 SHRINK = 4
-"""So many times fewer lines are tried then, until the one is found that it will not have."""
+"""Factor by which a refused batch is reduced, until the line that is refused is found."""
 
 
 def send(spool: Spool, controller: Controller, settings: TelemetrySettings) -> int:
-    """Tell what waits, in at most `batches` requests; how many entries the controller has now. Raises FetchError,
-    StoreError; what it has not acknowledged stays."""
+    """Send waiting entries in at most `batches` requests. Return how many the controller acknowledged.
+
+    Raise FetchError, StoreError; entries that were not acknowledged stay.
+    """
     gone, rows = 0, settings.batch_rows
     for _ in range(settings.batches):
         batch = spool.batch(rows, settings.batch_bytes)
@@ -42,19 +44,19 @@ def send(spool: Spool, controller: Controller, settings: TelemetrySettings) -> i
             continue
         moved = _acknowledge(spool, batch, answer)
         if not moved:
-            raise FetchError("the controller acknowledges nothing of what it was told", retry_after_s=0.0)
+            raise FetchError("the controller acknowledged none of the records that were sent", retry_after_s=0.0)
         gone += moved
     return gone
 
 
 def lines(entries: Iterable[Kept | Gap]) -> bytes:
-    """A request's body."""
+    """Return the body of a request."""
     text = "".join(f"{line(entry)}\n" for entry in entries)
     return gzip.compress(text.encode(), mtime=0)
 
 
 def line(entry: Kept | Gap) -> str:
-    """One entry; a record's document stands in it as it was kept."""
+    """Return the JSON line of an entry. The document of a record is inserted as it was kept."""
     key: dict[str, Any] = {"stream": entry.stream, "boot_epoch": entry.boot_epoch, "seq": entry.seq}
     if isinstance(entry, Gap):
         dropped = {priority.name.lower(): count for priority, count in entry.dropped.items()}
@@ -65,7 +67,7 @@ def line(entry: Kept | Gap) -> str:
 
 
 def _fewer(spool: Spool, batch: Sequence[Kept | Gap], error: FetchError) -> int:
-    """How many rows to try next; one alone that is refused is given up. Raises `error` for any other."""
+    """Return how many rows to try next; drop a single row that is refused. Raise `error` for any other status."""
     if error.status not in POISON:
         raise error
     if len(batch) > 1:
@@ -77,7 +79,7 @@ def _fewer(spool: Spool, batch: Sequence[Kept | Gap], error: FetchError) -> int:
 
 
 def _acknowledge(spool: Spool, batch: Sequence[Kept | Gap], answer: dict[str, Any]) -> int:
-    """Of the sources that were in the batch; whatever else the answer says is not heard."""
+    """Remove acknowledged entries of the batch's sources. Return their number. Other content is ignored."""
     sources = {(entry.stream, entry.boot_epoch) for entry in batch}
     said = answer.get("acknowledged")
     gone = 0

@@ -1,11 +1,12 @@
-"""When this device first saw a change that it was to make, and for how long that counts. Pure: the time comes in.
+"""First-seen times of changes, and how long they count. Pure: the time is passed in.
 
-The sight of a release counts for as long as that is assigned, and `SIGHT_LASTS_H` beyond; of what ran here, as long
-beyond the time when something else was begun in its place. So who steals the controller can hurry what was assigned
-within the last day, and nothing older (decision 0021). A withdrawal that is taken back is over at once.
+The first-seen time of a release counts while the release is assigned and `SIGHT_LASTS_H` after that. For a release that
+ran here, it counts for the same time after another one was begun in its place. An attacker who controls the controller
+can thus hurry what was assigned within the last day, and nothing older (decision 0021). A withdrawal that is taken back
+is forgotten at once.
 
-A sight that was noted while the clock was not to be trusted is noted anew once it is, and one of the future is none:
-the wait may begin again, it never ends early by a clock that is set right.
+A time that was noted while the clock was not trusted is noted again once the clock is trusted. A time in the future is
+discarded. A wait may thus begin again, but a corrected clock never ends it early.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from gateway.domain.assignment import Target
 
 INSTALL, WITHDRAW = "install", "withdraw"
 SIGHT_LASTS_H = 24
-"""Hours: a roll-back that is forced the next morning need not wait. What counts so long is what a thief can hurry."""
+"""Hours. A roll-back on the next morning need not wait. An attacker can hurry what counts within this time."""
 SIGHTS_LIMIT = 1000
-"""The oldest go: a release that comes back after so many others waits anew."""
+"""Entries that are kept. The oldest are dropped; a release that comes back after so many others waits again."""
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
-"""What ran here counts as seen then."""
+"""First-seen time of releases that ran here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The time by which a device waits, and whether something keeps its clock right."""
+    """Time by which a device waits, and whether its clock is trusted."""
 
     now: datetime
     trusted: bool
@@ -36,8 +37,11 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """When a change was first seen here, verified; `trusted`: by a clock that was. `left`: since when it is not
-    assigned any more, or something else was begun in its place; None: it is assigned."""
+    """Time at which a verified change was first seen here.
+
+    `trusted`: the clock was trusted then. `left`: since when the change is no longer assigned, or another one was begun
+    in its place; None while it is assigned.
+    """
 
     at: datetime
     trusted: bool
@@ -45,27 +49,27 @@ class Sight:
 
 
 class Sights:
-    """Of one question: `see` each change, `leave` what something else takes the place of, then `text`."""
+    """First-seen times of one poll: call `see` for each change, `leave` for replaced releases, then `text`."""
 
     def __init__(self, text: str, now: Present) -> None:
-        """`text`: of the question before. Where it cannot be read all waits begin anew."""
+        """Read the `text` of the previous poll. If it is not readable, all waits begin again."""
         self._now = now
         self._known = _read(text, now.now)
         self._seen: set[str] = set()
 
     def see(self, change: str, slot: str, release: str) -> datetime:
-        """When this change, which is to be made now, was seen first."""
+        """Return when this change, which is to be made now, was first seen."""
         key = _key(change, slot, release)
         self._seen.add(key)
         self._known[key] = sight = seen(self._known.get(key), self._now)
         return sight.at
 
     def leave(self, slot: str, release: str) -> None:
-        """Something else is begun where this release runs: it may come back, at once."""
+        """Record that the running release is being replaced: it may come back at once."""
         self._known[_key(INSTALL, slot, release)] = Sight(LONG_AGO, self._now.trusted, self._now.now)
 
     def text(self, assigned: Mapping[str, Target]) -> str:
-        """For the next question: the same again where nothing changed. `assigned`: by slot."""
+        """Return the text for the next poll; the same text if nothing changed. `assigned`: targets by slot."""
         wanted = self._seen | {_key(INSTALL, slot, target.sha256) for slot, target in assigned.items()}
         kept = {
             key: replace(sight, left=None) if key in wanted else self._unwanted(sight)
@@ -81,14 +85,14 @@ class Sights:
 
 
 def seen(known: Sight | None, now: Present) -> Sight:
-    """The sight that counts from now on. A later one than the present was noted by a clock that went wrong."""
+    """Return the valid first-seen time. A time later than now was noted by a wrong clock."""
     if known is None or known.at > now.now or (now.trusted and not known.trusted):
         return Sight(now.now, now.trusted)
     return known
 
 
 def lasts(sight: Sight, now: datetime) -> bool:
-    """Whether it still counts."""
+    """Return True if the first-seen time still counts."""
     return sight.left is None or timedelta() <= now - sight.left < timedelta(hours=SIGHT_LASTS_H)
 
 
@@ -109,6 +113,6 @@ def _read(text: str, now: datetime) -> dict[str, Sight]:
 
 
 def _sight(at: str, trusted: object, *left: str | None) -> Sight:
-    """Without `left` it was written before sights lapsed: until when that was assigned nobody knows."""
+    """Return an entry. Old entries have no `left`: how long their change was assigned is not known."""
     since = left[0] if left else at
     return Sight(datetime.fromisoformat(at), bool(trusted), datetime.fromisoformat(since) if since else None)

@@ -1,4 +1,4 @@
-"""Signals that the agent listens to, parent and child alike, and how they are kept from coming at the wrong moment."""
+"""Signals of the agent, in parent and child, and ways to delay them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 NUMBERS = (*STOPS, signal.SIGHUP)
-"""The last one asks the fleet at once."""
+"""Signals that are handled. SIGHUP starts a poll at once."""
 _Handler = Callable[[int, Any], Any] | int | None
 
 
 class Alarm:
-    """A threading.Event that a signal handler may set: it has no lock, which the thread that is interrupted may hold.
-    `select` takes it, too."""
+    """Event that a signal handler may set: unlike threading.Event it has no lock. Works with `select`."""
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -26,30 +25,30 @@ class Alarm:
         os.close(self._descriptor)
 
     def fileno(self) -> int:
-        """The descriptor, to be read while it is set."""
+        """Return the descriptor, which is readable while the alarm is set."""
         return self._descriptor
 
     def set(self) -> None:
-        """End all waits, until it is cleared."""
+        """End all waits until `clear`."""
         os.eventfd_write(self._descriptor, 1)
 
     def clear(self) -> None:
-        """As if it had never been set."""
+        """Reset the alarm."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._descriptor)
 
     def is_set(self) -> bool:
-        """Whether it was set, and not cleared since."""
+        """Return True if the alarm is set."""
         return self.wait(0.0)
 
     def wait(self, timeout_s: float) -> bool:
-        """Until it is set, or so long; whether it is set."""
+        """Wait at most `timeout_s` until the alarm is set. Return True if it is set."""
         return bool(select.select([self], [], [], timeout_s)[0])
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """They, and the timer's, come when the block has ended."""
+    """Delay the handled signals and the timer's until the block ends."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*NUMBERS, signal.SIGALRM})
     try:
         yield
@@ -59,8 +58,11 @@ def held_back() -> Iterator[None]:
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """A stop ends the process in the kernel, whatever it is doing: Python hears of no signal before a name is resolved,
-    and the C library may ask for minutes. For what has nothing to put in order."""
+    """Let a stop signal end the process in the kernel, whatever it is doing.
+
+    Python handles no signal during a name lookup, and the C library may take minutes for one. Use this only around work
+    that leaves nothing to clean up.
+    """
     kept = _handled_by([signal.SIG_DFL] * len(STOPS))
     try:
         yield
@@ -69,6 +71,6 @@ def ending_at_once() -> Iterator[None]:
 
 
 def _handled_by(handlers: Sequence[_Handler]) -> Sequence[_Handler]:
-    """Those before. A signal between two handlers would be lost."""
+    """Install handlers and return the previous ones. A signal between two of them would be lost, so all are delayed."""
     with held_back():
         return [signal.signal(number, handler) for number, handler in zip(STOPS, handlers, strict=True)]

@@ -1,4 +1,4 @@
-"""Check of a release against its slot: what runs there, and the policies in force, read from the store."""
+"""Check of a release against its slot: the running release and the policies in force, read from the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.trust.slots import check_signature, check_slot
 
 
 def check_activation(storage: Storage, activation: Activation) -> None:
-    """Raise Distrust unless the release, whose documents are here, may take its slot; StoreError as the store does."""
+    """Raise Distrust unless the release may take its slot. Its documents must be here. Raise StoreError."""
     slot, running = activation.slot, storage.active().slots.get(activation.slot)
     policies, _ = read_policies(storage)  # one that cannot be read holds every change
     release, manifest = _documents(storage, activation)

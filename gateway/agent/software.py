@@ -1,4 +1,4 @@
-"""The installer of new versions as the agent sees it: a socket for requests, and a record that everyone may read."""
+"""Client of the installer of new versions: a socket for requests, and a record that every user may read."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gateway.store.errors import StoreError
 from gateway.store.roots import read_bounded
 
 LOOK_S = 0.2
-"""Between two looks at the record while the installer starts this version."""
+"""Interval of reads of the record while the installer starts this version."""
 
 
 class InstallerRefusedError(Exception):
-    """The installer answered, and will not do it: why."""
+    """Refusal by the installer, with its reason."""
 
 
 def record(settings: InstallerSettings) -> SoftwareUpdate | None:
-    """Return how the last update of the programs went, or goes; None before the first. Raises UnreachableError."""
+    """Return the record of the last update of the programs; None before the first. Raise UnreachableError."""
     file = Path(settings.record)
     if not file.exists():
         return None
@@ -37,7 +37,7 @@ def record(settings: InstallerSettings) -> SoftwareUpdate | None:
 
 
 def ask(settings: InstallerSettings, request: Request) -> SoftwareUpdate:
-    """Send a request; return the record as it stands then. Raises UnreachableError, InstallerRefusedError."""
+    """Send a request. Return the record after it. Raise UnreachableError, InstallerRefusedError."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(settings.timeout_s)
@@ -53,7 +53,7 @@ def ask(settings: InstallerSettings, request: Request) -> SoftwareUpdate:
 
 
 def confirm(settings: InstallerSettings) -> None:
-    """Tell the installer that this version works, where it waits for that. What fails is logged and tried again."""
+    """Confirm to the installer that this version works, if it waits for that. Failures are logged and retried."""
     try:
         update = _settled(settings)
         if update and update.phase is Phase.PROBATION and not update.confirmed:
@@ -64,7 +64,7 @@ def confirm(settings: InstallerSettings) -> None:
 
 
 def _settled(settings: InstallerSettings) -> SoftwareUpdate | None:
-    """Return the record where it is of this version, after the moment in which the installer starts its units."""
+    """Return the record if it is of this version. Wait while the installer still starts its units."""
     environment, deadline_s = own_environment(), time.monotonic() + settings.timeout_s
     while (update := record(settings)) and update.environment == environment:
         if update.phase is not Phase.SWITCH or time.monotonic() > deadline_s:

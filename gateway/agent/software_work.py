@@ -1,6 +1,6 @@
-"""Updates of the programs themselves: what is assigned is fetched and handed to the installer, which is then followed.
+"""Updates of the programs themselves: fetch the assigned release, pass it to the installer, follow its record.
 
-The agent may be ended by the new version at any moment; whichever version asks next goes on from the journal and the
+The new version may stop this agent at any time. The version that polls next continues from the journal and the
 installer's record.
 """
 
@@ -30,11 +30,11 @@ from gateway.observe.logs import get_logger
 from gateway.store.this_machine import this_machine
 
 LOOK_S = 0.5
-"""Between two looks at the installer's record."""
+"""Interval of reads of the installer's record."""
 
 
 class SoftwareWork:
-    """`begin` at each poll, then `work`; both raise what the store and the source raise."""
+    """Updates of the programs: call `begin` at each poll, then `work`. Both raise as the store and the source do."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SoftwareWork:
         self._log = get_logger("agent")
 
     def begin(self, assignment: Assignment, poll: Poll, pacing: Pacing, profile: str, *, retry: bool) -> None:
-        """Begin or give up what the assignment says. Raises Distrust, FetchError, StoreError, UnreachableError."""
+        """Begin or give up what the assignment orders. Raise Distrust, FetchError, StoreError, UnreachableError."""
         state, target = self._follow(), assignment.slots.get(SLOT)
         attempt = assignment.attempt(SLOT)
         tried = None if retry else state.tried
@@ -70,9 +70,9 @@ class SoftwareWork:
                 keep_state(self._storage.journal, state)
 
     def work(self, stop: Alarm, until_s: float) -> None:
-        """Fetch the wheels, ask the installer, and follow it until it ends, `until_s` or `stop`.
+        """Fetch the wheels, send the request, and follow it until it ends, `until_s` or `stop`.
 
-        Raises FetchError, StoreError, UnreachableError: try again later.
+        Raise FetchError, StoreError, UnreachableError: try again later.
         """
         state = self._follow()
         if state.wanted and not state.asked:
@@ -86,7 +86,7 @@ class SoftwareWork:
         return SLOT not in waiting and _is_ours(read_state(self._storage.journal, SLOT))
 
     def confirm(self) -> None:
-        """Tell the installer that this version completed a poll."""
+        """Confirm to the installer that this version completed a poll."""
         confirm(self._settings)
 
     def _follow(self) -> SlotState:

@@ -1,6 +1,6 @@
-"""Where signed files come from: the seam between what the agent decides and a network or a folder.
+"""Port for signed files: the agent decides, a network or a folder delivers.
 
-Nothing that comes through here is trusted: who asks verifies. A source only promises bounds.
+Data from a source is not trusted: callers verify it. A source only guarantees bounds.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ NOT_FOUND = 404
 
 
 class FetchError(Exception):
-    """Something could not be fetched: the message says what, from where, and why.
+    """A fetch failed. The message names the file, the source and the reason.
 
-    `status` is the HTTP status of the answer that ended it (a folder says 404 of what it lacks; 0: there was no answer
-    to go by). `final`: asking again soon would bring the same. `retry_after_s`: for how long the server asked for
-    quiet.
+    `status`: HTTP status of the final answer (a folder uses 404 for missing files; 0: no answer). `final`: a retry soon
+    would fail again. `retry_after_s`: pause that the server asked for.
     """
 
     def __init__(self, message: str, *, status: int = 0, final: bool = False, retry_after_s: float = 0.0) -> None:
@@ -29,34 +28,34 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a source answered: `content` is None where the caller's copy, named by `etag`, is still the current one."""
+    """Answer of a source. `content` is None if the caller's copy, named by `etag`, is current."""
 
     content: bytes | None
     etag: str = ""
 
 
 class Receiver(Protocol):
-    """Where a file of known size goes, piece by piece. `offset` is how many bytes of it are there already."""
+    """Receiver of a file of known size, in pieces. `offset`: bytes that it already has."""
 
     @property
     def offset(self) -> int: ...
 
     def append(self, chunk: bytes) -> None:
-        """The next bytes. What this raises ends the download."""
+        """Append the next bytes. An exception ends the download."""
 
 
 class Source(Protocol):
-    """A repository as published (`metadata/`, `targets/`, `blobs/`, `assignments/`), by paths relative to it."""
+    """Published repository (`metadata/`, `targets/`, `blobs/`, `assignments/`), addressed by relative paths."""
 
     @property
     def name(self) -> str:
-        """Where it is, for people."""
+        """Location, for people."""
 
     def read(self, path: str, limit_bytes: int, *, etag: str = "", query: Mapping[str, str] | None = None) -> Document:
-        """A whole file of at most `limit_bytes`. Raises FetchError.
+        """Return a whole file of at most `limit_bytes`. Raise FetchError.
 
-        `etag`: of a copy that the caller has. `query`: what to tell a server that answers each caller differently.
+        `etag`: of the caller's copy. `query`: parameters for servers that answer each caller differently.
         """
 
     def copy(self, path: str, receiver: Receiver, size_bytes: int) -> None:
-        """Bring `receiver` from its offset to exactly `size_bytes`. Raises FetchError; what came until then stays."""
+        """Append to `receiver` until it has exactly `size_bytes`. Raise FetchError; received bytes stay."""

@@ -1,4 +1,4 @@
-"""The device's store as the agent uses it: one folder, held by one agent at a time."""
+"""The device's store as the agent uses it: one folder, locked by one agent at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOCK_FILE = "agent.lock"
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Paths and open files of the store; the lock is held for as long as `opened` lasts."""
+    """Paths and open files of the store. The lock is held while the `opened` context lasts."""
 
     folder: Path
     blobs: Blobs
@@ -37,24 +37,24 @@ class Storage:
 
     @property
     def metadata(self) -> Path:
-        """The TUF client's folder."""
+        """Folder of the TUF client."""
         return self.folder / "metadata"
 
     @property
     def releases(self) -> Path:
-        """Releases as folders that a runtime can open."""
+        """Folder with releases that a runtime can open."""
         return self.folder / "releases"
 
     def active(self) -> Active:
-        """What is committed. Raises StoreError."""
+        """Return what is committed. Raise StoreError."""
         return read_active(self.folder / ACTIVE_FILE)
 
     def activate(self, active: Active) -> None:
-        """Commit. Raises StoreError; then what was committed stands."""
+        """Commit `active`. On StoreError, the earlier commit stays in force."""
         write_active(self.folder / ACTIVE_FILE, active)
 
     def whole(self, activation: Activation, *, thorough: bool) -> bool:
-        """Whether all that an activation stands on is here; `thorough`: every file with the content that was signed."""
+        """Return True if files and evidence of an activation are here; `thorough` also checks every file's digest."""
         try:
             release = read_release(self.blobs.read(activation.release, RELEASE_LIMIT_BYTES))
             home = self.releases / activation.release
@@ -66,7 +66,7 @@ class Storage:
             return False
 
     def collect(self) -> None:
-        """Take away what no committed, previous or coming release needs. Raises StoreError."""
+        """Remove what no committed, previous or coming release needs. Raise StoreError."""
         active, coming = self.active(), [update.activation for update in self.journal.updates()]
         kept = [*active.slots.values(), *active.previous.values(), *coming]
         materialised.sweep(self.releases, {activation.release for activation in kept})
@@ -96,7 +96,7 @@ class Storage:
         return {state.release, *state.evidence} if state.wanted else set()
 
     def _needed(self, activation: Activation) -> set[str]:
-        """Digests of all that an activation stands on; without its files where its document is damaged."""
+        """Return digests that an activation needs; without its files if its document is damaged."""
         documents = {activation.release, *activation.evidence}
         try:
             release = read_release(self.blobs.read(activation.release, RELEASE_LIMIT_BYTES))
@@ -107,8 +107,11 @@ class Storage:
 
 @contextmanager
 def opened(folder: Path, config: AgentConfig) -> Iterator[Storage]:
-    """The store, for this process alone. ConfigurationError where the device was never bootstrapped, UnreachableError
-    while another agent holds it, StoreError where it is damaged."""
+    """Open and lock the store.
+
+    Raise ConfigurationError if the device was never bootstrapped, UnreachableError while another agent holds the store,
+    StoreError if it is damaged.
+    """
     check_bootstrapped(folder)
     with alone(folder), looked_at(folder, config) as storage:
         with told_as_store_error(folder):
@@ -119,7 +122,7 @@ def opened(folder: Path, config: AgentConfig) -> Iterator[Storage]:
 
 @contextmanager
 def looked_at(folder: Path, config: AgentConfig) -> Iterator[Storage]:
-    """The store as another agent may be changing it: to read from. Raises as `opened` does, but for the lock."""
+    """Open the store for reading, without the lock: another agent may change it. Raise as `opened` otherwise."""
     check_bootstrapped(folder)
     journal = Journal.open(folder, config.journal)
     try:
@@ -130,14 +133,14 @@ def looked_at(folder: Path, config: AgentConfig) -> Iterator[Storage]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """No other agent at work here. Raises UnreachableError where one is, StoreError."""
+    """Hold the agent's lock. Raise UnreachableError while another agent holds it, StoreError."""
     with told_as_store_error(folder / LOCK_FILE):
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        problem = "another edge-agent is at work here; wait for it, or ask edge-agent status what it does"
+        problem = "another edge-agent uses this folder; wait until it ends; edge-agent status shows its work"
         raise UnreachableError(problem, file=str(folder)) from None
     finally:
         os.close(descriptor)

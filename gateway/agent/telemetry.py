@@ -1,7 +1,7 @@
-"""What the agent tells its fleet: what changed since it last told it, how the device is, and how updates ended.
+"""Content of reports to the fleet: changes since the last report, the device's state, and results of updates.
 
-Streams: `updates` (how each ended, with the evidence), `events` (what an operator should see), `state` (the device and
-each slot, when that changed), `statistics`, `vitals`. Which goes first where there is no room is said by `Priority`.
+Streams: `updates` (result of each, with evidence), `events` (for operators), `state` (of the device and each slot, on
+change), `statistics`, `vitals`. `Priority` decides which records are dropped first without space.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gateway.store.spool_rows import Priority, Record, Usage
 
 Document = dict[str, Any]
 SMALL = ("slot", "state", "target", "version", "release", "model", "key")
-"""What is left of a document that is larger than a record may be."""
+"""Keys that remain of a document that is larger than a record may be."""
 GONE = "gone"
-"""State of a slot that nothing is assigned to, nothing serves, and that was told of before."""
+"""State of a slot that was reported before, has no assignment and serves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """All that is told of. What the daemon was asked and did not answer is None or empty."""
+    """Input of a report. Values that the daemon did not answer are None or empty."""
 
     standing: Standing
     status: Document | None = None
@@ -41,7 +41,7 @@ class Observed:
 
 
 def observe(standing: Standing, control: Control) -> Observed:
-    """Ask the daemon. One that does not answer is asked no further."""
+    """Return the daemon's answers. After the first failure it is not asked further."""
     status = vitals = inventory = None
     statistics: dict[str, Mapping[str, Document]] = {}
     with suppress(UnreachableError, RefusedError):
@@ -52,7 +52,7 @@ def observe(standing: Standing, control: Control) -> Observed:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """Records to be kept, and marks that say how far the device has told."""
+    """Records to keep, and marks of what was reported."""
 
     records: tuple[Record, ...]
     marks: Mapping[str, str]
@@ -67,7 +67,7 @@ def telling(
     refresh_s: float,
     limit_bytes: int,
 ) -> Telling:
-    """What is new. `marks`: those of `MARKS` as they were kept with the last telling."""
+    """Return new records. `marks`: those of `MARKS`, kept with the previous records."""
     ended, cursor = _ended(observed, marks.get("cursor"), now)
     changed, told = _changed(observed, marks.get("told"), now, refresh_s)
     polled, reason = _polled(observed, marks.get("poll"), now)
@@ -80,18 +80,18 @@ MARKS = ("told", "cursor", "poll")
 
 
 def event(kind: str, now: datetime, **said: Any) -> Record:
-    """Something that an operator should see."""
+    """Return an event for operators."""
     return Record("events", Priority.EVENT, kind, now, said)
 
 
 def digest(value: Any) -> str:
-    """Of a JSON value: another one where anything in it is."""
+    """Return the digest of a JSON value. Different values have different digests."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 # ---- updates ---------------------------------------------------------------------------------------------------------
 def _ended(observed: Observed, cursor: str | None, now: datetime) -> tuple[list[Record], str]:
-    """Updates that ended since; `key` is the same should one be told twice (a spool was lost)."""
+    """Return updates that ended since `cursor`. `key` is the same if one is sent twice (after a lost spool)."""
     history = document(observed.standing)["history"]
     named = [
         {**entry, "release": u.activation.release} for entry, u in zip(history, observed.standing.finished, strict=True)
@@ -106,12 +106,12 @@ def _ended(observed: Observed, cursor: str | None, now: datetime) -> tuple[list[
 
 
 def _key(entry: Document) -> list[Any]:
-    """An attempt that was not counted is left out: keys of updates told by older agents stay as they are."""
+    """Return the identity of an update. An attempt of 0 is left out, so that keys from older agents stay the same."""
     return [entry[name] for name in ("slot", "release", "began", "changed", "attempt") if entry[name] != 0]
 
 
 def _polled(observed: Observed, before: str | None, now: datetime) -> tuple[list[Record], str]:
-    """How the last question ended, where that is another way than before."""
+    """Return an event if the result of the last poll differs from the one before."""
     reason = str(observed.standing.polled.get("reason", ""))
     if reason == (before or ""):
         return [], reason
@@ -120,14 +120,14 @@ def _polled(observed: Observed, before: str | None, now: datetime) -> tuple[list
 
 # ---- state -----------------------------------------------------------------------------------------------------------
 def _changed(observed: Observed, told: str | None, now: datetime, refresh_s: float) -> tuple[list[Record], str]:
-    """The device and its slots, as far as they are otherwise than when they were told of; all of them now and then."""
+    """Return the device and slots whose state changed, or all of them every `refresh_s`."""
     standing = document(observed.standing)
     latest = {f"slot {slot}": _slot_document(slot, told_of, observed) for slot, told_of in standing["slots"].items()}
     latest["device"] = _device_document(standing, observed)
     before: Document = json.loads(told or "{}")
     passed_s = now.timestamp() - before.get("at", 0.0)
     known: Document = before.get("digests", {}) if 0 <= passed_s < refresh_s else {}
-    # a new version of the assignment that changes nothing else (its signature was renewed) is no news
+    # an assignment whose signature was renewed, without other changes, is not reported
     digests = {name: digest({**value, "assignment": None}) for name, value in latest.items()}
     gone = {
         name: {"slot": name.partition(" ")[2], "state": GONE}
@@ -141,8 +141,10 @@ def _changed(observed: Observed, told: str | None, now: datetime, refresh_s: flo
 
 
 def _slot_document(slot: str, told: Document, observed: Observed) -> Document:
-    """What a slot is to run, how far that is, what is committed, and what the daemon serves.
-    `told`: what `edge-agent status` says of it."""
+    """Return assignment, progress, commit and serving versions of a slot.
+
+    `told`: the slot in the document of `edge-agent status`.
+    """
     accepted = observed.standing.accepted
     assigned = accepted.assignment.slots.get(slot) if accepted else None
     models = (observed.status or {}).get("models", [])
@@ -178,7 +180,7 @@ def _served(model: Document) -> Document:
 
 
 def _device_document(told: Document, observed: Observed) -> Document:
-    """What the device is, as far as that seldom changes."""
+    """Return facts of the device that seldom change."""
     status = observed.status or {}
     return {
         "state": told["state"],
@@ -218,7 +220,7 @@ def _vitals(observed: Observed, usage: Usage, now: datetime) -> Iterable[Record]
 
 
 def _fitting(record: Record, limit_bytes: int) -> Record:
-    """The record, or what names it where it is too large."""
+    """Return the record, or only its names if it is too large."""
     size = len(json.dumps(record.document, separators=(",", ":")).encode())
     if size <= limit_bytes:
         return record

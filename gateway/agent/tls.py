@@ -1,4 +1,4 @@
-"""Whom the agent believes to be a server, and how it says who it is. Light: what sleeps needs it, too."""
+"""TLS context of the agent. This module must stay small: the sleeping parent loads it too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.domain.errors import ConfigurationError
 
 
 def tls_context(settings: FetchSettings) -> ssl.SSLContext:
-    """TLS 1.2 or newer, host names checked, with the authorities and the certificate that the settings name."""
+    """Return a context for TLS 1.2 or newer with host name checks, and the CA and certificate of the settings."""
     for key in ("ca_file", "certificate_file"):
         file = getattr(settings, key)
         try:

@@ -1,7 +1,7 @@
-"""One turn of `edge-agent run`, in a process of its own: a question, and work until nothing is left to do.
+"""One cycle of `edge-agent run`, in its own process: a poll, and work until nothing is left to do.
 
-While an update goes on the questions are asked here, when they are due: what its probation showed so far is in the
-memory of this process, and another one would have to begin it anew.
+While an update is under way, further polls are made in this process when they are due. Its memory holds the results of
+the probation; another process would have to begin the probation again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from gateway.store.errors import StoreError
 
 
 def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Turned | None:
-    """How long to sleep then; None where the store cannot be used, which only an operator can mend. `chance` is as for
-    `pauses.pause_s`; `failures` questions in a row have failed before."""
+    """Run a cycle. Return how long to sleep after it; None if the store is not usable (an operator must repair it).
+
+    `chance`: as for `pauses.pause_s`. `failures`: failed polls in a row before.
+    """
     configure_logging(config.log)
     signals = _Signals()
     try:
@@ -39,7 +41,7 @@ def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Tur
                 turned, goes_on = _asked(agent, config, reporter, signals.event, failures=failures, chance=chance)
             reporter.close(config.telemetry.deadline_s, lambda: signals.stopping)
             return turned
-    except UnreachableError as error:  # somebody runs edge-agent sync
+    except UnreachableError as error:  # edge-agent sync is running
         get_logger("agent").warning("the agent has to wait", problem=str(error))
         return Turned(config.agent.retry_s, failed=True)
     except (ConfigurationError, StoreError) as error:
@@ -50,7 +52,7 @@ def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Tur
 def _asked(
     agent: Agent, config: AgentConfig, reporter: Reporter, interrupt: Alarm, *, failures: int, chance: float
 ) -> tuple[Turned, bool]:
-    """One question, and work until the next one is due; whether there is more to do then."""
+    """Poll once and work until the next poll is due. Return the result, and whether work is left."""
     polled = agent.poll()
     reporter.tell()
     failed = bool(polled.problem)
@@ -66,17 +68,19 @@ def _asked(
 
 
 class _Signals:
-    """Any of them sets `event`: the step under way is finished first. SIGHUP does not end the turn."""
+    """Signal handlers. Each signal sets `event`; the step under way finishes first. SIGHUP does not end the cycle."""
 
     def __init__(self) -> None:
         self.event = Alarm()
         self.stopping = False
         for number in NUMBERS:
             signal.signal(number, self._came)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)  # the parent forks with them blocked: none is lost
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, NUMBERS
+        )  # the parent forks with signals blocked, so that none is lost
 
     def again(self) -> None:
-        """Wait for the next one; one that stops has come for good."""
+        """Prepare for the next signal. A stop stays in effect."""
         self.event.clear()
         if self.stopping:
             self.event.set()

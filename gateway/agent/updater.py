@@ -1,8 +1,8 @@
-"""The device's TUF client: tuf.ngclient's workflow, with what a device that may lose power at any moment needs besides.
+"""TUF client of the device: the workflow of tuf.ngclient, made safe against loss of power.
 
-`tuf.ngclient` decides what is trusted. Added here is what the stock client lacks (7.0.1, measured): writes that survive
-a power cut; a reference time that is handed in; floors that outlive a lost timestamp or snapshot; downloads in memory,
-bounded in time; the raw bytes of what was verified, for the daemon to verify again.
+`tuf.ngclient` decides what is trusted. This module adds what version 7.0.1 lacks (measured): durable writes; a
+reference time that is passed in; floors that survive a lost timestamp or snapshot; bounded downloads in memory; the raw
+bytes of verified metadata, which the daemon verifies again.
 https://theupdateframework.github.io/specification/latest/#detailed-client-workflow
 """
 
@@ -31,7 +31,7 @@ from gateway.trust.targets import ONLINE
 
 
 class SourceFetcher(FetcherInterface):
-    """tuf's port to the network. Nothing touches $TMPDIR: a document is held in memory, up to its limit."""
+    """Fetcher for tuf. Documents are held in memory up to their limit; nothing is written to $TMPDIR."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -40,7 +40,7 @@ class SourceFetcher(FetcherInterface):
         raise NotImplementedError("a length is always known here: download_bytes")
 
     def download_bytes(self, url: str, max_length: int) -> bytes:
-        """Raises DownloadHTTPError for what is not there (403 and 404 end the chain of roots), FetchError else."""
+        """Return the file. Raise DownloadHTTPError on 403 and 404, which end the chain of roots, else FetchError."""
         try:
             return self._source.read(url, max_length).content or b""
         except FetchError as error:
@@ -50,16 +50,16 @@ class SourceFetcher(FetcherInterface):
 
     @contextmanager
     def download_file(self, url: str, max_length: int) -> Iterator[IO[bytes]]:
-        """The same, as a file."""
+        """Yield the file as a stream."""
         yield BytesIO(self.download_bytes(url, max_length))
 
 
 class DurableUpdater(Updater):
-    """One refresh at one reference time. `folder` is where metadata is kept; one process at a time.
+    """One refresh at one reference time. `folder` holds the metadata; one process at a time.
 
-    `now` is what counts as the present; documents of online keys may be `grace` past their expiry (0 where there is a
-    network), offline-signed ones never. `floors` are the journal's: no role may be older than they say, whatever became
-    of the files. Raises what tuf raises, FetchError, Distrust where a floor would fall, OSError where the disk fails.
+    `now`: the current time. Documents of online keys may be expired by `grace` (0 with a network); documents of offline
+    keys never. `floors`: the journal's; no role may be older, whatever happened to the files. Raise what tuf raises,
+    FetchError, Distrust if a floor would fall, OSError if the disk fails.
     """
 
     def __init__(
@@ -96,29 +96,31 @@ class DurableUpdater(Updater):
 
     @property
     def root(self) -> Root:
-        """The newest root that the pinned one leads to."""
+        """Newest root that the pinned root leads to."""
         return self._trusted_set.root
 
     @property
     def targets(self) -> Targets:
-        """The top-level targets role, verified; after `refresh`."""
+        """Top-level targets role, verified; available after `refresh`."""
         return self._trusted_set.targets
 
     def find(self, path: str) -> tuple[TargetFile, Targets, tuple[bytes, ...]] | None:
-        """What the first role responsible for `path` signs, that role, and the metadata that proves it, from targets
-        down."""
+        """Return target, role and metadata chain (from targets down) of the first role responsible for `path`.
+
+        Return None if the role does not sign `path`.
+        """
         self._parents.clear()
         target = self.get_targetinfo(path)
         if target is None:
             return None
-        chain = [next(reversed(self._parents))]  # the walk ends with the role in which it found the target
+        chain = [next(reversed(self._parents))]  # the search ends with the role that signs the target
         while chain[0] != Targets.type:
             chain.insert(0, self._parents[chain[0]])
         role = cast("Targets", self._trusted_set[chain[-1]])
         return target, role, tuple(self._raw[name] for name in chain)
 
     def read_target(self, target: TargetFile, limit_bytes: int) -> bytes:
-        """A target's content, checked against its metadata. Raises Distrust for one of more than `limit_bytes`."""
+        """Return a target's content, checked against its metadata. Raise Distrust if it exceeds `limit_bytes`."""
         if target.length > limit_bytes:
             problem = f"its metadata says {target.length} bytes, at most {limit_bytes} are read"
             raise Distrust(Reason.TOO_LARGE, target.path, problem)
@@ -129,7 +131,7 @@ class DurableUpdater(Updater):
         return content
 
     def risen_floors(self) -> dict[str, int]:
-        """Floors that what was verified has raised: to be kept in one transaction with what follows from it."""
+        """Return floors that the verified metadata raises. Keep them in one transaction with what follows from them."""
         risen: dict[str, int] = {}
         for role, signed in self._loaded().items():
             if role_floor(role, self._keys(role), self.floors) < signed.version:
@@ -137,14 +139,14 @@ class DurableUpdater(Updater):
         return risen
 
     def expiries(self) -> dict[str, datetime]:
-        """Until when each role holds that was verified."""
+        """Return the expiry of each verified role."""
         return {role: signed.expires for role, signed in self._loaded().items()}
 
     def _loaded(self) -> dict[str, Signed]:
         return {role: self._trusted_set[role] for role in (Root.type, *self._raw) if role in self._trusted_set}
 
     def _keys(self, role: str) -> RoleKeys:
-        """Whose word it is that a version is the present one (gateway/trust/floors.py)."""
+        """Return the keys that decide which version of a role is current (gateway/trust/floors.py)."""
         return keys_of(self.root, role if role in ONLINE | {Root.type} else Snapshot.type)
 
     def _signers(self, role: str) -> frozenset[str]:
@@ -153,7 +155,7 @@ class DurableUpdater(Updater):
         return signers(self.root, voucher, Metadata.from_bytes(raw), voucher)
 
     def _check(self, role: str) -> None:
-        """Beyond tuf's own checks; asked before anything is kept, and again of what was kept before."""
+        """Check floors and expiry beyond tuf's checks, before metadata is kept and again when it is read back."""
         signed = self._trusted_set[role]
         check_role_floor(role, signed.version, self._keys(role), self.floors)
         if role not in ONLINE and signed.is_expired(self._now):
@@ -162,7 +164,7 @@ class DurableUpdater(Updater):
     def _load_root(self) -> None:
         self._chain_followed = True
         super()._load_root()
-        self._check(Root.type)  # 5.3.10: the freeze check comes after root was kept
+        self._check(Root.type)  # TUF 5.3.10: the freeze attack check follows after root is kept
 
     def _load_timestamp(self) -> None:
         super()._load_timestamp()
@@ -175,8 +177,8 @@ class DurableUpdater(Updater):
     def _load_targets(self, role: str, parent_role: str) -> Targets:
         self._parents[role] = parent_role
         if self._loaded_for.get(role, parent_role) != parent_role:
-            # tuf keeps one document by name, and remembers every delegator that it ever fitted: a name that two give
-            # would bring the document of the one for the other. Loaded anew, it is verified against this one.
+            # tuf caches one document per name, and each delegator it was verified for. With two delegators of one name,
+            # one would get the other's document. Loading it again verifies it against this delegator.
             self._trusted_set._trusted_delegations.discard((parent_role, role))
         self._loaded_for[role] = parent_role
         targets = super()._load_targets(role, parent_role)
@@ -192,7 +194,7 @@ class DurableUpdater(Updater):
         return self._counted(super()._download_metadata(rolename, length, version), rolename)
 
     def _counted(self, data: bytes, role: str) -> bytes:
-        """Before it is parsed. All documents of one refresh stay in memory, but for roots, of which one does."""
+        """Count values before parsing. All documents of a refresh stay in memory, except old roots."""
         values = check_values(data, role)
         if role != Root.type:
             self._values_left -= values
@@ -202,18 +204,18 @@ class DurableUpdater(Updater):
         return data
 
     def _persist_metadata(self, rolename: str, data: bytes) -> None:
-        """Called with what tuf has just verified, before which nothing of it is on the disk."""
+        """Keep metadata that tuf has just verified. It is not on disk before."""
         self._check(rolename)
         self._raw[rolename] = data
         super()._persist_metadata(rolename, data)
 
     def _persist_file(self, filename: str, data: bytes) -> None:
         file = Path(filename)
-        if not file.is_file() or file.read_bytes() != data:  # the pinned root is handed in at every poll
+        if not file.is_file() or file.read_bytes() != data:  # the pinned root is passed in at every poll
             durable.write_file(file, data)
 
     def _update_root_symlink(self) -> None:
-        """root.json → root_history/N.root.json; never back to the pinned root, with which every refresh begins."""
+        """Point root.json to root_history/N.root.json, never back to the pinned root, with which a refresh begins."""
         link = self._folder / "root.json"
         current = f"root_history/{self.root.version}.root.json"
         if os.path.lexists(link) and (not self._chain_followed or _link(link) == current):

@@ -1,4 +1,4 @@
-"""Every signature and every byte of what is committed, checked without network and without a clock."""
+"""Verification of every signature and byte of what is committed, without network and clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.trust.settings import TrustSettings
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """`what` was checked (a slot, a previous release, a file), its path; `problem` "": all is well."""
+    """Result of one check. `what`: slot, previous release or file. `problem`: "" if the check passed."""
 
     what: str
     target: str
@@ -26,16 +26,19 @@ class Checked:
 
 
 class Verification:
-    """Of one store, against the root that was pinned."""
+    """Verification of one store against the pinned root."""
 
     def __init__(self, storage: Storage, pinned: bytes, settings: TrustSettings) -> None:
-        """Raises StoreError where the roots cannot be read."""
+        """Read the roots. Raise StoreError if they are not readable."""
         self._storage, self._limit_bytes = storage, settings.metadata_limit_bytes
         roots = read_roots(storage.folder, settings.metadata_limit_bytes, settings.roots_limit)
         self._chain = Chain(pinned, roots, self._blob, settings)
 
     def run(self) -> tuple[Checked, ...]:
-        """One line for each committed and previous release, profile and policy. Raises StoreError for active.json."""
+        """Return one result for each committed and previous release, profile and policy.
+
+        Raise StoreError if active.json is not readable.
+        """
         active = self._storage.active()
         parts = (("committed", active.slots), ("previous", active.previous))
         releases = [
@@ -52,7 +55,7 @@ class Verification:
         for artifact in release.files(activation.variants):
             place = home / artifact.path
             if file_digest(place) != artifact.sha256:
-                raise DamagedError("is not what was signed; let edge-agent sync fetch it again", file=place)
+                raise DamagedError("is not what was signed; run edge-agent sync to fetch it again", file=place)
 
     def _file(self, file: Installed) -> None:
         self._chain.file(file.target, file.evidence, file.root)

@@ -1,8 +1,8 @@
-"""Sleep that a hint may end: the fleet says over MQTT that asking now is worth while, and can say nothing else.
+"""Sleep that a wake hint may end: the fleet announces over MQTT that a poll is worthwhile.
 
-It has no authority: what is assigned is asked and verified as ever, no sooner than `least_pause_s` after the last
-question, and not at all sooner where that one failed or the controller asked for quiet. One thread, one socket: the
-process that sleeps forks.
+A hint has no authority. Assignments are fetched and verified as usual. A hint causes a poll no sooner than
+`least_pause_s` after the last one, and has no effect if that poll failed or the controller asked for a pause. One
+thread and one socket are used, because the sleeping process forks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _READ_BYTES = 4_096
 
 
 class Wake:
-    """`sleep` between two turns; `alarm`, set by a signal handler, ends it."""
+    """Listener for hints. `sleep` runs between two cycles; a signal handler ends it by `alarm`."""
 
     def __init__(
         self,
@@ -45,8 +45,10 @@ class Wake:
         connecting: Callable[[], AbstractContextManager[None]] = nullcontext,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`connecting`: what lasts while a broker's name is resolved and its address tried, which no `alarm` ends.
-        Raises ConfigurationError for a URL that is none."""
+        """Read the settings. Raise ConfigurationError if the URL is not valid.
+
+        `connecting`: context during name lookup and connect, which `alarm` cannot end.
+        """
         self._config, self._settings, self._folder = config, config.wake, folder
         self._host, self._port, self._secure = _broker(self._settings.url or "")
         if len(self._settings.topic) > TOPIC_LIMIT_CHARS:
@@ -59,11 +61,11 @@ class Wake:
         self._logs = False
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnect from the broker."""
         self._hang_up()
 
     def sleep(self, pause_s: float, *, heeds_hints: bool = True) -> bool:
-        """For `pause_s`, or until something ends it; whether that was a hint."""
+        """Sleep for `pause_s` or until a hint or the alarm. Return True if a hint ended the sleep."""
         began_s = self._monotonic()
         until_s, hinted = began_s + pause_s, False
         while (now_s := self._monotonic()) < until_s:
@@ -76,7 +78,7 @@ class Wake:
         return hinted
 
     def _listen(self, now_s: float, until_s: float) -> bool:
-        """Until something comes, or has to be done; whether a hint came."""
+        """Wait for input or the next deadline. Return True if a hint came."""
         try:
             if self._line is None and now_s >= self._next_try_s:
                 self._line, waited = self._connected()
@@ -113,17 +115,19 @@ class Wake:
         return line, waited
 
     def _lost(self, problem: str) -> None:
-        """The broker is away: tried again after a pause that is drawn anew each time (full jitter), the first one too,
-        since all devices lose a broker at once."""
+        """Disconnect and schedule the next attempt.
+
+        The pause has full jitter, and so has the first one: all devices lose a broker at the same time.
+        """
         self._hang_up()
         settings = self._settings
         longest_s = longest_pause_s(self._failures + 1, settings.retry_s, settings.retry_limit_s)
         self._failures += 1
         self._next_try_s = self._monotonic() + self._chance() * longest_s
-        if not self._logs:  # not before: what sleeps has nothing else to say, and what says nothing is smaller
+        if not self._logs:  # only now: the sleeping parent logs nothing else and is smaller without it
             configure_logging(self._config.log)
             self._logs = True
-        get_logger("wake").warning("no hints for now", broker=self._host, problem=problem)
+        get_logger("wake").warning("broker unreachable", broker=self._host, problem=problem)
 
     def _hang_up(self) -> None:
         if self._line is not None:
@@ -132,7 +136,7 @@ class Wake:
 
 
 class _Line:
-    """A connection to a broker. `due_s`: when `keep_alive` has something to do."""
+    """Connection to a broker. `due_s`: time of the next action of `keep_alive`."""
 
     def __init__(
         self, made: socket.socket, keepalive_s: int, patience_s: float, monotonic: Callable[[], float]
@@ -145,11 +149,11 @@ class _Line:
 
     @property
     def pending(self) -> bool:
-        """Whether TLS holds bytes that `select` does not see."""
+        """True if TLS holds bytes that `select` does not see."""
         return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
 
     def begin(self, client: str, topic: str) -> bool:
-        """Connect and subscribe, all within the patience; whether a hint waited. Raises OSError, WireError."""
+        """Connect and subscribe within the time-out. Return True if a hint waited. Raise OSError, WireError."""
         deadline_s = self._monotonic() + self._patience_s
         self._send(connect(client, self._keepalive_s))
         hinted = self._await(Kind.CONNACK, deadline_s)
@@ -159,7 +163,7 @@ class _Line:
         return hinted
 
     def read(self) -> bool:
-        """What came; whether a hint did. Raises OSError, WireError."""
+        """Read packets. Return True if a hint came. Raise OSError, WireError."""
         content = self.socket.recv(_READ_BYTES)
         if not content:
             raise WireError("the broker hung up")
@@ -168,7 +172,7 @@ class _Line:
         return Kind.PUBLISH in self._taken(content)
 
     def keep_alive(self) -> None:
-        """Ask whether the broker is there, where it is time. Raises WireError where it did not answer the last time."""
+        """Send a ping if one is due. Raise WireError if the broker did not answer the last one."""
         if self._monotonic() < self.due_s:
             return
         if self._asked:
@@ -178,11 +182,11 @@ class _Line:
         self.due_s = self._monotonic() + self._patience_s
 
     def _await(self, kind: Kind, deadline_s: float) -> bool:
-        """Until this packet came; whether a message came before it, as may be (MQTT 3.1.1, 3.8.4)."""
+        """Wait for a packet. Return True if a message came before it, which is allowed (MQTT 3.1.1, 3.8.4)."""
         hinted = False
         while True:
             self.socket.settimeout(max(0.001, deadline_s - self._monotonic()))
-            content = self.socket.recv(1)  # byte by byte: what follows is for `read`
+            content = self.socket.recv(1)  # byte by byte: the bytes after this packet belong to `read`
             if not content:
                 raise WireError("the broker hung up")
             kinds = self._taken(content)
@@ -203,7 +207,7 @@ class _Line:
 
 
 def _broker(url: str) -> tuple[str, int, bool]:
-    """Host, port, and whether over TLS. Raises ConfigurationError."""
+    """Return host, port, and whether TLS is used. Raise ConfigurationError."""
     try:
         parts = urlsplit(url)
         if parts.scheme in PORTS and parts.hostname and not parts.username and not parts.path.strip("/"):

@@ -1,7 +1,7 @@
-"""As much of MQTT 3.1.1 as a hint needs, without I/O: subscribe to one topic, hear that something came.
+"""Subset of MQTT 3.1.1 for wake hints, without I/O: subscribe to one topic, detect messages.
 
-paho-mqtt would do, and fit (26 MiB asleep, against 22 with TLS and this), but takes packets of 256 MiB from a broker
-that nobody vouches for. Here a packet is bounded, and all that is kept of a message is that there was one.
+paho-mqtt would work (26 MiB asleep, against 22 with TLS and this module), but accepts packets of 256 MiB from a broker
+that is not trusted. Here packets are bounded, and only the arrival of a message is kept.
 https://docs.oasis-open.org/mqtt/mqtt/v3.1.1/os/mqtt-v3.1.1-os.html
 """
 
@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass
 
 PACKET_LIMIT_BYTES = 8_192
-"""Of what a broker sends: a hint is empty, and nothing is read of it anyway."""
+"""Limit of a packet from a broker. A hint is empty, and its payload is ignored."""
 PINGREQ = b"\xc0\x00"
 _LENGTH_BYTES = 4
 _SUBSCRIBE_ID = 1
@@ -27,36 +27,36 @@ class Kind(enum.IntEnum):
 
 
 class WireError(Exception):
-    """The broker does not speak as it should, or refuses: hang up."""
+    """The broker violates the protocol or refuses the connection: disconnect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """`answer`: what has to be sent back for it (b"": nothing)."""
+    """Received packet. `answer`: bytes to send back (b"": none)."""
 
     kind: Kind
     answer: bytes = b""
 
 
 def connect(client: str, keepalive_s: int) -> bytes:
-    """With a session that stays, so that a hint given while the line was away comes later (3.1)."""
+    """Return a CONNECT with a persistent session: hints sent during a disconnection are delivered later (3.1)."""
     head = _text("MQTT") + bytes((4, 0)) + min(keepalive_s, 0xFFFF).to_bytes(2, "big")
     return _packet(0x10, head + _text(client))
 
 
 def subscribe(topic: str) -> bytes:
-    """At least once (3.8)."""
+    """Return a SUBSCRIBE with quality of service 1 (3.8)."""
     return _packet(0x82, _SUBSCRIBE_ID.to_bytes(2, "big") + _text(topic) + b"\x01")
 
 
 class Reader:
-    """Bytes in, packets out."""
+    """Incremental parser of packets."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, content: bytes) -> list[Packet]:
-        """Packets that are whole now. Raises WireError."""
+        """Return the packets that are complete now. Raise WireError."""
         self._buffer += content
         found = []
         while (packet := self._next()) is not None:
@@ -94,19 +94,19 @@ def _acknowledgement(head: int, body: bytes) -> bytes:
         raise WireError(f"a message of quality {quality}, 1 was asked for")
     end = 2 + int.from_bytes(body[:2], "big") + 2 * quality
     if len(body) < end:
-        raise WireError("half a message")
+        raise WireError("an incomplete message")
     return _packet(0x40, body[end - 2 : end]) if quality else b""
 
 
 def _length(buffer: bytearray) -> tuple[int, int]:
-    """The length of a packet's body, and where that begins; 0 where not enough came yet (2.2.3)."""
+    """Return the length of a packet's body and its start; 0 if not enough bytes came yet (2.2.3)."""
     length = 0
     for place, value in enumerate(buffer[1 : 1 + _LENGTH_BYTES]):
         length |= (value & 0x7F) << (7 * place)
         if value < 0x80:
             return length, place + 2
     if len(buffer) > _LENGTH_BYTES:
-        raise WireError("a length that does not end")
+        raise WireError("a length field of more than four bytes")
     return 0, 0
 
 

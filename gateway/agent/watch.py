@@ -1,4 +1,4 @@
-"""A version on probation: its share of the traffic kept up, and what it does with it looked at."""
+"""Probation of a version: renewal of its share of requests, and observation of its results."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gateway.domain.errors import UnreachableError
 from gateway.domain.probation import Counts, Judgement, Look, Pace, ProbationSettings, judge, pace
 
 LEASE_LOOKS = 6
-"""The share lasts for so many looks: an agent that is gone leaves the traffic to what is committed."""
+"""Duration of the share, in looks. If the agent stops, all requests return to what is committed."""
 ALONE = "it passed its golden set, and no other version serves this slot: there is nothing to compare it with"
 PACES_LIMIT = 1000
-"""Of so many looks, the latest, it is remembered how long runs took."""
+"""Looks whose run times are remembered."""
 
 
 class Watch:
-    """Made when the version gets its share. The version that serves now, if any, is the one it is compared with."""
+    """Probation of one version, from the start of its share. The version that serves now is its reference, if any."""
 
     def __init__(
         self, control: Control, activation: Activation, settings: ProbationSettings, monotonic: Callable[[], float]
     ) -> None:
-        """Raises UnreachableError."""
+        """Find the version to compare with. Raise UnreachableError."""
         self._control, self._settings, self._monotonic = control, settings, monotonic
         self._slot, self._new = activation.slot, activation.version
         self._old = _serving(control.status(), self._slot, self._new)
@@ -36,14 +36,14 @@ class Watch:
         self._replayed_rows = 0
 
     def renew(self) -> None:
-        """Keep up the share. Raises UnreachableError; RefusedError where a version is not loaded any more."""
+        """Renew the share. Raise UnreachableError, RefusedError if a version is no longer loaded."""
         share = self._settings.share_percent
         weights = {self._old: 100 - share, self._new: share} if self._old else {self._new: 100}
         lease_s = LEASE_LOOKS * self._settings.look_s
         self._control.route(self._slot, weights, shadow=self._new if self._old else "", lease_s=lease_s)
 
     def look(self) -> Judgement:
-        """Renew, look, judge. A daemon that does not answer for `hang_s` has failed the version, too."""
+        """Renew the share, read counters and judge. A daemon without an answer for `hang_s` fails the version."""
         now_s = self._monotonic()
         try:
             self.renew()
@@ -63,7 +63,7 @@ class Watch:
         try:
             found = self._control.replay(self._slot, self._new)
         except RefusedError as error:
-            if error.fault == "NOT_FOUND":  # a daemon of an earlier version; `renew` tells where the model is gone
+            if error.fault == "NOT_FOUND":  # a daemon of an earlier version; `renew` reports a missing model
                 return None
             raise
         self._replayed_rows += found["rows"]
@@ -105,12 +105,12 @@ class Watch:
 
 
 def _ended(counts: Counts) -> tuple[int, ...]:
-    """Changes with every run that ends, whoever asked for it."""
+    """Return counters that change with every run that ends."""
     return counts.executions, counts.failed_runs, counts.rejected_runs, counts.compared
 
 
 def _counts(counters: Mapping[str, Any]) -> Counts:
-    """What a version did."""
+    """Return a version's counters."""
     return Counts(
         requests=counters.get("requests", 0),
         executions=counters.get("executions", 0),
@@ -124,6 +124,6 @@ def _counts(counters: Mapping[str, Any]) -> Counts:
 
 
 def _serving(status: Mapping[str, Any], slot: str, new: str) -> str:
-    """The version, other than `new`, that answers most of what names none; "" where nothing does."""
+    """Return the version, other than `new`, that answers most requests without a version; "" if there is none."""
     others = [one for one in status["models"] if one["model"] == slot and one["version"] != new and one["weight"]]
     return str(max(others, key=lambda one: one["weight"])["version"]) if others else ""

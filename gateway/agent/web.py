@@ -1,7 +1,7 @@
-"""A repository on a web server: HTTP in which every bound is ours.
+"""Repository on a web server, over HTTP with bounds of our own.
 
-4xx is final; 5xx, broken connections and slow servers are tried again, with a pause drawn anew each time, until the
-deadline or until too many attempts in a row brought nothing. A blob goes on where it stopped.
+Status 4xx is final. Status 5xx, broken connections and slow servers are retried, with jitter, until the deadline or too
+many attempts in a row without progress. A blob is continued where it stopped.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gateway.domain.retry import retry_after_s
 
 Answer = urllib3.BaseHTTPResponse
 Result = TypeVar("Result")
-LOCKED_OUT = "; this device is not let in: enrol it again, with a token of the operator's (edge-agent enrol)"
+LOCKED_OUT = "; this device is not authenticated: enrol it again with a new token (edge-agent enrol)"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 
 
 class _PassingError(Exception):
-    """This attempt failed; another may not."""
+    """Failure of one attempt; another may succeed."""
 
     def __init__(self, problem: str, status: int = 0, retry_after_s: float = 0.0) -> None:
         super().__init__(problem)
@@ -41,10 +41,10 @@ class _PassingError(Exception):
 
 
 class WebSource:
-    """`base_url` and everything below it. One request at a time. Close it when done.
+    """Files below `base_url`, one request at a time. Close it after use.
 
-    `connections`: shared with others, whose settings hold. `now_ns` and `pause` are the monotonic clock's; `chance`
-    draws from [0, 1).
+    `connections`: may be shared; their settings apply. `now_ns` and `pause` are the monotonic clock's; `chance` draws
+    from [0, 1).
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class WebSource:
         pause: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Raises ConfigurationError for certificates or a proxy that cannot be used."""
+        """Raise ConfigurationError if certificates or the proxy are not usable."""
         self._connections = connections or Connections(settings or FetchSettings())
         self._settings = self._connections.settings
         self._base = base_url if not base_url or base_url.endswith("/") else f"{base_url}/"
@@ -68,21 +68,24 @@ class WebSource:
 
     @property
     def name(self) -> str:
-        """The URL, without what may be secret in it."""
+        """URL without its secret parts."""
         return _shown(self._base)
 
     def close(self) -> None:
-        """Close the connections, whoever shares them."""
+        """Close the connections, even if they are shared."""
         self._connections.close()
 
     def read(self, path: str, limit_bytes: int, *, etag: str = "", query: Mapping[str, str] | None = None) -> Document:
-        """A whole file of at most `limit_bytes`, or that the copy named by `etag` is current. Raises FetchError."""
+        """Return a whole file of at most `limit_bytes`; no content if the copy named by `etag` is current.
+
+        Raise FetchError.
+        """
         url = f"{self._base}{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
         deadline_s = self._settings.document_deadline_s
         return self._tries(url, deadline_s, lambda: self._document(url, limit_bytes, etag), lambda: 0)
 
     def copy(self, path: str, receiver: Receiver, size_bytes: int) -> None:
-        """Bring `receiver` to exactly `size_bytes`, from its offset on where the server knows ranges."""
+        """Append to `receiver` until it has exactly `size_bytes`, from its offset if the server supports ranges."""
         url = f"{self._base}{path}"
         ranges = [True]
 
@@ -136,7 +139,7 @@ class WebSource:
         start = receiver.offset if ranges[0] else 0
         with self._answer(url, {"Range": f"bytes={start}-"} if start else {}) as answer:
             if start and not (answer.status == 200 or _continues(answer, start, size_bytes)):
-                ranges[0] = False  # from now on ask for all of it: what is here already is passed over
+                ranges[0] = False  # from now on request the whole file and skip the bytes that are here
                 raise _PassingError(f"it answered {_summary(answer)} when asked for bytes {start} on", answer.status)
             start = start if answer.status == 206 else 0
             stated = _stated_length(answer)
@@ -169,7 +172,7 @@ class WebSource:
 
     @contextmanager
     def _answer(self, url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
-        """The answer that ends a chain of redirects, its status judged; whatever breaks is another attempt's matter."""
+        """Yield the answer after redirects, with its status checked. Failures become _PassingError or FetchError."""
         try:
             answer = self._follow(
                 url, {**headers, "Accept-Encoding": "identity", "User-Agent": self._settings.user_agent}
@@ -202,17 +205,17 @@ class WebSource:
             raise FetchError(f"{_shown(url)} is no http or https URL", final=True)
         remaining_ns = self._line.patience.remaining_ns(self._now_ns()) if self._line.patience else 0
         if not remaining_ns:
-            raise HungUpError("its time was over")
+            raise HungUpError("its deadline has passed")
         timeout = urllib3.Timeout(connect=min(self._settings.connect_timeout_s, remaining_ns / NS), read=None)
         return self._connections.ask(self._line, self._base, "GET", url, headers=headers, timeout=timeout)
 
     def _finish(self, answer: Answer) -> None:
-        """Read what little is left, so that the connection can be used again; else close it."""
+        """Read the rest if it is small, so that the connection can be reused; else close it."""
         try:
             if (_stated_length(answer) or 0) <= self._settings.piece_bytes and answer.status >= 300:
                 answer.read1(self._settings.piece_bytes, decode_content=False)
         except (HTTPError, HungUpError):
-            pass  # it was of no use any more
+            pass  # the connection is closed
         finally:
             answer.close()
 
@@ -253,7 +256,7 @@ def _encoded(answer: Answer) -> bool:
 
 
 def _continues(answer: Answer, start: int, size_bytes: int) -> bool:
-    """Whether it is exactly the rest of the file (RFC 9110, 14.4)."""
+    """Return True if the answer is exactly the rest of the file (RFC 9110, 14.4)."""
     found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
     if answer.status != 206 or not found:
         return False
@@ -278,9 +281,9 @@ def _unusable(url: str, answer: Answer, wanted: str) -> FetchError:
 
 
 def _shown(url: str) -> str:
-    """Without user, password and query."""
+    """Return a URL without user, password and query."""
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError:
-        return "what is no URL"
+        return "an invalid URL"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:500]

@@ -1,4 +1,4 @@
-"""Keeps one device in step: asks, decides what to do, does it step by step. One object for the life of the process."""
+"""Reconciliation of one device with its assignment: poll, decide, carry out. One object per process."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ from gateway.trust.targets import Withdrawal
 
 
 class Agent:
-    """`poll`, then `work` until it says that nothing is left to do or nothing can be done now. Who else asks the fleet
-    does so on `connections`."""
+    """Agent of one device. Call `poll`, then `work` until nothing is left to do or can be done now.
+
+    Other parts that contact the fleet share `connections`.
+    """
 
     def __init__(
         self,
@@ -55,7 +57,10 @@ class Agent:
         monotonic: Callable[[], float] = time.monotonic,
         clocks: Callable[[], Clocks] = read_clocks,
     ) -> None:
-        """`carried`: the folder of a repository that somebody brought. Raises ConfigurationError."""
+        """Open identity and sources. Raise ConfigurationError.
+
+        `carried`: folder of a repository that was brought on a medium.
+        """
         self._storage, self._config, self._monotonic, self._clocks = storage, config, monotonic, clocks
         self.identity = read_identity(storage.folder)
         self.connections = Connections(with_certificate(config.fetch, storage.folder))
@@ -71,8 +76,11 @@ class Agent:
         self._log = get_logger("agent")
 
     def poll(self, *, retry: bool = False, thorough: bool = False) -> Polled:
-        """Ask what is assigned and begin what has to be done. With `retry`, also what failed here before; `thorough`:
-        every byte of what is committed is read, and fetched again where it is damaged."""
+        """Fetch the assignment and begin what it orders.
+
+        `retry`: also try releases that failed here before. `thorough`: read every byte of what is committed, and fetch
+        again what is damaged.
+        """
         poll = Poll(
             self._storage,
             self.identity,
@@ -92,9 +100,9 @@ class Agent:
         return polled
 
     def work(self, stop: Alarm, until_s: float = float("inf")) -> Mapping[str, str]:
-        """Carry updates out until none is left, `until_s` (monotonic) is reached, or `stop` is set.
+        """Carry out updates until none is left, `until_s` (monotonic) is reached, or `stop` is set.
 
-        Returns why those that are left cannot go on now, by slot.
+        Return why the updates that are left cannot continue now, by slot.
         """
         waiting: dict[str, str] = {}
         self._work_on_reserved(SETTINGS_SLOT, stop, until_s, waiting)  # a trial that goes on comes before models
@@ -141,13 +149,13 @@ class Agent:
             waiting[slot] = str(error)
 
     def goes_on(self, waiting: Mapping[str, str]) -> bool:
-        """Whether an update is under way beside those that are `waiting`."""
+        """Return True if an update is under way that is not in `waiting`."""
         updates = self._storage.journal.updates()
         going = any(update.slot not in waiting for update in updates)
         return going or any(work.goes_on(waiting) for work in self._reserved.values())
 
     def _assigning(self) -> tuple[Source, str]:
-        """Where this device's assignment is to be had: on the connection to the repository, where it is below that."""
+        """Return source and path of this device's assignment. Below the repository's URL it shares that source."""
         repository, assignment = f"{self.identity.repository.rstrip('/')}/", self.identity.assignment
         if self._offline:
             return self._source, f"assignments/{self.identity.device}.json"
@@ -160,12 +168,14 @@ class Agent:
         try:
             assignment = poll.ask()
             problems = self._begin(assignment, poll, retry=retry)
-            self._software.confirm()  # what is wrong with a release is no fault of this version
+            self._software.confirm()  # a problem of a release is no fault of this version of the programs
             self._mend(poll, thorough=thorough)
             if problems:
                 raise problems[0]
         except Distrust as error:
-            if error.reason is Reason.EXPIRED:  # an attested time that is too late must not refuse the next poll, too
+            if (
+                error.reason is Reason.EXPIRED
+            ):  # an attested time that is too late must not make the next poll fail as well
                 forget_attestation(self._storage.journal)
             return Polled(None, error.reason.value, str(error))
         except FetchError as error:
@@ -180,7 +190,7 @@ class Agent:
         return Polled(assignment)
 
     def _begin(self, assignment: Assignment, poll: Poll, *, retry: bool) -> list[Exception]:
-        """Begin what is to be done and may be. Return why some slots could not be looked at, the first reason first."""
+        """Begin the changes that are allowed now. Return why some slots could not be checked, in order."""
         if untold(self._storage):
             tell(self._storage, self._control)
             self._storage.collect()
@@ -189,7 +199,7 @@ class Agent:
         for change in self._changes(assignment, retry=retry):
             if isinstance(change, Supersede):
                 self._supersede(change.slot)
-        found = self._changes(assignment, retry=retry)  # what was in the way of some of them is gone
+        found = self._changes(assignment, retry=retry)  # some changes were blocked by updates that are now superseded
         pacing = Pacing(self._storage, self.identity.device, present(self._storage.journal.time_floor()))
         profile = self._profile() if pacing.asks_for_profile else ""
         going = self._going(found, pacing, profile)
@@ -198,7 +208,7 @@ class Agent:
             problems += self._begin_reserved(slot, work, (assignment, poll, pacing, profile), retry=retry)
         for slot, held in pacing.end(assignment.slots).items():
             self._log.info("held", slot=slot, change=held.change, why=held.why)
-        for activation in coming:  # before what goes takes with it all that nobody needs
+        for activation in coming:  # before removals delete files that are no longer needed
             attempt = assignment.attempt(activation.slot)
             self._storage.journal.begin(activation, assignment.version, system_now(), attempt)
         for slot in going:
@@ -222,7 +232,7 @@ class Agent:
         return []
 
     def _obey_withdrawals(self, poll: Poll) -> None:
-        """Stop what its owner orders to remove, and give up updates to withdrawn releases. Raises as `_begin`."""
+        """Stop releases whose owner orders it, and give up updates to withdrawn releases. Raise as `_begin`."""
         for update in self._storage.journal.updates():
             if update.step in REVOCABLE and poll.withdrawal(update.activation.target):
                 self._supersede(update.slot)
@@ -233,7 +243,7 @@ class Agent:
             self._serve(left)
 
     def _going(self, found: Iterable[Change], pacing: Pacing, profile: str) -> list[str]:
-        """Return the slots that may be emptied now. Raises StoreError."""
+        """Return the slots that may be emptied now. Raise StoreError."""
         running = self._storage.active().slots
         ordered = [running[change.slot] for change in found if isinstance(change, Withdraw)]
         return pacing.removable(ordered, profile) if ordered else []
@@ -241,8 +251,10 @@ class Agent:
     def _coming(
         self, found: Iterable[Change], poll: Poll, pacing: Pacing, profile: str
     ) -> tuple[list[Activation], list[Exception]]:
-        """What may be installed now, and why some could not be looked at: the others need not wait for that. A store
-        that fails ends it at once, and is told first."""
+        """Return what may be installed now, and why some slots could not be checked.
+
+        A problem of one slot does not delay the others. An error of the store ends the search and is reported first.
+        """
         coming: list[Activation] = []
         problems: list[Exception] = []
         for change in found:
@@ -260,7 +272,7 @@ class Agent:
         return coming, problems
 
     def _profile(self) -> str:
-        """What kind of device this is; as it was where the daemon cannot be asked now."""
+        """Return the device profile; the last known one if the daemon cannot be asked now."""
         try:
             found = plain(self._control.status().get("profile") or "")
         except (UnreachableError, RefusedError):
@@ -270,9 +282,9 @@ class Agent:
         return found
 
     def _make_room(self, error: Exception) -> None:
-        """For the next attempt: what an assignment brought that was refused then, say, may be in the way."""
+        """Free space for the next attempt: files of a refused assignment may still be here, for example."""
         if isinstance(error, SpaceError):
-            with suppress(StoreError):  # the error to tell of is the first
+            with suppress(StoreError):  # the first error is the one to report
                 self._storage.collect()
 
     def _changes(self, assignment: Assignment, *, retry: bool) -> tuple[Change, ...]:
@@ -283,14 +295,14 @@ class Agent:
         return changes(assignment.models, committed, under_way, rejected, assignment.removed)
 
     def _supersede(self, slot: str) -> None:
-        """Rolled back at once, so that its successor need not wait for another question."""
+        """Roll back the update at once, so that its successor need not wait for another poll."""
         update = self._storage.journal.update(slot)
         if update is not None:
             self._installer.fail(update, "something else is assigned now", reject=False)
             self._installer.advance(replace(update, step=Step.ROLL_BACK))
 
     def _mend(self, poll: Poll, *, thorough: bool) -> None:
-        """What is committed and damaged is fetched again, and then served again; so is what could be gone back to."""
+        """Fetch damaged committed releases again and serve them; also damaged previous releases."""
         active = before = self._storage.active()
         refused = self._refused(active)
         for slot, activation in active.slots.items():
@@ -301,7 +313,7 @@ class Agent:
                 try:
                     active = self._mended(active, activation, poll)
                 except (Distrust, FetchError, StoreError) as error:
-                    self._log.warning("it stays damaged", target=activation.target, problem=str(error))
+                    self._log.warning("not repaired", target=activation.target, problem=str(error))
         if active != before:
             commit(self._storage, active)
         if active != before or refused:
@@ -318,7 +330,7 @@ class Agent:
         return replace(active, slots=slots, previous=previous)
 
     def _refused(self, active: Active) -> set[str]:
-        """Slots of which the daemon does not serve what is committed; none where it cannot be asked."""
+        """Return slots whose committed release is not served; none if the daemon cannot be asked."""
         try:
             models = self._control.status()["models"]
         except (UnreachableError, RefusedError):
@@ -331,7 +343,7 @@ class Agent:
         self._serve(retired(self._storage.active(), slot))
 
     def _serve(self, active: Active) -> None:
-        """Let the daemon serve no more than this, and remove from the disk what it does not need."""
+        """Make the daemon serve only `active`, and remove files that are no longer needed."""
         commit(self._storage, active)
         tell(self._storage, self._control)
         self._storage.collect()

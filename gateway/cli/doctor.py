@@ -128,7 +128,7 @@ def _print(surveyed: Survey, findings: list[Finding]) -> None:
     for accelerator in surveyed.inventory.accelerators:
         print(f"{mark(accelerator.usable)} {accelerator.kind} at {accelerator.device}: {accelerator.name}")
     if not findings:
-        print("\nnothing to mend")
+        print("\nno problem found")
         return
     print()
     print_table(("where", "what is wrong", "what to do"), [(f.subject, f.problem, f.remedy) for f in findings])

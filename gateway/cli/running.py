@@ -121,7 +121,7 @@ def sentences(running: Running, model: str) -> Iterator[str]:
             f" ({because})" if because else ""
         )
     if not running.of(model):
-        remedy = "if it lies in the model directory: systemctl reload edge-gateway"
+        remedy = "if it is in the model directory: systemctl reload edge-gateway"
         yield f"the gateway that runs at {running.where} does not know this model; {remedy}"
 
 

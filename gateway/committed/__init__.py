@@ -1,1 +1,1 @@
-"""What the store commits, as releases that may serve: signatures judged, files held against them. Disk only."""
+"""Committed releases that may serve: signatures verified, files checked against them. Reads the disk only."""

@@ -1,4 +1,4 @@
-"""The parent's side of the process that judges signatures."""
+"""Client of the process that verifies signatures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ LAST_WORDS_CHARS = 300
 
 
 async def ask_judge(settings: FleetSettings, active: Active) -> Judgement:
-    """Judge everything in `active`. VariantError (transient) where the process could not tell. Cancelling kills it."""
+    """Verify everything in `active`. Cancelling this call kills the process.
+
+    Raise VariantError (transient) if the process failed.
+    """
     if not (active.slots or active.previous or active.files):
         return Judgement()
     return Judgement(**await _answer(COMMAND, settings, active_bytes(active)))
@@ -51,7 +54,7 @@ async def _answer(command: Sequence[str], settings: FleetSettings, question: byt
             start_new_session=True,
         )
     except OSError as error:
-        raise _undecided(f"the process that judges them could not be started: {error}") from error
+        raise _undecided(f"the process that verifies them could not be started: {error}") from error
     try:
         async with asyncio.timeout(settings.verify_deadline_s):
             said, words = await process.communicate(question)
@@ -69,7 +72,7 @@ def _read(said: bytes, words: bytes, code: int | None) -> dict[str, Any]:
     if code != 0:
         spoken = " ".join(words.decode("utf-8", "replace").split())[-LAST_WORDS_CHARS:]
         hint = "; pip install 'edge-inference-gateway[agent]'" if "No module named" in spoken else ""
-        raise _undecided(f"the process that judges them ended with {code}: {spoken}{hint}")
+        raise _undecided(f"the process that verifies them ended with {code}: {spoken}{hint}")
     return dict(json.loads(said))
 
 
@@ -78,7 +81,7 @@ def _undecided(why: str) -> VariantError:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with this package found first, wherever we were started."""
+    """Return our environment, with this package found first, independent of the working directory."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [] if root in site.getsitepackages() else [root]  # an installed package is found without help
     paths += filter(None, [os.environ.get("PYTHONPATH")])

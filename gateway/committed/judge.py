@@ -1,9 +1,9 @@
-"""Whether what is committed is what its owners signed. Run as a process of its own, it judges what comes on stdin:
+"""Verification that what is committed is what its owners signed, in a process of its own.
 
     python -m gateway.committed.judge STORE ROOT < active.json
 
-It prints a problem ("": none) for each slot, each previous release and each file. A process, because the library that
-reads TUF's metadata costs more memory than many a model, and a daemon that once loaded it would keep it.
+It prints a problem ("": none) for each slot, each previous release and each file. It is a process because the library
+that reads TUF metadata needs more memory than many a model, and a daemon that once loaded it would keep it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.store.roots import read_bounded, read_roots
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Problems by slot and by path; "" where the signatures hold."""
+    """Problems by slot and by path; "" if the signatures are valid."""
 
     slots: Mapping[str, str] = field(default_factory=dict)
     previous: Mapping[str, str] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Judgement:
 
 
 def judge(store: Path, root: Path, active: Active) -> Judgement:
-    """Judge everything in `active` by what lies in `store`, from the pinned `root` on; what is there never raises."""
+    """Verify everything in `active` by the files in `store`, from the pinned `root` on. Files never make it raise."""
     from gateway.trust.chain import Chain
     from gateway.trust.settings import DEFAULTS
 
@@ -41,7 +41,7 @@ def judge(store: Path, root: Path, active: Active) -> Judgement:
         pinned = read_bounded(root, limit_bytes)
         roots = read_roots(store, limit_bytes, DEFAULTS.roots_limit)
     except StoreError as error:
-        why = f"the root of trust cannot be read: {error}; let edge-agent bootstrap again"
+        why = f"the root of trust cannot be read: {error}; run edge-agent bootstrap again"
         return Judgement(*(dict.fromkeys(keys, why) for keys in _keys(active)))
 
     def blob(digest: str) -> bytes:
@@ -50,7 +50,9 @@ def judge(store: Path, root: Path, active: Active) -> Judgement:
     chain = Chain(pinned, roots, blob)
 
     def releases(slots: Mapping[str, Activation]) -> dict[str, str]:
-        ordered = sorted(slots, key=lambda slot: slots[slot].evidence)  # what stands on the same proof in a row
+        ordered = sorted(
+            slots, key=lambda slot: slots[slot].evidence
+        )  # items with the same evidence one after the other
         return {slot: _problem(partial(chain.activation, slots[slot])) for slot in ordered}
 
     def file(one: Installed) -> str:
@@ -61,7 +63,7 @@ def judge(store: Path, root: Path, active: Active) -> Judgement:
 
 
 def main() -> int:
-    """The process."""
+    """Run the process."""
     store, root = sys.argv[1:]
     judgement = judge(Path(store), Path(root), parse_active(sys.stdin.buffer.read()))
     told = {"slots": judgement.slots, "previous": judgement.previous, "files": judgement.files}
@@ -76,10 +78,10 @@ def _problem(verify: Callable[[], object]) -> str:
         verify()
     except (Distrust, StoreError) as error:
         return str(error)
-    except ImportError:  # the library is not installed: that is no fault of what is judged
+    except ImportError:  # the library is not installed: that is no fault of the releases
         raise
-    except Exception as error:  # noqa: BLE001  what nobody foresaw of one must not keep the others from serving
-        return f"it cannot be judged: {type(error).__name__}: {error!s:.300}"
+    except Exception as error:  # noqa: BLE001  an unexpected error of one item must not stop the others
+        return f"it cannot be verified: {type(error).__name__}: {error!s:.300}"
     return ""
 
 

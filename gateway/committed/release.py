@@ -1,4 +1,4 @@
-"""From an activation whose signatures hold to a release that may serve: its files are held against what is signed."""
+"""Releases of verified activations: their files are checked against what is signed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gateway.store.references import check_references
 from gateway.store.releases import changed_file
 from gateway.store.settings import LibrarySettings
 
-REMEDY = "let edge-agent sync fetch it again"
+REMEDY = "run edge-agent sync to fetch it again"
 
 
 def planned_release(activation: Activation, store: Path, library: LibrarySettings) -> Release:
-    """A release of which only the manifest is here, under the name of its slot. Raises VariantError."""
+    """Return a release whose manifest is here, and no variant, under its slot's name. Raise VariantError."""
     _, manifest, folder = _manifest(activation, store, library)
     return _release(activation, replace(manifest, name=activation.slot), folder)
 
 
 def signed_release(activation: Activation, store: Path, library: LibrarySettings) -> Release:
-    """A release of which the activation's variants are here, every file checked by its digest. Raises VariantError."""
+    """Return a release with the activation's variants; every file is checked by its digest. Raise VariantError."""
     _, manifest, folder = _manifest(activation, store, library)
     variants = tuple(_variant(manifest, name) for name in activation.variants)
     if not variants:
@@ -40,12 +40,12 @@ def signed_release(activation: Activation, store: Path, library: LibrarySettings
     try:
         check_references(variants, folder)
     except (ConfigurationError, OSError) as error:
-        raise VariantError(str(error), remedy="let its owner publish it again, with every file") from error
+        raise VariantError(str(error), remedy="its owner must publish it again, with every file") from error
     return _release(activation, replace(manifest, name=activation.slot, variants=variants), folder)
 
 
 def refused_release(activation: Activation, store: Path, problem: str) -> Release:
-    """What stands in the index of a release that may not serve."""
+    """Return the index entry of a release that may not serve."""
     folder = store / "releases" / activation.release
     return Release(activation.slot, activation.version, folder, problem=problem, signed=True)
 
@@ -61,7 +61,7 @@ def _manifest(
     except (StoreError, ConfigurationError, ValueError) as error:
         raise VariantError(str(error)) from error
     if problem := disagreement(release, manifest):
-        raise VariantError(f"{folder}: {problem}", remedy="let its owner publish it again")
+        raise VariantError(f"{folder}: {problem}", remedy="its owner must publish it again")
     return release, manifest, folder
 
 

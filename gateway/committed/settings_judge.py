@@ -1,9 +1,10 @@
-"""Verification of one release of settings, and of the policies that say what it may set. Run as a process of its own:
+"""Verification of one release of settings, and of the policies that say what it may set.
+
+It runs as a process of its own, for the same reason as `judge`:
 
     python -m gateway.committed.settings_judge STORE ROOT < activation.json
 
 It prints JSON: the reason of a refusal ("": the signatures hold), the TOML text, and the settings that policies permit.
-It is a process for the same reason as `judge`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The store as the daemon reads it: what is committed, single releases on the agent's word, profiles; all judged."""
+"""The agent's store as the daemon reads it: committed slots, single releases and profiles, all verified."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot as it is committed: `release` serves, or has a `problem`; then `previous`, where it is sound, may."""
+    """Committed slot. `release` serves or has a `problem`; then `previous` may serve, if it is sound."""
 
     release: Release
     previous: Release | None = None
@@ -40,15 +40,18 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Slots by name; device profiles by path with the digest of what is installed."""
+    """Slots by name, and device profiles by path with their digests."""
 
     slots: Mapping[str, Slot] = field(default_factory=dict)
     profiles: Mapping[str, str] = field(default_factory=dict)
 
 
 class Store:
-    """Reads the disk only, when asked. What was judged to hold once is not judged again by this process: it is named by
-    digests, and the root that vouched for it by its version."""
+    """Reader of the store on disk.
+
+    An item that was verified once is not verified again by this process: it is named by digests, and its root by
+    version.
+    """
 
     def __init__(self, settings: FleetSettings, library: LibrarySettings) -> None:
         self._settings, self._library = settings, library
@@ -58,13 +61,15 @@ class Store:
 
     @property
     def present(self) -> bool:
-        """Whether this device is part of a fleet: a store is named, and `edge-agent bootstrap` laid a root there."""
+        """True if this device belongs to a fleet: a store is configured, and `edge-agent bootstrap` wrote a root."""
         settings = self._settings
         return bool(settings.store) and (_may_be_there(settings.root_file) or _may_be_there(self._active_file))
 
     async def committed(self) -> Committed:
-        """What is committed now. Raises StoreError where that cannot be read; VariantError (transient) where nothing
-        could be judged."""
+        """Return what is committed now.
+
+        Raise StoreError if it is not readable, VariantError (transient) if nothing could be verified.
+        """
         active = await self._active()
         judgement = await self._judged(active)
         self._sound &= {*active.slots.values(), *active.previous.values(), *active.files}
@@ -72,7 +77,7 @@ class Store:
         return Committed(slots, _profiles(active))
 
     async def previous(self, slot: str) -> Release | None:
-        """What served `slot` before what is committed, if that is here and sound."""
+        """Return the release that served `slot` before the committed one, if it is here and sound."""
         try:
             activation = (await self._active()).previous.get(slot)
             return None if activation is None else await self.release(activation)
@@ -80,7 +85,7 @@ class Store:
             return None
 
     async def profiles(self) -> tuple[Profile, ...]:
-        """Device profiles that are installed and sound; the log says what is wrong with the others. Never raises."""
+        """Return device profiles that are installed and sound. Problems of others are logged. Never raises."""
         try:
             active = await self._active()
             judgement = await self._judged(active) if _profiles(active) else Judgement()
@@ -91,7 +96,7 @@ class Store:
         return tuple(profile for profile in found if profile is not None)
 
     async def release(self, activation: Activation, *, planned: bool = False) -> Release:
-        """One release, judged; with `planned` only its manifest need be here. Raises VariantError."""
+        """Return one verified release; with `planned`, only its manifest must be here. Raise VariantError."""
         if not self.present:
             raise VariantError(NO_FLEET)
         try:
@@ -120,12 +125,12 @@ class Store:
         return self._settings.folder / ACTIVE_FILE
 
     async def _judged(self, active: Active) -> Judgement:
-        """One at a time: what an earlier root of trust vouched for must not be kept under another."""
+        """Verify one set at a time: results under an earlier root of trust must not be kept under another."""
         async with self._judging:
             return await self._judged_alone(active)
 
     async def _judged_alone(self, active: Active) -> Judgement:
-        """Ask of what is not known to be sound; another root of trust than before makes all of it unknown."""
+        """Verify the items that are not known to be sound. After a change of the root of trust none is known."""
         root = await asyncio.to_thread(self._root_digest)
         if root != self._root:
             self._root, self._sound = root, set()
@@ -147,7 +152,7 @@ class Store:
     def _root_digest(self) -> str:
         try:
             return file_digest(self._settings.root_file)
-        except OSError:  # the judge says why nothing can be believed
+        except OSError:  # the verifying process reports the reason
             return ""
 
     def _slot(self, slot: str, active: Active, judgement: Judgement) -> Slot:
@@ -180,7 +185,7 @@ class Store:
 
 
 def _may_be_there(file: Path) -> bool:
-    """Also where we may not look: then reading it fails, and says why."""
+    """Return True if the file exists or is not accessible; reading it then fails with the reason."""
     try:
         file.lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""What is signed and what was given by hand, side by side on one device: who may serve, and why not the others."""
+"""Merge of signed releases and releases in the model directory: which may serve, and why others may not."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from gateway.domain.release import Release
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Releases of the slots, refused ones among them; of the model directory those that may serve, and those that may
-    not, with the reason. `unlisted`: problems for which the index, one line a version, has no place."""
+    """Merged releases.
+
+    `signed`: releases of the slots, including refused ones. `admitted` and `denied`: releases in the model directory
+    that may serve, and those that may not, with the reason. `unlisted`: problems that the index, with one line per
+    version, cannot show.
+    """
 
     signed: tuple[Release, ...]
     admitted: tuple[Release, ...]
@@ -21,15 +25,18 @@ class Together:
 
     @property
     def every(self) -> tuple[Release, ...]:
-        """All of them."""
+        """All releases."""
         return (*self.signed, *self.admitted, *self.denied)
 
 
 def together(
     committed: Committed, hand: Iterable[Release], *, unsigned: bool, serving: Collection[tuple[str, str]] = ()
 ) -> Together:
-    """`hand` lies in the model directory; `unsigned`: whether that may serve at all; `serving`: names and versions of
-    signed releases that are loaded, and go on whatever became of their files."""
+    """Merge `committed` with `hand`, the releases in the model directory.
+
+    `unsigned`: whether the latter may serve at all. `serving`: names and versions of signed releases that are loaded;
+    they continue whatever happened to their files.
+    """
     signed, unlisted = [], []
     for slot in committed.slots.values():
         if slot.previous is not None and slot.previous.version == slot.release.version:
@@ -52,12 +59,12 @@ def _denial(release: Release, committed: Committed, *, unsigned: bool) -> str:
     if release.name in committed.slots:
         return "unsigned, and the fleet serves a signed model of this name here; give it another name"
     if not unsigned and not release.problem:
-        return "unsigned: let its owner sign and publish it, or set [fleet] unsigned = true"
+        return "unsigned: its owner must sign and publish it, or set [fleet] unsigned = true"
     return ""
 
 
 def _chosen(slot: Slot, serving: Collection[tuple[str, str]]) -> list[Release]:
-    """A slot's release; the previous one as well where that is refused and is not loaded from before."""
+    """Return a slot's release; also the previous one if that release is refused and not loaded."""
     release, previous = slot.release, slot.previous
     if previous is None or (release.name, release.version) in serving:
         return [release]

@@ -179,7 +179,7 @@ def read_tokens(text: str, file: str) -> Tokens:
             problem = f"{error.key}= {error.problem}" if error.key else error.problem
             raise ConfigurationError(problem, file=file, line=number) from None
         if found.setdefault(digest, token) != token:
-            raise ConfigurationError("this token stands on another line, too; keep one", file=file, line=number)
+            raise ConfigurationError("this token is on another line, too; keep one", file=file, line=number)
     if not found:
         raise ConfigurationError("holds no token; write one a line, or remove [auth] tokens_file", file=file)
     return Tokens(found)
@@ -213,7 +213,7 @@ def _token_line(words: list[str]) -> tuple[bytes, Token]:
         raise ConfigurationError("expected 'NAME TOKEN' or 'TOKEN', then scopes=…, models=… or expires=…")
     options = dict(word.split("=", 1) for word in words[2:])
     if len(options) < len(words[2:]):
-        raise ConfigurationError("scopes=, models= and expires= may stand once each")
+        raise ConfigurationError("scopes=, models= and expires= may occur once each")
     digest, hashed = _read_token(words[min(1, len(words) - 1)])
     name = words[0] if len(words) > 1 else f"token-{digest.hex()[:8]}"
     scopes, models = options.get("scopes", Scope.ADMIN.value), options.get("models")

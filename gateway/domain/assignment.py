@@ -1,4 +1,4 @@
-"""What the fleet's director assigns to one device: which releases in which slots. Values; `trust` verifies them."""
+"""Assignment of the fleet's director to one device: releases in slots. Values; `trust` verifies them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SETTINGS_SLOT = "@settings"
 """Reserved slot of the gateway's settings; no model can have that name."""
 RESERVED_SLOTS = frozenset({SOFTWARE_SLOT, SETTINGS_SLOT})
 ATTEMPT_LIMIT = 2**53 - 1
-"""Greatest number of an attempt: what every JSON reader holds exactly."""
+"""Greatest number of an attempt. Every JSON parser represents it exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A signed file of the repository: its path, size and SHA-256 (hex)."""
+    """Signed file of the repository: path, size and SHA-256 (hex)."""
 
     path: str
     size_bytes: int
@@ -26,10 +26,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """`slots`: release by slot, the model's name on the device; `files`: device profiles and policies.
+    """Assignment of one device.
 
-    `version` grows with every change of what is assigned or re-signing; times are UTC; `nonce` repeats what the device
-    sent ("": none). `poll_s`: how long to wait before asking again (None: as the device is configured).
+    `slots`: release by slot, the model's name on the device; `files`: device profiles and policies. `version` grows
+    with every change of the assignment and every renewed signature. Times are UTC. `nonce` repeats the device's nonce
+    ("": none). `poll_s`: pause until the next poll (None: as the device is configured).
     """
 
     device: str
@@ -48,17 +49,19 @@ class Assignment:
         return {slot: target for slot, target in self.slots.items() if slot not in RESERVED_SLOTS}
 
     def attempt(self, slot: str) -> int:
-        """At which attempt the slot's release is offered, counted from 1 by the director (`extra["attempts"]`); 0 where
-        it does not say."""
+        """Return the attempt at which the slot's release is offered; 0 if it is not stated.
+
+        The director counts from 1 (`extra["attempts"]`).
+        """
         attempts = self.extra.get("attempts")
         number = attempts.get(slot) if isinstance(attempts, Mapping) else None
         return number if type(number) is int and 1 <= number <= ATTEMPT_LIMIT else 0
 
     @property
     def removed(self) -> frozenset[str]:
-        """Return the slots that the director orders the device to empty (`extra["removed"]`).
+        """Slots that the director orders the device to empty (`extra["removed"]`).
 
-        A slot that is neither assigned nor named here keeps what it runs.
+        A slot that is neither assigned nor named here keeps its release.
         """
         names = self.extra.get("removed")
         found = names if isinstance(names, list) else []
@@ -66,5 +69,5 @@ class Assignment:
 
     @property
     def diagnostics(self) -> bool:
-        """Whether somebody asks this device how it is (`extra["diagnostics"]`)."""
+        """True if a request for diagnostics waits (`extra["diagnostics"]`)."""
         return self.extra.get("diagnostics") is True

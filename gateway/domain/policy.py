@@ -1,8 +1,8 @@
-"""The signed policy that a device enforces by itself, so that a stolen controller cannot push a release to all at once.
+"""Signed policy that a device enforces by itself. A stolen controller cannot push a release to all devices at once.
 
-Signed offline by the role `policy`; it bounds installs and removals. What a device is assigned says what it may run,
-the policy how soon. Removals have bounds of their own, which hold by default. Pure: the caller remembers when it first
-saw a change.
+The role `policy` signs it offline. It bounds installs and removals: the assignment states what a device may run, the
+policy how soon. Removals have bounds of their own, which apply by default. Pure: the caller remembers when it first saw
+a change.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ SCHEMA = 1
 POLICY_LIMIT_BYTES = 65_536
 """Largest policy that is read."""
 SHARE_LOW_PERCENT = 0.1
-"""Smallest share per hour: the last device waits 999 hours."""
+"""Smallest share per hour. With it, the last device waits 999 hours."""
 REMOVAL_HOLD_H = 24.0
-"""Hours from the first sight of an ordered removal to the removal, where no policy says otherwise."""
+"""Default hours from the first sight of an ordered removal to the removal."""
 REMOVAL_HOLD_LIMIT_H = 720.0
 REMOVAL_SHARE_PERCENT = 10.0
-"""Share of the devices that may carry out a removal in each hour after that, where no policy says otherwise."""
+"""Default share of the devices that may carry out a removal in each hour after that."""
 SETTINGS_LIMIT = 200
 """Settings that a policy permits the fleet to set."""
 SLOTS_LIMIT = 200
-"""Slots whose models a policy names."""
+"""Slots whose models a policy may name."""
 PROFILES_LIMIT = 100
 PROFILE_DELAY_LIMIT_H = 720.0
 BLACKOUTS_LIMIT = 100
 BLACKOUT_LIMIT = timedelta(days=90)
-"""Longest blackout: a slip of the pen must not stop a fleet for years."""
+"""Longest blackout. A typing error must not stop a fleet for years."""
 REASON_LIMIT_CHARS = 200
 _HASH_BYTES = 8
 _NEVER = datetime.max.replace(tzinfo=UTC)
@@ -47,7 +47,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Blackout:
-    """Nothing changes from `start` to before `end` (UTC)."""
+    """Period from `start` to before `end` (UTC) in which nothing changes."""
 
     start: datetime
     end: datetime
@@ -56,11 +56,11 @@ class Blackout:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`share_percent_per_hour` of all devices may change in each hour after a release was first seen. Hours stand still
-    in a blackout.
+    """Bounds of changes.
 
-    `profiles`: the device profiles that go first, one every `profile_delay_h`; all others follow after the last.
-    A removal waits for `removal_hold_h` and then for its hour of `removal_share_percent_per_hour`; only with
+    `share_percent_per_hour` of all devices may change in each hour after a release was first seen. Hours in a blackout
+    do not count. `profiles`: device profiles that go first, one every `profile_delay_h`; all others follow after the
+    last. A removal waits for `removal_hold_h` and then for its hour of `removal_share_percent_per_hour`. Only with
     `removal_of_last` may a device be left without any model. `slots`: "owner/model" that a slot may hold, by slot.
     `settings`: keys, beside those that are always allowed, that signed settings may set on the device (None: the policy
     does not say).
@@ -86,7 +86,7 @@ def earliest(  # noqa: PLR0917  policy, who, what, and the three that say when
 ) -> datetime:
     """Return when `device` may begin to install the release of that digest, unless it is `blocked` then.
 
-    `first_seen`: the device's first verified sight of the release. `released_at`: its owner's date.
+    `first_seen`: time at which the device first saw the verified release. `released_at`: its owner's date.
     """
     hours = share_hour(policy.share_percent_per_hour, device, release) + _profile_delay_h(policy, profile)
     return _counted(policy, max(first_seen, released_at), hours)
@@ -95,7 +95,7 @@ def earliest(  # noqa: PLR0917  policy, who, what, and the three that say when
 def earliest_removal(policy: Policy, device: str, release: str, first_seen: datetime, profile: str) -> datetime:
     """Return when `device` may remove the release of that digest, unless it is `blocked` then.
 
-    `first_seen`: the device's first verified sight of the order. The bounds of installs hold as well.
+    `first_seen`: time at which the device first saw the verified order. The bounds of installs apply as well.
     """
     hour = share_hour(policy.removal_share_percent_per_hour, device, release)
     removed = _counted(policy, first_seen, policy.removal_hold_h + hour)
@@ -105,7 +105,7 @@ def earliest_removal(policy: Policy, device: str, release: str, first_seen: date
 def _counted(policy: Policy, start: datetime, hours: float) -> datetime:
     try:
         return _after(policy.blackouts, start, timedelta(hours=hours))
-    except OverflowError:  # a release that its owner dated into the year 9999
+    except OverflowError:  # the owner's date of the release is in the year 9999
         return _NEVER
 
 
@@ -117,7 +117,7 @@ def all_over(policy: Policy, begun: datetime) -> datetime:
 
 
 def _after(blackouts: Iterable[Blackout], start: datetime, wait: timedelta) -> datetime:
-    """`wait` after `start` by a clock that stands still in blackouts, so that none ends for everybody at once."""
+    """Return `start` plus `wait`, not counting blackouts, so that no wait ends for all devices at once."""
     turn, counted = start + wait, start
     for blackout in sorted(blackouts, key=lambda one: one.start):
         begin = max(blackout.start, counted)
@@ -127,25 +127,25 @@ def _after(blackouts: Iterable[Blackout], start: datetime, wait: timedelta) -> d
 
 
 def share_hour(share_percent_per_hour: float, device: str, release: str) -> int:
-    """Return the hour, counted from 0, in which the device may change. The hash of both decides, not the controller."""
+    """Return the hour, counted from 0, in which the device may change. A hash of both decides, not the controller."""
     digest = hashlib.sha256(f"{device}\0{release}".encode()).digest()[:_HASH_BYTES]
     place = Fraction(int.from_bytes(digest, "big"), 256**_HASH_BYTES)
     return int(place * 100 / Fraction(str(share_percent_per_hour)))
 
 
 def blocked(policy: Policy, now: datetime) -> Blackout | None:
-    """The blackout that holds now, of several the one that ends last; None: changes may begin."""
+    """Return the blackout that is in force now, or None. If several are, return the one that ends last."""
     return blackout_at(policy.blackouts, now)
 
 
 def blackout_at(blackouts: Iterable[Blackout], now: datetime) -> Blackout | None:
-    """The blackout that holds at `now`, of several the one that ends last."""
+    """Return the blackout that is in force at `now`, or None. If several are, return the one that ends last."""
     holding = (blackout for blackout in blackouts if blackout.start <= now < blackout.end)
     return max(holding, key=lambda blackout: blackout.end, default=None)
 
 
 def read_policy(content: bytes, file: str) -> Policy:
-    """Parse a policy. Raises ConfigurationError (file, table, key); an unknown key is an error, since it may bound."""
+    """Parse a policy. Raise ConfigurationError (file, table, key), also for an unknown key, since it may be a bound."""
     top = Table(_document(content, file), file=file)
     top.integer("schema", low=SCHEMA, high=SCHEMA)
     policy = Policy(
@@ -164,7 +164,7 @@ def read_policy(content: bytes, file: str) -> Policy:
 
 
 def policy_bytes(policy: Policy) -> bytes:
-    """The document that is signed: JSON, UTF-8, keys sorted, ended by a newline."""
+    """Return the document to sign: JSON, UTF-8, sorted keys, with a final newline."""
     document = {
         "schema": SCHEMA,
         "share_percent_per_hour": policy.share_percent_per_hour,
@@ -182,7 +182,7 @@ def policy_bytes(policy: Policy) -> bytes:
 
 
 def blackout_documents(blackouts: Iterable[Blackout]) -> list[dict[str, str]]:
-    """Plain values for JSON; the inverse of `read_blackouts`."""
+    """Return plain values for JSON; the inverse of `read_blackouts`."""
     return [
         {"start": b.start.strftime(TIME_FORMAT), "end": b.end.strftime(TIME_FORMAT), "reason": b.reason}
         for b in blackouts
@@ -190,7 +190,7 @@ def blackout_documents(blackouts: Iterable[Blackout]) -> list[dict[str, str]]:
 
 
 def read_blackouts(top: Table) -> tuple[Blackout, ...]:
-    """Take `blackouts` from a document. Raises ConfigurationError."""
+    """Read `blackouts` from a document. Raise ConfigurationError."""
     tables = top.tables("blackouts")
     if len(tables) > BLACKOUTS_LIMIT:
         top.refuse("blackouts", f"at most {BLACKOUTS_LIMIT} are read, here are {len(tables)}")
@@ -282,8 +282,8 @@ def _document(content: bytes, file: str) -> dict[str, Any]:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Readers differ in which of two equal keys counts; here neither does."""
+    """Refuse duplicate keys: parsers differ in which of two equal keys they take."""
     document = dict(pairs)
     if len(document) < len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("an object has a key twice")
     return document

@@ -140,7 +140,7 @@ def judge(  # noqa: PLR0917  two snapshots, the measurements between them, and t
 
 def _daemon(first: Look, last: Look, settings: ProbationSettings) -> str:
     if first.instance != last.instance:
-        return "the daemon ended and began anew during the probation"
+        return "the daemon restarted during the probation"
     grown = last.rss_bytes - first.rss_bytes
     return f"the daemon grew by {grown / 2**20:.0f} MiB" if grown > settings.leak_bytes else ""
 

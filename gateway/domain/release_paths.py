@@ -40,7 +40,7 @@ class ReleasePath:
 
     @property
     def written(self) -> str:
-        """Return the release as people write it."""
+        """Release as people write it."""
         return f"{self.owner}/{self.model}/{self.version}"
 
 
@@ -50,7 +50,7 @@ def reserved_path(slot: str, name: str, version: str) -> str:
 
 
 def parse_path(path: str) -> ReleasePath:
-    """Take a release's path apart. Raises ValueError for any other path, such as one with `..` in it."""
+    """Return the parts of a release's path. Raise ValueError for any other path, such as one with `..` in it."""
     parts = path.split("/")
     found = ReleasePath(reserved_slot(path), *parts[1:3]) if len(parts) == 4 else None
     if len(parts) == 5:

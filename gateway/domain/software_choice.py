@@ -1,4 +1,4 @@
-"""What an agent does about the programs that it is assigned: a decision on values, asked at every poll."""
+"""Decision of an agent about the assigned programs, on values, at every poll."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.domain.update import Tried
 
 
 class Choice(enum.Enum):
-    """What to do now."""
+    """Action of the agent."""
 
     NOTHING = "nothing"
     INSTALL = "install"
@@ -20,10 +20,11 @@ class Choice(enum.Enum):
 def choose(
     assigned: Target | None, attempt: int, running: str, record: SoftwareUpdate | None, tried: Tried | None
 ) -> Choice:
-    """Decide. `running`: name of the environment of this process; `record`: the installer's last update.
+    """Return the action.
 
-    A release that was tried (it was rolled back, refused, or replaced by hand) is tried again only at a greater
-    attempt. Nothing is ever removed: without an assignment what runs goes on.
+    `running`: name of the environment of this process. `record`: the installer's last update. A release that was tried
+    (rolled back, refused, or replaced by hand) is tried again only at a greater attempt. Nothing is ever removed:
+    without an assignment the running version stays.
     """
     if record is not None and not record.ended:
         wanted = assigned is not None and record.release == assigned.sha256

@@ -26,7 +26,7 @@ DISTRIBUTION = "edge_inference_gateway"
 INSTALLER = "pip"
 """Distribution that is not installed itself: its wheel installs the others."""
 SLOT = SOFTWARE_SLOT
-"""Also how the owner of the programs is written."""
+"""Slot of the programs, and owner of their releases."""
 SOFTWARE_LIMIT_BYTES = 262_144
 """Largest release document that is read."""
 VARIANTS_LIMIT = 32
@@ -43,7 +43,7 @@ _GLIBC = re.compile(r"(2\.[0-9]{1,3})?")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Facts of a device that decide which wheels it can install. `glibc` is "" where the C library is another one."""
+    """Facts of a device that decide which wheels it can install. `glibc` is "" if it has another C library."""
 
     machine: str
     python: str
@@ -75,7 +75,7 @@ class SoftwareVariant:
 
 @dataclass(frozen=True, slots=True)
 class SoftwareRelease:
-    """`floor`: the oldest version that devices may still install once they know this release."""
+    """Release of the programs. `floor`: the oldest version that devices may install once they know this release."""
 
     name: str
     version: str
@@ -103,7 +103,7 @@ def wheel_parts(name: str) -> tuple[str, str]:
 
 
 def obstacle(variant: SoftwareVariant, machine: Machine) -> str:
-    """Return why `machine` cannot install `variant`; "" where it can."""
+    """Return why `machine` cannot install `variant`, or ""."""
     if variant.machine != machine.machine:
         return f"it is for {variant.machine}, this device is {machine.machine}"
     if variant.python != machine.python:
@@ -114,7 +114,7 @@ def obstacle(variant: SoftwareVariant, machine: Machine) -> str:
 
 
 def fitting(release: SoftwareRelease, machine: Machine) -> SoftwareVariant:
-    """Return the first variant that `machine` can install. Raises ValueError with the reason for each other one."""
+    """Return the first variant that `machine` can install. Raise ValueError with the reason for each other one."""
     reasons = []
     for variant in release.variants:
         if not (reason := obstacle(variant, machine)):
@@ -124,7 +124,7 @@ def fitting(release: SoftwareRelease, machine: Machine) -> SoftwareVariant:
 
 
 def software_bytes(release: SoftwareRelease) -> bytes:
-    """Return the document that is signed: JSON, UTF-8, keys sorted, ended by a newline."""
+    """Return the document that is signed: JSON, UTF-8, sorted keys, with a final newline."""
     document = {
         "schema": SCHEMA,
         "name": release.name,
@@ -137,7 +137,7 @@ def software_bytes(release: SoftwareRelease) -> bytes:
 
 
 def read_software(content: bytes) -> SoftwareRelease:
-    """Parse a release document. Raises ValueError that says what is wrong; unknown keys are ignored."""
+    """Parse a release document. Raise ValueError with the problem; unknown keys are ignored."""
     if len(content) > SOFTWARE_LIMIT_BYTES:
         raise ValueError(f"the release document has {len(content)} bytes, at most {SOFTWARE_LIMIT_BYTES} are read")
     try:

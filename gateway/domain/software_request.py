@@ -16,7 +16,7 @@ EVIDENCE_LIMIT = 8
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """`target`: path of the release; `release`: its digest; `evidence`: digests of the signed metadata down to it."""
+    """Request to install. `target`: path of the release; `release`: its digest; `evidence`: digests of its metadata."""
 
     target: str
     release: str
@@ -25,14 +25,14 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """The agent that runs in `environment` completed a poll."""
+    """Request to confirm: the agent that runs in `environment` completed a poll."""
 
     environment: str
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The version under way is wanted no more."""
+    """Request to give up the version under way."""
 
     reason: str
 
@@ -42,7 +42,7 @@ _VERBS: Mapping[str, type[Request]] = {"install": Install, "confirm": Confirm, "
 
 
 def request_line(request: Request) -> bytes:
-    """Return the line that asks for it."""
+    """Return the line of a request."""
     verb = next(verb for verb, kind in _VERBS.items() if isinstance(request, kind))
     return (json.dumps({"do": verb, **asdict(request)}) + "\n").encode()
 

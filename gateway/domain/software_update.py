@@ -1,7 +1,6 @@
-"""One update of the programs on this device: recorded phases, each safe to repeat; power may fail between any two.
+"""Update of the programs on this device: recorded phases, each safe to repeat. Power may fail between any two.
 
-The installer alone writes the record. Everyone may read it: an agent of any version finds out from it how an update
-went.
+Only the installer writes the record. Every user may read it: agents of any version report the update from it.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ class Phase(enum.Enum):
     """Work in progress, recorded before it begins; DONE and ROLLED_BACK are ends."""
 
     BUILD = "build"
-    """The new environment is built beside the one that runs."""
+    """Build the new environment next to the running one."""
     TEST = "test"
-    """The new environment shows that its programs start."""
+    """Start the programs of the new environment."""
     SWITCH = "switch"
-    """The link `current` leads to the new environment, and the units are restarted."""
+    """Point the link `current` to the new environment, and restart the units."""
     PROBATION = "probation"
-    """The new programs run; the agent has to confirm before the deadline."""
+    """Run the new programs; the agent must confirm before the deadline."""
     COMMIT = "commit"
-    """The link `confirmed` leads to the new environment as well."""
+    """Point the link `confirmed` to the new environment as well."""
     DONE = "done"
     ROLL_BACK = "roll-back"
-    """The link `current` leads back to the confirmed environment, and the units are restarted."""
+    """Point the link `current` back to the confirmed environment, and restart the units."""
     ROLLED_BACK = "rolled-back"
 
 
@@ -114,7 +113,7 @@ def given_up(update: SoftwareUpdate, reason: str) -> SoftwareUpdate:
 
 
 def resumed(update: SoftwareUpdate, limit: int) -> SoftwareUpdate:
-    """Return the record as a starting installer goes on with it: given up where it was interrupted too often."""
+    """Return the record for a starting installer; it is given up after too many interruptions."""
     if update.phase not in REVOCABLE:
         return update
     if update.resumed >= limit:
@@ -132,7 +131,7 @@ def watched(update: SoftwareUpdate, boot: str, since_s: float) -> SoftwareUpdate
 def judged(
     update: SoftwareUpdate, units: Mapping[str, UnitState], now_s: float, *, within_s: float, steady_s: float
 ) -> SoftwareUpdate:
-    """Decide on a probation: the next phase, the roll-back, or the same record where it goes on.
+    """Decide on a probation: the next phase, the roll-back, or the same record if it continues.
 
     `within_s`: deadline in each boot. `steady_s`: how long every unit must have been active since the switch.
     """

@@ -1,6 +1,6 @@
-"""One update of one slot: recorded steps, each safe to repeat; power may fail between any two.
+"""Update of one slot: recorded steps, each safe to repeat. Power may fail between any two.
 
-The order: the old version is never unloaded before COMMIT.
+The old version is never unloaded before COMMIT.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 class Step(enum.Enum):
-    """What is being done, recorded before it is done; DONE and ROLLED_BACK are ends."""
+    """Step under way, recorded before it is done. DONE and ROLLED_BACK are ends."""
 
     FETCH = "fetch"
     LOAD = "load"
@@ -37,7 +37,7 @@ _NEXT: Mapping[Step, Step] = {
 }
 ENDS = frozenset({Step.DONE, Step.ROLLED_BACK})
 REVOCABLE = frozenset({Step.FETCH, Step.LOAD, Step.SHIFT, Step.PROBATION, Step.TAKE_OVER})
-"""Steps from which an update rolls back by itself. From COMMIT on it is finished, whatever happens."""
+"""Steps from which an update may still roll back. From COMMIT on it is always finished."""
 
 REPORTED: Mapping[Step, str] = {
     Step.FETCH: "downloading",
@@ -51,7 +51,7 @@ REPORTED: Mapping[Step, str] = {
     Step.ROLL_BACK: "rolled_back",
     Step.ROLLED_BACK: "rolled_back",
 }
-"""The states that a device reports; `committed` is only said once it is durable."""
+"""States that a device reports. `committed` is reported only after it is durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class Tried:
 
 
 def after(step: Step) -> Step:
-    """The step that follows. Raises KeyError at an end."""
+    """Return the step that follows. Raise KeyError at an end."""
     return _NEXT[step]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an update was given up: `reason` in words, `evidence` the measurements that say so."""
+    """Failure of an update. `reason` is text; `evidence` holds the measurements."""
 
     step: Step
     reason: str

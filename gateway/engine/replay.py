@@ -30,7 +30,7 @@ def read_rows(release: Release) -> GoldenSet | None:
     file = release.folder / manifest.golden.file
     content = file.read_bytes()
     if hashlib.sha256(content).hexdigest() != manifest.golden.sha256:
-        raise VariantError(f"{file} changed since it was read", remedy="let the update agent mend the store")
+        raise VariantError(f"{file} changed since it was read", remedy="run edge-agent sync to repair the store")
     return first_rows(read_golden(content, manifest, str(file)), manifest, ROWS_LIMIT)
 
 

@@ -194,7 +194,7 @@ class ModelRepository:
             if hangs <= self._settings.max_hangs:
                 await self._bring_up(record.serving.release)
                 return
-            reason = f"{hangs} of its runs did not end; mend the model or its callers' inputs, then load it"
+            reason = f"{hangs} of its runs did not end; correct the model or its callers' inputs, then load it"
             self._registry.entry(model).refuse(version, reason)
             self._publish(ModelRefused(model, version, reason))
 

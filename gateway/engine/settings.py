@@ -65,7 +65,7 @@ class QuotaSettings:
                 "bounds nothing; set requests_per_s or in_flight", table="limits.quota", key="caller"
             )
         if self.burst and not self.requests_per_s:
-            raise ConfigurationError("needs requests_per_s beside it", table="limits.quota", key="burst")
+            raise ConfigurationError("needs requests_per_s as well", table="limits.quota", key="burst")
 
     @property
     def allowance(self) -> float:

@@ -131,7 +131,7 @@ class Staging:
         if self._closed:
             return VariantError("the gateway stops", transient=True)
         if self._loads.get((release.name, release.version)) is not load:
-            what = f"model '{release.name}' version {release.version} was unloaded or loaded anew meanwhile"
+            what = f"model '{release.name}' version {release.version} was unloaded or loaded again meanwhile"
             return VariantError(what, remedy="load it again if it is wanted", transient=True)
         return None
 

@@ -97,7 +97,7 @@ def answer_steps(
 
 
 def _opened(fields: dict[str, Any], more: bytes) -> bytes:
-    """Return a JSON object of `fields` that goes on with `more`."""
+    """Return a JSON object of `fields` that continues with `more`."""
     return msgspec.json.encode(fields)[:-1] + b"," + more
 
 

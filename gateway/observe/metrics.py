@@ -128,7 +128,7 @@ def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
     executions = _counter("executions", "Runs of a session; rows per run is the batch size reached.", MODEL_LABELS)
     lanes = _counter("lane_executions", "Runs by where: inline or on the worker.", (*MODEL_LABELS, "lane"))
     drops = _counter("drops", "Requests refused or dropped before they ran, by reason.", (*MODEL_LABELS, "reason"))
-    ignored = _counter("ignored_parameters", "Request parameters that nobody here knows.", MODEL_LABELS)
+    ignored = _counter("ignored_parameters", "Request parameters that this server does not know.", MODEL_LABELS)
     queued = _gauge("queued", "Requests waiting for a run now.", MODEL_LABELS)
     for servable in counted:
         of = [servable.model, servable.version]

@@ -1,4 +1,4 @@
-"""`python -m gateway.software` is `edge-software`."""
+"""Entry point of `python -m gateway.software`, which is `edge-software`."""
 
 from __future__ import annotations
 

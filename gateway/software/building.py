@@ -1,4 +1,4 @@
-"""Build of an environment from signed wheels, and its self-test; the environment that runs is not touched.
+"""Build and self-test of an environment from signed wheels. The environment in use is not touched.
 
 Wheels are copied from the agent's store into a folder that only root may enter, and hashed while they are copied.
 """
@@ -22,11 +22,11 @@ from gateway.software.settings import SoftwareSettings
 from gateway.store.private_copies import private_copies
 
 IMPORTS = "import importlib.util, sys; importlib.util.find_spec(sys.argv[1]) and __import__(sys.argv[1])"
-"""Python program that imports the package named, where it is installed."""
+"""Python program that imports the package whose name it gets, if it is installed."""
 
 
 def check_size(variant: SoftwareVariant, home: Home, settings: SoftwareSettings) -> None:
-    """Raise CommandError where the wheels are larger than allowed, or the disk has no room for their environment."""
+    """Raise CommandError if the wheels are larger than allowed, or the disk has no space for their environment."""
     size = variant.size_bytes
     if size > settings.wheels_limit_bytes:
         limit = settings.wheels_limit_bytes
@@ -50,10 +50,10 @@ def build(
 ) -> None:
     """Build the environment `name`; wheels are copied to a folder in `private`.
 
-    Raises CommandError, VariantError for a wheel that is not as signed, OSError.
+    Raise CommandError, OSError, and VariantError if a wheel does not match its digest.
     """
     stage = home.stage()
-    python = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # what this environment was made from
+    python = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # the interpreter that this environment was made from
     blobs = Path(settings.store) / "blobs" / "sha256"
     with private_copies([_by_digest(wheel) for wheel in variant.wheels], blobs, private) as copies:
         for wheel in variant.wheels:
@@ -71,7 +71,7 @@ def build(
 
 
 def self_test(name: str, version: str, home: Home, settings: SoftwareSettings, alive: Callable[[], object]) -> None:
-    """Run the new programs as the user of the gateway's unit. Raises CommandError for the first that does not work."""
+    """Run the new programs as the user of the gateway's unit. Raise CommandError for the first that fails."""
     place = home.environment(name)
     for program in environment.PROGRAMS:
         said = _try((str(place / "bin" / program), "--version"), settings, alive)
@@ -93,12 +93,12 @@ def _compile(stage: Path, final: Path, settings: SoftwareSettings, alive: Callab
     try:
         run(environment.compilation(stage, final), settings.build_timeout_s, alive=alive)
     except CommandError as error:
-        if "ended with 1:" not in str(error):  # 1: a file that is a template and no Python
+        if "ended with 1:" not in str(error):  # 1: a file is a template and not Python
             raise
 
 
 def _readable(stage: Path) -> None:
-    """Let every user read the environment, whatever the wheels say of modes."""
+    """Make the environment readable for every user, whatever modes the wheels state."""
     stage.chmod(0o755)
     for folder, names, files in os.walk(stage):
         for name in (*names, *files):
@@ -108,5 +108,5 @@ def _readable(stage: Path) -> None:
 
 
 def _by_digest(wheel: Artifact) -> Artifact:
-    """Return the wheel as the store names it."""
+    """Return the wheel under its name in the store."""
     return replace(wheel, path=wheel.sha256)

@@ -1,4 +1,4 @@
-"""Trial of a release on the publisher's machine: build and self-test as on a device, in a folder that goes again."""
+"""Trial of a release on the publisher's machine: build and self-test as on a device, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MISSING = re.compile(r" requires (\S+), which is not installed")
 
 
 def check(folder: Path, settings: SoftwareSettings) -> list[str]:
-    """Build and try the wheels in `folder` as a device would; return what is wrong ([]: nothing)."""
+    """Build and try the wheels in `folder` as a device would. Return the problems ([]: none)."""
     try:
         variant, version = _read(folder)
     except (ValueError, OSError) as error:
@@ -51,7 +51,7 @@ def _try(variant: SoftwareVariant, version: str, home: Home, settings: SoftwareS
 
 
 def _unresolved(place: Path, pip: Path, variant: SoftwareVariant, settings: SoftwareSettings) -> list[str]:
-    """Return the requirements of installed wheels that the set does not hold."""
+    """Return requirements of installed wheels that are not in the set."""
     installer = variant.installer()
     pip = pip.with_name(installer.path)
     pip.symlink_to(Path(settings.store) / "blobs" / "sha256" / installer.sha256)
@@ -67,7 +67,7 @@ def _unresolved(place: Path, pip: Path, variant: SoftwareVariant, settings: Soft
 
 
 def _read(folder: Path) -> tuple[SoftwareVariant, str]:
-    """Return the wheels as a variant for this machine, and their version. Raises ValueError, OSError."""
+    """Return the wheels as a variant for this machine, and their version. Raise ValueError, OSError."""
     files = sorted(folder.glob("*.whl"))
     parts = [wheel_parts(file.name) for file in files]
     version = next((version for distribution, version in parts if distribution == DISTRIBUTION), "")

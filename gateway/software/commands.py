@@ -1,4 +1,4 @@
-"""Child processes of the installer: bounded in time, their last words kept; the manager hears that all is well."""
+"""Child processes of the installer: with a deadline, the end of their output, and watchdog calls while they run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 
 LAST_WORDS_BYTES = 2000
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
-"""All that a command gets: nothing of ours could change what Python imports."""
+"""Complete environment of a command: no variable of this process can change what Python imports."""
 SLICE_S = 5.0
-"""Longest time without a sign of life while a child runs."""
+"""Longest time between two calls of `alive` while a child runs."""
 
 
 class CommandError(Exception):
-    """A command failed: which one, how, and its last words."""
+    """A command failed. The message has the command, the exit status and the end of its output."""
 
 
 def run(
@@ -27,7 +27,7 @@ def run(
     user: str = "",
     alive: Callable[[], object] = bool,
 ) -> str:
-    """Run to the end, as `user` ("": as this one), and return what it wrote. Raises CommandError."""
+    """Run `command` to its end, as `user` ("": this one). Return its output. Raise CommandError."""
     shown = " ".join(command[:4])
     with tempfile.TemporaryFile() as output:
         try:
@@ -71,4 +71,4 @@ def _ended(process: subprocess.Popen[bytes], timeout_s: float, alive: Callable[[
 
 
 def _line(words: str) -> str:
-    return " ".join(words.split())[-300:] or "it said nothing"
+    return " ".join(words.split())[-300:] or "without output"

@@ -1,6 +1,6 @@
-"""Virtual environment of one version: the commands that build it, and what makes it independent of where it was built.
+"""Virtual environment of one version: the commands that build it, and the steps that make it relocatable.
 
-Nothing in it names the folder that it was built in, so that it can be renamed and an image assembled anywhere.
+No file in it names the folder in which it was built, so it can be renamed, and an image can be assembled anywhere.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAMS = {"edge-gateway": "gateway", "edge-agent": "gateway.agent", "edge-software": "gateway.software"}
-"""Commands of a device, to the package that Python runs for each. `edge-fleet` is no device's."""
+"""Commands of a device, with the package that Python runs for each. `edge-fleet` is not for devices."""
 LAUNCHER = """#!/bin/sh
-# Finds its interpreter beside itself: this tree may be moved.
-# The working directory is no place to import from, and ONNX Runtime is not to collect usage for its vendor.
+# The interpreter is next to this file: this tree may be moved.
+# Nothing is imported from the working directory, and ONNX Runtime sends no usage data to its vendor.
 export PYTHONSAFEPATH=1 ORT_DISABLE_TELEMETRY="${ORT_DISABLE_TELEMETRY-1}"
 {state}exec "$(dirname -- "$(readlink -f -- "$0")")/python3" -m {package} "$@"
 """
-STATE = """# What an operator types means the store of the unit, unless told otherwise.
+STATE = """# Commands of an operator use the store of the unit, unless another one is set.
 if [ -z "${STATE_DIRECTORY-}${XDG_STATE_HOME-}" ]; then export STATE_DIRECTORY=/var/lib/edge-agent; fi
 """
 PIP_OPTIONS = ("--quiet", "--no-deps", "--no-compile", "--disable-pip-version-check")
 
 
 def interpreter(environment: Path) -> Path:
-    """Return the path of its Python."""
+    """Return the path of the environment's Python."""
     return environment / "bin" / "python3"
 
 
@@ -34,9 +34,9 @@ def creation(python: str, stage: Path) -> tuple[str, ...]:
 
 
 def installation(stage: Path, pip: Path, requirements: Path) -> tuple[str, ...]:
-    """Return the command that installs wheels from the disk: no network, each with the hash that `requirements` says.
+    """Return the command that installs wheels from the disk, without network, each checked against its hash.
 
-    `pip`: the wheel of pip, which needs not be installed to run.
+    `pip`: the wheel of pip, which runs without being installed. `requirements`: the wheels and hashes.
     """
     options = (*PIP_OPTIONS, "--isolated", "--no-cache-dir", "--root-user-action=ignore")
     command = (str(interpreter(stage)), "-I", f"{pip}/pip", "install", *options)
@@ -46,7 +46,7 @@ def installation(stage: Path, pip: Path, requirements: Path) -> tuple[str, ...]:
 def compilation(stage: Path, final: Path) -> tuple[str, ...]:
     """Return the command that compiles an environment under its final path.
 
-    It ends with 1 if a dependency carries a template that is no Python. Byte code is not compared with its source:
+    It ends with 1 if a dependency contains a template that is not Python. Byte code is not compared with its source:
     copying an image changes times, and the daemon may not write.
     """
     names = ("-s", str(stage), "-p", str(final), "--invalidation-mode", "unchecked-hash")

@@ -1,4 +1,4 @@
-"""Pin of the installer's root of trust: made once, by root; afterwards only signed rotations replace it."""
+"""Pin of the installer's root of trust, made once by root. Later only signed rotations replace it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gateway.trust.settings import DEFAULTS
 
 
 def pin(records: Records, content: bytes, *, replace: bool = False) -> int:
-    """Keep `content` as the root of trust where there is none yet; return the version of what is trusted then.
+    """Keep `content` as the root of trust if there is none yet. Return the version that is trusted then.
 
-    Raises Distrust where it is not signed by itself, StoreError, ConfigurationError where another one is trusted
-    already that it does not follow from or lead to.
+    Raise Distrust if it is not signed by itself, ConfigurationError if another root is trusted that neither precedes
+    nor follows it, StoreError.
     """
     version = trusted_root(content, (), 1).version
     known = records.root(DEFAULTS.metadata_limit_bytes)

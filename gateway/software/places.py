@@ -1,8 +1,8 @@
-"""Folder of the installed versions: environments that never change, and two links that say which of them count.
+"""Folder of the installed versions: environments that never change, and two links that select among them.
 
-    PREFIX/lib/edge-gateway/versions/<version>-<digest>/   a whole virtual environment
-                            current                        link: what the units of gateway and agent run
-                            confirmed                      link: the last version that proved itself; the installer's
+    PREFIX/lib/edge-gateway/versions/<version>-<digest>/   a complete virtual environment
+                            current                        link: the version that the units of gateway and agent run
+                            confirmed                      link: the last confirmed version; the installer runs from it
 
 Outside an update both links lead to the same environment.
 """
@@ -21,29 +21,29 @@ VERSIONS, CURRENT, CONFIRMED = "versions", "current", "confirmed"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folder as it is found now; an image that is assembled elsewhere has another final path."""
+    """Folder of the installed versions at its present path. In an assembled image the final path differs."""
 
     folder: Path
 
     @property
     def versions(self) -> Path:
-        """Return the folder of the environments."""
+        """Folder of the environments."""
         return self.folder / VERSIONS
 
     def environment(self, name: str) -> Path:
-        """Return where the environment `name` lies, or would."""
+        """Return the path of the environment `name`, present or not."""
         return self.versions / name
 
     def leads_to(self, link: str) -> str:
-        """Return the name of the environment that `link` leads to; "" where there is none."""
+        """Return the name of the environment that `link` leads to; "" if there is none."""
         try:
-            target = Path(os.readlink(self.folder / link))  # noqa: PTH115  what it says, whether that is there or not
+            target = Path(os.readlink(self.folder / link))  # noqa: PTH115  the link's text, even if its target is absent
         except OSError:
             return ""
         return target.name if target.parent == Path(VERSIONS) and self.environment(target.name).is_dir() else ""
 
     def point(self, link: str, name: str) -> None:
-        """Let `link` lead to the environment `name`, at once and durably. Raises OSError."""
+        """Point `link` to the environment `name`, atomically and durably. Raise OSError."""
         if not self.environment(name).is_dir():
             raise FileNotFoundError(2, "there is no such version", str(self.environment(name)))
         staged = durable.temporary(self.folder)
@@ -52,19 +52,19 @@ class Home:
         durable.sync_folder(self.folder)
 
     def stage(self) -> Path:
-        """Return a new name for an environment that is being built; a killed one is swept away. Raises OSError."""
+        """Return a new name for an environment to build. Remove interrupted builds. Raise OSError."""
         durable.make_folder(self.versions, mode=0o755)
         durable.sweep(self.versions)
         return durable.temporary(self.versions)
 
     def adopt(self, stage: Path, name: str) -> None:
-        """Give the environment at `stage` its name once every byte of it is on the disk. Raises OSError."""
+        """Give the environment at `stage` its name after all its bytes are on the disk. Raise OSError."""
         os.sync()  # thousands of files: one call for all of them
         durable.remove_tree(self.environment(name))
         durable.rename(stage, self.environment(name))
 
     def keep(self, names: AbstractSet[str]) -> None:
-        """Remove every environment but `names`, those that the links lead to, and killed builds. Raises OSError."""
+        """Remove environments except `names` and the links' targets, and interrupted builds. Raise OSError."""
         kept = names | {self.leads_to(CURRENT), self.leads_to(CONFIRMED)}
         if not self.versions.is_dir():
             return

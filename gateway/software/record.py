@@ -1,6 +1,6 @@
-"""Files of the installer: root of trust, record of the last update, floor of versions. Root owns them, all may read.
+"""Files of the installer: root of trust, record of the last update, floor of versions. Root writes, all may read.
 
-The record outlives the installer's version: it is read by agents and installers before and after it.
+The record outlives the installer's version: agents and installers of earlier and later versions read it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.store.errors import DamagedError, told_as_store_error
 from gateway.store.roots import read_bounded
 
 FOLDER = Path("/var/lib/edge-software")
-"""Where edge-software.service keeps its files; the agent reads the record there."""
+"""Folder of edge-software.service; the agent reads the record there."""
 RECORD_FILE, ROOT_FILE, FLOOR_FILE = "update.json", "root.json", "floor"
 MODE, FOLDER_MODE = 0o644, 0o755
 FLOOR_LIMIT_BYTES = 256
@@ -27,7 +27,7 @@ class Records:
         self.folder = folder
 
     def update(self) -> SoftwareUpdate | None:
-        """Return the record of the last update, or None before the first. Raises DamagedError."""
+        """Return the record of the last update, or None before the first. Raise DamagedError."""
         file = self.folder / RECORD_FILE
         if not file.exists():
             return None
@@ -38,16 +38,16 @@ class Records:
             raise DamagedError(problem, file=file) from None
 
     def keep_update(self, update: SoftwareUpdate) -> None:
-        """Replace the record, whole and durable."""
+        """Replace the record, atomically and durably."""
         self._write(RECORD_FILE, record_bytes(update))
 
     def root(self, limit_bytes: int) -> bytes | None:
-        """Return the pinned root of trust, or None where there is none."""
+        """Return the pinned root of trust, or None if there is none."""
         file = self.folder / ROOT_FILE
         return read_bounded(file, limit_bytes) if file.exists() else None
 
     def keep_root(self, content: bytes) -> None:
-        """Replace the pinned root by one that was verified."""
+        """Replace the pinned root by a verified one."""
         self._write(ROOT_FILE, content)
 
     def floor(self) -> str:
@@ -65,7 +65,7 @@ class Records:
         self._write(FLOOR_FILE, f"{version}\n".encode())
 
     def sweep(self) -> None:
-        """Remove what a killed writer left."""
+        """Remove files of killed writers."""
         with told_as_store_error(self.folder):
             durable.sweep(self.folder)
 

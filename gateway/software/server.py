@@ -1,6 +1,6 @@
-"""The process of edge-software.service: requests from its socket, work in between, and an end where nothing is left.
+"""Process of edge-software.service: it takes requests, works, and ends if nothing is left to do.
 
-systemd starts it for a request, and at each boot once there was an update: what power cut short goes on then.
+systemd starts it for a request, and at each boot after the first update, so that interrupted updates continue.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from gateway.software.worker import RequestRefusedError, Worker
 from gateway.store.errors import StoreError
 
 FIRST_DESCRIPTOR = 3
-"""Where systemd passes sockets (sd_listen_fds(3))."""
+"""First descriptor of sockets that systemd passes (sd_listen_fds(3))."""
 
 
 class Server:
-    """One request at a time, from `listener`."""
+    """Server of requests from `listener`, one at a time."""
 
     def __init__(self, listener: socket.socket, worker: Worker, settings: SoftwareSettings, notifier: Notifier) -> None:
         self._listener, self._worker, self._settings, self._notifier = listener, worker, settings, notifier
         self._log = get_logger("software")
 
     def run(self) -> None:
-        """Return once nothing is left to do and nobody asks. Raises StoreError."""
+        """Serve until nothing is left to do and no request comes. Raise StoreError."""
         self._worker.resume()
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
@@ -63,14 +63,14 @@ class Server:
 
 
 def activated(environ: Mapping[str, str]) -> socket.socket:
-    """Return the socket that systemd passed. Raises ConfigurationError where there is none."""
+    """Return the socket that systemd passed. Raise ConfigurationError if there is none."""
     if environ.get("LISTEN_FDS") != "1":
         raise ConfigurationError("systemd passed no socket; start it by: systemctl start edge-software.socket")
     return socket.socket(fileno=FIRST_DESCRIPTOR)
 
 
 def _line(peer: socket.socket, timeout_s: float) -> bytes:
-    """Return a line of at most `REQUEST_LIMIT_BYTES`. Raises OSError, ValueError."""
+    """Return a line of at most `REQUEST_LIMIT_BYTES`. Raise OSError, ValueError."""
     deadline_s, content = time.monotonic() + timeout_s, b""
     while not content.endswith(b"\n"):
         peer.settimeout(max(0.001, deadline_s - time.monotonic()))

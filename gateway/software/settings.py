@@ -1,4 +1,4 @@
-"""Bounds of an installation, and the file that an operator may change them in."""
+"""Settings of the installer, and their file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gateway.observe.settings import LogSettings
 from gateway.store.text import read_text
 
 DEFAULT_FILE = Path("/etc/edge-gateway/edge-software.toml")
-"""Read where it exists and no other is named."""
+"""File that is read, if it exists, when no other is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoftwareSettings:
-    """`[software]`: what an installation may take, and how a new version proves itself."""
+    """`[software]`: bounds of an installation, and conditions that a new version must meet."""
 
     store: str = "/var/lib/edge-agent"  # the agent's store; nothing that it holds is trusted
     gateway_config: str = "/etc/edge-gateway/edge-gateway.toml"  # checked by the new version before it runs
@@ -47,7 +47,10 @@ SECTIONS = sections(SoftwareConfig)
 
 
 def load_config(path: Path | None) -> SoftwareConfig:
-    """Read `path`, or the default file where it exists, or take the defaults. Raises ConfigurationError."""
+    """Return the settings of `path`, else of the default file if it exists, else the defaults.
+
+    Raise ConfigurationError.
+    """
     if path is None and not DEFAULT_FILE.is_file():
         return SoftwareConfig()
     file = path or DEFAULT_FILE
@@ -55,6 +58,6 @@ def load_config(path: Path | None) -> SoftwareConfig:
 
 
 def parse_config(text: str, file: str) -> SoftwareConfig:
-    """Build a SoftwareConfig from TOML text. Raises ConfigurationError naming file, table, key and line."""
+    """Build a SoftwareConfig from TOML text. Raise ConfigurationError with file, table, key and line."""
     tables = read_tables(text, file, SECTIONS)
     return SoftwareConfig(**{name: read_settings(SECTIONS[name], table) for name, table in tables.items()})

@@ -1,4 +1,4 @@
-"""Units that run the new version, as systemctl shows and restarts them."""
+"""Units of systemd that run the new version: their states, and their restart."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from gateway.domain.software_update import UnitState
 from gateway.software.commands import CommandError, run
 
 UNITS = ("edge-gateway.service", "edge-agent.service")
-"""In the order in which they are restarted."""
+"""Units, in the order of their restart."""
 PROPERTIES = ("Id", "ActiveState", "SubState", "Result", "ExecMainStatus", "ActiveEnterTimestampMonotonic")
 STOPPED = "inactive"
 
 
 class Units:
-    """`states` and `restart` raise CommandError where systemd does not answer."""
+    """Client of systemctl. `states` and `restart` raise CommandError if systemd does not answer."""
 
     def __init__(self, timeout_s: float, alive: Callable[[], object]) -> None:
         self._timeout_s, self._alive = timeout_s, alive
@@ -25,13 +25,13 @@ class Units:
         return read_states(run(command, self._timeout_s, alive=self._alive))
 
     def restart(self, units: Sequence[str]) -> None:
-        """Let systemd restart units, without waiting for that: how it ends, their states tell."""
+        """Let systemd restart units without waiting. Their states show the result."""
         if units:
             run(("systemctl", "restart", "--no-block", *units), self._timeout_s, alive=self._alive)
 
 
 def read_states(text: str) -> Mapping[str, UnitState]:
-    """Parse what `systemctl show` writes: a block of KEY=VALUE lines for each unit."""
+    """Parse the output of `systemctl show`: a block of KEY=VALUE lines for each unit."""
     found: dict[str, UnitState] = {}
     for block in text.strip().split("\n\n"):
         values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)

@@ -1,7 +1,7 @@
-"""Verification of a requested version, by nothing but the installer's own root of trust and the bytes of the store.
+"""Verification of a requested version, from the installer's own root of trust and the bytes of the store.
 
-Whoever asks is the agent's user, which is not trusted: it chooses what it hands over, and cannot forge it. Expiry is
-not checked, as in `gateway.trust.chain`: the agent did that, with a time that it could trust.
+Requests come from the agent's user, which is not trusted: it chooses what to pass, and cannot forge it. Expiry is not
+checked, as in `gateway.trust.chain`: the agent checked it at a trusted time.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from gateway.domain.software_request import Install
 
 Read = Callable[[str, int], bytes]
-"""Returns a blob by its SHA-256, at most so many bytes. What it raises (StoreError) is the caller's."""
+"""Function from a blob's SHA-256 and a size limit to its content. The caller handles its errors (StoreError)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A release that the role `software` signed, the variant for this device, and the newest root on the way."""
+    """Release that the role `software` signed, the variant for this device, and the newest root in the chain."""
 
     release: SoftwareRelease
     variant: SoftwareVariant
@@ -44,10 +44,10 @@ class Verified:
 def verify(
     wanted: Install, pinned: bytes, roots: Sequence[bytes], read: Read, *, machine: Machine, floor: str
 ) -> Verified:
-    """Return the release. Raises Distrust.
+    """Return the release. Raise Distrust.
 
-    `roots` are those that the store holds, oldest first: the newest that follows from `pinned` decides, so that keys
-    that were rotated away count no more. `floor`: the oldest version that may be installed ("": any).
+    `roots`: those in the store, oldest first. The newest root that follows from `pinned` decides, so that keys that
+    were rotated out no longer count. `floor`: the oldest version that may be installed ("": any).
     """
     root, content = newest_root(pinned, roots)
     where = f"the software release {wanted.target}"

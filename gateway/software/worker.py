@@ -1,4 +1,4 @@
-"""The installer's work: one recorded phase after the other; each may be repeated, whatever ended the last attempt."""
+"""Work of the installer: one recorded phase after the other. Every phase may be repeated after an interruption."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RequestRefusedError(Exception):
-    """A request cannot be carried out: why."""
+    """A request cannot be carried out; the message has the reason."""
 
 
 class Worker:
-    """`take` requests, `advance` until it says that nothing is left to do."""
+    """Worker of the installer: `take` requests, and call `advance` until nothing is left to do."""
 
     def __init__(
         self,
@@ -56,7 +56,10 @@ class Worker:
         alive: Callable[[], object] = bool,
         boot: Callable[[], tuple[str, float]] | None = None,
     ) -> None:
-        """`alive` is called now and then while a phase takes long; `boot` tells the boot's name and its seconds."""
+        """Set up the worker.
+
+        `alive` is called repeatedly during long phases. `boot` returns the boot id and the seconds since the boot.
+        """
         self._home, self._records, self._units, self._settings = home, records, units, settings
         self._alive, self._boot = alive, boot or boot_now
         self._log = get_logger("software")
@@ -70,13 +73,13 @@ class Worker:
         }
 
     def resume(self) -> None:
-        """Count that this process goes on with an update that another one began. Raises StoreError."""
+        """Count that this process continues an interrupted update. Raise StoreError."""
         update = self._records.update()
         if update is not None and not update.ended:
             self._record(update, resumed(update, self._settings.resumptions))
 
     def take(self, request: Request) -> SoftwareUpdate:
-        """Record what is asked for; return the record. Raises RequestRefusedError, StoreError."""
+        """Record a request. Return the record. Raise RequestRefusedError, StoreError."""
         update = self._records.update()
         if isinstance(request, Install):
             return self._begin(request, update)
@@ -87,9 +90,9 @@ class Worker:
         return self._record(update, self._confirmed(request, update))
 
     def advance(self) -> float | None:
-        """Do the phase that is recorded; return the pause before the next call in seconds, None at the end.
+        """Do the recorded phase. Return the pause before the next call in seconds, None at the end.
 
-        Raises StoreError where the record cannot be written.
+        Raise StoreError if the record cannot be written.
         """
         update = self._records.update()
         if update is None or update.ended:
@@ -98,7 +101,7 @@ class Worker:
             after = self._phases[update.phase](update)
         except (CommandError, VariantError, Distrust, StoreError, OSError, ValueError) as error:
             after = given_up(update, f"{update.phase.value}: {error}")
-            if after is update:  # too late to give it up: the same again
+            if after is update:  # too late to give up: repeat the phase
                 self._log.error("software phase fails", phase=update.phase.value, problem=str(error))
                 return self._settings.look_s
         if after == update:
@@ -178,7 +181,7 @@ class Worker:
         return advanced(update)
 
     def _roll_back(self, update: SoftwareUpdate) -> SoftwareUpdate:
-        """Go back, unless another version was put in its place by hand."""
+        """Point `current` to the confirmed version, unless an operator installed another one."""
         if self._home.leads_to(CURRENT) in {update.environment, ""}:
             self._home.point(CURRENT, self._home.leads_to(CONFIRMED))
         if update.failed_in in SWITCHED:
@@ -186,9 +189,9 @@ class Worker:
         self._home.keep(set())
         return advanced(update)
 
-    # ---- parts of them ----------------------------------------------------------------------------------------------
+    # ---- parts of the phases ----------------------------------------------------------------------------------------
     def _variant(self, update: SoftwareUpdate) -> SoftwareVariant:
-        """Return the wheels to install: the document is read again by the digest that was verified."""
+        """Return the wheels to install. The document is read again by its verified digest."""
         return fitting(read_software(self._blobs().read(update.release, SOFTWARE_LIMIT_BYTES)), this_machine())
 
     def _blobs(self) -> Blobs:
@@ -204,5 +207,5 @@ class Worker:
 
 
 def boot_now() -> tuple[str, float]:
-    """Return the name of this boot, and its seconds so far by the clock of systemd's timestamps."""
+    """Return the boot id, and the seconds since the boot by the clock of systemd's timestamps."""
     return BOOT_ID.read_text().strip(), time.monotonic()

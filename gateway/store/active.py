@@ -79,7 +79,7 @@ def read_active(file: Path) -> Active:
     try:
         return parse_active(content)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        what = f"cannot be read: {type(error).__name__} {error!s:.300}; move it away, the agent installs anew"
+        what = f"cannot be read: {type(error).__name__} {error!s:.300}; move it away, the agent then installs again"
         raise DamagedError(what, file=file) from None
 
 

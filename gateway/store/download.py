@@ -77,7 +77,9 @@ class Download:
         Raises DamagedError if the digest differs; then the part is removed and must be downloaded again.
         """
         if self.offset != self.size_bytes:
-            raise StoreError(f"ends after {self.offset} of {self.size_bytes} bytes; go on fetching", file=self._part)
+            raise StoreError(
+                f"ends after {self.offset} of {self.size_bytes} bytes; continue the download", file=self._part
+            )
         if self._hash.hexdigest() != self._digest:
             self.discard()
             raise DamagedError(f"what was sent has the digest {self._hash.hexdigest()}; it is dropped", file=self._part)

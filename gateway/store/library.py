@@ -94,7 +94,7 @@ def scan_version(folder: Path, settings: LibrarySettings | None = None) -> Relea
 def _versions(folder: Path, settings: LibrarySettings) -> Iterator[Release]:
     folders, files = _entries(folder, settings, settings.versions_limit)
     if (folder / MANIFEST).is_file():
-        problem = f"{MANIFEST} lies in the model's own folder; move it and its files into {folder.name}/<version>"
+        problem = f"{MANIFEST} is in the model's own folder; move it and its files into {folder.name}/<version>"
         raise ConfigurationError(problem, file=str(folder))
     described = read_described(folder, settings)
     versions = [sub for sub in folders if _is_version(sub)]

@@ -30,7 +30,7 @@ ON_DISK = Path("/var/tmp")  # noqa: S108  the copies have a folder of their own,
 
 @contextmanager
 def private_copies(artifacts: Iterable[Artifact], folder: Path, place: Path | None = None) -> Iterator[Path]:
-    """Lend a folder with copies of these files of `folder`, at the same paths; it lies in `place`, where one is named.
+    """Lend a folder with copies of these files of `folder`, at the same paths. It is made in `place`, if that is given.
 
     Raises VariantError for a file that does not match its digest, or cannot be copied. A VariantError of the caller
     names the paths of `folder`.

@@ -1,1 +1,1 @@
-"""Signed metadata: bytes in, a verdict out. No disk, no network, no clock."""
+"""Verification of signed metadata: bytes in, a verdict out. No disk, no network, no clock."""

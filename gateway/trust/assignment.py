@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tuf.api.metadata import Metadata, Targets
 
 DIRECTOR = "director"
-"""The role, delegated by the top-level targets, that signs assignments."""
+"""Role that signs assignments, delegated by the top-level targets role."""
 
 
 def verify_assignment(
@@ -32,20 +32,22 @@ def verify_assignment(
     offline_validity_d: float | None = None,
     settings: TrustSettings = DEFAULTS,
 ) -> Assignment:
-    """The assignment in `content`, or Distrust. Its targets are not looked up yet: see `targets.check_targets`.
+    """Return the assignment in `content`, or raise Distrust.
+
+    Its targets are not looked up here: see `targets.check_target`.
 
     `director` is the verified top-level targets role. `last_version` is the floor of assignments under the director's
-    present keys (`floors.role_floor`), `last_digest` the SHA-256 of the bytes last accepted: the same version is
-    accepted again only as the same bytes. What is signed anew, with another time, nonce or expiry, is another document
-    and has a version of its own; two documents of one version mean that two sign with this key, and which of them a
-    device saw first would decide what it runs.
+    present keys (`floors.role_floor`), `last_digest` the SHA-256 of the bytes that were accepted last. The same version
+    is accepted again only as the same bytes. A document that is signed again, with another time, nonce or expiry, needs
+    a version of its own. Two documents of one version mean that two signers use this key; then the device's assignment
+    would depend on which document came first.
 
-    `now` is the reference time (`clock.reference_time`). Where a `nonce` was sent because there is none to be trusted,
-    pass the least time it can be (`clock.least_time`): the reply is then fresh because it repeats the nonce. A nonce in
-    the document that was not asked for is ignored: it is how an accepted document looks that is verified once more.
-    `offline_validity_d` days past its expiry it is still taken (from a medium); None: not a second.
+    `now` is the reference time (`clock.reference_time`). If a `nonce` was sent because no time is trusted, pass the
+    least possible time (`clock.least_time`): a reply that repeats the nonce is fresh. A nonce in the document that was
+    not sent is ignored: an accepted document that is verified again has one. `offline_validity_d`: days after its
+    expiry for which the document is still accepted (from a medium); None: it is not accepted.
 
-    A time of issue in the future is no reason to refuse: this device's clock may be the one that is wrong.
+    A time of issue in the future is no reason to refuse: this device's clock may be wrong.
     """
     where = f"the assignment for {device}"
     metadata = read_metadata(content, _targets(), where, settings.assignment_limit_bytes, settings)
@@ -54,14 +56,17 @@ def verify_assignment(
     if assignment.device != device:
         raise Distrust(Reason.OTHER_DEVICE, where, f"it is addressed to {assignment.device}")
     if nonce and assignment.nonce != nonce:
-        raise Distrust(Reason.WRONG_NONCE, where, "it does not repeat what this device sent with its question")
+        raise Distrust(Reason.WRONG_NONCE, where, "it does not repeat the nonce that this device sent")
     _check_version(content, assignment, last_version, last_digest, where)
     _check_time(assignment, now, timedelta(days=offline_validity_d or 0.0), where, settings)
     return assignment
 
 
 def assignment_signers(metadata: Metadata[Targets], director: Targets, device: str) -> frozenset[str]:
-    """Ids of the director's keys that validly signed. Raises Distrust(WRONG_KEY) below the role's threshold."""
+    """Return ids of the director's keys that validly signed.
+
+    Raise Distrust (WRONG_KEY) below the role's threshold.
+    """
     where = f"the assignment for {device}"
     found = signers(director, DIRECTOR, metadata, where, Reason.WRONG_KEY)
     delegated = director.delegations.roles if director.delegations else None
@@ -71,7 +76,10 @@ def assignment_signers(metadata: Metadata[Targets], director: Targets, device: s
 
 
 def read_signers(content: bytes, director: Targets, device: str, settings: TrustSettings = DEFAULTS) -> frozenset[str]:
-    """As `assignment_signers`, of bytes: whose floors rise when an assignment is accepted (`floors.raised_floors`)."""
+    """Return the result of `assignment_signers` for bytes.
+
+    Floors of these keys rise when an assignment is accepted (`floors.raised_floors`).
+    """
     where = f"the assignment for {device}"
     metadata = read_metadata(content, _targets(), where, settings.assignment_limit_bytes, settings)
     return assignment_signers(metadata, director, device)
@@ -95,7 +103,7 @@ def _check_time(a: Assignment, now: datetime, grace: timedelta, where: str, sett
     if not a.issued < a.expires:
         raise Distrust(Reason.DAMAGED, where, f"it expires at {a.expires:%FT%TZ}, before it was issued")
     if a.expires - a.issued > timedelta(days=settings.lifetime_limit_d):
-        shown = f"it is to hold from {a.issued:%FT%TZ} to {a.expires:%FT%TZ}"
+        shown = f"it would be valid from {a.issued:%FT%TZ} to {a.expires:%FT%TZ}"
         raise Distrust(Reason.WRONG_TIME, where, f"{shown}, longer than {settings.lifetime_limit_d:g} days")
     if now - grace >= a.expires:
-        raise Distrust(Reason.EXPIRED, where, f"it expired at {a.expires:%FT%TZ}; here it is {now:%FT%TZ}")
+        raise Distrust(Reason.EXPIRED, where, f"it expired at {a.expires:%FT%TZ}; the time here is {now:%FT%TZ}")

@@ -1,6 +1,7 @@
-"""The form of an assignment: TUF targets metadata with the device, the time of issue and a slot for each release.
+"""Format of an assignment: TUF targets metadata with the device, the time of issue and a slot for each release.
 
-Written here once: devices read it, the controller writes it. Canonical JSON knows no floats, so `poll_s` is whole.
+Devices read it and the controller writes it, both by this module. Canonical JSON has no floats, so `poll_s` is an
+integer.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _OWN_FIELDS = ("device", "issued", "nonce", "poll_s")
 
 
 def assignment_metadata(assignment: Assignment) -> Metadata[Targets]:
-    """The document of an assignment, unsigned."""
+    """Return the document of an assignment, unsigned."""
     from tuf.api.metadata import Metadata, Targets
 
     fields: dict[str, Any] = {
@@ -44,19 +45,19 @@ def assignment_metadata(assignment: Assignment) -> Metadata[Targets]:
     files += [_file(target, slot) for slot, target in assignment.slots.items()]
     targets = {file.path: file for file in files}
     if len(targets) < len(files):
-        raise ValueError("an assignment names each target once; here one stands in two slots")
+        raise ValueError("an assignment names each target once; here one is in two slots")
     return Metadata(Targets(assignment.version, None, assignment.expires, targets, unrecognized_fields=fields))
 
 
 def sign_assignment(assignment: Assignment, signer: Signer) -> bytes:
-    """The assignment as the director signs and serves it; its bytes stay as they are for as long as it is served."""
+    """Return the assignment's signed bytes. The director serves them unchanged."""
     metadata = assignment_metadata(assignment)
     metadata.sign(signer)
     return metadata.to_bytes()
 
 
 def read_assignment(signed: Targets, where: str, settings: TrustSettings) -> Assignment:
-    """The value of a signed document. Raises Distrust for whatever the form does not allow."""
+    """Return the value of a signed document. Raise Distrust if it violates the format."""
     fields = signed.unrecognized_fields
     if signed.delegations is not None:
         raise Distrust(Reason.DAMAGED, where, "it delegates; an assignment only assigns")
@@ -89,14 +90,14 @@ def _slots(targets: Mapping[str, TargetFile], where: str) -> dict[str, Target]:
     for path, file in targets.items():
         target, slot = _target(path, file, where), _slot(path, file, where)
         if slot and slot in slots:
-            raise Distrust(Reason.SLOT_TWICE, where, f"the slot {slot} is to take {slots[slot].path} and {path}")
+            raise Distrust(Reason.SLOT_TWICE, where, f"the slot {slot} is assigned both {slots[slot].path} and {path}")
         if slot:
             slots[slot] = target
     return slots
 
 
 def _slot(path: str, file: TargetFile, where: str) -> str:
-    """The slot of a release; "" of a profile or policy, which have none."""
+    """Return the slot of a release; "" for a profile or policy, which have none."""
     custom = file.custom
     slot = custom.get("slot") if isinstance(custom, dict) else None
     if is_file(path):

@@ -1,8 +1,8 @@
-"""What the daemon asks before it serves a committed release: nothing but bytes on its disk, no network, no clock.
+"""Verification of a committed release before the daemon serves it, from bytes on disk, without network and clock.
 
-Expiry is ignored on purpose, here only. It bounds how long an attacker between device and repository can hold back
-news; that was judged by the agent, with a time it could trust, when the release was installed. A device that has been
-without a link or a clock for a year must still boot into what its owner signed.
+Expiry is ignored on purpose, here only. Expiry limits how long an attacker between device and repository can hold back
+updates. The agent checked it, at a trusted time, when the release was installed. A device without network or clock for
+a year must still boot into what its owner signed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
     T = TypeVar("T", Root, Targets)
 
 Blob = Callable[[str], bytes]
-"""The content of a blob by its SHA-256 as hex, checked to be one. What it raises (OSError) is the caller's."""
+"""Function from a blob's SHA-256 (hex, already checked) to its content. The caller handles its errors (OSError)."""
 
 
 def verify_activation(
     activation: Activation, pinned: bytes, roots: Sequence[bytes], blob: Blob, settings: TrustSettings = DEFAULTS
 ) -> SignedRelease:
-    """The release that its owner signed, or Distrust. Manifest and artifacts are then checked by its digests.
+    """Return the release that its owner signed, or raise Distrust.
 
-    `pinned` is the root that this device was given, `roots` those that followed, oldest first.
+    The caller checks the manifest and the artifacts by the release's digests. `pinned`: the root that this device was
+    given. `roots`: those that followed, oldest first.
     """
     return Chain(pinned, roots, blob, settings).activation(activation)
 
@@ -53,15 +54,19 @@ def verify_file(
     blob: Blob,
     settings: TrustSettings = DEFAULTS,
 ) -> bytes:
-    """The content of an installed profile or policy, signed by whom its path is delegated to, or Distrust."""
+    """Return the content of an installed profile or policy, signed by the role that its path is delegated to.
+
+    Raise Distrust.
+    """
     return Chain(pinned, roots, blob, settings).file(target, evidence, root_version)
 
 
 class Chain:
-    """`verify_activation` and `verify_file` of one device, for many: ask for what has the same evidence in a row.
+    """`verify_activation` and `verify_file` for many items of one device.
 
-    A device has as many releases as slots, all of them proven by a few documents of megabytes each; these are read and
-    their signatures verified once. No more than one proof is held in memory.
+    Pass items with the same evidence one after the other. A device has as many releases as slots, and a few documents
+    of megabytes each prove all of them. Such documents are read and verified once. At most one chain of evidence is in
+    memory.
     """
 
     def __init__(self, pinned: bytes, roots: Sequence[bytes], blob: Blob, settings: TrustSettings = DEFAULTS) -> None:
@@ -70,7 +75,7 @@ class Chain:
         self._proof: Proof | None = None
 
     def activation(self, activation: Activation) -> SignedRelease:
-        """The release that its owner signed, or Distrust."""
+        """Return the release that its owner signed. Raise Distrust."""
         if not is_model(activation.target):
             raise Distrust(Reason.BAD_PATH, f"the target {activation.target}", "it is no model")
         target = self._signed(activation)
@@ -86,7 +91,7 @@ class Chain:
         return check_settings(_content(activation.release, self._blob, where, SETTINGS_LIMIT_BYTES), target)
 
     def file(self, target: Target, evidence: Sequence[str], root_version: int) -> bytes:
-        """The content of an installed profile or policy, or Distrust."""
+        """Return the content of an installed profile or policy, or raise Distrust."""
         where = f"the file {target.path}"
         if not is_file(target.path):
             raise Distrust(Reason.BAD_PATH, where, "it is neither a profile nor a policy")
@@ -109,7 +114,7 @@ class Chain:
     def _vouched(self, path: str, evidence: Sequence[str], root_version: int) -> Target:
         key: tuple[int | str, ...] = (root_version, *evidence)
         if self._proof is None or self._proof.key != key:
-            self._proof = None  # its memory is needed for the next one
+            self._proof = None  # free its memory before the next one is read
             root = self._root(root_version)
             self._proof = Proof(key, root, f"the evidence for {path}", self._blob, self._settings)
         return self._proof.vouched(path)
@@ -121,10 +126,10 @@ class Chain:
 
 
 class Proof:
-    """The documents from the top-level targets role, which `root` names, down to an owner's. Raises Distrust."""
+    """Metadata documents from the top-level targets role, which `root` names, down to an owner's role."""
 
     def __init__(self, key: tuple[int | str, ...], root: Root, where: str, blob: Blob, settings: TrustSettings) -> None:
-        """`key`: the root's version, then the digests."""
+        """Read and verify the documents. `key`: the root's version, then the digests. Raise Distrust."""
         evidence = [str(digest) for digest in key[1:]]
         if not 2 <= len(evidence) <= settings.evidence_limit:
             counted = f"it has {len(evidence)} documents, 2 to {settings.evidence_limit} are read"
@@ -136,9 +141,10 @@ class Proof:
         signers(root, TARGETS, self._documents[0], where, payload=self._payloads[0])
 
     def vouched(self, path: str) -> Target:
-        """What the role at the end signs of `path`, each link a delegation of just this path, or Distrust.
+        """Return the target that the last role signs for `path`, or raise Distrust.
 
-        The top-level targets role delegates only: alone it vouches for nothing, whoever holds its keys.
+        Every role on the way must delegate exactly this path. The top-level targets role only delegates: a target that
+        it signs alone does not count.
         """
         where = f"the evidence for {path}"
         for place in range(1, len(self._documents)):
@@ -149,8 +155,10 @@ class Proof:
         return _target(path, file, where)
 
     def _check_delegated(self, place: int, path: str, where: str) -> None:
-        """Raises Distrust unless one of the roles that may sign `path` signed the document at `place`; as TUF, none
-        after a terminating."""
+        """Raise Distrust unless a role that may sign `path` signed the document at `place`.
+
+        As in TUF, no role after a terminating delegation counts.
+        """
         above, below = self._documents[place - 1].signed, self._documents[place]
         refusal = Distrust(Reason.FORGED, where, "no role is named that may sign it")
         for role in delegates(above, path)[0]:
@@ -167,9 +175,9 @@ class Proof:
 
 
 def trusted_root(pinned: bytes, roots: Sequence[bytes], version: int, settings: TrustSettings = DEFAULTS) -> Root:
-    """Root `version`, each on the way signed by its predecessor's threshold and by its own (TUF 5.3.4).
+    """Return root `version`. Each root is signed by its predecessor's threshold and by its own (TUF 5.3.4).
 
-    Where the pinned root is newer than `version`, it is the one. Raises Distrust where the chain is broken.
+    If the pinned root is newer than `version`, return the pinned root. Raise Distrust if the chain is broken.
     """
     if len(roots) > settings.roots_limit:
         raise Distrust(Reason.TOO_LARGE, "the chain of roots", f"it has {len(roots)}, over {settings.roots_limit}")
@@ -186,7 +194,7 @@ def trusted_root(pinned: bytes, roots: Sequence[bytes], version: int, settings: 
 
 
 def newest_root(pinned: bytes, roots: Sequence[bytes], settings: TrustSettings = DEFAULTS) -> tuple[Root, bytes]:
-    """Return the last of `roots` that follows from the pinned one, and its document. Raises Distrust."""
+    """Return the last of `roots` that follows from the pinned one, and its document. Raise Distrust."""
     if len(roots) > settings.roots_limit:
         raise Distrust(Reason.TOO_LARGE, "the chain of roots", f"it has {len(roots)}, over {settings.roots_limit}")
     root = trusted_root(pinned, (), 1, settings)
@@ -230,12 +238,12 @@ def _read_targets(digest: str, blob: Blob, where: str, settings: TrustSettings) 
 
 
 def _content(digest: str, blob: Blob, where: str, limit_bytes: int) -> bytes:
-    """A blob that is what its name says. The digest is checked first: it becomes a file's name."""
+    """Return a blob whose digest matches. The digest's form is checked first, because it becomes a file name."""
     if not DIGEST_PATTERN.fullmatch(digest):
         raise Distrust(Reason.DAMAGED, where, f"{digest!r:.80} is no SHA-256 digest")
     content = blob(digest)
     if len(content) > limit_bytes:
         raise Distrust(Reason.TOO_LARGE, where, f"the blob {digest:.12} has {len(content)} bytes, over {limit_bytes}")
     if hashlib.sha256(content).hexdigest() != digest:
-        raise Distrust(Reason.DAMAGED, where, f"the blob {digest:.12} is not what its name says; the disk spoilt it")
+        raise Distrust(Reason.DAMAGED, where, f"the blob {digest:.12} does not match its digest; the disk damaged it")
     return content

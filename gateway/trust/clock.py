@@ -1,14 +1,15 @@
-"""What time it is on a device whose clock may be wrong. Pure: times come in.
+"""Time on a device whose clock may be wrong. Pure: times are passed in.
 
-Three things bound it from below: the program's release, the floor (the greatest trusted time at which everything
-verified), and the system clock. A clock is trusted where the kernel says that it is synchronised and it is not below
-the other two. Where it is not, the agent sends a nonce with its poll, and the director's reply, which repeats it, says
-when it was issued: that counts as now for this poll. It goes on by the clock since boot, within the boot and for a
-limited time, so that the next polls need no nonce (decision 0037, An attested time goes on within a boot).
+Three times are lower bounds: the program's release date, the time floor (the greatest trusted time at which everything
+verified), and the system clock. The system clock is trusted if the kernel reports it as synchronised and it is not
+below the other two. If it is not trusted, the agent sends a nonce with its poll. The director's reply repeats the nonce
+and contains its time of issue, which counts as now for this poll. This attested time is continued by the clock since
+boot, within the same boot and for a limited time, so that the next polls need no nonce (decision 0037, An attested time
+goes on within a boot).
 
-Attested times never raise the floor. Whoever holds the director's key could else, with one reply to a device that has
-just booted, move its time to the day before targets expires, and everything that is signed online and honestly would
-have expired there for months.
+Attested times never raise the floor. Otherwise an attacker with the director's key could, by one reply to a device that
+has just booted, move its time to the day before targets expires. Everything that is honestly signed online would then
+have expired on that device for months.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from gateway import RELEASED
 from gateway.trust.distrust import Distrust, Reason
 
 RELEASE_TIME = datetime.fromisoformat(RELEASED).replace(tzinfo=UTC)
-"""Earlier than this it cannot be: the program did not exist."""
+"""Lower bound of the time: the release date of this program."""
 
 
 @dataclass(frozen=True, slots=True)
 class BootClock:
-    """Reading of the clock that starts with the boot named `boot` and counts in suspend, too (CLOCK_BOOTTIME)."""
+    """Reading of CLOCK_BOOTTIME, which starts with the boot named `boot` and counts during suspend."""
 
     boot: str
     elapsed_s: float
@@ -41,29 +42,29 @@ class Attestation:
 
 
 def least_time(floor: datetime | None) -> datetime:
-    """What time it is at least, whatever the system clock says: the reference of a poll with a nonce."""
+    """Return the least possible time, independent of the system clock: the reference of a poll with a nonce."""
     return max(RELEASE_TIME, floor or RELEASE_TIME)
 
 
 def reference_time(system: datetime, floor: datetime | None) -> datetime:
-    """The one time that a whole run goes by, where nothing attests a better one."""
+    """Return the reference time of a run if no attested time is known."""
     return max(system, least_time(floor))
 
 
 def clock_trusted(system: datetime, floor: datetime | None, *, synchronised: bool) -> bool:
-    """Whether the system clock may be believed; `synchronised` as the kernel says (adjtimex without STA_UNSYNC)."""
+    """Return True if the system clock is trusted. `synchronised`: from the kernel (adjtimex without STA_UNSYNC)."""
     return synchronised and system >= least_time(floor)
 
 
 def attested_time(issued: datetime, floor: datetime | None, offline_expiries: Iterable[datetime]) -> datetime:
-    """Now, by the time of issue of an assignment that repeated the nonce.
+    """Return the current time, from the time of issue of an assignment that repeated the nonce.
 
-    `offline_expiries` are those of root, targets and all delegated roles in use: keys that the director's thief lacks.
-    Raises Distrust where it would be at or past one of them.
+    `offline_expiries`: those of root, targets and all delegated roles in use, whose keys an attacker with the
+    director's key lacks. Raise Distrust if the time is at or after one of them.
     """
     now, bound = max(issued, least_time(floor)), min(offline_expiries)
     if now >= bound:
-        shown = f"the director says it is {issued:%FT%TZ}, but a role signed offline holds until {bound:%FT%TZ} only"
+        shown = f"the director states {issued:%FT%TZ}, but a role that is signed offline expires at {bound:%FT%TZ}"
         raise Distrust(Reason.WRONG_TIME, "the attested time", shown)
     return now
 
@@ -84,10 +85,11 @@ def continued_time(
 def raised_floor(
     floor: datetime | None, system: datetime, expiries: Iterable[datetime], *, synchronised: bool
 ) -> datetime:
-    """The floor after a run in which everything verified: the run's time where that may be kept, else the old one.
+    """Return the floor after a run in which everything verified.
 
-    It may where the clock is trusted and none of the `expiries` (of every document the run relied on) had passed: so
-    a clock gone wild, to 2099 or past what is signed, leaves the floor where it was.
+    The floor rises to the run's time only if the clock is trusted and none of the `expiries` (of every document of the
+    run) has passed. A clock that is far in the future, in 2099 or after what is signed, thus leaves the floor
+    unchanged.
     """
     least = least_time(floor)
     if clock_trusted(system, floor, synchronised=synchronised) and system < min(expiries):

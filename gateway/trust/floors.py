@@ -1,12 +1,12 @@
-"""Versions never fall, yet a stolen key's leap to a huge version is undone by rotating that key (TUF 5.3.11).
+"""Floors of versions by key. A rotation of keys undoes a leap to a huge version by a stolen key (TUF 5.3.11).
 
-A floor is kept for each key: the greatest version seen of a role that this key signed. What a role's present keys could
-still vouch for is then bounded by the threshold-th greatest of their floors: every older document that those keys could
-be made to show again is refused, and what only removed keys signed no longer counts. So an attacker with
-fewer than a threshold of the keys that remain has raised nothing that lasts, and the repository goes on as it was.
+A floor is kept for each key: the greatest version of a role that this key signed. The versions that a role's present
+keys may have signed are bounded by the threshold-th greatest of their floors. Older documents of those keys are
+refused, and documents that only removed keys signed no longer count. An attacker with fewer keys than the threshold of
+the remaining ones has thus raised no floor that lasts, and the repository continues as before.
 
-The floor of targets and of delegated roles is kept under the *snapshot* role's keys, whose word it is that these
-versions are the present ones: as in TUF, rotating the snapshot's keys recovers from a leap of theirs too.
+Floors of targets and of delegated roles are kept under the keys of the *snapshot* role, which states the current
+versions. As in TUF, rotating the snapshot keys recovers from a leap of their versions too.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
     from tuf.api.metadata import Root, Targets
 
 ASSIGNMENT = "assignment"
-"""The name under which the versions of assignments are kept, under the director's keys."""
+"""Name of the floors of assignments, which are kept under the director's keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleKeys:
-    """Who may sign for a role, and how many of them must."""
+    """Keys that may sign for a role, and the threshold."""
 
     keyids: frozenset[str]
     threshold: int
 
 
 def keys_of(delegator: Root | Targets, role: str) -> RoleKeys:
-    """The keys of `role`. Raises Distrust where nobody is named."""
+    """Return the keys of `role`. Raise Distrust if no key is named."""
     try:
         found = delegator.get_delegated_role(role)
     except ValueError:
-        raise Distrust(Reason.FORGED, f"the role {role!r:.150}", "nobody is named to sign for it") from None
+        raise Distrust(Reason.FORGED, f"the role {role!r:.150}", "no key is named to sign for it") from None
     return RoleKeys(frozenset(found.keyids), found.threshold)
 
 
 def role_floor(role: str, keys: RoleKeys, floors: Mapping[str, int]) -> int:
-    """The greatest version that these keys may already have shown; 0 where they have shown none."""
+    """Return the greatest version that these keys may have signed together; 0 if there is none."""
     seen = sorted((floors.get(floor_name(role, keyid), 0) for keyid in keys.keyids), reverse=True)
     return seen[keys.threshold - 1] if len(seen) >= keys.threshold else 0
 
 
 def check_role_floor(role: str, version: int, keys: RoleKeys, floors: Mapping[str, int]) -> None:
-    """Raises Distrust where `version` is below the floor. Ask before anything of the document is kept."""
+    """Raise Distrust if `version` is below the floor. Call this before any of the document is kept."""
     check_version(version, role)
     floor = role_floor(role, keys, floors)
     if version < floor:
@@ -57,11 +57,11 @@ def check_role_floor(role: str, version: int, keys: RoleKeys, floors: Mapping[st
 
 
 def raised_floors(role: str, version: int, signers: Collection[str], floors: Mapping[str, int]) -> dict[str, int]:
-    """The floors that rise when `version`, signed by the keys `signers`, is accepted; to be kept in one transaction."""
+    """Return the floors that rise if `version`, signed by `signers`, is accepted. Keep them in one transaction."""
     names = (floor_name(role, keyid) for keyid in sorted(signers))
     return {name: version for name in names if floors.get(name, 0) < version}
 
 
 def floor_name(role: str, keyid: str) -> str:
-    """The name of the floor of one key in a journal."""
+    """Return the name of one key's floor in a journal."""
     return f"role:{role}:{keyid}"

@@ -1,4 +1,4 @@
-"""Paths of targets that are understood. TUF matches patterns by parts; what the parts may be is said here."""
+"""Paths of targets that are accepted. TUF matches patterns by parts; this module checks the parts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from gateway.domain.release_paths import ReleasePath, parse_path
 from gateway.trust.distrust import Distrust, Reason
 
 FILE_KINDS = ("profiles", "policy")
-"""First part of the targets that are single files."""
+"""First part of the paths of targets that are single files."""
 
 
 def release_path(path: str) -> ReleasePath:
-    """Take a release's path apart. Raises Distrust for any other path, such as one with `..` in it."""
+    """Return the parts of a release's path. Raise Distrust for any other path, such as one with `..` in it."""
     try:
         return parse_path(path)
     except ValueError:
@@ -19,12 +19,12 @@ def release_path(path: str) -> ReleasePath:
 
 
 def is_file(path: str) -> bool:
-    """Whether it is the path of a profile or policy."""
+    """Return True if `path` is the path of a profile or policy."""
     kind, _, name = path.partition("/")
     return kind in FILE_KINDS and NAME_PATTERN.fullmatch(name) is not None
 
 
 def check_path(path: str) -> None:
-    """Raise Distrust for what is the path of no release, profile or policy."""
+    """Raise Distrust unless `path` is the path of a release, profile or policy."""
     if not is_file(path):
         release_path(path)

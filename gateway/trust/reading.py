@@ -1,4 +1,4 @@
-"""Bytes to metadata objects, bounded and strict; whatever is wrong with them ends as `Distrust`."""
+"""Strict and bounded parser of metadata. Every problem is raised as `Distrust`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def read_metadata(
     content: bytes, kind: type[T], where: str, limit_bytes: int, settings: TrustSettings = DEFAULTS
 ) -> Metadata[T]:
-    """Metadata of `kind` (Root or Targets), its signatures not yet looked at. Raises Distrust, naming `where`."""
+    """Return metadata of `kind` (Root or Targets) without a check of its signatures. Raise Distrust, naming `where`."""
     from tuf.api.metadata import Metadata
 
     if len(content) > limit_bytes:
@@ -26,8 +26,8 @@ def read_metadata(
     document = _read_json(content, where, settings)
     try:
         metadata = Metadata.from_dict(document)
-        metadata.signed_bytes  # noqa: B018  computed once to see that it can be: canonical JSON takes no lone surrogates
-    except Exception as error:  # tuf raises whatever its dictionaries do; each of them means the same
+        metadata.signed_bytes  # noqa: B018  computed as a check: canonical JSON allows no lone surrogates
+    except Exception as error:  # tuf raises various errors of dictionaries; all mean the same
         raise Distrust(Reason.DAMAGED, where, f"it is no TUF metadata: {error!r:.200}") from error
     if not isinstance(metadata.signed, kind):
         raise Distrust(Reason.DAMAGED, where, f"it is {metadata.signed.type} metadata, {kind.type} was expected")
@@ -36,7 +36,7 @@ def read_metadata(
 
 
 def check_values(content: bytes, where: str, settings: TrustSettings = DEFAULTS) -> int:
-    """How many values a JSON document has, at most; ask before it is parsed. Raises Distrust for too many of them."""
+    """Return an upper bound of the values in a JSON document, before it is parsed. Raise Distrust above the limit."""
     count = sum(map(content.count, (b",", b"[", b"{")))
     if count > settings.values_limit:
         raise Distrust(Reason.TOO_LARGE, where, f"it has {count} values, at most {settings.values_limit} are read")
@@ -44,14 +44,14 @@ def check_values(content: bytes, where: str, settings: TrustSettings = DEFAULTS)
 
 
 def check_version(version: Any, where: str, settings: TrustSettings = DEFAULTS) -> None:
-    """Raises Distrust for what is no version from 1 to `version_limit`."""
+    """Raise Distrust unless `version` is an integer from 1 to `version_limit`."""
     if type(version) is not int or not 1 <= version <= settings.version_limit:
         shown = f"it must be an integer from 1 to {settings.version_limit}"
         raise Distrust(Reason.DAMAGED, where, f"its version is {version!r:.40}; {shown}")
 
 
 def _read_json(content: bytes, where: str, settings: TrustSettings) -> dict[str, Any]:
-    """A JSON object of TUF's kind: UTF-8, every key once, no floats (canonical JSON has none), nesting bounded."""
+    """Return a JSON object as TUF has it: UTF-8, unique keys, no floats (as in canonical JSON), bounded nesting."""
     try:
         document = json.loads(
             content.decode("utf-8"), object_pairs_hook=_object, parse_float=_no_float, parse_constant=_no_float
@@ -66,7 +66,7 @@ def _read_json(content: bytes, where: str, settings: TrustSettings) -> dict[str,
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Readers differ in which of two equal keys they take; so there may not be two."""
+    """Refuse duplicate keys: parsers differ in which of two equal keys they take."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("an object has a key twice")

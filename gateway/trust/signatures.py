@@ -1,4 +1,4 @@
-"""Who validly signed a document for a role."""
+"""Valid signers of a document for a role."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def signers(
     *,
     payload: bytes | None = None,
 ) -> frozenset[str]:
-    """Ids of the role's keys that validly signed. Raises Distrust(`reason`) where they do not meet its threshold.
+    """Return ids of the role's keys that validly signed. Raise Distrust (`reason`) below the role's threshold.
 
-    `payload`: `metadata.signed_bytes`, where they are known: they are made anew each time (0.3 s for 4 MiB).
+    `payload`: `metadata.signed_bytes`, if it is known: each access computes it again (0.3 s for 4 MiB).
     """
     signed = metadata.signed_bytes if payload is None else payload
     try:
         result = delegator.get_verification_result(role, signed, metadata.signatures)
     except ValueError:
-        raise Distrust(reason, where, f"nobody is named to sign for the role {role!r:.150}") from None
+        raise Distrust(reason, where, f"no key is named to sign for the role {role!r:.150}") from None
     persons = {_public(key) for key in result.signed.values()}
     if len(persons) < result.threshold:
         counted = f"{len(persons)} of the {result.threshold} signatures that the role {role} needs"
@@ -39,5 +39,5 @@ def signers(
 
 
 def _public(key: Key) -> str:
-    """One key under two ids is one signer (the specification's threshold is of keys; tuf counts ids)."""
+    """Return the public key. One key under two ids is one signer: TUF's threshold is of keys, tuf counts ids."""
     return "".join(str(key.keyval.get("public", key.keyid)).split())

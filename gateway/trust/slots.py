@@ -1,7 +1,7 @@
-"""Which release may take which slot, by what is signed offline: the release and the policies. Pure.
+"""Decision which release may take which slot, by what is signed offline: releases and policies. Pure.
 
-Without this the director alone would decide, and its key is online: whoever steals it could serve another owner's model
-under the name of an occupied slot.
+Without this check the director alone would decide, and its key is online: an attacker with that key could serve another
+owner's model under the name of an occupied slot.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def check_slot(
 ) -> None:
     """Raise Distrust (WRONG_SLOT) unless `release` may take `slot`, which holds `running` (None: nothing).
 
-    A policy that names the slot decides. Otherwise another model needs a release that its owner signed for this slot,
-    and another owner's model is refused.
+    A policy that names the slot decides. Otherwise, a release of another model must be signed by its owner for this
+    slot, and a model of another owner is refused.
     """
     where, named = f"the release {release.target}", False
     for allowed in filter(None, (policy.models(slot) for policy in policies)):
@@ -39,9 +39,10 @@ def check_slot(
 def check_signature(
     release: SignedRelease, manifest: ModelManifest, running: SignedRelease, present: ModelManifest
 ) -> None:
-    """Raise Distrust (INCOMPATIBLE) where clients of `running` could not call `release`, or read its answers.
+    """Raise Distrust (INCOMPATIBLE) if clients of `running` could not call `release` or read its answers.
 
-    Unless the owner signed in either of the two that the tensors change between them. `manifest` and `present`: theirs.
+    Nothing is checked if the owner signed, in either release, that the tensors change. `manifest` and `present` belong
+    to `release` and `running`.
     """
     if release.changes_signature or running.changes_signature:
         return
@@ -56,7 +57,7 @@ def incompatibility(before: ModelManifest, after: ModelManifest) -> str:
     for spec in after.inputs:
         old = given.pop(spec.name, None)
         if old is None:
-            return f"it wants the input {shown(spec)}, which {before.version} does not"
+            return f"it requires the input {shown(spec)}, which {before.version} does not have"
         if not _accepts(spec, old):
             return f"its input is {shown(spec)}, that of {before.version} is {shown(old)}"
     if given:

@@ -1,4 +1,4 @@
-"""Whose signature stands behind a target, and what its owner still allows."""
+"""Checks of a target: the signature of its owner, floors and withdrawals."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
 ROOT, TARGETS = "root", "targets"
 ONLINE = frozenset({"timestamp", "snapshot"})
-"""Roles whose keys a server holds; all others are signed offline, for longer."""
+"""Roles whose keys are on a server. All other roles are signed offline, for longer."""
 WITHDRAWN = "withdrawn"
-"""Name of the owner's withdrawal beside a release (TUF's `custom`)."""
+"""Name of the owner's withdrawal in the `custom` field of a release (TUF)."""
 
 
 class Withdrawal(enum.Enum):
-    """How an owner withdraws a release. The values are signed: they never change."""
+    """Ways in which an owner withdraws a release. The values are signed: they never change."""
 
     OFFER = "offer"
-    """It is not offered again; devices that run it go on."""
+    """Not offered any more; devices that run it continue."""
     REMOVE = "remove"
-    """Devices that run it stop at once, whatever the policy says: an order for emergencies."""
+    """Order for emergencies: devices that run it stop at once, regardless of policies."""
 
 
 Role = Callable[[str, str], "Targets | None"]
-"""(role, its delegator's name, "root" of the top one) to the role, verified against that delegator; None: not there."""
+"""Function from (role, its delegator's name; "root" for the top one) to the verified role; None: absent."""
 Floor = Callable[[str, str], str]
-"""(owner, model) to the oldest version still allowed; "": any (see `floor_of`)."""
+"""Function from (owner, model) to the oldest version that is still allowed; "": any (see `floor_of`)."""
 
 
 def check_offer(target: Target, found: TargetFile | None, floor: Floor) -> None:
-    """Raise Distrust unless the repository signs exactly this release, at or above its floor, and not as withdrawn."""
+    """Raise Distrust unless the repository signs exactly this release, at or above its floor and not withdrawn."""
     check_target(target, found)
     check_floor(target.path, floor)
     if found is not None and read_withdrawal(found) is not None:
@@ -52,10 +52,10 @@ def check_offer(target: Target, found: TargetFile | None, floor: Floor) -> None:
 
 
 def check_target(target: Target, found: TargetFile | None) -> None:
-    """Raises Distrust unless the repository signs exactly this file."""
+    """Raise Distrust unless the repository signs exactly this file."""
     where = f"the target {target.path}"
     if found is None:
-        raise Distrust(Reason.UNSIGNED, where, "nobody who may sign it has done so")
+        raise Distrust(Reason.UNSIGNED, where, "no role that may sign it has done so")
     if found.length != target.size_bytes or found.hashes.get("sha256") != target.sha256:
         signed = f"{found.hashes.get('sha256', 'no SHA-256')!s:.12} of {found.length} bytes"
         raise Distrust(
@@ -64,9 +64,9 @@ def check_target(target: Target, found: TargetFile | None) -> None:
 
 
 def floor_of(role: Targets, owner: str, model: str, persisted: str = "") -> str:
-    """The greatest floor that `role`, the owner's, sets for a model in any of its releases, and the one `persisted`.
+    """Return the greatest floor of a model in all releases of its owner's `role`, and the `persisted` one.
 
-    Raises Distrust where a floor is no version.
+    Raise Distrust if a floor is not a version.
     """
     floors = [persisted] if persisted else []
     for path, file in role.targets.items():
@@ -76,7 +76,7 @@ def floor_of(role: Targets, owner: str, model: str, persisted: str = "") -> str:
 
 
 def read_withdrawal(file: TargetFile) -> Withdrawal | None:
-    """Return the owner's withdrawal of a release, or None. Raises Distrust where it cannot be read."""
+    """Return the owner's withdrawal of a release, or None. Raise Distrust if it is not readable."""
     custom = file.custom.get(WITHDRAWN) if isinstance(file.custom, dict) else None
     if custom is None:
         return None
@@ -90,7 +90,7 @@ def read_withdrawal(file: TargetFile) -> Withdrawal | None:
 
 
 def check_release(content: bytes, target: Target) -> SignedRelease:
-    """The release document that `target` is. Raises Distrust where it is another file, or speaks of another release."""
+    """Return the release document of `target`. Raise Distrust if it is another file or names another release."""
     where = f"the release document {target.path}"
     path = release_path(target.path)
     check_content(content, target, where)
@@ -104,7 +104,7 @@ def check_release(content: bytes, target: Target) -> SignedRelease:
 
 
 def check_software(content: bytes, target: Target) -> SoftwareRelease:
-    """Return the release document of the programs that `target` is. Raise Distrust as `check_release` does."""
+    """Return the release document of the programs. Raise Distrust as `check_release` does."""
     where = f"the software release {target.path}"
     path = release_path(target.path)
     check_content(content, target, where)
@@ -131,13 +131,13 @@ def check_settings(content: bytes, target: Target) -> SettingsRelease:
 
 
 def check_content(content: bytes, target: Target, where: str) -> None:
-    """Raises Distrust unless these bytes are the target's."""
+    """Raise Distrust unless these bytes are the target's."""
     if len(content) != target.size_bytes or hashlib.sha256(content).hexdigest() != target.sha256:
         raise Distrust(Reason.SWAPPED, where, "its bytes are not those that were signed")
 
 
 def check_hardware(release: SignedRelease, eligible: Collection[str]) -> None:
-    """Raises Distrust unless one of the release's variants is among `eligible`, those that this device can run."""
+    """Raise Distrust unless a variant of the release is in `eligible`, the variants that this device can run."""
     offered = [variant.name for variant in release.variants]
     if not set(offered) & set(eligible):
         shown = ", ".join(offered) or "none at all"
@@ -145,10 +145,10 @@ def check_hardware(release: SignedRelease, eligible: Collection[str]) -> None:
 
 
 def find_target(path: str, role: Role, settings: TrustSettings = DEFAULTS) -> tuple[tuple[str, ...], TargetFile] | None:
-    """The roles from the top that lead to the one that signs `path`, and what that one says; None where none does.
+    """Return the roles from the top to the one that signs `path`, and its target; None if no role does.
 
-    The search is TUF's (5.6.7): in order of delegation, depth first, no further than a terminating one. The top-level
-    targets role delegates only: what it signs itself would need no owner, and does not count.
+    The search is TUF's (5.6.7): in order of delegation, depth first, up to a terminating delegation. The top-level
+    targets role only delegates: a target that it signs itself has no owner and does not count.
     """
     check_path(path)
     waiting: list[tuple[str, ...]] = [(ROOT, TARGETS)]
@@ -167,15 +167,18 @@ def find_target(path: str, role: Role, settings: TrustSettings = DEFAULTS) -> tu
 
 
 def evidence_roles(path: str, role: Role, settings: TrustSettings = DEFAULTS) -> tuple[str, ...]:
-    """The roles whose metadata, in this order, vouch for a target: `Activation.evidence`. Raises Distrust(UNSIGNED)."""
+    """Return the roles whose metadata, in this order, prove a target: `Activation.evidence`.
+
+    Raise Distrust (UNSIGNED).
+    """
     found = find_target(path, role, settings)
     if found is None:
-        raise Distrust(Reason.UNSIGNED, f"the target {path}", "nobody who may sign it has done so")
+        raise Distrust(Reason.UNSIGNED, f"the target {path}", "no role that may sign it has done so")
     return found[0]
 
 
 def delegates(targets: Targets, path: str) -> tuple[list[str], bool]:
-    """Names of the roles that may sign `path`, in order, up to the first terminating one; whether there is such."""
+    """Return roles that may sign `path`, in order, up to the first terminating one, and whether there is one."""
     names = []
     for name, terminating in targets.delegations.get_roles_for_target(path) if targets.delegations else ():
         names.append(name)
@@ -185,11 +188,11 @@ def delegates(targets: Targets, path: str) -> tuple[list[str], bool]:
 
 
 def check_floor(path: str, floor: Floor) -> None:
-    """Raises Distrust for a release older than its owner still allows."""
+    """Raise Distrust if a release is older than its owner allows."""
     release = release_path(path)
     least = floor(release.owner, release.model)
     if least and version_order(release.version) < version_order(least):
-        shown = f"its owner allows {least} and what is newer"
+        shown = f"its owner allows {least} and newer versions"
         raise Distrust(Reason.BELOW_FLOOR, f"the target {path}", shown)
 
 

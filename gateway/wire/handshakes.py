@@ -94,7 +94,7 @@ class Handshakes:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
-            _log.warning("nobody is let in for %g s: %s", PAUSE_S, error)
+            _log.warning("no connection is accepted for %g s: %s", PAUSE_S, error)
             self._ignore()
             self._loop.call_later(PAUSE_S, self._attend)
 

@@ -136,7 +136,7 @@ def test_a_device_enrols_and_comes_again(fleet, store) -> None:
 
 
 def test_a_serial_lets_in_and_strangers_stay_out(fleet, store) -> None:
-    with pytest.raises(ConfigurationError, match="does not take this device"):
+    with pytest.raises(ConfigurationError, match="the fleet refuses this device"):
         enrolled(fleet, store, serial="4711")
     fleet.register("4711")
     assert enrolled(fleet, store, serial="4711").device == DEVICE

@@ -142,7 +142,7 @@ def test_nobody_goes_back_below_the_floor(fleet: RolledFleet) -> None:
     fleet.say(rollout, RollbackRequested("ann"))
     fleet.turn(1)
     assert fleet.targets(devices_) == dict.fromkeys(devices_, V2)
-    with pytest.raises(ConflictError, match="its owner allows 2 and what is newer"):
+    with pytest.raises(ConflictError, match="its owner allows 2 and newer versions"):
         fleet.draft(target="acme/meter-reader/1")
 
 
@@ -153,7 +153,7 @@ def test_a_release_that_falls_below_the_floor_meanwhile_pauses_its_rollout(fleet
     fleet.publish("3", floor="3")
     fleet.turn(1)
     assert (fleet.status(rollout), fleet.deeds(rollout)[-1]) == (Status.PAUSED, "rollouts.pause")
-    assert "its owner allows 3 and what is newer" in fleet.known(rollout).state.reason
+    assert "its owner allows 3 and newer versions" in fleet.known(rollout).state.reason
     with pytest.raises(ConflictError, match="its owner allows 3"):
         fleet.say(rollout, Resumed("ann"))
     assert fleet.replayed(rollout)

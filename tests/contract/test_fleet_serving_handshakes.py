@@ -130,7 +130,7 @@ async def test_where_nobody_can_be_let_in_it_is_said_and_tried_again(caplog: pyt
     trusting = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname="localhost")
     assert await reader.read() == b"hello"
-    assert "nobody is let in for 1 s: [Errno 24] Too many open files" in caplog.text
+    assert "no connection is accepted for 1 s: [Errno 24] Too many open files" in caplog.text
     await hang_up(writer)
     handshakes.close()
     await handshakes.wait_closed()

@@ -135,7 +135,7 @@ def test_an_active_file_that_is_none(device: FleetDevice) -> None:
     with device.hammered():
         done = device.agent("sync")
         assert done.code == 3
-        assert "move it away, the agent installs anew" in done.err
+        assert "move it away, the agent then installs again" in done.err
     file.unlink()
     assert device.sync().code == 0
     assert device.agent("verify").code == 0

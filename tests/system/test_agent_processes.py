@@ -31,7 +31,7 @@ def test_a_second_agent_leaves_the_first_alone(device: FleetDevice) -> None:
         for verb, *arguments in (("sync", "--json"), ("rollback", SLOT)):
             second = device.agent(verb, *arguments)
             assert (second.code, second.out) == (3, "")
-            assert "another edge-agent is at work here" in second.err
+            assert "another edge-agent uses this folder" in second.err
         assert device.status["state"] == "updating"  # may be asked at any time
         assert first.poll() is None
     device.configure()
@@ -217,7 +217,7 @@ def test_run_waits_for_an_agent_that_somebody_started_by_hand(device: FleetDevic
         device.wait_for_share(by_hand)
         with running(device) as agent:
             try:
-                wait_log(device, "another edge-agent is at work here")
+                wait_log(device, "another edge-agent uses this folder")
                 by_hand.kill()
                 by_hand.wait()
                 wait_log(device, '"step": "probation"')

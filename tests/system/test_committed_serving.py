@@ -84,7 +84,7 @@ def test_what_is_unsigned_is_marked_everywhere(device):
     with device.running(http=[ANYWHERE]) as daemon:
         assert index(daemon)["activity", "1"] == (
             "READY",
-            "unsigned: it lies in the model directory, and nobody signed it",
+            "unsigned: it is in the model directory and has no signature",
         )
         assert index(daemon)["meter-reader", "1"] == ("READY", "")
         with triton.InferenceServerClient(daemon.grpc) as grpc, triton_http.InferenceServerClient(daemon.http) as http:

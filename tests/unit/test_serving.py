@@ -61,7 +61,7 @@ async def test_what_is_unloaded_while_its_release_is_judged_is_not_loaded() -> N
     await store.asked.wait()
     await fleet.unload("m", "2", 1.0)
     store.gate.set()
-    with pytest.raises(VariantError, match="version 2 was unloaded or loaded anew meanwhile"):
+    with pytest.raises(VariantError, match="version 2 was unloaded or loaded again meanwhile"):
         await loading
     assert [(line.version, line.state) for line in rig.repository.standings()] == [("1", "READY")]
     await rig.repository.close()

@@ -1,4 +1,4 @@
-"""`edge-agent bootstrap DIR`: whose signatures this device trusts, and where it asks."""
+"""`edge-agent bootstrap DIR`: set the device's identity, pinned root and source of assignments."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gateway.agent.identity import bootstrap, read_identity
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Lay down the identity; the same twice is harmless."""
-    given = read_identity(Path(arguments.dir))  # before `configured`: it may be readable for root only
+    """Write the identity. Safe to repeat."""
+    given = read_identity(Path(arguments.dir))  # before `configured` drops privileges: it may be readable for root only
     with Pinning(state_folder(arguments.state)) as pinning:
         config, folder = configured(arguments)
         with told():

@@ -1,4 +1,4 @@
-"""What the verbs share: configuration, state folder, progress, and the agent's errors as exit codes."""
+"""Shared parts of the verbs: configuration, state folder, progress, and exit codes for the agent's errors."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 USER = "edge-agent"
-"""Whose store is made by root's first `bootstrap`, where that user exists and the store is its home."""
+"""User of the agent's service. The first `bootstrap` by root makes its home if that is the store."""
 UMASK = 0o027
 
 
 def configured(arguments: argparse.Namespace) -> tuple[AgentConfig, Path]:
-    """The configuration and the device's folder; from here on root is whom that belongs to. Raises ConfigurationError.
+    """Return configuration and store. Root becomes the store's owner here. Raise ConfigurationError.
 
-    What only root may read must be read before.
+    Files that only root may read must be read before this call.
     """
     config = load_config(Path(arguments.config) if arguments.config else None)
     folder = state_folder(arguments.state)
@@ -40,7 +40,7 @@ def configured(arguments: argparse.Namespace) -> tuple[AgentConfig, Path]:
 
 
 def _make_home(folder: Path) -> None:
-    """The user's own folder, where it is not there yet: it could not make that itself in root's /var/lib."""
+    """Make the user's home if it is absent: the user itself cannot do so in /var/lib."""
     try:
         user = pwd.getpwnam(USER)
     except KeyError:
@@ -51,7 +51,7 @@ def _make_home(folder: Path) -> None:
 
 
 def _become_owner(folder: Path) -> None:
-    """No file of root's must ever land in the store: its owner, the agent's service, could not replace it."""
+    """Drop root to the store's owner: the agent's service could not replace files that belong to root."""
     try:
         found = folder.stat()
     except FileNotFoundError:
@@ -70,8 +70,10 @@ def _become_owner(folder: Path) -> None:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """What the agent raises, as errors with an exit code: a root that nobody signed was given wrongly, a store that
-    fails is out of reach."""
+    """Translate errors of the agent to errors with an exit code.
+
+    A root without valid signatures becomes ConfigurationError, a failing store UnreachableError.
+    """
     try:
         yield
     except Distrust as error:
@@ -81,7 +83,7 @@ def told() -> Iterator[None]:
 
 
 class Bar:
-    """A progress bar for downloads on standard error; nothing where that is no terminal."""
+    """Progress bar for downloads on standard error; hidden if that is not a terminal."""
 
     def __init__(self) -> None:
         from gateway.terminal.tables import progress
@@ -98,7 +100,7 @@ class Bar:
         self._progress.stop()
 
     def __call__(self, here_bytes: int, all_bytes: int) -> None:
-        """Show how far the blob is that is being fetched."""
+        """Show the progress of the blob that is being fetched."""
         if self._task is None or all_bytes != self._total:
             self._task = self._progress.add_task("fetching", total=all_bytes)
             self._total = all_bytes
@@ -106,5 +108,5 @@ class Bar:
 
 
 def complain(message: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     print(f"edge-agent: {' '.join(message.splitlines())}", file=sys.stderr)

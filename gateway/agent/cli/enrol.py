@@ -1,4 +1,4 @@
-"""`edge-agent enrol URL`: a member of a fleet over the network, by a token or a serial that the fleet knows."""
+"""`edge-agent enrol URL`: join a fleet over the network by a token or a serial that the fleet knows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LINE_LIMIT_CHARS = 4096
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Enrol; again with another token is how a certificate is replaced that the fleet takes no more."""
-    application = Application(  # before `configured`: the files may be readable for root only
+    """Enrol this device. With a new token, replace a certificate that the fleet no longer accepts."""
+    application = Application(  # before `configured` drops privileges: the files may be readable for root only
         arguments.url,
         _token(arguments),
         arguments.serial or "",

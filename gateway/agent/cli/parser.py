@@ -1,4 +1,4 @@
-"""The verbs of `edge-agent`: options and examples."""
+"""Verbs of `edge-agent`: options and examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.terminal.program import Program, Verb, json_option, named
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out one verb; its exit code."""
+    """Carry out one verb. Return its exit code."""
     return PROGRAM.main(arguments)
 
 
@@ -30,7 +30,9 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def _bootstrap(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", type=named, help="what `edge-fleet bootstrap` wrote for this device")
+    parser.add_argument(
+        "dir", metavar="DIR", type=named, help="folder that `edge-fleet bootstrap` wrote for this device"
+    )
     _common(parser)
 
 
@@ -42,7 +44,7 @@ def _enrol(parser: argparse.ArgumentParser) -> None:
     )
     token.add_argument("--token-file", type=named, metavar="FILE", help='a file that holds it; "-": standard input')
     parser.add_argument("--serial", type=named, metavar="S", help="the serial number under which the fleet expects it")
-    parser.add_argument("--ca", type=named, metavar="FILE", help="who signs the controller's certificate (PEM)")
+    parser.add_argument("--ca", type=named, metavar="FILE", help="CA that signs the controller's certificate (PEM)")
     _common(parser)
 
 
@@ -68,14 +70,14 @@ VERBS = (
     Verb(
         "bootstrap",
         "bootstrap",
-        "make this device a member of a fleet: whose signatures it trusts, and where it asks",
+        "make this device a member of a fleet: write its identity and its root of trust",
         "  edge-agent bootstrap /media/usb/door-1\n  edge-agent bootstrap DIR --state /var/lib/edge-agent",
         _bootstrap,
     ),
     Verb(
         "enrol",
         "enrol",
-        "the same over the network: a key is made here, the fleet's controller signs for it",
+        "join a fleet over the network: a key is made here, the fleet's controller signs it",
         "  edge-agent enrol https://fleet.example --token-file token\n"
         "  edge-agent enrol https://10.0.0.5:8443 --ca ca.pem --serial 4711 --token-file -",
         _enrol,
@@ -83,21 +85,21 @@ VERBS = (
     Verb(
         "sync",
         "sync",
-        "ask once what this device is assigned, and carry it out to its end",
+        "poll once and carry out what is assigned, to its end",
         "  edge-agent sync\n  edge-agent sync --from /media/usb/repository\n  edge-agent sync --retry --json",
         _sync,
     ),
     Verb(
         "run",
         "run",
-        "keep the device in step until SIGTERM; SIGHUP asks at once",
+        "keep the device in step until SIGTERM; SIGHUP polls at once",
         "  edge-agent run\n  edge-agent run --config /etc/edge-gateway/edge-agent.toml",
         _common,
     ),
     Verb(
         "status",
         "status",
-        "say where the device stands and why",
+        "show the state of the device and its reason",
         "  edge-agent status\n  edge-agent status --json | jq .state",
         _status,
     ),
@@ -118,7 +120,7 @@ VERBS = (
     Verb(
         "recover",
         "recover",
-        "begin a new journal where it is lost or damaged; the floors are lost with it",
+        "begin a new journal if it is lost or damaged; the floors are lost with it",
         "  edge-agent recover\n  edge-agent recover --state /var/lib/edge-agent",
         _common,
     ),

@@ -1,7 +1,8 @@
-"""Pin of the root of trust for new versions of these programs, by a child that stays root.
+"""Pin of the root of trust for new versions of these programs, made by a child that stays root.
 
-`bootstrap` and `enrol` become the store's owner before they learn or write anything. The installer runs as root and
-must not believe a file that this owner can replace, so the pin is made by `edge-software trust`, started before that.
+`bootstrap` and `enrol` become the store's owner before they read or write anything. The installer runs as root and must
+not trust a file that this owner can replace. So `edge-software trust` makes the pin, and is started before the change
+of user.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TIMEOUT_S = 30.0
 
 
 class Pinning:
-    """Context in which `keep` hands the root of trust to the child, where root runs this for the installed agent."""
+    """Context whose `keep` passes the root of trust to the child. Active if root runs it for the installed agent."""
 
     def __init__(self, folder: Path) -> None:
         self._child: subprocess.Popen[bytes] | None = None
@@ -41,7 +42,7 @@ class Pinning:
             self._child.communicate()
 
     def keep(self, root: bytes) -> None:
-        """Let the child pin `root`; say so where it does not: models are updated all the same."""
+        """Let the child pin `root`. Print a warning if it fails; models are updated nevertheless."""
         if self._child is None:
             return
         _, said = self._child.communicate(root, TIMEOUT_S)

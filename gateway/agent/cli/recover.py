@@ -1,4 +1,4 @@
-"""`edge-agent recover`: a new journal in place of one that is lost or damaged."""
+"""`edge-agent recover`: replace a lost or damaged journal."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gateway.agent.recovery import KEPT, LOST, recover
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Begin a new journal and say what is lost; leave one that is whole as it is."""
+    """Begin a new journal and print what is lost. A journal that is whole is not changed."""
     config, folder = configured(arguments)
     with told():
         problem = recover(folder, config.journal)
     if not problem:
         print(f"the journal in {folder} is whole; nothing was changed")
         return 0
-    print(f"the journal in {folder} is new, for {problem}")
+    print(f"the journal in {folder} was replaced: {problem}")
     print(f"lost: {LOST}")
     print(f"kept: {KEPT}")
-    print("until this device has asked its fleet again it would accept older releases: run edge-agent sync now")
+    print("until its next poll this device would accept older releases: run edge-agent sync now")
     return 0

@@ -1,4 +1,4 @@
-"""`edge-agent rollback MODEL`: the previous release again, without network, until something else is assigned."""
+"""`edge-agent rollback MODEL`: serve the previous release, without network, until another one is assigned."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from gateway.terminal.tables import print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """3 where there is nothing to go back to, or the daemon could not be told: it serves it from its next start, or
-    once the agent asks its fleet again."""
+    """Roll back one slot. Return 3 if there is no previous release or the daemon was not notified.
+
+    A daemon that was not notified serves the release from its next start, or after the agent's next poll.
+    """
     config, folder = configured(arguments)
     with told(), opened(folder, config) as storage:
         gone, back = roll_back(storage, arguments.slot)

@@ -1,4 +1,4 @@
-"""`edge-agent run`: keep the device in step until told to stop."""
+"""`edge-agent run`: keep the device in step until stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.agent.loop import Loop
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Returns after SIGTERM; 1 where the store cannot be used, which the log tells."""
+    """Run until SIGTERM. Return 1 if the store is not usable; the log has the reason."""
     config, folder = configured(arguments)
     check_bootstrapped(folder)
     return Loop(folder, config).run()

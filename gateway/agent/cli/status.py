@@ -1,4 +1,4 @@
-"""`edge-agent status`: where the device stands and why."""
+"""`edge-agent status`: show the state of the device and its reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.terminal.tables import print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Always 0 where the store can be read: what is wrong is in the answer."""
+    """Print the status. Return 0 if the store is readable: problems are in the output."""
     config, folder = configured(arguments)
     with told(), looked_at(folder, config) as storage:
         show(read_standing(storage, read_identity(folder)), as_json=arguments.json)
@@ -21,7 +21,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def show(standing: Standing, *, as_json: bool) -> str:
-    """Print it; its state in one word."""
+    """Print the status. Return its state in one word."""
     told_of = document(standing)
     if as_json:
         print_json(told_of)

@@ -1,4 +1,4 @@
-"""`edge-agent sync`: one question, carried out to its end."""
+"""`edge-agent sync`: poll once and carry out what is assigned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.terminal.program import FINDING, OK, UNREACHABLE
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """0 in step, 1 where something was refused or rolled back, 3 where something could not be reached."""
+    """Return 0 if in step, 1 if something was refused or rolled back, 3 if something was not reachable."""
     config, folder = configured(arguments)
     configure_logging(config.log)
     carried = Path(arguments.source) if arguments.source else None

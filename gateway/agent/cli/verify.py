@@ -1,4 +1,4 @@
-"""`edge-agent verify`: what is committed, every signature and every byte."""
+"""`edge-agent verify`: check every signature and byte of what is committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.terminal.tables import mark, print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """1 where something is not what was signed."""
+    """Verify the store. Return 1 if something differs from what was signed."""
     config, folder = configured(arguments)
     with told(), looked_at(folder, config) as storage:
         lines = Verification(storage, read_identity(folder).root, config.trust).run()

@@ -62,7 +62,7 @@ def _write(scope: Scope, status: int) -> None:
     if scope["method"] in READING and not denied:
         return
     peer = _peer(scope)
-    who = "nobody" if peer.uid is None else f"{_name(peer.uid)} (uid {peer.uid}, pid {peer.pid})"
+    who = "an unknown peer" if peer.uid is None else f"{_name(peer.uid)} (uid {peer.uid}, pid {peer.pid})"
     level = logging.WARNING if denied else logging.INFO
     _log.log(level, "command %s %s by %s: %d", scope["method"], scope["path"], who, status)
 

@@ -22,7 +22,7 @@ def compile_protos() -> bytes:
         out = Path(scratch) / "set"
         status = protoc.main(["protoc", f"--proto_path={folder}", f"--descriptor_set_out={out}", *PROTOS])
         if status:
-            raise RuntimeError(f"protoc exited with {status}; its messages stand above")
+            raise RuntimeError(f"protoc exited with {status}; see its messages above")
         return out.read_bytes()
 
 

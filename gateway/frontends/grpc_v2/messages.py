@@ -260,5 +260,5 @@ def inflate_steps(
     if not inflater.eof:
         raise RequestError(Fault.INTERNAL, "a compressed message ends too soon")
     if inflater.unused_data:
-        raise RequestError(Fault.INTERNAL, "a compressed message goes on behind its end")
+        raise RequestError(Fault.INTERNAL, "a compressed message continues after its end")
     return bytes(unfolded)

@@ -143,7 +143,7 @@ class _Walk:
         else:
             number, end = 0, _skipped(self._message, place, kind)
         if end > limit:
-            raise ValueError("a field goes on behind the end")
+            raise ValueError("a field continues after the end")
         return number, place, end
 
 

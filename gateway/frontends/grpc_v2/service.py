@@ -347,7 +347,7 @@ class InferenceService:
             return encode_stream_reply(await self._answer_opened(opened, call, order))
         except RequestError as error:
             return encode_stream_error(error, sent, final=final)
-        except Exception as error:  # noqa: BLE001 - a task's boundary: the other requests of the stream go on
+        except Exception as error:  # noqa: BLE001 - a task's boundary: the other requests of the stream continue
             return encode_stream_error(unexpected(error, STREAM_PATH), sent, final=final)
 
 

@@ -393,7 +393,7 @@ class Wire(asyncio.Transport):
         self._link.connection_made(self)
 
     def _process(self, data: memoryview) -> int:
-        """Pass on bytes that were read, or NOTHING to go on with those before. Return the work in nanoseconds."""
+        """Pass on bytes that were read, or NOTHING to continue with earlier ones. Return the work in nanoseconds."""
         return self._link.receive(data)
 
     def _lost(self, error: Exception | None) -> None:

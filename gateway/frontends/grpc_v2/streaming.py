@@ -175,7 +175,7 @@ class Streaming:
     def _take(self) -> Message:
         message = (self._returned or self._messages).popleft()
         if self._incoming.begun_ns is not None:
-            self._incoming.begun_ns = time.monotonic_ns()  # until now no more of it was let in
+            self._incoming.begun_ns = time.monotonic_ns()  # until now no more of it was accepted
         self._grant()
         return message
 

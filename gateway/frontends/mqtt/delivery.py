@@ -188,7 +188,9 @@ class Delivery:
         elif debt.refusal:
             self._settle(debt, payload)
         else:
-            problem = f"the broker refuses the answer on '{debt.topic}' with code 0x{code:02x}; mend its ACL or limits"
+            problem = (
+                f"the broker refuses the answer on '{debt.topic}' with code 0x{code:02x}; correct its ACL or limits"
+            )
             self.refuse_debt(debt, RequestError(Fault.DENIED, problem))
 
     def _settle(self, debt: Debt, payload: bytes) -> None:

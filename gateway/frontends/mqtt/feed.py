@@ -207,7 +207,7 @@ def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | Non
     size_rows = route.size_rows or (window.size_rows if window else 0)
     if not size_rows:
         if route.hop_rows:
-            raise _unfit(route, "has no [window]; set size_rows beside hop_rows, or remove it")
+            raise _unfit(route, "has no [window]; set size_rows together with hop_rows, or remove hop_rows")
         return None
     channels = len(window.channels) if window else spec.shape[-2 if spec.layout == "NCL" else -1]
     if channels < 1:

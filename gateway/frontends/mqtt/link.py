@@ -182,7 +182,9 @@ class Link:
         for subscription, code in zip(self._subscriptions, codes, strict=False):
             if code >= REFUSED:
                 self._counters["subscriptions_refused"] += 1
-                _LOG.error("the MQTT broker refuses %s (reason code 0x%02x); mend its ACL", subscription.filter, code)
+                _LOG.error(
+                    "the MQTT broker refuses %s (reason code 0x%02x); correct its ACL", subscription.filter, code
+                )
         self._ready = True
         self._changed(True, "")
         asyncio.get_running_loop().call_soon(self._pump)

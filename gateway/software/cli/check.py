@@ -12,7 +12,7 @@ from gateway.terminal.tables import print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Return 1 where something is wrong."""
+    """Check a folder of wheels. Return 1 if there are findings."""
     config = load_config(Path(arguments.config) if arguments.config else None)
     findings = check(Path(arguments.dir), config.software)
     if arguments.json:

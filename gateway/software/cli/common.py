@@ -1,4 +1,4 @@
-"""Parts that the verbs share."""
+"""Shared parts of the verbs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.trust.distrust import Distrust
 
 
 def home() -> Home:
-    """Return the folder of versions that this program runs from. Raises ConfigurationError for another layout."""
+    """Return the folder of versions that this program runs from. Raise ConfigurationError for another layout."""
     place = Path(sys.prefix)
     if place.parent.name != "versions":
         problem = "this program does not run from an installed version; install it with make install"
@@ -31,14 +31,14 @@ def records(arguments: argparse.Namespace) -> Records:
 
 
 def check_root() -> None:
-    """Raise ConfigurationError unless root runs this."""
+    """Raise ConfigurationError unless the process runs as root."""
     if os.geteuid() != 0:
         raise ConfigurationError("only root may change what runs here; run it with sudo")
 
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Turn errors of store and trust into errors with an exit code."""
+    """Translate errors of store and trust to errors with an exit code."""
     try:
         yield
     except Distrust as error:

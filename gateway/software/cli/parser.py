@@ -1,4 +1,4 @@
-"""The verbs of `edge-software`: options and examples."""
+"""Verbs of `edge-software`: options and examples."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from gateway.terminal.program import Program, Verb, json_option, named
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out one verb; its exit code."""
+    """Carry out one verb. Return its exit code."""
     return PROGRAM.main(arguments)
 
 
 def _state(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--state", metavar="DIR", type=named, default=str(FOLDER), help=f"its files (default: {FOLDER})"
+        "--state",
+        metavar="DIR",
+        type=named,
+        default=str(FOLDER),
+        help=f"folder of the installer's files (default: {FOLDER})",
     )
 
 
@@ -41,14 +45,16 @@ def _status(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", type=named, help="wheels of one version, pip's own among them")
+    parser.add_argument(
+        "dir", metavar="DIR", type=named, help="folder with the wheels of one version, including that of pip"
+    )
     _config(parser)
     json_option(parser)
 
 
 def _trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("root", metavar="ROOT", type=named, help='root.json of the fleet; "-": standard input')
-    parser.add_argument("--replace", action="store_true", help="also where another root is trusted already")
+    parser.add_argument("--replace", action="store_true", help="replace a root that is trusted already")
     _state(parser)
 
 
@@ -56,21 +62,21 @@ VERBS = (
     Verb(
         "serve",
         "serve",
-        "install what the agent asks for, by requests on the socket that systemd passes",
+        "install versions on request of the agent, from the socket that systemd passes",
         "  systemctl start edge-software.socket",
         _serve,
     ),
     Verb(
         "status",
         "status",
-        "show the installed versions, and how the last update went",
+        "show the installed versions and the result of the last update",
         "  edge-software status\n  edge-software status --json | jq .update.phase",
         _status,
     ),
     Verb(
         "check",
         "check",
-        "build and try a folder of wheels as a device would, for who publishes them",
+        "build and try a folder of wheels as a device would, before it is published",
         "  edge-software check wheels\n  edge-software check wheels --json | jq .findings",
         _check,
     ),
@@ -84,7 +90,7 @@ VERBS = (
     Verb(
         "switch-back",
         "switch_back",
-        "run the version before again (as root), until the fleet assigns another one",
+        "run the previous version again (as root), until the fleet assigns another one",
         "  sudo edge-software switch-back",
         _serve,
     ),

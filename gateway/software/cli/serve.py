@@ -1,4 +1,4 @@
-"""`edge-software serve`: the process of edge-software.service."""
+"""`edge-software serve`: run the process of edge-software.service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.software.worker import Worker
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Return once nothing is left to do."""
+    """Serve requests until nothing is left to do."""
     config = load_config(Path(arguments.config) if arguments.config else None)
     configure_logging(config.log)
     notifier, settings = Notifier.from_environment(os.environ), config.software

@@ -1,4 +1,4 @@
-"""`edge-software status`: the installed versions, and how the last update went."""
+"""`edge-software status`: show the installed versions and the result of the last update."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.trust.settings import DEFAULTS
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print how the last update went; return 0 if its files can be read."""
+    """Print versions and the last update. Return 0 if the files are readable."""
     place, files = home(), records(arguments)
     with told():
         update, root, floor = files.update(), files.root(DEFAULTS.metadata_limit_bytes), files.floor()

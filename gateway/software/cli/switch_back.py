@@ -1,4 +1,4 @@
-"""`edge-software switch-back`: run the version before again."""
+"""`edge-software switch-back`: run the previous version again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.software.units import UNITS, Units
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Point both links at the version before, and restart the units that run."""
+    """Point both links to the previous version, and restart the units that run."""
     check_root()
     settings = load_config(Path(arguments.config) if arguments.config else None).software
     place, files = home(), records(arguments)
@@ -23,14 +23,14 @@ def command(arguments: argparse.Namespace) -> int:
     current, confirmed = place.leads_to(CURRENT), place.leads_to(CONFIRMED)
     before = confirmed if current != confirmed else update.previous if update else ""
     if not before or before == current or not place.environment(before).is_dir():
-        raise ConfigurationError("no version before is kept; install one with make install", file=str(place.versions))
+        raise ConfigurationError("no previous version is kept; install one with make install", file=str(place.versions))
     for link in (CURRENT, CONFIRMED):
         place.point(link, before)
     units = Units(settings.unit_timeout_s, bool)
     try:
         units.restart([unit for unit in UNITS if units.states()[unit].wanted])
     except CommandError as error:
-        print(f"{before} is in place, but systemd was not told: {error}; restart edge-gateway and edge-agent")
+        print(f"{before} is in place, but the units were not restarted: {error}; restart edge-gateway and edge-agent")
         return 1
     print(f"{before} runs again, in place of {current}")
     return 0

@@ -1,4 +1,4 @@
-"""`edge-software trust ROOT`: pin whose new versions of these programs are installed."""
+"""`edge-software trust ROOT`: pin the root of trust for new versions of these programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.trust.settings import DEFAULTS
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Pin it; the same twice is harmless."""
+    """Pin the root. Safe to repeat."""
     check_root()
     files = records(arguments)
     with told():

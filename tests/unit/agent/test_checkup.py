@@ -44,7 +44,7 @@ def test_it_says_how_the_machine_is(tmp_path: Path) -> None:
 def test_without_a_gateway_and_a_folder_it_says_what_it_can(tmp_path: Path) -> None:
     found = checkup(subject(tmp_path / "gone"))
     assert found["gateway"] == NOT_ASKED
-    assert "cannot be looked at" in found["disk"]["problem"]
+    assert "cannot be read" in found["disk"]["problem"]
     assert vitals(Observed(STANDING))["problem"] == NOT_ASKED["problem"]
 
 
@@ -56,7 +56,7 @@ ILL: dict[str, tuple[dict[str, Any], str]] = {
     "fleet": ({"agent": {"state": "behind", "why": "it fails"}}, "it fails"),
     "gateway": ({"gateway": NOT_ASKED}, "does not answer"),
     "model": ({"gateway": {"models": [{"model": "m", "version": "1", "state": "UNAVAILABLE", "reason": "x"}]}}, "m v"),
-    "clock": ({"clock": {"synchronised": False}}, "nothing keeps it right"),
+    "clock": ({"clock": {"synchronised": False}}, "not synchronised"),
     "disk": ({"disk": {"free_bytes": 99, "files_free": 9}}, "99 bytes are free"),
     "disk ": ({"disk": {"free_bytes": 100, "files_free": 0}}, "no room for another file"),
     "spool": ({"spool": {"gaps": 3}}, "telemetry was dropped"),

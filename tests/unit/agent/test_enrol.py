@@ -94,7 +94,7 @@ def test_a_serial_that_the_fleet_expects_is_enough(tmp_path: Path, fleet: FleetC
 
 def test_a_token_is_good_for_one_device(tmp_path: Path, fleet: FleetController) -> None:
     enrol(application(fleet), tmp_path / "first", CONFIG)
-    with pytest.raises(ConfigurationError, match=r"does not take this device: .* does not let this device in"):
+    with pytest.raises(ConfigurationError, match=r"the fleet refuses this device: .* does not let this device in"):
         enrol(application(fleet), tmp_path / "second", CONFIG)
     assert not (tmp_path / "second" / DEVICE_FILE).exists()
 
@@ -146,7 +146,7 @@ ODD: dict[str, tuple[dict[str, object], str]] = {
     "a path as its name": ({"device": "../door"}, "is no device's name"),
     "a number as its name": ({"device": 5}, "no string"),
     "no URL": ({"repository": "somewhere"}, "is no URL"),
-    "no certificate": ({"certificate": "x"}, "answers oddly"),
+    "no certificate": ({"certificate": "x"}, "unexpected answer"),
     "a number as certificate": ({"certificate": 1}, "no text"),
     "a key in the chain": ({"chain": "-----BEGIN PRIVATE KEY-----"}, "the chain holds a key"),
     "an endless chain": ({"chain": "x" * 100_000}, "more than 65536 bytes"),
@@ -197,7 +197,7 @@ def test_a_token_stands_in_no_message() -> None:
 
 def test_another_agent_at_work_is_waited_for(tmp_path: Path, fleet: FleetController) -> None:
     enrol(application(fleet), tmp_path / "store", CONFIG)
-    with alone(tmp_path / "store"), pytest.raises(UnreachableError, match="another edge-agent is at work"):
+    with alone(tmp_path / "store"), pytest.raises(UnreachableError, match="another edge-agent uses this folder"):
         enrol(application(fleet, "t-2"), tmp_path / "store", CONFIG)
 
 

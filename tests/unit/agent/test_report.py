@@ -35,7 +35,7 @@ STATES: dict[str, tuple[Standing, str, str]] = {
     "waiting": (
         replace(BEHIND, updates=(UNDER_WAY,), waiting={"meter": "no room"}),
         "waiting",
-        "the update of meter cannot go on: no room",
+        "the update of meter cannot continue: no room",
     ),
     "refused": (replace(IN_STEP, polled={"reason": "expired", "problem": "too old"}), "refused", "too old"),
     "unreachable": (replace(IN_STEP, polled={"reason": "unreachable", "problem": "no"}), "unreachable", "no"),

@@ -152,7 +152,7 @@ def test_below_the_floor_nothing_is_begun(both: Both, tmp_path: Path) -> None:
     both.publish(tmp_path, "2.0", floor="2.0")
     both.assign(first, 1)
     polled = both.device.asked_once()
-    assert "2.0 and what is newer" in polled.problem
+    assert "2.0 and newer versions" in polled.problem
     assert both.installer.records.update() is None
 
 

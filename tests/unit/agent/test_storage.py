@@ -50,7 +50,7 @@ def problems(storage: Storage, store: DeviceStore) -> list[tuple[str, bool]]:
 
 def test_one_agent_at_a_time_and_any_number_of_readers(store: DeviceStore) -> None:
     with opened(store.folder, CONFIG):
-        with pytest.raises(UnreachableError, match="another edge-agent is at work here"), opened(store.folder, CONFIG):
+        with pytest.raises(UnreachableError, match="another edge-agent uses this folder"), opened(store.folder, CONFIG):
             pass
         with looked_at(store.folder, CONFIG) as one, looked_at(store.folder, CONFIG) as another:
             assert one.active() == another.active()

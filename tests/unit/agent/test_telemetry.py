@@ -137,7 +137,7 @@ def test_who_is_revoked_is_told_so(device: Device) -> None:
     held = read_held(device.folder)
     assert held
     device.fleet.revoked.add(held.serial)
-    assert device.report().startswith("the fleet does not let this device in, enrol it again: ")
+    assert device.report().startswith("the fleet refuses this device; enrol it again: ")
     assert "this certificate is revoked" in device.status["controller"]["problem"]
 
 

@@ -137,7 +137,7 @@ def test_a_daemon_that_grows_gets_hot_or_begins_anew() -> None:
     for change, reason in (
         ({"rss_bytes": 2000}, "the daemon grew"),
         ({"temperatures": {"cpu": 120.0}}, "120 °C hot"),
-        ({"instance": "second"}, "ended and began anew"),
+        ({"instance": "second"}, "the daemon restarted"),
     ):
         probation = Probation()
         probation.look()

@@ -81,7 +81,7 @@ def test_a_release_without_a_file_that_its_model_refers_to_is_refused(device: De
     device.install("large", device.repository.add_model(folder, "acme"))
     problem = read(store(device))["large"].release.problem
     assert "refers to weights.bin, which is missing" in problem
-    assert "let its owner publish it again, with every file" in problem
+    assert "its owner must publish it again, with every file" in problem
 
 
 def test_nothing_is_committed_where_there_is_no_fleet_and_no_list(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_what_is_left_out_does_not_bound():
         (b"{", "p.json: is no JSON"),
         (b"[" * 5000, "p.json: is no JSON"),
         (b"[]", "p.json: is no JSON object"),
-        (b'{"schema": 1, "schema": 1}', "a key stands twice"),
+        (b'{"schema": 1, "schema": 1}', "has a key twice"),
         (b" " * (POLICY_LIMIT_BYTES + 1), "at most 65536"),
         (b"{}", "schema: missing"),
         (document(schema=2), "schema: must be between 1 and 1"),

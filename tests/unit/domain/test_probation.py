@@ -43,7 +43,7 @@ BAD = {
         GOOD, new=replace(GOOD.new, rejected_runs=3)
     ),
     "differs": replace(GOOD, new=replace(GOOD.new, disagreed=6)),
-    "began anew": replace(GOOD, instance="two"),
+    "restarted": replace(GOOD, instance="two"),
     "grew by": replace(GOOD, rss_bytes=FIRST.rss_bytes + SETTINGS.leak_bytes + 1),
     "hot": replace(GOOD, hottest_c=SETTINGS.heat_limit_c + 1),
     "throttle": replace(GOOD, throttled=True),

@@ -238,7 +238,7 @@ async def test_what_is_unstaged_while_it_is_tried_is_not_kept() -> None:
     staging = await trying(rig, V2)
     await rig.repository.unstage("m", "2", 0.0)
     rig.trial_gate.set()
-    with pytest.raises(VariantError, match="version 2 was unloaded or loaded anew meanwhile") as error:
+    with pytest.raises(VariantError, match="version 2 was unloaded or loaded again meanwhile") as error:
         await staging
     assert error.value.transient
     assert [session.closed for session in rig.runtime.sessions] == [0, 1]

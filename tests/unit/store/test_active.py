@@ -95,7 +95,9 @@ def test_what_is_not_ours_is_refused(tmp_path: Path, changes: dict[str, Any], pr
 
 def test_the_error_names_the_file_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "active.json").write_bytes(b"{")
-    with pytest.raises(DamagedError, match=r"active.json: cannot be read: .*; move it away, the agent installs anew"):
+    with pytest.raises(
+        DamagedError, match=r"active.json: cannot be read: .*; move it away, the agent then installs again"
+    ):
         read_active(tmp_path / "active.json")
 
 

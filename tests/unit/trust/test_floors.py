@@ -88,5 +88,5 @@ def test_the_keys_of_a_role() -> None:
     root.add_key(key, "timestamp")
     assert keys_of(root, "timestamp") == RoleKeys(frozenset({key.keyid}), 1)
     for delegator in (root, Targets()):
-        with pytest.raises(Distrust, match="nobody is named"):
+        with pytest.raises(Distrust, match="no key is named"):
             keys_of(delegator, "models-acme")

@@ -269,7 +269,7 @@ def test_damaged_compression(fold, window_bits: int) -> None:
     good = fold(BODY)
     broken = {
         "ends too soon": (b"", good[:-1], good[: len(good) // 2]),
-        "goes on behind its end": (good + b"x", good + good, good + bytes(9)),
+        "continues after its end": (good + b"x", good + good, good + bytes(9)),
         "cannot be read": (b"garbage", good[:-4] + b"????", BODY),
     }
     for words, raws in broken.items():
