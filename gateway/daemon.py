@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import dataclasses
-import gc
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -16,15 +14,16 @@ from typing import TYPE_CHECKING
 
 from gateway import assembly
 from gateway.committed.store import Store
-from gateway.config import Config, check_listeners, gateway_id, load_config, models_folder, read_security
+from gateway.config import Config, gateway_id, load_config, models_folder
 from gateway.credentials import Credentials
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import Event, ServableChanged
 from gateway.domain.settings_layer import SettingsLayer
-from gateway.fleet_settings import Life, SettingsControl
+from gateway.fleet_settings import Life, SettingsControl, check_startable
 from gateway.frontends.pools import Pools
+from gateway.observe.heap import Trimming, settle
 from gateway.observe.logs import configure_logging, get_logger, log_event
-from gateway.observe.notify import Notifier, watchdog_period_s
+from gateway.observe.notify import Notifier, feed_watchdog
 from gateway.serving import Fleet, Listed, control_frontend
 from gateway.store.state import State
 
@@ -43,9 +42,6 @@ LIVE = frozenset({"models", "log", "file", "auth", "tls"})
 
 HTTP_WAITS_S = 1.0
 """Time that HTTP waits for the models to be loaded. With kept verdicts they take a tenth of that."""
-
-REST_S = 0.5
-"""Time without a change of models after which memory is returned to the system."""
 
 Overrides = Callable[[Config], Config]
 """Options of the command line that override a configuration, also when SIGHUP reads it again."""
@@ -66,7 +62,7 @@ class Daemon:
         self._loading: asyncio.Task[None] | None = None
         self._reload_again = False
         self._up = False
-        self._giving_back: asyncio.TimerHandle | None = None
+        self._trimming = Trimming()
         self._mqtt: MqttFrontend | None = None
         self._regions: Regions | None = None
         self._pools = Pools(config.shares)
@@ -81,7 +77,7 @@ class Daemon:
             if await self._started(stack):
                 self._notify.ready(self._summary())
                 self._ready.set()
-                _settle()
+                settle()
                 await self._stop.wait()
             self._say_stopping()
             self._log.info("stopping", drain_s=self._config.limits.drain_s)
@@ -103,7 +99,7 @@ class Daemon:
         return self._up
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        self._start_watchdog(stack)
+        stack.callback(feed_watchdog(self._notify, os.environ))
         self._credentials = Credentials(self._config)
         self._state = state = State.open(self._life.folder, self._config.state)
         stack.callback(state.close)
@@ -201,7 +197,7 @@ class Daemon:
             async with asyncio.timeout(HTTP_WAITS_S):
                 await self._ready.wait()
         await frontend.answer()
-        _settle()
+        settle()
 
     async def _start_control(self, stack: AsyncExitStack) -> None:
         settings = self._config.control
@@ -281,16 +277,8 @@ class Daemon:
         log_event(event)
         if isinstance(event, ServableChanged):
             self._readiness_changed()
-            self._give_back_memory_soon()
-
-    def _give_back_memory_soon(self) -> None:
-        """Return memory once models have not changed for REST_S: each change leaves unused memory in malloc."""
-        if self._giving_back is not None:
-            self._giving_back.cancel()
-        if self._stop.is_set():
-            return
-        loop = asyncio.get_running_loop()
-        self._giving_back = loop.call_later(REST_S, loop.run_in_executor, None, _give_back_memory)
+            if not self._stop.is_set():
+                self._trimming.soon()
 
     def _summary(self) -> str:
         """Return one line for people: what is ready, what is refused."""
@@ -321,12 +309,7 @@ class Daemon:
 
     async def _check(self, layer: SettingsLayer) -> None:
         """Check a configuration with other settings of the fleet as `config check` does. Raises ConfigurationError."""
-        config = self._read(layer)
-        if not config.fleet.settings:
-            problem = "this device takes no settings from its fleet"
-            raise ConfigurationError(problem, file=config.file, table="fleet", key="settings")
-        check_listeners(config, await asyncio.to_thread(read_security, config))
-        await assembly.matching_profile(config)
+        await check_startable(self._read(layer))
 
     def _restart(self, trial: str) -> None:
         """End orderly; the caller of `run` then replaces the process."""
@@ -402,33 +385,6 @@ class Daemon:
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(ended, Exception):
                 self._log.error("background work ended badly", problem=f"{type(ended).__name__}: {ended}")
-
-    def _start_watchdog(self, stack: AsyncExitStack) -> None:
-        period_s = watchdog_period_s(os.environ)
-        if period_s is None:
-            return
-        task = asyncio.create_task(self._feed_watchdog(period_s), name="watchdog")
-        stack.callback(task.cancel)
-
-    async def _feed_watchdog(self, period_s: float) -> None:
-        """Notify systemd's watchdog: the loop is alive as long as it runs this."""
-        while True:
-            self._notify.watchdog()
-            await asyncio.sleep(period_s)
-
-
-def _settle() -> None:
-    """Exclude the objects of the start from garbage collection: they stay until the end."""
-    # A full collection takes 15 ms with those 64,000, 0.01 ms without (last line of `tests.performance.start`).
-    gc.freeze()
-    gc.enable()
-
-
-def _give_back_memory() -> None:
-    """Return malloc's unused memory to the system, in 4 ms (`python -m tests.performance.start`, last two lines)."""
-    # With a model of 14 MiB: 33 of 145 MiB after the start, 104 of 232 MiB after three swaps of it.
-    with suppress(AttributeError):  # a C library without it keeps less
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _grpc_listener(server: str) -> type[GrpcServer | GrpcFrontend]:

@@ -6,6 +6,7 @@ them. A process that ends in a trial, in whichever way, is followed by one with 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -16,7 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
+from gateway.assembly import matching_profile
 from gateway.committed.store import Store
+from gateway.config import Config, check_listeners, read_security
 from gateway.domain.activation import Activation
 from gateway.domain.document import parse_toml
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
@@ -99,6 +102,15 @@ def execute_again(trial: str = "") -> NoReturn:
     environ = {name: value for name, value in os.environ.items() if name != TRIAL}
     os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])  # libraries do not mark all of theirs
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environ, TRIAL: trial} if trial else environ)  # noqa: S606
+
+
+async def check_startable(config: Config) -> None:
+    """Check a configuration with settings of the fleet, as `config check` does. Raises ConfigurationError."""
+    if not config.fleet.settings:
+        problem = "this device takes no settings from its fleet"
+        raise ConfigurationError(problem, file=config.file, table="fleet", key="settings")
+    check_listeners(config, await asyncio.to_thread(read_security, config))
+    await matching_profile(config)
 
 
 class SettingsControl:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 
 class Notifier:
@@ -63,6 +64,20 @@ def watchdog_period_s(environ: Mapping[str, str]) -> float | None:
     if not limit_us.isdecimal() or int(limit_us) == 0:
         return None
     return int(limit_us) / 2e6
+
+
+def feed_watchdog(notifier: Notifier, environ: Mapping[str, str]) -> Callable[[], object]:
+    """Notify the manager's watchdog, if it has one, for as long as the event loop runs. Return what ends that."""
+    period_s = watchdog_period_s(environ)
+    if period_s is None:
+        return lambda: None
+    return asyncio.create_task(_feed(notifier, period_s), name="watchdog").cancel
+
+
+async def _feed(notifier: Notifier, period_s: float) -> None:
+    while True:
+        notifier.watchdog()
+        await asyncio.sleep(period_s)
 
 
 def _status(text: str) -> list[str]:
