@@ -54,6 +54,12 @@ def folder_option(parser: argparse.ArgumentParser, what: str = "the controller's
     parser.add_argument("--dir", type=named, metavar="DIR", default=default, help=words)
 
 
+def publisher_options(parser: argparse.ArgumentParser) -> None:
+    """--dir of the publisher, and --json."""
+    folder_option(parser, "the publisher's folder: public, drafts, staged, keys, fleet.toml")
+    json_option(parser)
+
+
 def beside_option(parser: argparse.ArgumentParser) -> None:
     """--dir, where it says that no controller is to be asked."""
     words = "work on the database of this folder instead of asking a controller"

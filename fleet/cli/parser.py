@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fleet.cli.operator_parser import OPERATOR_VERBS
-from fleet.cli.options import folder_option, positive
+from fleet.cli.options import positive, publisher_options
+from fleet.cli.releases_parser import RELEASE_VERBS
 from fleet.cli.simulating import SIMULATE
 from gateway import __version__
 from gateway.terminal.program import Program, Verb, json_option, named
@@ -15,11 +16,6 @@ from gateway.terminal.program import Program, Verb, json_option, named
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one verb; its exit code."""
     return PROGRAM.main(arguments)
-
-
-def _dir(parser: argparse.ArgumentParser) -> None:
-    folder_option(parser, "the publisher's folder: public, drafts, staged, keys, fleet.toml")
-    json_option(parser)
 
 
 def _secrets(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +80,7 @@ def _repo(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="keys that sign assignments (default: those of --online)",
     )
-    _dir(parser)
+    publisher_options(parser)
 
 
 def _delegate(parser: argparse.ArgumentParser) -> None:
@@ -92,107 +88,20 @@ def _delegate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--software", action="store_true", help="the role that signs new versions of devices' programs")
     parser.add_argument("--settings", action="store_true", help="the role that signs settings for devices")
     _quorum(parser)
-    _dir(parser)
+    publisher_options(parser)
 
 
 def _rotate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("role", metavar="ROLE", help="root, targets, snapshot, timestamp, director, models-OWNER, …")
     _quorum(parser)
-    _dir(parser)
+    publisher_options(parser)
 
 
 def _renew(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "role", metavar="ROLE", nargs="+", help="root, targets, models-OWNER, software, settings, profiles, …"
     )
-    _dir(parser)
-
-
-def _software(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "action", choices=("add", "withdraw"), help="add: check each DIR and draft the release; withdraw: draft its end"
-    )
-    parser.add_argument(
-        "wheels",
-        metavar="DIR|RELEASE",
-        nargs="+",
-        help="add: wheels for one kind of device, pip's own among them; withdraw: @software/PROGRAM/VERSION",
-    )
-    parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
-    parser.add_argument("--python", type=named, metavar="3.N", help="Python of the devices, where no wheel names it")
-    parser.add_argument("--machine", type=named, metavar="M", help="x86_64 or aarch64, where no wheel names it")
-    parser.add_argument("--edge-software", type=named, metavar="PATH", help="the program that checks wheels")
-    _dir(parser)
-
-
-def _settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "action", choices=("add", "withdraw"), help="add: check FILE and draft the release; withdraw: draft its end"
-    )
-    parser.add_argument(
-        "what",
-        metavar="FILE|RELEASE",
-        help="add: a part of edge-gateway.toml, which is empty to take settings away; withdraw: @settings/NAME/VERSION",
-    )
-    parser.add_argument(
-        "--name", type=named, metavar="NAME", help="add: a site or a class of devices; each name has its own versions"
-    )
-    parser.add_argument("--version", type=named, metavar="V", help="add: its version (default: the next whole number)")
-    parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
-    _edge_gateway(parser)
-    _dir(parser)
-
-
-def _edge_gateway(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--edge-gateway",
-        type=named,
-        metavar="PATH",
-        help="the program that checks (default: beside this one, else in PATH)",
-    )
-
-
-def _model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "action", choices=("add", "withdraw"), help="add: check DIR and draft its release; withdraw: draft its end"
-    )
-    parser.add_argument(
-        "what",
-        metavar="DIR|RELEASE",
-        help="add: a version's folder, …/NAME/VERSION with its manifest.toml; withdraw: OWNER/MODEL/VERSION",
-    )
-    parser.add_argument("--owner", type=named, metavar="O", help="add: who signs it")
-    parser.add_argument(
-        "--slot",
-        type=named,
-        metavar="S",
-        action="append",
-        default=[],
-        help="add: a slot that the release is for, so that it may follow another model there; repeatable",
-    )
-    parser.add_argument(
-        "--changes-signature",
-        action="store_true",
-        help="add: let it follow a release with other inputs or outputs; clients have to be ready for that",
-    )
-    parser.add_argument(
-        "--remove",
-        action="store_true",
-        help="withdraw: order each device that runs it to stop at once, whatever its policy; for emergencies",
-    )
-    parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
-    _edge_gateway(parser)
-    _dir(parser)
-
-
-def _file(kind: str) -> Callable[[argparse.ArgumentParser], None]:
-    def options(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("action", choices=("add",), help=f"add: check FILE and draft the role {kind}")
-        parser.add_argument("file", metavar="FILE", help="the file; its name stays")
-        parser.set_defaults(kind=kind)
-        _dir(parser)
-
-    return options
+    publisher_options(parser)
 
 
 def _sign(parser: argparse.ArgumentParser) -> None:
@@ -215,12 +124,12 @@ def _publish(parser: argparse.ArgumentParser) -> None:
         help="also bring blobs that were published before into the bucket of [blobs.s3]",
     )
     _own_keys(parser, "key of snapshot and timestamp")
-    _dir(parser)
+    publisher_options(parser)
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", metavar="DIR", help="a repository as published (default: public)")
-    _dir(parser)
+    publisher_options(parser)
 
 
 def _assign(parser: argparse.ArgumentParser) -> None:
@@ -236,7 +145,7 @@ def _assign(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--nothing", action="store_true", help="assign nothing: the device retires what it has")
     _own_keys(parser, "key of the director")
-    _dir(parser)
+    publisher_options(parser)
 
 
 def _bootstrap(parser: argparse.ArgumentParser) -> None:
@@ -247,7 +156,7 @@ def _bootstrap(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", type=named, metavar="URL", help="where devices find public (default: url in fleet.toml)"
     )
-    _dir(parser)
+    publisher_options(parser)
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:
@@ -258,7 +167,7 @@ def _serve(parser: argparse.ArgumentParser) -> None:
         help="least that is told on stderr (info)",
     )
     _secrets(parser)
-    _dir(parser)
+    publisher_options(parser)
 
 
 VERBS = (
@@ -275,7 +184,7 @@ VERBS = (
         "doctor",
         "what keeps the controller from its work: database, clock, certificates, keys, blobs; 1 on findings",
         "  edge-fleet doctor --dir /var/lib/edge-fleet\n  edge-fleet doctor --json | jq .findings",
-        _dir,
+        publisher_options,
     ),
     Verb(
         "keys",
@@ -305,41 +214,7 @@ VERBS = (
         "  edge-fleet delegate --settings --key alice.pub bob.pub",
         _delegate,
     ),
-    Verb(
-        "model",
-        "model",
-        "check a model's folder (digests, golden sets) and draft its release for the owner; or withdraw a release",
-        "  edge-fleet model add models/meter-reader/2 --owner acme\n"
-        "  edge-fleet model add models/meter-reader/3 --owner acme --floor 2\n"
-        "  edge-fleet model withdraw acme/meter-reader/2    # never offered again\n"
-        "  edge-fleet model withdraw acme/meter-reader/2 --remove  # stopped at once",
-        _model,
-    ),
-    Verb(
-        "software",
-        "software",
-        "check folders of wheels and draft them as a new version of the programs on devices; or withdraw one",
-        "  edge-fleet software add wheels\n  edge-fleet software add wheels-x86_64 wheels-aarch64 --floor 0.2.0\n"
-        "  edge-fleet software withdraw @software/edge-gateway/0.3.0",
-        _software,
-    ),
-    Verb(
-        "settings",
-        "settings",
-        "check settings for devices, a part of edge-gateway.toml, and draft them as a release; or withdraw one",
-        "  edge-fleet settings add site.toml --name berlin\n"
-        "  edge-fleet settings add site.toml --name berlin --version 7 --floor 5\n"
-        "  edge-fleet settings withdraw @settings/berlin/7",
-        _settings,
-    ),
-    Verb(
-        "profile",
-        "files",
-        "check a device profile and draft it",
-        "  edge-fleet profile add device_profiles/jetson-orin.toml",
-        _file("profiles"),
-    ),
-    Verb("policy", "files", "check a policy and draft it", "  edge-fleet policy add hours.json", _file("policy")),
+    *RELEASE_VERBS,
     Verb(
         "sign",
         "sign",
@@ -400,7 +275,7 @@ VERBS = (
         "status",
         "show roles, keys, expiries, drafts, releases and assignments",
         "  edge-fleet status\n  edge-fleet status --json | jq .drafts",
-        _dir,
+        publisher_options,
     ),
     SIMULATE,
     *OPERATOR_VERBS,

@@ -45,11 +45,9 @@ def _add(arguments: argparse.Namespace) -> int:
         if not verdict["ok"]:
             return print_findings(file, verdict, f"{PROGRAM} config check --fleet-settings")
         work.stage(planned.target, planned.content)
-        warnings = [f"{key}: devices refuse it {_NEEDED.format(key=key)}" for key in bounded_keys(planned.release)]
+        refused = "devices refuse it unless a policy of theirs permits it"
+        warnings = [f'{key}: {refused}: "settings": ["{key}"]' for key in bounded_keys(planned.release)]
         return save_drafts(work, [planned.draft], as_json=arguments.json, warnings=warnings)
-
-
-_NEEDED = 'unless a policy of theirs permits it: "settings": ["{key}"]'
 
 
 def _check_names(name: str | None, version: str | None) -> None:

@@ -35,7 +35,7 @@ def test_settings_that_the_gateway_accepts_are_signed_by_two_and_published(
     publisher: Publisher, tmp_path: Path
 ) -> None:
     file = tmp_path / "site.toml"
-    file.write_text("[mqtt]\nmax_inflight = 10\n[limits]\nmax_queued = 20\n")
+    file.write_text("[mqtt]\nmax_inflight = 10\n[limits]\nqueue_requests = 200\n")
     add(publisher, file)
     said = publisher.run("sign", "drafts/settings.json", "--key", "sam.pem", "--yes").stdout
     assert "    | max_inflight = 10\n" in said
@@ -50,7 +50,7 @@ def test_settings_that_the_gateway_accepts_are_signed_by_two_and_published(
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("[mqtt]\nmax_inflight = 0\n", "mqtt.max_inflight"), ("[limits]\nmax_queud = 1\n", "limits.max_queud")],
+    [("[mqtt]\nmax_inflight = 0\n", "mqtt.max_inflight"), ("[limits]\nqueue_request = 1\n", "limits.queue_request")],
 )
 def test_settings_that_the_gateway_refuses_are_not_added(
     publisher: Publisher, tmp_path: Path, text: str, said: str

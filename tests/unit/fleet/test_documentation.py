@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from fleet.cli.parser import PROGRAM, VERBS
 from fleet.config import parse_config
 from fleet.database.place import read_place
+from fleet.device_settings import check_tables
 from fleet.settings import FleetSettings
 from gateway.domain.policy import read_policy
+from gateway.domain.settings_layer import refused_keys
 
 GUIDE = (Path(__file__).parents[3] / "fleet" / "README.md").read_text()
 
@@ -33,6 +36,13 @@ def test_every_setting_is_in_the_guide_with_its_default() -> None:
 def test_the_policy_of_the_guide_can_be_read() -> None:
     (text,) = (block for block in re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL) if '"profile_delay_h"' in block)
     assert read_policy(text.encode(), "README.md").share_percent_per_hour == 10
+
+
+def test_the_settings_for_devices_of_the_guide_need_no_policy() -> None:
+    (text,) = re.findall(r"^cat > site\.toml <<'END'\n(.*?)^END$", GUIDE, re.MULTILINE | re.DOTALL)
+    check_tables(text, "site.toml")
+    assert tomllib.loads(text)
+    assert refused_keys(tomllib.loads(text), ()) == ()
 
 
 def test_the_configuration_of_the_guide_can_be_read() -> None:

@@ -63,7 +63,7 @@ def test_times_are_those_of_who_looks() -> None:
     assert local("2027-01-01T23:30:00.123456Z") == "2027-01-02 00:30"
 
 
-@pytest.mark.parametrize("name", ["acme/meter-reader/2", ""])
+@pytest.mark.parametrize("name", ["acme/meter-reader/2", "@settings/berlin/3", "@software/edge-gateway/0.3", ""])
 def test_a_release_has_a_short_name(name) -> None:
     assert short(target_of(name)) == name
     assert target_of(target_of(name)) == target_of(name)
@@ -86,6 +86,24 @@ def test_a_list_is_cut_where_it_says_so(capsys) -> None:
     assert "2 shown, and there are more: --limit N" in capsys.readouterr().err
     assert len(bounded(({"n": number} for number in range(2)), 2)) == 2
     assert capsys.readouterr().err == ""
+
+
+def test_settings_are_shown_as_they_were_signed(server, capsys) -> None:
+    at = "2027-03-01T12:00:00Z"
+    release = {
+        "target": "settings/berlin/3/release",
+        "digest": "ab" * 32,
+        "floor": "1",
+        "released": at,
+        "first_read": at,
+    }
+    found = {"release": release, "document": {"toml": "[mqtt]\nurl = '\u202e'\n"}, "refused": ""}
+    server.replies = [good(found)]
+    assert main(["releases", "show", "@settings/berlin/3"]) == 0
+    assert server.asked[0][1] == "/v1/releases/@settings/berlin/3"
+    out = capsys.readouterr().out
+    assert out.startswith("release            @settings/berlin/3\n")
+    assert out.endswith("  | [mqtt]\n  | url = '\\u202e'\n")
 
 
 def token(number: int, days: float, **changes: Any) -> dict[str, Any]:
