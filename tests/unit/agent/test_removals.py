@@ -210,3 +210,19 @@ def test_other_tensors_are_refused_unless_their_owner_signs_that_they_change(two
     first = two.repository.add_release(SLOT, "4")
     assert not ask(two, {SLOT: first})  # the way back from what was signed to change them
     assert running(two)[SLOT] == "4"
+
+
+def test_a_policys_key_and_the_directors_together_lift_every_bound_of_removals(two: Device) -> None:
+    """fleet/README.md says so; what the policy's thief cannot do alone, or with it, is to change tensors."""
+    strict = two.policy(Policy(removal_hold_h=720.0))
+    assert not ask(two, {}, strict, removed=(SLOT, OTHER))
+    assert running(two) == {SLOT: "1", OTHER: "1"}
+    assert not ask(two, {}, two.policy(FREE), removed=(SLOT, OTHER))
+    assert running(two) == {}
+
+
+def test_an_emptied_slot_takes_any_release_that_names_no_other_one(two: Device) -> None:
+    assert not ask(two, {}, two.policy(FREE), removed=(SLOT,))
+    pose = two.repository.add_release("pose", "1")
+    assert not ask(two, {SLOT: pose})
+    assert two.storage.active().slots[SLOT].target == pose
