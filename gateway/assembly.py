@@ -6,16 +6,16 @@ import asyncio
 import os
 import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.committed.store import Store
 from gateway.config import Config, models_folder, site_profiles_folder
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.events import Publish
 from gateway.domain.inventory import Inventory, RuntimeListing
-from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.manifest import Artifact, ModelManifest, Variant
 from gateway.domain.ports import Session
 from gateway.domain.profile import Profile, choose_profile
 from gateway.domain.release import Release
@@ -36,8 +36,10 @@ from gateway.hardware.probe import probe
 from gateway.hardware.profiles import load_profiles, profiles_folder
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.installed import installed_version
+from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
 from gateway.runtimes.witness import witness
+from gateway.store.compiled import make_compiled
 from gateway.store.library import scan, scan_model
 from gateway.store.private_copies import changed, private_copies
 from gateway.store.releases import changed_file, changed_golden
@@ -123,6 +125,8 @@ def loader(config: Config, where: Site, state: State, publish: Publish) -> Loade
     _bound_data(config.gateway.memory_mib * MIB or int(DATA_SHARE * (where.inventory.memory_bytes or 0)))
 
     async def trial(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Verdict:
+        if budget.cache_dir:
+            return await _compile_and_try(manifest, variant, files, _with_cache(budget), config.trial)
         verdict = await try_variant(manifest, variant, files, budget, config.trial)
         file = await asyncio.to_thread(changed_file, manifest, variant, files)
         return Verdict(False, str(changed(file)), transient=True) if file else verdict
@@ -194,12 +198,41 @@ def _bound_data(limit_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, most))
 
 
+async def _compile_and_try(
+    manifest: ModelManifest, variant: Variant, files: Path, budget: Budget, settings: TrialSettings
+) -> Verdict:
+    """Try private copies: what is compiled from them in the trial is loaded later in place of the signed bytes."""
+    async with AsyncExitStack() as stack:
+        lent = private_copies((*variant.artifacts, *_golden(manifest, files)), files)
+        try:
+            copies = await asyncio.to_thread(stack.enter_context, lent)
+        except VariantError as error:
+            return Verdict(False, str(error), transient=error.transient)
+        verdict = await try_variant(manifest, variant, copies, budget, settings)
+        return replace(verdict, reason=verdict.reason.replace(str(copies), str(files)))
+
+
+def _golden(manifest: ModelManifest, files: Path) -> tuple[Artifact, ...]:
+    """Return the golden set with its present size (0: it is not there): the digest decides."""
+    if manifest.golden is None:
+        return ()
+    file = files / manifest.golden.file
+    return (Artifact(manifest.golden.file, manifest.golden.sha256, file.stat().st_size if file.is_file() else 0),)
+
+
+def _with_cache(budget: Budget) -> Budget:
+    """Return the budget with its folder made; without the folder, nothing that is compiled is kept."""
+    if budget.cache_dir and not make_compiled(Path(budget.cache_dir)):
+        return replace(budget, cache_dir="")
+    return budget
+
+
 def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
     """Open a session over the bytes that were tried: exactly those that the manifest names. Raises VariantError."""
     if golden := changed_golden(manifest, files):
         raise changed(golden)
     with private_copies(variant.artifacts, files) as copies:
-        return get_runtime(variant.runtime).open(manifest, variant, copies, budget)
+        return get_runtime(variant.runtime).open(manifest, variant, copies, _with_cache(budget))
 
 
 def releases(config: Config) -> tuple[Release, ...]:

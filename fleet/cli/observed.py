@@ -15,6 +15,7 @@ from fleet.config import FleetConfig
 from fleet.control.checks import Blobs, Clock, Lifetime, Observed, RoleKeys, Tables
 from fleet.control.device_ca import AUTHORITY_FOLDER
 from fleet.database import migrate
+from fleet.database.engine import server_version
 from fleet.database.latest import latest
 from fleet.disk import read_bounded
 from fleet.keys import PUBLIC_SUFFIX, has_secret, read_public
@@ -52,11 +53,11 @@ def _database(folder: Path) -> tuple[Tables, datetime | None]:
         return Tables("", newest), None
     try:
         with beside(str(folder)) as database:
-            revision = migrate.known(database)
-            if revision != newest:
-                return Tables(revision, newest), None
+            tables = Tables(migrate.known(database), newest, server=server_version(database))
+            if tables.revision != newest:
+                return tables, None
             with database.read() as connection:
-                return Tables(revision, newest), latest(connection)
+                return tables, latest(connection)
     except (ConfigurationError, UnreachableError) as error:
         return Tables("", newest, str(error)), None
 

@@ -12,6 +12,8 @@ from fleet.verify import Finding
 CLOCK_TOLERANCE = timedelta(minutes=5)
 """How far the newest record may be ahead of this clock: replicas' clocks differ a little."""
 PLAIN = "http://"
+OLDEST_SERVER = (14,)
+"""The oldest PostgreSQL with which edge-fleet works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,15 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Revision of the database and of this program; `problem`: why the database cannot be used, "" for nothing."""
+    """Revision of the database and of this program; `problem`: why the database cannot be used, "" for nothing.
+
+    `server`: version of PostgreSQL, () for SQLite.
+    """
 
     revision: str
     newest: str
     problem: str = ""
+    server: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,13 @@ def _tables(tables: Tables) -> Iterator[Finding]:
     elif tables.revision != tables.newest:
         problem = f"its tables are of {tables.revision}, this program works with {tables.newest}"
         yield Finding("database", problem, "edge-fleet migrate, or start edge-fleet serve")
+    if tables.server and tables.server < OLDEST_SERVER:
+        problem = f"is PostgreSQL {_dotted(tables.server)}, older than {_dotted(OLDEST_SERVER)}"
+        yield Finding("database", problem, "upgrade the server, or move: edge-fleet migrate --to URL")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def _clock(clock: Clock) -> Iterator[Finding]:

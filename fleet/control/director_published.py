@@ -107,13 +107,13 @@ class Publications:
     def current(self) -> Publication:
         """Return what the present timestamp names, read at most `published_every_s` ago.
 
-        While one thread reads it anew, others go by what was known. Raises RequestError UNAVAILABLE where nothing is
-        published or it cannot be read, AwayError.
+        While one thread reads it anew, others go by what was known, unless another timestamp is published: they wait.
+        Raises RequestError UNAVAILABLE where nothing is published or it cannot be read, AwayError.
         """
-        known = self._known
-        if known and self._monotonic() - self._looked_s < self._every_s and not self._is_replaced():
+        known, replaced = self._known, self._is_replaced()
+        if known and self._monotonic() - self._looked_s < self._every_s and not replaced:
             return known
-        if not self._lock.acquire(blocking=known is None):
+        if not self._lock.acquire(blocking=known is None or replaced):
             return known or self.fresh()
         try:
             return self._looked()

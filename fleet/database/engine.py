@@ -190,6 +190,13 @@ def lock_number(what: str) -> int:
     return int.from_bytes(hashlib.sha256(what.encode(errors="surrogatepass")).digest()[:8], signed=True)
 
 
+def server_version(database: Database) -> tuple[int, ...]:
+    """Return the version of PostgreSQL, as (15, 5); () for SQLite. Raises AwayError."""
+    with database.read() as connection:
+        dialect = connection.dialect
+        return tuple(map(int, dialect.server_version_info or ())) if dialect.name == "postgresql" else ()
+
+
 def connected_apart(database: Database) -> Connection:
     """To PostgreSQL, beside the pool and without transactions; closed for good by `close`. Raises AwayError."""
     engine = _server(database.place, database.settings, poolclass=sa.NullPool)

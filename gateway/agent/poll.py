@@ -85,7 +85,17 @@ class Poll:
         """Return the accepted assignment, new or known. Raise Distrust, FetchError, StoreError.
 
         Releases are checked by `new`, each for its own slot: an error of one owner affects no slot of another.
+        The director's keys may be replaced between the question for metadata and the one for the assignment: after
+        a wrong key both are asked once more.
         """
+        try:
+            return self._ask()
+        except Distrust as error:
+            if error.reason is not Reason.WRONG_KEY or self._offline:
+                raise
+        return self._ask()
+
+    def _ask(self) -> Assignment:
         limit = timedelta(hours=self._config.trust.attested_validity_h)
         times = read_times(self._storage.journal, self._clocks(), limit, offline=self._offline)
         self._repository = repository = self._refreshed(times)

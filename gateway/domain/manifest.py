@@ -5,6 +5,7 @@ The TOML form (docs/pages/reference/manifest.md) is read by `gateway.domain.mani
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -111,6 +112,12 @@ class Variant:
     needs: tuple[str, ...] = ()
     bind: Mapping[str, Binding] = field(default_factory=dict)
     signature: str = ""
+
+    @property
+    def content(self) -> str:
+        """Return the SHA-256 of the names and digests of its files."""
+        files = sorted((artifact.path, artifact.sha256) for artifact in self.artifacts)
+        return hashlib.sha256(repr(files).encode()).hexdigest()
 
     def binding(self, tensor: str) -> Binding:
         """Return the variant's binding of `tensor`; without one, the same name and no layout."""

@@ -204,7 +204,8 @@ def _positions(variant: Variant, profile: Profile) -> list[tuple[tuple[int, int]
 def _place(manifest: ModelManifest, variant: Variant, step: Step, site: Site) -> Candidate:
     device = None if step.accelerator == CPU else site.inventory.accelerator(step.accelerator)
     allowed = site.profile.budget.memory_bytes
-    budget = Budget(site.threads, step.accelerator, step.options, site.cache_dir, allowed)
+    compiled = f"{site.cache_dir}/{variant.content}" if site.cache_dir and step.accelerator != CPU else ""
+    budget = Budget(site.threads, step.accelerator, step.options, compiled, allowed)
     obstacle = (
         _device_obstacle(step, device)
         or _feature_obstacle(variant, site.inventory)

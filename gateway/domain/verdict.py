@@ -16,8 +16,8 @@ from gateway.domain.tensor import DATATYPES
 class Budget:
     """Resources of one session: threads (≥ 1; the most that a trial may choose) and the ladder step's options.
 
-    `cache_dir`: a folder for compiled blobs ("": none). `memory_bytes`: the most that it may add to the process (0: not
-    bounded).
+    `cache_dir`: a folder for what is compiled from this variant ("": none). `memory_bytes`: the most that it may add to
+    the process (0: not bounded).
     """
 
     threads: int = 1

@@ -60,14 +60,32 @@ def incompatibility(before: ModelManifest, after: ModelManifest) -> str:
             return f"it requires the input {shown(spec)}, which {before.version} does not have"
         if not _accepts(spec, old):
             return f"its input is {shown(spec)}, that of {before.version} is {shown(old)}"
+        if problem := _refused_values(spec, old):
+            return f"its input {spec.name} {problem}, that of {before.version} does not"
     if given:
         return f"it has no input {', '.join(sorted(given)):.200}, which {before.version} has"
-    return _lost_output(before, after)
+    return _fewer_rows(before, after) or _lost_output(before, after)
 
 
 def shown(spec: TensorSpec) -> str:
-    """Return name, datatype and shape of a tensor, as "image FP32[-1,3,224,224]"."""
-    return f"{spec.name} {spec.datatype.value}[{','.join(map(str, spec.shape))}]"
+    """Return name, datatype, shape and layout of a tensor, as "image FP32[-1,3,224,224] NCHW"."""
+    return f"{spec.name} {spec.datatype.label}[{','.join(map(str, spec.shape))}] {spec.layout}".rstrip()
+
+
+def _refused_values(new: TensorSpec, old: TensorSpec) -> str:
+    """Return which values, of equal datatype and shape, `new` refuses and `old` takes, or ""."""
+    lost = set(old.preprocess.decode if old.preprocess else ()) - set(new.preprocess.decode if new.preprocess else ())
+    if lost:
+        return f"refuses images of {', '.join(sorted(lost))}"
+    return "refuses NaN and infinity" if new.finite and not old.finite else ""
+
+
+def _fewer_rows(before: ModelManifest, after: ModelManifest) -> str:
+    """Return why a request of `before` may have too many rows for `after`, or ""; 0 is the limit of the engine."""
+    most, most_before = after.max_batch_rows, before.max_batch_rows
+    if not most or (most_before and most_before <= most):
+        return ""
+    return f"it takes {most} rows at most, {before.version} takes {most_before or 'as many as [limits] max_batch_rows'}"
 
 
 def _lost_output(before: ModelManifest, after: ModelManifest) -> str:

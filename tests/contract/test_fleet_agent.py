@@ -20,6 +20,7 @@ from gateway.agent.clock import Clocks
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import RefusedError
 from gateway.agent.enrol import Application, enrol
+from gateway.agent.poll import Poll
 from gateway.agent.storage import looked_at
 from gateway.trust.clock import BootClock
 from tests.simulators.controller import RunningController, controlling
@@ -241,3 +242,38 @@ def test_a_new_directors_key_is_used_as_soon_as_devices_can_know_it(
         controller.repository.rotate("director")
         controller.repository.keep_keys()
         fleet.turn()
+
+
+def test_a_key_that_is_replaced_between_the_two_questions_of_a_poll_refuses_no_poll(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device has the old metadata, and what the new director's key signed."""
+    fleet.turn()
+    fetch, asked = Poll._fetch, []
+
+    def rotate_first(poll: Poll, *known: Any) -> tuple[bytes, str]:
+        if not asked:
+            fleet.repository.rotate("director")
+            fleet.repository.keep_keys()
+        asked.append(poll)
+        return fetch(poll, *known)
+
+    monkeypatch.setattr(Poll, "_fetch", rotate_first)
+    fleet.turn()
+    assert len(asked) == 2
+
+
+def test_a_wrong_key_that_stays_is_refused(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.turn()
+    fetch, repository = Poll._fetch, fleet.repository
+    stolen = repository.assignment(DEVICE, {}, signers=repository.keys["snapshot"])
+    asked: list[bytes] = []
+
+    def answer(poll: Poll, *known: Any) -> tuple[bytes, str]:
+        fetch(poll, *known)
+        asked.append(stolen)
+        return stolen, ""
+
+    monkeypatch.setattr(Poll, "_fetch", answer)
+    assert fleet.device.asked_once().reason == "wrong-key"
+    assert len(asked) == 2

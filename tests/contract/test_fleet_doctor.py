@@ -17,10 +17,12 @@ from fleet.authority.settings import AuthoritySettings
 from fleet.cli import observed
 from fleet.cli.common import now
 from fleet.cli.parser import main
+from fleet.control import checks
 from fleet.database import audit, migrate
 from fleet.database.engine import open_database
 from fleet.database.place import read_place
 from fleet.roles import DIRECTOR, ONLINE
+from tests.simulators.databases import url
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.served_fleet import served_fleet
 
@@ -70,6 +72,25 @@ def test_tables_of_another_revision_are_a_finding(folder: Path, capsys: pytest.C
         migrate.downgrade(database, "0009")
     code, (found,) = told(folder, capsys)
     assert (code, "tables are of 0009" in found["problem"]) == (1, True)
+
+
+def test_a_server_that_is_too_old_is_a_finding(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with url("postgresql", folder) as text:
+        (folder / "fleet.toml").write_text(f'[database]\nurl = "{text}"\n')
+        assert told(folder, capsys) == (0, [])
+        monkeypatch.setattr(checks, "OLDEST_SERVER", (99,))
+        code, (found,) = told(folder, capsys)
+    assert (code, found["where"], "older than 99" in found["problem"]) == (1, "database", True)
+
+
+def test_a_clock_that_nothing_keeps_right_is_a_finding(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observed, "clock_synchronised", lambda: False)
+    code, (found,) = told(folder, capsys)
+    assert (code, found["where"], found["problem"]) == (1, "clock", "nothing keeps it right")
 
 
 def test_a_clock_behind_the_records_is_a_finding(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

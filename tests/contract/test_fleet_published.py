@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from fleet.config import FleetConfig
+from fleet.control import director_published
 from fleet.control.director import Director
-from fleet.control.director_published import Publications
+from fleet.control.director_published import Publication, Publications
 from fleet.control.online_keys import OnlineKeys
 from fleet.database import certificates, desired, devices
 from fleet.database.certificates import Certificate
@@ -92,6 +94,35 @@ def test_it_looks_again_when_it_is_time_and_at_once_after_a_publication(reposito
     repository.add_file("policy/b.json", b"{}")
     assert len(known.fresh().files) == 2
     assert known.current().basis == known.fresh().basis != before.basis
+
+
+def test_no_thread_goes_by_the_publication_before_while_another_reads_the_new_one(
+    repository, database, monkeypatch
+) -> None:
+    """A device that has the new metadata would refuse what the old director's key signed."""
+    known = publications(repository, database, Monotonic())
+    before = known.current()
+    repository.rotate(DIRECTOR)
+    reading, asked = threading.Event(), threading.Event()
+    read, mark = director_published._read, director_published.publication_mark
+
+    def read_slowly(workspace: Workspace) -> Publication:
+        reading.set()
+        asked.wait()
+        return read(workspace)
+
+    def note(public: Path) -> tuple[int, ...]:
+        if threading.current_thread() is threading.main_thread():
+            asked.set()
+        return mark(public)
+
+    monkeypatch.setattr(director_published, "_read", read_slowly)
+    monkeypatch.setattr(director_published, "publication_mark", note)
+    thread = threading.Thread(target=known.current)
+    thread.start()
+    reading.wait()
+    assert known.current().director != before.director
+    thread.join()
 
 
 def test_a_damaged_publication_is_read_again_when_it_is_time_not_at_every_poll(repository, database, caplog) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,14 +29,9 @@ from gateway.store import private_copies
 ROWS, WIDTH = -1, 64
 INPUT = np.ones((1, WIDTH), np.float32)
 SPEC = DATATYPES["FP32"]
-OPENINGS = 30
-"""Of each kind; EDGE_OPENINGS says another number."""
+OPENINGS, MANY = 30, 1000
+"""Of each kind."""
 MODELS = Path(__file__).parents[2] / "models" / "meter-reader" / "1"
-
-
-@pytest.fixture
-def openings() -> int:
-    return int(os.environ.get("EDGE_OPENINGS", OPENINGS))
 
 
 @dataclass
@@ -178,6 +172,7 @@ KINDS: dict[str, Callable[[Path], Model]] = {
 }
 
 
+@pytest.mark.parametrize("openings", [OPENINGS, pytest.param(MANY, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_exchanged_while_it_is_opened_is_never_served(kind: str, tmp_path: Path, openings: int) -> None:
     model = KINDS[kind](tmp_path)

@@ -28,7 +28,7 @@ from tests.performance import report
 from tests.performance.aims import Verdict, judged
 from tests.performance.load import Figures
 from tests.performance.rig import Rig
-from tests.performance.servers import LOAD_CORE, SERVER_CORE, SERVERS, calibration_s
+from tests.performance.servers import LOAD_CORE, SERVER_CORE, SERVERS, calibration, machine
 from tests.performance.steps import Row, Step, all_steps
 from tests.simulators.daemon import ROOT
 
@@ -121,14 +121,12 @@ def _measured(rig: Rig, steps: Sequence[Step], passes: int) -> dict[Row, list[Fi
 
 
 def _facts(rig: Rig, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
     return {
-        "machine": f"{model}, {os.cpu_count()} cores; server on core {SERVER_CORE}, load on core {LOAD_CORE}",
+        "machine": f"{machine()}; server on core {SERVER_CORE}, load on core {LOAD_CORE}",
         "software": f"Python {platform.python_version()}, " + ", ".join(f"{name} {version(name)}" for name in PACKAGES),
         "passes": f"medians of {options.passes} interleaved passes of {options.seconds:g} s",
         "took": f"{seconds / 60:.1f} min",
-        "calibration": f"{calibration_s():.2f} s for a loop of 10,000,000 additions of integers in Python, one core",
+        "calibration": calibration(),
         "chosen": rig.chosen,
     }
 

@@ -2,8 +2,9 @@
 
 `edge-fleet serve` with its defaults is kept to one core, the devices to another; all is real but the models. Devices
 enrol; then steps run one after the other, in several passes; then a release is rolled out to all of them. Printed are
-medians, with the lowest and highest pass. Processor time is the controller's own, of all its threads (with PostgreSQL
-not that server's); it holds where other programs share the machine, seconds do not. `fleet/SIZING.md` goes on from it.
+the machine with a calibration, and medians, with the lowest and highest pass. Processor time is the controller's own,
+of all its threads (with PostgreSQL not that server's); it holds where other programs share the machine, seconds do not.
+`fleet/SIZING.md` goes on from it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fleet.simulate import Run, simulate
 from fleet.simulation.settings import Settings
 from fleet.simulation.tally import Tally
 from tests.performance.fleet_steps import STEPS, Crowd, Sample, Step, cpu_s
-from tests.performance.servers import LOAD_CORE, SERVER_CORE
+from tests.performance.servers import LOAD_CORE, SERVER_CORE, calibration, machine
 from tests.simulators.postgres import own_cluster
 from tests.simulators.rolled_fleet import SLOT, document
 from tests.simulators.served_fleet import ServedFleet, answered, roll_out, served_fleet, wait_until
@@ -55,8 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measured(folder: Path, database: str, wanted: argparse.Namespace, console: Console) -> Figures:
     """All figures, printed as they come."""
     devices = wanted.devices
-    found: Figures = {"machine": _machine(), "database": database.partition(":")[0] or "sqlite", "devices": devices}
+    found: Figures = {
+        "machine": f"{machine()}, Python {platform.python_version()}",
+        "calibration": calibration(),
+        "database": database.partition(":")[0] or "sqlite",
+        "devices": devices,
+    }
     console.print(f"{found['machine']}; {found['database']}; {devices:,} devices")
+    console.print(f"calibration: {found['calibration']}")
     with served_fleet(folder, database=database, tables=FREE, core=SERVER_CORE) as fleet:
         fleet.repository.add_release(SLOT, "2")
         fleet.replicas[0].start()
@@ -179,12 +186,6 @@ def _sizes(fleet: ServedFleet, console: Console) -> Figures:
 def _resident(pid: int) -> float:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE") / 2**20
-
-
-def _machine() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-    return f"{model}, Python {platform.python_version()}"
 
 
 @contextmanager

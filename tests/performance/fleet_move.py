@@ -2,6 +2,7 @@
 
 `python -m tests.performance.fleet_move [DEVICES] [ROWS]`: devices in the middle of a rollout with so many rows of
 telemetry each, on SQLite in a temporary folder and on a PostgreSQL of its own, both with every commit on the disk.
+The machine and its calibration come first.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fleet.database import migrate, telemetry
 from fleet.database.engine import Database, open_database
 from fleet.database.intake import Batch, Row
 from fleet.database.place import Place, read_place
+from tests.performance.servers import calibration, machine
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.full_fleet import full_fleet
 from tests.simulators.postgres import own_cluster
@@ -53,14 +55,17 @@ def move(folder: Path, old: str, new: str) -> None:
     """Move as an operator does, and print what it took."""
     (folder / "fleet.toml").write_text(f'[database]\nurl = "{old}"\n')
     command = [sys.executable, "-m", "fleet", "migrate", "--dir", str(folder), "--to", new]
-    begin = time.perf_counter()
+    begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{time.perf_counter() - begin:7.1f} s, at most {used.ru_maxrss / 1024:.0f} MiB: {done.stdout}", flush=True)
+    spent_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    took = f"{time.perf_counter() - begin:7.1f} s, {spent_s:.1f} s of processor time without PostgreSQL's"
+    print(f"{took}, at most {used.ru_maxrss / 1024:.0f} MiB: {done.stdout}", flush=True)
 
 
 def main(count: int = 10_000, rows: int = 50) -> None:
     """SQLite to PostgreSQL, and back into another file."""
+    print(f"{machine()}; calibration: {calibration()}", flush=True)
     with own_cluster() as cluster, tempfile.TemporaryDirectory() as name:
         folder, server = Path(name), cluster.url("postgres")
         first, second = f"sqlite:///{folder / 'fleet.sqlite'}", f"sqlite:///{folder / 'fleet-2.sqlite'}"

@@ -21,6 +21,7 @@ def test_a_short_pass_measures_every_step(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "found.json").read_text())
+    assert found["calibration"] in done.stdout
     assert set(found["steps"]) == {step.name for step in STEPS}
     for step in STEPS:
         assert found["steps"][step.name]["answers"][str(step.status)] >= 1

@@ -92,6 +92,23 @@ def slot_twice(device: FleetDevice) -> None:
     repository.put_assignment(DEVICE, repository.sign(metadata, repository.keys["director"]))
 
 
+def another_model(device: FleetDevice) -> None:
+    """Of the same owner, who signed it for no slot."""
+    device.repository.assign(DEVICE, {SLOT: device.repository.add_release("activity", "1")})
+
+
+def another_owners_model(device: FleetDevice) -> None:
+    """Its owner names the slot as well; no policy lets it."""
+    device.repository.add_owner("globex")
+    device.repository.assign(DEVICE, {SLOT: device.repository.add_release(SLOT, "9", "globex", slots=(SLOT,))})
+
+
+def other_tensors(device: FleetDevice) -> None:
+    """A newer version of the same model with another input than clients send."""
+    inputs = (("motion", (-1, 100, 6)),)
+    device.repository.assign(DEVICE, {SLOT: device.repository.add_release(SLOT, "51", inputs=inputs)})
+
+
 CASES: dict[str, tuple[Callable[[FleetDevice], None], str]] = {
     "an unsigned model": (unsigned_model, "unsigned"),
     "a swapped hash": (swapped_hash, "swapped"),
@@ -103,6 +120,9 @@ CASES: dict[str, tuple[Callable[[FleetDevice], None], str]] = {
     "another online key": (another_online_key, "wrong-key"),
     "a slot twice": (slot_twice, "slot-twice"),
     "forged owner metadata": (forged_owner_metadata, "forged"),
+    "another model in the slot": (another_model, "wrong-slot"),
+    "another owner's model in the slot": (another_owners_model, "wrong-slot"),
+    "other tensors in the slot": (other_tensors, "incompatible"),
 }
 
 
@@ -118,12 +138,21 @@ def check_refused(device: FleetDevice, reason: str) -> None:
     assert (done.code, done.told["state"], done.told["last_poll"]["reason"]) == (1, "refused", reason), done.told["why"]
     assert f"({reason})" in done.told["why"]
     assert done.told["why"] in done.err
-    assert floors(device).versions == before.versions  # versions of metadata and assignments may rise: they are signed
+    # versions of metadata and assignments may rise, and floors of other models: they are signed
+    assert before.versions.items() <= floors(device).versions.items()
     assert (device.serving, (device.store / "active.json").read_bytes()) == (serving, active)
     assert not [file for file in (device.store / "blobs/sha256").iterdir() if ATTACKERS in file.read_bytes()]
 
 
-OFTEN = {"an unsigned model", "a swapped hash", "below the owner's floor", "a slot twice", "forged owner metadata"}
+OFTEN = {
+    "an unsigned model",
+    "a swapped hash",
+    "below the owner's floor",
+    "a slot twice",
+    "forged owner metadata",
+    "another owner's model in the slot",
+    "other tensors in the slot",
+}
 """In `make test`; there, all of them are held against verification alone (tests/unit/trust/test_hostile.py)."""
 
 
@@ -144,5 +173,25 @@ def test_a_thief_of_every_online_key(device: FleetDevice, case: str) -> None:
         device.assign(device.publish(floor="2"))
     else:
         device.assign(RELEASE.format(2))
+    done = device.sync()
+    assert (done.code, done.told["state"]) == (0, "in-step"), done.told["why"]
+
+
+TAKEN: dict[str, dict[str, object]] = {
+    "an empty assignment": {},
+    "an order to remove all models": {"removed": [SLOT]},
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_a_thief_of_every_online_key_takes_no_model_away(device: FleetDevice, case: str) -> None:
+    """No policy was ever signed: the bounds that are built into the device hold."""
+    serving, active = device.serving, (device.store / "active.json").read_bytes()
+    with device.hammered():
+        device.repository.assign(DEVICE, {}, extra=TAKEN[case])
+        done = device.sync()
+    assert done.told["state"] == ("held" if TAKEN[case] else "unassigned"), done.told["why"]
+    assert (device.serving, (device.store / "active.json").read_bytes()) == (serving, active)
+    device.assign(RELEASE.format(2))
     done = device.sync()
     assert (done.code, done.told["state"]) == (0, "in-step"), done.told["why"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,8 @@ from gateway.domain.manifest import Golden
 from gateway.domain.profile import Budget, Match, Profile, Step
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.selection import Site
-from gateway.domain.verdict import RuntimeStatus
+from gateway.domain.verdict import Budget as VerdictBudget
+from gateway.domain.verdict import RuntimeStatus, Verdict
 from gateway.hardware.profiles import profiles_folder
 from gateway.store.library import scan
 from gateway.store.state import State
@@ -83,6 +85,46 @@ def test_a_proven_file_that_changed_since_is_not_opened(loader, release):
     model_file(release).write_bytes(model_file(release).read_bytes() + b"\0")
     with pytest.raises(VariantError, match="changed since it was read; reload the models"):
         asyncio.run(loader.open(release, proven, release.manifest))
+
+
+# ---- what is compiled in a trial and loaded later -------------------------------------------------------------------
+@pytest.fixture
+def compiling(tmp_path):
+    return VerdictBudget(cache_dir=str(tmp_path / "compiled" / "content"))
+
+
+def test_what_is_compiled_in_a_trial_is_compiled_from_the_named_bytes(loader, release, compiling, monkeypatch):
+    """The store is written to once the digests were taken."""
+    good, seen = model_file(release).read_bytes(), []
+
+    async def exchange_and_try(manifest, variant, files, budget, _settings):
+        model_file(release).write_bytes(b"other weights")
+        seen.append(((files / variant.artifacts[0].path).read_bytes(), Path(budget.cache_dir).is_dir()))
+        return Verdict(False, f"{files}/model.npz is no good")
+
+    monkeypatch.setattr(assembly, "try_variant", exchange_and_try)
+    variant = release.manifest.variants[0]
+    found = asyncio.run(loader.trial(release.manifest, variant, release.folder, compiling))
+    assert seen == [(good, True)]
+    assert found.reason == f"{release.folder}/model.npz is no good"
+    found = asyncio.run(loader.trial(release.manifest, variant, release.folder, compiling))
+    assert (len(seen), found.transient, "changed since it was read" in found.reason) == (1, True, True)
+
+
+def test_a_trial_that_compiles_passes_as_any_other(loader, release, compiling):
+    variant = release.manifest.variants[0]
+    found = asyncio.run(loader.trial(release.manifest, variant, release.folder, compiling))
+    assert found.passed, found.reason
+    golden = replace(release.manifest, golden=Golden("golden.npz", "0" * 64))
+    found = asyncio.run(loader.trial(golden, variant, release.folder, compiling))
+    assert (found.transient, "golden.npz changed since it was read" in found.reason) == (True, True)
+
+
+def test_without_room_for_what_is_compiled_the_trial_goes_on(loader, release, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    variant, budget = release.manifest.variants[0], VerdictBudget(cache_dir=str(tmp_path / "file" / "content"))
+    found = asyncio.run(loader.trial(release.manifest, variant, release.folder, budget))
+    assert found.passed, found.reason
 
 
 # ---- device profiles ---------------------------------------------------------------------------------------------

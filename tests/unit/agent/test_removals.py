@@ -100,6 +100,19 @@ def test_an_error_of_one_owner_costs_its_own_slots_only(two: Device) -> None:
     assert state(two)[0] == "refused"
 
 
+@pytest.mark.parametrize("floor", [7, "", "9" * 500, {"a": 1}, None])
+def test_a_floor_that_is_no_version_costs_its_owners_slots_only(two: Device, floor: object) -> None:
+    two.repository.add_owner("beta")
+    gate, camera = two.repository.add_release("gate", "1", owner="beta"), two.repository.add_release(OTHER, "2")
+    signed = two.repository.owner_targets("beta")
+    signed.signed.targets[gate].unrecognized_fields["custom"] = {"floor": floor}
+    signed.signed.version += 1
+    two.repository.forge("models-beta", signed, two.repository.keys["models-beta"])
+    first = two.storage.active().slots[SLOT].target
+    assert "damaged" in ask(two, {SLOT: first, OTHER: camera, "gate": gate})
+    assert running(two) == {SLOT: "1", OTHER: "2"}
+
+
 def test_an_owner_whose_metadata_cannot_be_had_costs_its_own_slots_only(two: Device) -> None:
     """A mirror lost it: what runs goes on, and the other owner's slot is updated."""
     two.repository.add_owner("beta")
@@ -197,3 +210,19 @@ def test_other_tensors_are_refused_unless_their_owner_signs_that_they_change(two
     first = two.repository.add_release(SLOT, "4")
     assert not ask(two, {SLOT: first})  # the way back from what was signed to change them
     assert running(two)[SLOT] == "4"
+
+
+def test_a_policys_key_and_the_directors_together_lift_every_bound_of_removals(two: Device) -> None:
+    """fleet/README.md says so; what the policy's thief cannot do alone, or with it, is to change tensors."""
+    strict = two.policy(Policy(removal_hold_h=720.0))
+    assert not ask(two, {}, strict, removed=(SLOT, OTHER))
+    assert running(two) == {SLOT: "1", OTHER: "1"}
+    assert not ask(two, {}, two.policy(FREE), removed=(SLOT, OTHER))
+    assert running(two) == {}
+
+
+def test_an_emptied_slot_takes_any_release_that_names_no_other_one(two: Device) -> None:
+    assert not ask(two, {}, two.policy(FREE), removed=(SLOT,))
+    pose = two.repository.add_release("pose", "1")
+    assert not ask(two, {SLOT: pose})
+    assert two.storage.active().slots[SLOT].target == pose

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.agent.settings import InstallerSettings
 from gateway.domain.assignment import Target
+from gateway.domain.policy import Policy, policy_bytes
 from gateway.domain.software_choice import Choice, choose
 from gateway.domain.software_release import SLOT
 from gateway.domain.software_update import Phase, SoftwareUpdate, environment_name
@@ -154,6 +155,20 @@ def test_below_the_floor_nothing_is_begun(both: Both, tmp_path: Path) -> None:
     polled = both.device.asked_once()
     assert "2.0 and newer versions" in polled.problem
     assert both.installer.records.update() is None
+
+
+def test_a_signed_policy_holds_a_version_as_it_holds_a_model(both: Both, tmp_path: Path) -> None:
+    """So a stolen director cannot bring a version that the software keys signed to all devices at once."""
+    repository, path = both.device.fleet.repository, both.publish(tmp_path, "1.0")
+    slow = Policy(share_percent_per_hour=0.1, profiles=("another",), profile_delay_h=2.0)
+    policy = repository.add_file("policy/night.json", policy_bytes(slow))
+    both.device.fleet.assigned[DEVICE] = ({SLOT: path}, (policy,))
+    both.device.sync()
+    assert both.told()["held"]["change"] == "install"
+    assert both.installer.records.update() is None
+    repository.add_file(policy, policy_bytes(Policy()))
+    both.device.sync()
+    assert both.told()["state"] == "probation"
 
 
 def test_the_daemon_never_hears_of_the_slot(both: Both, tmp_path: Path) -> None:

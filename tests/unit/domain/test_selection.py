@@ -73,8 +73,18 @@ def test_the_ladder_orders_variants_on_every_accelerator() -> None:
 
 def test_a_candidate_carries_what_its_session_may_use() -> None:
     gpu, *_ = planned(OV16)
-    assert (gpu.budget.threads, gpu.budget.accelerator, gpu.budget.cache_dir) == (3, "intel-gpu", "/c")
+    assert (gpu.budget.threads, gpu.budget.accelerator) == (3, "intel-gpu")
     assert (gpu.budget.options, gpu.device) == ({"hint": "latency"}, GPU)
+
+
+def test_what_is_compiled_lies_apart_for_each_content() -> None:
+    """Two versions of one graph differ in nothing but their weights."""
+    other = dataclasses.replace(
+        OV16, artifacts=tuple(dataclasses.replace(one, sha256="ab" * 32) for one in OV16.artifacts)
+    )
+    first, second = (next(iter(planned(one))).budget.cache_dir for one in (OV16, other))
+    assert first == f"/c/{OV16.content}" != second
+    assert [c.budget.cache_dir for c in planned(OV16) if c.accelerator == "cpu"] == [""]
 
 
 def test_equal_steps_go_to_the_more_accurate_then_to_the_manifests_order() -> None:

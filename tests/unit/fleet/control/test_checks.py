@@ -33,6 +33,7 @@ ILL: dict[str, tuple[dict[str, Any], str, str]] = {
     "moved": ({"tables": Tables("", "0010", "the fleet moved")}, "database", "the fleet moved"),
     "empty": ({"tables": Tables("", "0010")}, "database", "holds no tables yet"),
     "old": ({"tables": Tables("0009", "0010")}, "database", "of 0009, this program works with 0010"),
+    "old server": ({"tables": Tables("0010", "0010", server=(13, 14))}, "database", "PostgreSQL 13.14, older than 14"),
     "adrift": ({"clock": Clock(NOW, False, None)}, "clock", "nothing keeps it right"),
     "behind": ({"clock": Clock(NOW, None, NOW + DAY)}, "clock", "the newest record is of 2026-03-02 12:00 UTC"),
     "young": ({"certificates": [replace(PORT, begins=NOW + DAY)]}, "port.pem", "does not hold before 2026-03-02"),
@@ -50,6 +51,7 @@ ILL: dict[str, tuple[dict[str, Any], str, str]] = {
     [
         {},
         {"clock": Clock(NOW, None, None)},
+        {"tables": Tables("0010", "0010", server=(14, 0))},
         {"blobs": Blobs("http://fleet.lan", "http://minio:9000")},
         {"blobs": Blobs("https://fleet.example", "")},
         {"certificates": [replace(PORT, ends=NOW + 14 * DAY)]},
