@@ -112,7 +112,9 @@ fuzz: $(VENV)/.fuzz ## spoil what peers say, for FUZZ_S seconds (120), and see w
 
 # ---- upkeep ---------------------------------------------------------------------------------------------------------
 COMPILE_ALONE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
-COMPILE := $(COMPILE_ALONE) --no-emit-package openvino-telemetry --extra onnx --extra openvino --extra litert --extra agent pyproject.toml
+# Not wanted on devices: a usage reporter; 26 MB of invented examples, which litestar loads only where it is told to
+LEFT_OUT := --no-emit-package openvino-telemetry --no-emit-package polyfactory --no-emit-package faker
+COMPILE := $(COMPILE_ALONE) $(LEFT_OUT) --extra onnx --extra openvino --extra litert --extra agent pyproject.toml
 
 lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE) --extra fleet --extra hsm requirements/test.in -c requirements/constraints.txt -o requirements/test.txt

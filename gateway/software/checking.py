@@ -19,8 +19,9 @@ from gateway.software.settings import SoftwareSettings
 from gateway.store.plain import file_digest
 from gateway.store.this_machine import this_machine
 
-ABSENT = ("openvino-telemetry",)
-"""Requirements that are left out on purpose: OpenVINO's package that reports its use to its vendor."""
+ABSENT = ("openvino-telemetry", "polyfactory")
+"""Requirements that are left out on purpose: a package that reports OpenVINO's use to its vendor, and 26 MB of invented
+examples (polyfactory with faker), which litestar loads only if it is told to."""
 _MISSING = re.compile(r" requires (\S+), which is not installed")
 
 
