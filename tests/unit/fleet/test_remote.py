@@ -100,7 +100,7 @@ def test_settings_are_shown_as_they_were_signed(server, capsys) -> None:
     found = {"release": release, "document": {"toml": "[mqtt]\nurl = '\u202e'\n"}, "refused": ""}
     server.replies = [good(found)]
     assert main(["releases", "show", "@settings/berlin/3"]) == 0
-    assert server.asked[0][1] == "/v1/releases/@settings/berlin/3"
+    assert server.asked[0][1] == "/v1/releases/%40settings/berlin/3"
     out = capsys.readouterr().out
     assert out.startswith("release            @settings/berlin/3\n")
     assert out.endswith("  | [mqtt]\n  | url = '\\u202e'\n")
