@@ -47,6 +47,20 @@ http {{
     }}
 }}
 """
+HAPROXY = """
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 5s
+    timeout server 5s
+listen fleet
+    bind 127.0.0.1:{port}
+    server controller {server} ssl verify none
+"""
+PROXIES = {
+    "nginx": (NGINX, ("-p", "{folder}", "-c", "{file}")),
+    "haproxy": (HAPROXY, ("-db", "-f", "{file}")),
+}
 
 
 @contextmanager
@@ -109,13 +123,13 @@ def node(fleet: ServedFleet, url: str) -> Iterator[Follower]:
 
 
 @contextmanager
-def behind_nginx(folder: Path, url: str) -> Iterator[str]:
+def behind(proxy: str, folder: Path, url: str) -> Iterator[str]:
     """Its address. Nothing of it is set for streams."""
-    port, file = free_port(), folder / "nginx.conf"
-    file.write_text(NGINX.format(folder=folder, port=port, url=url))
-    program = shutil.which("nginx", path="/usr/sbin:/usr/bin")
-    assert program, "nginx is one of the programs that make test installs"
-    with subprocess.Popen([program, "-p", str(folder), "-c", str(file)]) as process:
+    port, file, (told, words) = free_port(), folder / f"{proxy}.conf", PROXIES[proxy]
+    file.write_text(told.format(folder=folder, port=port, url=url, server=url.removeprefix("https://")))
+    program = shutil.which(proxy, path="/usr/sbin:/usr/bin")
+    assert program, f"{proxy} is one of the programs that make test installs"
+    with subprocess.Popen([program, *(word.format(folder=folder, file=file) for word in words)]) as process:
         try:
             wait_until(lambda: _answers(port), 30)
             yield f"http://127.0.0.1:{port}"
@@ -152,12 +166,13 @@ def test_npms_eventsource_hears_each_change_once_while_the_controller_is_killed(
             assert (follower.count("gap"), follower.count("error") >= KILLS) == (0, True)
 
 
-def test_through_nginx_as_it_is(tmp_path: Path) -> None:
-    """It holds nothing back, and answers 502 while the controller is away."""
+@pytest.mark.parametrize("proxy", PROXIES)
+def test_through_a_proxy_as_it_is(tmp_path: Path, proxy: str) -> None:
+    """It holds nothing back, and answers 502 or 503 while the controller is away."""
     with served_fleet(tmp_path / "fleet", tables=TABLES) as fleet:
         replica = fleet.replicas[0]
         replica.start()
-        with behind_nginx(tmp_path, replica.url) as url, node(fleet, url) as follower:
+        with behind(proxy, tmp_path, replica.url) as url, node(fleet, url) as follower:
             wait_until(lambda: follower.count("position"), 30)
             with happening(fleet.database) as count:
                 wait_until(lambda: len(follower.numbers()) > 5, 30)
