@@ -129,10 +129,12 @@ async def _blocks(reader: _Reader, position: Position) -> AsyncIterator[bytes]:
     subscription, settings, sent = reader.subscription, reader.subscriptions.settings, position
     yield f"retry: {int(settings.reconnect_s * 1000)}\n".encode() + _block(POSITION, position, {"id": str(position)})
     more = True
-    while (more or reader.follow) and not subscription.ended:
+    while (more or reader.follow) and not subscription.has_ended():
         subscription.expect()
         page, shown = await reader.read(position)
         for change in shown:
+            if subscription.has_ended():
+                return
             yield _message(change, sent)
             sent = change.position
         position, more = page.reached, page.more

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from fleet.control.device_query import selected
 from fleet.control.rollouts import covers
@@ -44,13 +45,18 @@ def read_position(text: str) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One message. `position` is behind it; `about`: what was recorded, None for a gap."""
+    """One message. `position` is behind it; `about`: what was recorded, None where that is no longer known."""
 
     position: Position
     kind: Kind
     device: str = ""
     rollout: str = ""
     about: StoredEvent | Alert | StoredFact | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether only its place is known."""
+        return self.about is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +85,11 @@ class Wanted:
         return not (self.query or self.scope)
 
     def names(self, change: Change) -> bool:
-        """Return whether a change is asked for, except for `query` and `scope`. A gap concerns every reader."""
-        return change.kind is Kind.GAP or (
-            (not self.kinds or change.kind in self.kinds)
-            and self.device in {"", change.device}
-            and self.rollout in {"", change.rollout}
-        )
+        """Return whether a change is asked for, except for `query` and `scope`. Of one that is lost the kind counts."""
+        if self.kinds and change.kind not in {Kind.GAP, *self.kinds}:
+            return False
+        told = self.device in {"", change.device} and self.rollout in {"", change.rollout}
+        return change.is_lost or told
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,7 @@ class Feed:
             gap = [Change(begin, Kind.GAP)] if begin != after else []
             found = changes.after(connection, begin.number, until, self._page_changes + 2)  # `begin`, and one beyond
             spans = _spans(found, begin, self._page_changes)
-            loaded = [*gap, *_loaded(connection, spans)]
+            loaded = _merged([*gap, *_loaded(connection, spans)])
         reached = spans[-1].position if spans else begin
         return Page(loaded, reached, more=bool(found) and reached < Position(found[-1].number))
 
@@ -139,7 +144,7 @@ class Feed:
         with self._database.read() as connection:
             if (chosen := selected(connection, wanted.query)) is not None:
                 passing = device_filter.passing(connection, devices, chosen)
-                named = [change for change in named if change.kind is Kind.GAP or change.device in passing]
+                named = [change for change in named if change.is_lost or change.device in passing]
             return _within(connection, named, wanted.scope) if wanted.scope else named
 
     def check(self, query: str) -> None:
@@ -169,8 +174,14 @@ def _spans(found: Iterable[StoredChange], begin: Position, limit: int) -> list[_
     return spans
 
 
+def _merged(found: Sequence[Change]) -> list[Change]:
+    """Return the changes with one gap of a kind in place of several that follow each other. Pure."""
+    pairs = pairwise([*found, None])
+    return [one for one, then in pairs if one and not (then and one.is_lost and then.is_lost and one.kind is then.kind)]
+
+
 def _loaded(connection: Connection, spans: Sequence[_Span]) -> Iterator[Change]:
-    """Read what changes refer to. What was removed in the meantime is a gap."""
+    """Read what changes refer to."""
     subjects: dict[Kind, list[str]] = {}
     for span in spans:
         subjects.setdefault(span.change.kind, []).append(span.change.subject)
@@ -186,7 +197,7 @@ def _loaded(connection: Connection, spans: Sequence[_Span]) -> Iterator[Change]:
         elif alert := told.get(subject):
             yield Change(span.position, kind, alert.device, about=alert)
         else:
-            yield Change(span.position, Kind.GAP)
+            yield Change(span.position, kind)
 
 
 def _facts(connection: Connection, span: _Span) -> Iterator[Change]:
@@ -210,4 +221,4 @@ def _is_within(change: Change, tagged: Mapping[str, datetime], covered: Mapping[
         return covered[change.rollout]
     if isinstance(change.about, Alert):  # none of a device that had the name before it was removed
         return change.device in tagged and tagged[change.device] <= change.about.since
-    return change.kind is Kind.GAP or change.device in tagged
+    return change.is_lost or change.device in tagged

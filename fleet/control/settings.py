@@ -77,7 +77,7 @@ class ChangesSettings:
     look_every_s: float = 1.0  # how often one replica looks for new changes and revoked tokens, for all its streams
     heartbeat_s: float = 15.0  # longest time in which nothing is sent
     reconnect_s: float = 3.0  # told to clients: how long they wait before they connect again
-    page_changes: int = 500  # read at a time
+    page_changes: int = 100  # read at a time
     recent_changes: int = 2_000  # kept in memory; a stream that is further behind reads the database
 
     def __post_init__(self) -> None:

@@ -20,12 +20,16 @@ TURNED_AWAY = "streams_turned_away"
 
 
 class Subscription:
-    """One open stream. `ended` is set from outside: its token holds no more, or the controller stops."""
+    """One open stream. It is ended from outside where its token holds no more, or the controller stops."""
 
     def __init__(self, token: int) -> None:
         """Create it in the event loop that serves the stream."""
-        self.token, self.ended = token, False
+        self.token, self._ended = token, False
         self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
+
+    def has_ended(self) -> bool:
+        """Return whether nothing more is to be sent."""
+        return self._ended
 
     def expect(self) -> None:
         """Forget the news so far: what they said is read now."""
@@ -33,7 +37,7 @@ class Subscription:
 
     async def wait(self, limit_s: float) -> bool:
         """Wait for news or the end; return False if `limit_s` was over before."""
-        if self.ended:
+        if self._ended:
             return True
         try:
             await asyncio.wait_for(self._news.wait(), limit_s)
@@ -43,7 +47,7 @@ class Subscription:
 
     def notify(self, *, end: bool = False) -> None:
         """Wake the stream up. Any thread may; a loop that is closed has no streams left."""
-        self.ended = self.ended or end
+        self._ended = self._ended or end
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._news.set)
 

@@ -176,12 +176,26 @@ def test_after_a_restore_programs_that_were_further_ahead_are_told(database: Dat
     assert said(everything(feed, Position(7))) == ["1001 gap", "1002 device.event"]
 
 
-def test_an_event_that_was_pushed_out_is_a_gap(database: Database) -> None:
+def test_events_that_were_pushed_out_are_a_gap_for_those_who_want_events(database: Database) -> None:
     enrolled(database, "camera")
-    happens(database, "one", "two")
+    happens(database, *"abcd")
+    opens(database, "a")
     with database.write() as connection:
-        connection.execute(sa.text("DELETE FROM events WHERE id = 1"))
-    assert said(everything(Feed(database, 100), Position(0))) == ["1 gap", "2 device.event"]
+        connection.execute(sa.text("DELETE FROM events WHERE id <= 3"))
+    feed = Feed(database, 100)
+    found = feed.read(Position(0)).changes
+    assert [(str(change.position), change.about is None) for change in found] == [
+        ("3", True),
+        ("4", False),
+        ("5", False),
+    ]
+    for wanted, count in (
+        (Wanted(device="camera"), 3),
+        (Wanted(device="other", scope=frozenset({"x"})), 1),
+        (Wanted(frozenset({Kind.ALERT_OPENED})), 1),
+        (Wanted(frozenset({Kind.DEVICE_EVENT}), query="tag = x"), 1),
+    ):
+        assert len(feed.visible(found, wanted)) == count, wanted
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.", ".1", "1.2.3", "²", "1" * 19])
