@@ -54,10 +54,11 @@ $(VENV)/.fuzz: requirements/fuzz.txt | $(VENV)/.test
 	@$(PIP) --only-binary :all: -r $< || echo "no atheris for this Python or machine: bytes are spoilt by chance"
 	@touch $@
 
-$(VENV)/.npm: tests/system/peers/tuf-js/package-lock.json | $(VENV)/bin/python
+$(VENV)/.npm: $(wildcard tests/system/peers/*/package-lock.json) | $(VENV)/bin/python
 	@command -v npm >/dev/null || packaging/debian-packages nodejs npm
-	@mkdir -p $(VENV)/tuf-js && cp tests/system/peers/tuf-js/package*.json $(VENV)/tuf-js
-	@npm ci --prefix $(VENV)/tuf-js --silent --no-audit --no-fund --ignore-scripts
+	@for peer in $(notdir $(patsubst %/,%,$(dir $(filter %.json,$^)))); do \
+		mkdir -p $(VENV)/$$peer && cp tests/system/peers/$$peer/package*.json $(VENV)/$$peer && \
+		npm ci --prefix $(VENV)/$$peer --silent --no-audit --no-fund --ignore-scripts || exit 1; done
 	@touch $@
 
 .PHONY: debian-demo debian-test debian-world

@@ -37,6 +37,7 @@ from fleet.control.revocations import Revocations
 from fleet.control.rollouts import Rollouts
 from fleet.control.rollouts_record import States
 from fleet.control.scheduler import Scheduler
+from fleet.control.subscriptions import Subscriptions
 from fleet.control.worker import Worker
 from fleet.database import migrate
 from fleet.database.engine import Database, open_database
@@ -131,6 +132,7 @@ class Controller:
         grace_s = self._origin.config.listen.stop_grace_s
         if self._renewing is not None:
             self._renewing.cancel()
+        self.control.subscriptions.stop()  # streams have no end of their own
         await self._server.stop(grace_s)
         for worker in reversed(self._workers):
             await asyncio.to_thread(worker.stop, grace_s)
@@ -204,6 +206,7 @@ def _control(origin: Origin, authority: Authority, database: Database) -> Contro
         intake=Intake(database, config.intake, states, counts),
         inventories=Inventories(database, config.intake),
         answers=Answers(database, config.requests),
+        subscriptions=Subscriptions(database, config.changes, counts),
         counts=counts,
         clock=origin.clock,
     )
@@ -233,12 +236,13 @@ def _bounds(config: FleetConfig) -> Callable[[Scope], BodyBound]:
 
 
 def _workers(control: Control, scheduler: Scheduler, chores: Chores) -> tuple[Worker, ...]:
-    settings = control.settings.scheduler
+    settings, subscriptions = control.settings.scheduler, control.subscriptions
     return (
         Worker("revocations", settings.revocations_every_s, control.revocations.refresh, control.clock),
         Worker(
             "scheduler", settings.turn_s, scheduler.turn, control.clock, due=control.rollouts.due, end=scheduler.resign
         ),
+        Worker("changes", subscriptions.settings.look_every_s, subscriptions.turn, control.clock),
         Worker("chores", control.settings.chores.turn_s, chores.turn, control.clock, end=chores.end),
     )
 

@@ -9,6 +9,7 @@ from fleet.access import AccessSettings
 from fleet.authority.settings import AuthoritySettings
 from fleet.blobs.settings import BlobSettings
 from fleet.control.settings import (
+    ChangesSettings,
     ChoresSettings,
     ControlSettings,
     DirectorSettings,
@@ -39,6 +40,7 @@ class FleetConfig:
     authority: AuthoritySettings = field(default_factory=AuthoritySettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     requests: RequestSettings = field(default_factory=RequestSettings)
+    changes: ChangesSettings = field(default_factory=ChangesSettings)
     blobs: BlobSettings = field(default_factory=BlobSettings)
     director: DirectorSettings = field(default_factory=DirectorSettings)
     intake: IntakeSettings = field(default_factory=IntakeSettings)

@@ -62,10 +62,11 @@ def list_alerts(
             matching=selected(connection, device_query),
             limit_rows=limit,
         )
-    return page(control, found, limit, _entry, lambda one: one.key)
+    return page(control, found, limit, entry, lambda one: one.key)
 
 
-def _entry(alert: Alert) -> AlertEntry:
+def entry(alert: Alert) -> AlertEntry:
+    """Return an alert as lists show it."""
     times = (moment(alert.since), moment(alert.opened), moment(alert.closed))
     about = (alert.rule, alert.device, alert.subject, str(alert.state))
     return AlertEntry(alert.key, *about, *times, alert.summary, alert.evidence)

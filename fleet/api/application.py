@@ -20,6 +20,7 @@ from litestar.types.internal_types import PathParameterDefinition
 from fleet.api import (
     alerts,
     audit,
+    changes,
     devices,
     devices_labels,
     devices_leaving,
@@ -58,6 +59,7 @@ HANDLERS = (
     *health.HANDLERS,
     *alerts.HANDLERS,
     *audit.HANDLERS,
+    *changes.HANDLERS,
     *devices.HANDLERS,
     *devices_labels.HANDLERS,
     *devices_leaving.HANDLERS,

@@ -58,10 +58,11 @@ def list_events(
             before=before or None,
             limit_rows=limit,
         )
-    return page(control, found, limit, _entry, lambda one: one.id)
+    return page(control, found, limit, entry, lambda one: one.id)
 
 
-def _entry(one: StoredEvent) -> EventEntry:
+def entry(one: StoredEvent) -> EventEntry:
+    """Return an event as lists show it."""
     event = one.event
     about = (event.slot, event.target, event.rollout, event.document)
     return EventEntry(one.id, event.device, event.kind, moment(event.at), moment(one.received), *about)

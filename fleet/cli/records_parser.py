@@ -42,6 +42,7 @@ def _events(parser: argparse.ArgumentParser) -> None:
     for name in ("device", "kind", "rollout"):
         parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those of this {name} only")
     query_option(parser, "those of devices that match it only")
+    parser.add_argument("--follow", action="store_true", help="the last events, then what comes, until Ctrl-C")
     limit_option(parser, 100)
     remote_options(parser)
 
@@ -51,6 +52,9 @@ def _alerts(parser: argparse.ArgumentParser) -> None:
     for name in ("rule", "device"):
         parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those of this {name} only")
     query_option(parser, "those of devices that match it only")
+    parser.add_argument(
+        "--follow", action="store_true", help="the last alerts, then what opens and closes, until Ctrl-C"
+    )
     limit_option(parser, 100)
     remote_options(parser)
 
@@ -123,13 +127,15 @@ TELEMETRY = Verb(
             "events",
             "what happened on devices, the newest first",
             "  edge-fleet telemetry events --device camera-7\n  edge-fleet telemetry events --kind rollback --json\n"
-            "  edge-fleet telemetry events --query 'tag=pilot and accelerator=coral-*'",
+            "  edge-fleet telemetry events --query 'tag=pilot and accelerator=coral-*'\n"
+            "  edge-fleet telemetry events --follow --json",
             _events,
         ),
         Action(
             "alerts",
             "what is wrong in the fleet, and what was, the newest first",
-            "  edge-fleet telemetry alerts --state open\n  edge-fleet telemetry alerts --query 'site=berlin'",
+            "  edge-fleet telemetry alerts --state open\n  edge-fleet telemetry alerts --query 'site=berlin'\n"
+            "  edge-fleet telemetry alerts --follow",
             _alerts,
         ),
     ),

@@ -6,17 +6,26 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
+from fleet.cli.following import AWAY_LIMIT_S, GAP, POSITION, follow
 from fleet.cli.remote import bounded, client, listed, local, said, short
-from fleet.client.client import Client, Json, path_of
-from gateway.domain.errors import UnreachableError
+from fleet.client.client import Client, Json, Query, path_of
+from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.tables import plain
 
 LOOK_S = 2.0
 """Between two looks for new rows."""
-AWAY_LIMIT_S = 600.0
-"""So long a controller may be away while its rows are followed."""
+LAST = 10
+"""Rows, events or alerts that are shown before those that come."""
+EVENT_CHANGES = ["device.event"]
+ALERT_CHANGES = {
+    None: ["alert.opened", "alert.closed"],
+    "open": ["alert.opened"],
+    "closed": ["alert.closed"],
+}
+"""Changes of alerts that end in a state."""
 ELSEWHERE = frozenset({"attempt", "began", "changed", "release", "slot", "step", "target", "version"})
 
 
@@ -64,11 +73,11 @@ def _follow(arguments: argparse.Namespace, asked: Client, path: str) -> int:
     """Line by line until Ctrl-C, one JSON document a line with --json: the last rows first, then what comes."""
     after = arguments.after
     if not after:
-        last = list(asked.pages(f"{path}/newest", {"limit": min(arguments.limit, 10)}))
-        _lines(arguments, reversed(last))
+        last = list(asked.pages(f"{path}/newest", {"limit": min(arguments.limit, LAST)}))
+        _print_lines(arguments, reversed(last), _row)
         after = _place(last[0]) if last else ""
     for row in _coming(asked, path, after):
-        _lines(arguments, [row])
+        _print_lines(arguments, [row], _row)
     return 0
 
 
@@ -89,23 +98,43 @@ def _coming(asked: Client, path: str, after: str) -> Iterator[Json]:
         time.sleep(LOOK_S)
 
 
-def _lines(arguments: argparse.Namespace, rows: Iterable[Json]) -> None:
-    for row in rows:
-        line = json.dumps(row) if arguments.json else plain("  ".join(_row(row)))
-        print(line, flush=True)
+def _print_lines(arguments: argparse.Namespace, found: Iterable[Json], row: Callable[[Json], Sequence[str]]) -> None:
+    for one in found:
+        print(json.dumps(one) if arguments.json else plain("  ".join(row(one))), flush=True)
 
 
 def _events(arguments: argparse.Namespace) -> int:
     query = {name: getattr(arguments, name) for name in ("device", "kind", "rollout", "query")}
-    found = bounded(client(arguments).pages(path_of("events"), query, cursor="before"), arguments.limit)
+    pages = client(arguments).pages(path_of("events"), query, cursor="before")
+    if arguments.follow:
+        wanted = {"kind": EVENT_CHANGES} | {name: query[name] for name in ("device", "rollout", "query")}
+        return _followed(arguments, wanted, pages, _event_row, lambda one: arguments.kind in {None, one["kind"]})
     return listed(
         arguments,
         "events",
-        found,
+        bounded(pages, arguments.limit),
         ("at", "device", "event", "what"),
         _event_row,
         none="no such events" if any(query.values()) else "no events",
     )
+
+
+def _followed(
+    arguments: argparse.Namespace,
+    wanted: Query,
+    newest: Iterator[Json],
+    row: Callable[[Json], Sequence[str]],
+    fits: Callable[[Json], bool],
+) -> int:
+    """Line by line until Ctrl-C: the newest ones, once the stream is open, then what comes and is not among them."""
+    shown: list[Json] | None = None
+    for message in follow(client(arguments), wanted):
+        if shown is None:
+            shown = [*islice(newest, min(arguments.limit, LAST))][::-1]
+            _print_lines(arguments, shown, row)
+        elif message.event not in {"", POSITION, GAP} and message.data not in shown and fits(message.data):
+            _print_lines(arguments, [message.data], row)
+    return 0
 
 
 def _event_row(one: Json) -> tuple[str, ...]:
@@ -123,11 +152,15 @@ def _happened(one: Json) -> str:
 
 def _alerts(arguments: argparse.Namespace) -> int:
     query = {name: getattr(arguments, name) for name in ("state", "rule", "device", "query")}
-    found = bounded(client(arguments).pages(path_of("alerts"), query, cursor="before"), arguments.limit)
+    pages = client(arguments).pages(path_of("alerts"), query, cursor="before")
+    if arguments.follow:
+        if arguments.state == "pending":
+            raise ConfigurationError("--follow shows alerts as they open and close; leave out --state pending")
+        wanted = {"kind": ALERT_CHANGES[arguments.state]} | {name: query[name] for name in ("device", "query")}
+        return _followed(arguments, wanted, pages, _alert_row, lambda one: arguments.rule in {None, one["rule"]})
     columns = ("since", "state", "alert", "device", "says")
-    return listed(
-        arguments, "alerts", found, columns, _alert_row, none="no such alerts" if any(query.values()) else "no alerts"
-    )
+    none = "no such alerts" if any(query.values()) else "no alerts"
+    return listed(arguments, "alerts", bounded(pages, arguments.limit), columns, _alert_row, none=none)
 
 
 def _alert_row(one: Json) -> tuple[str, ...]:

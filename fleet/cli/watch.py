@@ -11,19 +11,17 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from fleet.cli.following import GAP, POSITION, follow
 from fleet.cli.remote import client
 from fleet.cli.rollouts_view import COMING, DONE, FREE, LOST, bar, headline, line, notes, outcome, wave_rows
 from fleet.client.client import Client, Json, path_of
 from gateway.domain.errors import UnreachableError
-from gateway.terminal.tables import plain
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 LOOK_S = 1.0
-"""Between two looks."""
-AWAY_LIMIT_S = 600.0
-"""So long a controller may be away: its replicas are updated, its machine starts again."""
+"""Pause after a view: many devices may report in it."""
 COLOURS = {DONE: "green", COMING: "yellow", LOST: "red bold", FREE: "dim"}
 BAR_LOW, BAR_HIGH = 10, 40
 """Columns."""
@@ -33,9 +31,9 @@ Show = Callable[[Json], None]
 def watch(arguments: argparse.Namespace) -> int:
     """Until it is over or stopped by itself: 0 finished, 1 aborted or halted. Raises UnreachableError where --timeout
     comes first."""
-    asked, path = client(arguments), path_of("rollouts", arguments.rollout)
+    asked = client(arguments)
     with _shown(arguments) as show:
-        for view in _views(asked, path, arguments.timeout):
+        for view in _views(asked, arguments.rollout, arguments.timeout):
             show(view)
             code = outcome(view)
             if code is not None:
@@ -43,20 +41,18 @@ def watch(arguments: argparse.Namespace) -> int:
     raise UnreachableError(f"{arguments.rollout} is not over after {arguments.timeout:g} s")
 
 
-def _views(asked: Client, path: str, timeout_s: float | None) -> Iterator[Json]:
-    """What never answered is told at once; what answered before is waited for."""
-    begun_s, answered_s = time.monotonic(), -AWAY_LIMIT_S
-    while True:
-        try:
-            yield asked.ask("GET", path)
-            answered_s = time.monotonic()
-        except UnreachableError as error:
-            if time.monotonic() - answered_s >= AWAY_LIMIT_S:
-                raise
-            print(f"waiting: {plain(str(error))}", file=sys.stderr)
-        if timeout_s is not None and time.monotonic() - begun_s >= timeout_s:
+def _views(asked: Client, rollout: str, timeout_s: float | None) -> Iterator[Json]:
+    """The rollout as it is, and again after each change that the last view does not show."""
+    path, until_s = path_of("rollouts", rollout), None if timeout_s is None else time.monotonic() + timeout_s
+    view = asked.ask("GET", path)  # what is refused is told before anything is waited for
+    yield view
+    for message in follow(asked, {"rollout": rollout}, until_s):
+        if message.event in {POSITION, GAP} or message.data.get("seq", 0) > view["facts"]:
+            view = asked.ask("GET", path)
+            yield view
+            time.sleep(LOOK_S)
+        if until_s is not None and time.monotonic() >= until_s:
             return
-        time.sleep(LOOK_S)
 
 
 @contextmanager

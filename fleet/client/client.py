@@ -7,6 +7,7 @@ import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
+from fleet.client.messages import Message, Messages
 from fleet.client.settings import ClientSettings
 from fleet.problem_types import IN_PROGRESS
 from gateway import __version__
@@ -25,6 +27,9 @@ LATER = frozenset({429, 503})
 """Nothing of the request was done; it is asked again after a pause."""
 RETRY_AFTER_S = 1.0
 KEY_HEADER = "idempotency-key"
+STREAM = {"accept": "text/event-stream"}
+SHORTEST_S = 0.1
+"""Wait for a message whose time is over."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 Query = Mapping[str, object]
 Json = dict[str, Any]
@@ -68,10 +73,9 @@ class Client:
     ) -> None:
         """Raises ConfigurationError for an address or a file that cannot be used."""
         self._settings, self._sleep = settings or ClientSettings(), sleep
-        self._url = _checked(access)
+        self._url, self.reconnect_s = _checked(access), self._settings.backoff_s
         self._pool = urllib3.PoolManager(
             ssl_context=_context(access.ca_file) if self._url.startswith("https:") else None,
-            timeout=urllib3.Timeout(self._settings.connect_timeout_s, self._settings.read_timeout_s),
             retries=False,
             headers={
                 "accept": "application/json",
@@ -108,6 +112,30 @@ class Client:
                 return
             asked[cursor] = page["next"]
 
+    def changes(self, query: Query, after: str = "", until_s: float | None = None) -> Iterator[Message]:
+        """Messages of one connection to /v1/changes, behind the id `after`, until the controller ends it or the
+        monotonic time `until_s` comes. Raises UnreachableError where there is no connection, or where it breaks."""
+        target, read_s = f"/v1/changes{_query({**query, 'after': after})}", self._patience_s(until_s)
+        messages = Messages(self._settings.answer_limit_bytes, self.reconnect_s)
+        try:
+            with (
+                self._translated(),
+                closing(self._sent("GET", target, None, STREAM, read_s)) as opened,
+            ):
+                if opened.status >= 300:
+                    raise _refusal(opened.status, self._content(opened), self._url)
+                for content in opened.stream():
+                    yield from messages.feed(content)
+                    self.reconnect_s = messages.retry_s
+        except (_LostError, ValueError) as error:
+            if until_s is None or time.monotonic() < until_s:
+                raise UnreachableError(str(error)) from None
+
+    def _patience_s(self, until_s: float | None) -> float:
+        """How long is waited for a message: no longer than until then."""
+        left_s = float("inf") if until_s is None else max(until_s - time.monotonic(), SHORTEST_S)
+        return min(self._settings.read_timeout_s, left_s)
+
     def _answered(self, method: str, target: str, body: object, headers: Mapping[str, str]) -> _Answered:
         """Ask until there is an answer other than "later"; after a lost connection only what has a key. Raises what
         the answer refuses."""
@@ -131,20 +159,32 @@ class Client:
         return response, content
 
     def _once(self, method: str, target: str, body: object, more: Mapping[str, str]) -> _Answered:
+        with self._translated():
+            response = self._sent(method, target, body, more)
+            return response, self._content(response)
+
+    def _sent(
+        self, method: str, target: str, body: object, more: Mapping[str, str], read_s: float | None = None
+    ) -> urllib3.BaseHTTPResponse:
         sent = None if body is None else json.dumps(body).encode()
         headers = {**self._pool.headers, **more, **({"content-type": "application/json"} if sent is not None else {})}
+        settings, url = self._settings, f"{self._url}{target}"
+        timeout = urllib3.Timeout(settings.connect_timeout_s, read_s or settings.read_timeout_s)
+        return self._pool.request(
+            method, url, body=sent, headers=headers, timeout=timeout, redirect=False, preload_content=False
+        )
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise UnreachableError for a certificate that is not believed, _LostError for other errors of connections."""
         try:
-            response = self._pool.request(
-                method, f"{self._url}{target}", body=sent, headers=headers, redirect=False, preload_content=False
-            )
-            content = self._content(response)
+            yield
         except SSLError as error:
             problem = f"its certificate is not believed ({error!s:.200}); name who signed it with --ca FILE"
             raise UnreachableError(f"{self._url}: {problem}") from None
         except (HTTPError, OSError) as error:
             sent_it = not isinstance(error, (NewConnectionError, ConnectTimeoutError))
             raise _LostError(f"{self._url} does not answer: {_words(error)}", sent=sent_it) from None
-        return response, content
 
     def _content(self, response: urllib3.BaseHTTPResponse) -> bytes:
         """All of it; a connection with something left in it is closed."""

@@ -14,7 +14,7 @@ from fleet.control.control import Control
 from fleet.control.device_ca import AUTHORITY_FOLDER
 from fleet.control.publishing import renew_published
 from fleet.control.revocation_file import write_revocations
-from fleet.database import certificates, devices, enrolment, events, idempotency, sweep, tokens
+from fleet.database import certificates, changes, devices, enrolment, events, idempotency, sweep, tokens
 from fleet.database.engine import Connection
 from fleet.database.leader import guard
 from fleet.database.rows import chunks
@@ -138,8 +138,9 @@ def sweep_records(control: Control, fence: int, now: datetime) -> bool:
         with control.database.write() as connection:
             guard(connection, fence)
             swept = sweep.sweep(connection, now, settings.telemetry) if due else 0
-            if not (swept or events.sweep(connection, now, settings)):
-                return True
+            swept = swept or events.sweep(connection, now, settings) or changes.sweep(connection, now, settings)
+        if not swept:
+            return True
     return False
 
 

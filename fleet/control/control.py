@@ -18,6 +18,7 @@ from fleet.control.online_keys import OnlineKeys
 from fleet.control.revocations import Revocations
 from fleet.control.rollouts import Rollouts
 from fleet.control.settings import ControlSettings
+from fleet.control.subscriptions import Subscriptions
 from fleet.database.engine import Database
 from fleet.database.seen import Seen
 from fleet.workspace import Workspace
@@ -53,5 +54,6 @@ class Control:
     intake: Intake
     inventories: Inventories
     answers: Answers
+    subscriptions: Subscriptions
     counts: Counter[str] = field(default_factory=Counter)
     clock: Clock = utc_now

@@ -68,6 +68,25 @@ class RequestSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangesSettings:
+    """`[changes]`: streams of changes for operators and programs."""
+
+    streams_limit: int = 256  # open on one replica; further ones are answered 503
+    streams_per_caller: int = 8  # of one API token; further ones are answered 429
+    refused_retry_s: float = 30.0  # Retry-After of both
+    look_every_s: float = 1.0  # how often one replica looks for new changes and revoked tokens, for all its streams
+    heartbeat_s: float = 15.0  # longest time in which nothing is sent
+    reconnect_s: float = 3.0  # told to clients: how long they wait before they connect again
+    page_changes: int = 100  # read at a time
+    recent_changes: int = 2_000  # kept in memory; a stream that is further behind reads the database
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        bounds = ("streams_limit", "streams_per_caller", "refused_retry_s", "page_changes", "recent_changes")
+        check_above_zero(self, "changes", *bounds, "look_every_s", "heartbeat_s", "reconnect_s")
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerSettings:
     """`[scheduler]`: the one replica that decides."""
 

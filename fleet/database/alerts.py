@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from fleet.database import changes
+from fleet.database.changes import Kind, NewChange
 from fleet.database.device_filter import Filter, selected_ids
 from fleet.database.engine import adding
-from fleet.database.rows import Json, bounded, page_limit
+from fleet.database.rows import Json, bounded, chunks, page_limit
 from fleet.database.settings import DatabaseSettings
 from fleet.database.tables import alerts, device_tags, devices
 
@@ -62,6 +64,7 @@ class Untold:
 
 
 _CHANGES: Mapping[State, int] = {State.PENDING: 0, State.OPEN: 1, State.CLOSED: 2}
+_KINDS: Mapping[int, Kind] = {1: Kind.ALERT_OPENED, 2: Kind.ALERT_CLOSED}
 _COLUMNS = [alerts.c[name] for name in Alert.__slots__]
 
 
@@ -74,11 +77,27 @@ def standing(connection: Connection) -> tuple[Alert, ...]:
 
 def put(connection: Connection, changed: Iterable[Alert], *, tell: bool) -> None:
     """Keep them as they are now. `tell`: somebody is to hear of it; else it counts as told."""
-    rows = [{**_values(alert), "told": 0 if tell else 2} for alert in bounded(changed, STANDING_LIMIT, "alerts")]
+    found = bounded(changed, STANDING_LIMIT, "alerts")
+    rows = [{**_values(alert), "told": 0 if tell else 2} for alert in found]
     if rows:
+        _note(connection, found)
         add = adding(connection, alerts)
         kept = {name: add.excluded[name] for name in rows[0] if name not in {"key", "told"}}
         connection.execute(add.on_conflict_do_update(index_elements=[alerts.c.key], set_=kept), rows)
+
+
+def _note(connection: Connection, found: Sequence[Alert]) -> None:
+    """Add to the changes what opens or closes."""
+    before: dict[str, int] = {}
+    for keys in chunks(alert.key for alert in found):
+        mine = sa.select(alerts.c.key, alerts.c.changes).where(alerts.c.key.in_(keys))
+        before |= {row.key: row.changes for row in connection.execute(mine)}
+    new = [
+        NewChange((alert.opened if number == 1 else alert.closed) or alert.heard, _KINDS[number], alert.key)
+        for alert in found
+        for number in range(before.get(alert.key, 0) + 1, _CHANGES[alert.state] + 1)
+    ]
+    changes.add(connection, new)
 
 
 def drop(connection: Connection, keys: Iterable[str]) -> None:
@@ -130,6 +149,13 @@ def page(
     limit = page_limit(limit_rows, settings.page_limit_rows)
     statement = sa.select(*_COLUMNS).where(*wanted).order_by(alerts.c.key.desc()).limit(limit)
     return tuple(_alert(row) for row in connection.execute(statement))
+
+
+def of_keys(connection: Connection, keys: Iterable[str]) -> dict[str, Alert]:
+    """Return those of these alerts that are still kept."""
+    wanted = sa.select(*_COLUMNS)
+    found = (row for some in chunks(keys) for row in connection.execute(wanted.where(alerts.c.key.in_(some))))
+    return {row.key: _alert(row) for row in found}
 
 
 def counts(connection: Connection) -> dict[str, int]:

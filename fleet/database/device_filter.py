@@ -4,6 +4,7 @@ language of rollouts."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from sqlalchemy import Connection
 
 from fleet.database.columns import Words
 from fleet.database.errors import RefusedError
+from fleet.database.rows import chunks
 from fleet.database.tables import PATH_BYTES, device_running, device_tags, devices
 from gateway.domain.release_paths import KINDS
 
@@ -49,6 +51,20 @@ def negated(part: Filter) -> Filter:
 def selected_ids(wanted: Filter) -> sa.Select[Any]:
     """Return the ids of devices that pass `wanted`, as a subquery."""
     return sa.select(devices.c.id).where(devices.c.removed.is_(None), wanted)
+
+
+def passing(connection: Connection, named: Iterable[str], wanted: Filter) -> frozenset[str]:
+    """Return those of these devices that pass `wanted`."""
+    found = (selected_ids(wanted).where(devices.c.id.in_(ids)) for ids in chunks(named))
+    return frozenset(device for statement in found for device in connection.execute(statement).scalars())
+
+
+def tagged(connection: Connection, named: Iterable[str], tags: Iterable[str]) -> dict[str, datetime]:
+    """Return those of these devices that bear one of the tags, and when each was registered."""
+    mine = sa.select(device_tags.c.device).where(device_tags.c.tag.in_(sorted(tags)))
+    wanted = sa.select(devices.c.id, devices.c.registered).where(devices.c.id.in_(mine))
+    found = (wanted.where(devices.c.id.in_(ids)) for ids in chunks(named))
+    return {device: at for statement in found for device, at in connection.execute(statement)}
 
 
 class DeviceConditions:

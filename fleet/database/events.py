@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from fleet.database import changes
+from fleet.database.changes import Kind, NewChange
 from fleet.database.device_filter import Filter, selected_ids
 from fleet.database.engine import adding
-from fleet.database.rows import Json, bounded, page_limit
+from fleet.database.rows import Json, bounded, chunks, page_limit
 from fleet.database.settings import DatabaseSettings
 from fleet.database.tables import device_tags, events
 
@@ -50,10 +53,11 @@ def record(connection: Connection, happened: Iterable[Event], now: datetime, set
         return 0
     add = adding(connection, events).on_conflict_do_nothing(index_elements=[events.c.device, events.c.key])
     values = [{"received": now, **{name: getattr(row, name) for name in Event.__slots__}} for row in rows]
-    added = connection.execute(add, values).rowcount
+    added = sorted(connection.execute(add.returning(events.c.id), values).scalars())
+    changes.add(connection, [NewChange(now, Kind.DEVICE_EVENT, str(number)) for number in added])
     for device in sorted({row.device for row in rows}) if added else ():
         _trim(connection, device, settings.device_events_limit_rows)
-    return added
+    return len(added)
 
 
 def _trim(connection: Connection, device: str, limit_rows: int) -> None:
@@ -86,9 +90,14 @@ def page(
         tagged = sa.select(device_tags.c.device).where(device_tags.c.tag.in_(sorted(scope)))
         wanted.append(events.c.device.in_(tagged))
     limit = page_limit(limit_rows, settings.page_limit_rows)
-    columns = [events.c[name] for name in Event.__slots__]
-    statement = sa.select(events.c.id, events.c.received, *columns).where(*wanted).order_by(events.c.id.desc())
-    return tuple(StoredEvent(row[0], row[1], Event(*row[2:])) for row in connection.execute(statement.limit(limit)))
+    statement = _EVENTS.where(*wanted).order_by(events.c.id.desc()).limit(limit)
+    return tuple(map(_event, connection.execute(statement)))
+
+
+def of_ids(connection: Connection, ids: Iterable[int]) -> dict[int, StoredEvent]:
+    """Return those of these events that are still kept."""
+    found = (row for some in chunks(ids) for row in connection.execute(_EVENTS.where(events.c.id.in_(some))))
+    return {row[0]: _event(row) for row in found}
 
 
 def sweep(connection: Connection, now: datetime, settings: DatabaseSettings) -> int:
@@ -103,3 +112,10 @@ def sweep(connection: Connection, now: datetime, settings: DatabaseSettings) -> 
         many = ids.where(events.c.id <= newest).order_by(events.c.id).limit(limit_rows - gone)
         gone += connection.execute(sa.delete(events).where(events.c.id.in_(many))).rowcount
     return gone
+
+
+_EVENTS: sa.Select[Any] = sa.select(events.c.id, events.c.received, *(events.c[name] for name in Event.__slots__))
+
+
+def _event(row: Any) -> StoredEvent:
+    return StoredEvent(row[0], row[1], Event(*row[2:]))

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from fleet.audit import Break, Head
-from fleet.database import assignments, audit, marks, migrate
+from fleet.database import assignments, audit, changes, marks, migrate
 from fleet.database.copying import Progress, copy_rows, counts
 from fleet.database.engine import PROGRAM, Database
 from fleet.database.marks import ARRIVING, MOVED, Mark
@@ -76,6 +76,7 @@ def undo(database: Database) -> int:
         if marks.read(connection, MOVED) is None:
             raise ConfigurationError("is not marked as moved; there is nothing to undo", file=str(database.place))
         marks.remove(connection, MOVED)
+        changes.leap(connection, database.settings.restore_leap)
         return assignments.leap(connection, database.settings.restore_leap)
 
 

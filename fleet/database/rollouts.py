@@ -12,6 +12,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from fleet.database import changes
+from fleet.database.changes import Kind, NewChange
 from fleet.database.errors import AbsentError, ConflictError
 from fleet.database.rows import Json, bounded, chunks, page_limit
 from fleet.database.settings import DatabaseSettings
@@ -106,6 +108,7 @@ def record(
     connection.execute(change.values(sequence=last, state=state or known.state))
     if new:
         connection.execute(sa.insert(facts), [_row(rollout, number, fact) for number, fact in _numbered(known, new)])
+        changes.add(connection, [NewChange(new[-1].at, Kind.ROLLOUT_FACT, rollout, known.sequence + 1, last)])
     return last
 
 
@@ -117,6 +120,14 @@ def facts_of(
     columns = [facts.c.sequence, facts.c.at, facts.c.kind, facts.c.device, facts.c.document]
     statement = sa.select(*columns).where(*wanted).order_by(facts.c.sequence).limit(settings.facts_limit_rows)
     return tuple(StoredFact(*row) for row in connection.execute(statement))
+
+
+def facts_between(connection: Connection, rollout: str, first: int, last: int) -> tuple[StoredFact, ...]:
+    """Return facts `first` to `last` of a rollout."""
+    columns = [facts.c.sequence, facts.c.at, facts.c.kind, facts.c.device, facts.c.document]
+    wanted = (facts.c.rollout == rollout, facts.c.sequence >= first, facts.c.sequence <= last)
+    found = connection.execute(sa.select(*columns).where(*wanted).order_by(facts.c.sequence))
+    return tuple(StoredFact(*row) for row in found)
 
 
 def of_device(

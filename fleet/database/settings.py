@@ -50,6 +50,8 @@ class DatabaseSettings:
     releases_limit: int = 10_000  # read from the published repository
     events_limit_rows: int = 1_000_000  # kept; the oldest go first
     device_events_limit_rows: int = 1_000  # of them of one device
+    changes_age_limit_d: float = 7.0  # older changes go: a stream of them is resumed within that time
+    changes_limit_rows: int = 1_000_000  # kept; the oldest go first
     diagnostics_open_limit: int = 4  # requests to one device that wait for its answer
     diagnostics_limit: int = 16  # kept of one device; the oldest go first
     tokens_limit: int = 1_000  # API tokens that hold at one time
@@ -62,4 +64,5 @@ class DatabaseSettings:
         """Raises ConfigurationError. SQLAlchemy takes no connections for any number of them."""
         bounds = ("connections", "page_limit_rows", "facts_limit_rows", "releases_limit", "events_limit_rows")
         check_above_zero(self, "database", *bounds, "diagnostics_open_limit", "diagnostics_limit", "tokens_limit")
+        check_above_zero(self, "database", "changes_age_limit_d", "changes_limit_rows")
         check_above_zero(self, "database", "bulk_limit_devices", "enrolments_limit", "lease_s", "dump_timeout_s")

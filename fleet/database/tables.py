@@ -277,6 +277,16 @@ alerts = Table(
     Index(None, "state", "rule"),
     Index(None, "device"),
 )
+changes = Table(  # the order in which events, alerts and facts of rollouts were recorded
+    "changes",
+    metadata,
+    Column("id", RowNumber, primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("kind", Words(NAME_BYTES), nullable=False),
+    Column("subject", Words(NAME_BYTES), nullable=False),
+    Column("first", Whole, nullable=False),
+    Column("last", Whole, nullable=False),
+)
 diagnostics = Table(
     "diagnostics",
     metadata,

@@ -15,7 +15,7 @@ from fleet.database.credentials import Credential, read_credential
 from fleet.database.devices import TAGS_LIMIT
 from fleet.database.engine import alone
 from fleet.database.errors import AbsentError, RefusedError
-from fleet.database.rows import bounded, page_limit
+from fleet.database.rows import bounded, chunks, page_limit
 from fleet.database.settings import DatabaseSettings
 from fleet.database.tables import api_tokens as tokens
 
@@ -69,6 +69,13 @@ def identify(connection: Connection, text: str, now: datetime) -> ApiToken | Non
     mine = sa.select(tokens).where(tokens.c.digest == read_credential(text).digest, *held)
     row = connection.execute(mine).one_or_none()
     return _token(row) if row else None
+
+
+def valid(connection: Connection, ids: Iterable[int], now: datetime) -> frozenset[int]:
+    """Return those of these tokens that are neither revoked nor expired."""
+    held = sa.select(tokens.c.id).where(tokens.c.revoked.is_(None), tokens.c.expires > now)
+    found = (held.where(tokens.c.id.in_(some)) for some in chunks(ids))
+    return frozenset(number for statement in found for number in connection.execute(statement).scalars())
 
 
 def revoke(connection: Connection, token: int, now: datetime) -> None:

@@ -72,6 +72,7 @@ class Measures:
         text = "1 where this replica can sign assignments, else 0: too few of the director's keys lie here."
         yield _gauge("director_signs", text, int(not self._control.director.obstacle()))
         yield _gauge("database_up", "1 where the database answered, else 0.", int(found is not None))
+        yield _gauge("change_streams", "Streams of changes that are open.", len(self._control.subscriptions))
         for name, length in sorted(self._sources.queues.items()):
             yield _gauge("queue_length", "What waits, by queue.", length(), {"queue": name})
         for chore, at_s in sorted(self._sources.done().items()):

@@ -14,7 +14,19 @@ BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 OTHER = "other"
 SELF = frozenset({"assignment", "telemetry", "inventory", "certificate", "diagnostics"})
 RESOURCES = frozenset(
-    {"alerts", "audit", "backup", "devices", "diagnostics", "enrol", "enrolments", "events", "releases", "rollouts"}
+    {
+        "alerts",
+        "audit",
+        "backup",
+        "changes",
+        "devices",
+        "diagnostics",
+        "enrol",
+        "enrolments",
+        "events",
+        "releases",
+        "rollouts",
+    }
     | {"telemetry", "tokens"}
 )
 PLACES = frozenset({"health", "metrics", "repository", "schema"})

@@ -32,7 +32,7 @@ MAY = (
     (r"\w+ /v1/audit.*", ADMIN),
     (r"\w+ /v1/enrolments.*", OPERATORS),
     (r"\w+ /v1/devices/{device}/diagnostics.*", OPERATORS),
-    (r"GET /(v1/(devices|events|alerts|releases|rollouts).*|metrics)", EVERYBODY),
+    (r"GET /(v1/(devices|events|alerts|changes|releases|rollouts).*|metrics)", EVERYBODY),
     (r"(POST /v1/rollouts(/preview)?|PUT /v1/rollouts/{rollout})", DRAFTERS),
     (r"\w+ /v1/rollouts/({rollout}/.*|archive)", OPERATORS),
     (r"\w+ /v1/devices.*", OPERATORS),

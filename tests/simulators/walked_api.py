@@ -68,7 +68,8 @@ class Ground:
     def path(self, operation: Operation, device: str = "") -> str:
         """Return the path with an existing object for each parameter; `device`: use that one."""
         device = device or (self.device().certificate.device if "{device}" in operation.path else "")
-        return re.sub(r"{(\w+)}", lambda found: self._value(found[1], device), operation.path)
+        path = re.sub(r"{(\w+)}", lambda found: self._value(found[1], device), operation.path)
+        return f"{path}?follow=false" if path == "/v1/changes" else path
 
     def _value(self, name: str, device: str) -> str:
         fixed = {"device": device, "owner": "acme", "model": SLOT, "version": "2", "stream": "vitals", "wave": "1"}

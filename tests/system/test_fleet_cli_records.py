@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.database import events, migrate, telemetry
+from fleet.database import alerts, events, migrate, telemetry
+from fleet.database.alerts import Alert, State
 from fleet.database.events import Event
 from fleet.database.intake import Batch, Row
 from tests.simulators.controller import RunningController, controlling
-from tests.simulators.operator import Operator, operator
+from tests.simulators.operator import Operator, operator, until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -90,6 +91,27 @@ def test_rows_are_followed_over_a_restart_of_the_device(controller, admin) -> No
     _, err = process.communicate(timeout=30)
     assert [(row["boot_epoch"], row["seq"]) for row in seen] == [(1, 1), (1, 2), (1, 3), (2, 1)]
     assert (process.returncode, err) == (130, "edge-fleet: interrupted\n")
+
+
+def test_events_and_alerts_are_followed(controller, admin) -> None:
+    """The last ones first, then what comes: one document a line."""
+    database, now = controller.control.database, controller.clock()
+    shown = {what: admin.begin("telemetry", what, "--follow", "--json") for what in ("events", "alerts")}
+    lines = {what: process.stdout for what, process in shown.items()}
+    assert json.loads(lines["events"].readline())["kind"] == "rollback"
+    with database.write() as connection:
+        events.record(connection, [Event("camera", "later", now, "clock")], now, database.settings)
+    until(lambda: len(controller.control.subscriptions) == len(shown), "not both follow")
+    with database.write() as connection:
+        alerts.put(connection, [Alert("a1", "silent", "camera", "", State.OPEN, now, now, now)], tell=False)
+    assert json.loads(lines["events"].readline())["kind"] == "clock"
+    assert json.loads(lines["alerts"].readline())["id"] == "a1"
+    for process in shown.values():
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert (process.returncode, err) == (130, "edge-fleet: interrupted\n")
+    code, _, err = admin.run("telemetry", "alerts", "--follow", "--state", "pending")
+    assert (code, "leave out --state pending" in err) == (2, True)
 
 
 def test_the_audit_log_is_held_against_a_noted_head(controller, admin) -> None:

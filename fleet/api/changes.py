@@ -1,0 +1,162 @@
+"""`/v1/changes`: events, alerts and rollouts as they change, as Server-Sent Events (WHATWG HTML, section 9.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from litestar import get
+from litestar.concurrency import sync_to_thread
+from litestar.params import HeaderParameter, QueryParameter
+from litestar.response import Stream
+from litestar.serialization import encode_json
+
+from fleet.access import Action, may
+from fleet.api import alerts, events
+from fleet.api.device_query import DeviceQuery
+from fleet.api.fields import NameInQuery
+from fleet.api.identity import ACTION, Call, control_of, known_token
+from fleet.api.scope import caller_of, scope_of
+from fleet.control.changes import POSITION_CHARACTERS, POSITION_PATTERN, Change, Page, Position, Wanted, read_position
+from fleet.control.rollouts_record import fact_of
+from fleet.control.subscriptions import Subscription, Subscriptions
+from fleet.database.alerts import Alert
+from fleet.database.changes import Kind
+from fleet.database.errors import AwayError
+from fleet.database.events import StoredEvent
+from fleet.database.rollouts import StoredFact
+from fleet.rollouts.facts_form import fact_document
+from gateway.domain.errors import Fault, RequestError
+
+MEDIA_TYPE = "text/event-stream"
+POSITION = "position"
+"""Event that only says up to where the stream came."""
+HEARTBEAT = b": heartbeat\n\n"
+HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+"""No proxy stores what is sent, or collects it first (nginx)."""
+READING: Mapping[Kind, Action] = {
+    Kind.DEVICE_EVENT: Action.TELEMETRY_READ,
+    Kind.ALERT_OPENED: Action.TELEMETRY_READ,
+    Kind.ALERT_CLOSED: Action.TELEMETRY_READ,
+    Kind.ROLLOUT_FACT: Action.ROLLOUTS_READ,
+    Kind.ROLLOUT_DEVICE_FACT: Action.ROLLOUTS_READ,
+}
+"""Kinds that can be asked for, and the permission that each needs."""
+LOST = "changes up to here are no longer known; read /v1/events, /v1/alerts and /v1/rollouts again"
+_KINDS: dict[str, Any] = {"items": {"type": "string", "enum": sorted(READING)}}
+_POSITION: dict[str, Any] = {"pattern": POSITION_PATTERN, "maxLength": POSITION_CHARACTERS}
+_AFTER = "the id of the last message: the stream goes on behind it; 0: at the oldest"
+KindsInQuery = Annotated[list[Kind] | None, QueryParameter(name="kind", max_items=len(READING), schema_extra=_KINDS)]
+AfterInQuery = Annotated[str, QueryParameter(schema_extra=_POSITION, description=_AFTER)]
+LastEventId = Annotated[str, HeaderParameter(name="Last-Event-ID", schema_extra=_POSITION, description=_AFTER)]
+Follow = Annotated[bool, QueryParameter(description="false: end with what is there already")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """An admitted stream."""
+
+    subscriptions: Subscriptions
+    subscription: Subscription
+    wanted: Wanted
+    follow: bool
+
+    async def read(self, after: Position) -> tuple[Page, Sequence[Change]]:
+        """Return what follows, and what of it is sent. While the database is away that is nothing."""
+        feed = self.subscriptions.feed
+        try:
+            page = self.subscriptions.recent(after) if self.follow else None
+            if page is None:
+                page = await sync_to_thread(feed.read, after)
+            if self.wanted.is_plain:
+                return page, feed.visible(page.changes, self.wanted)
+            return page, await sync_to_thread(feed.visible, page.changes, self.wanted)
+        except AwayError:
+            if not self.follow:
+                raise
+            return Page((), after, more=False), ()
+
+
+@get(
+    "/v1/changes",
+    opt={ACTION: Action.TELEMETRY_READ},
+    media_type=MEDIA_TYPE,
+    summary="Changes as they happen, as Server-Sent Events",
+    response_description="Messages with id, event and data, until either side ends the stream",
+)
+async def follow_changes(
+    request: Call,
+    *,
+    kinds: KindsInQuery = None,
+    device: NameInQuery = "",
+    rollout: NameInQuery = "",
+    device_query: DeviceQuery = "",
+    after: AfterInQuery = "",
+    last_event_id: LastEventId = "",
+    follow: Follow = True,
+) -> Stream:
+    """Within the caller's scope, from now on or behind an `id` (the header counts more than `after`). `device`,
+    `query`: what is about such devices. `data` holds an item of `/v1/events`, `/v1/alerts` or
+    `/v1/rollouts/{rollout}/facts`. `position` only moves the `id`; `gap` says that changes are lost."""
+    asked = Wanted(frozenset(kinds or READING), device, rollout, device_query)
+    wanted, token, begin = await sync_to_thread(_admitted, request, asked, last_event_id or after)
+    subscriptions = control_of(request).subscriptions
+    subscription = subscriptions.open(token)
+    if task := asyncio.current_task():  # of this request: it ends with the stream, however that ends
+        task.add_done_callback(lambda _: subscriptions.close(subscription))
+    reader = _Reader(subscriptions, subscription, wanted, follow)
+    return Stream(_blocks(reader, begin), media_type=MEDIA_TYPE, headers=HEADERS)
+
+
+def _admitted(request: Call, asked: Wanted, after: str) -> tuple[Wanted, int, Position]:
+    """Return what the caller gets, the id of its token, and where it begins. Raises RequestError, AwayError."""
+    identity, feed = caller_of(request), control_of(request).subscriptions.feed
+    scope = scope_of(identity)
+    for kind in sorted(asked.kinds):
+        if kind not in READING:
+            raise RequestError(Fault.INVALID, f"{kind} comes unasked; leave out kind={kind}")
+        if not (answer := may(identity, READING[kind], scope or None)):
+            raise RequestError(Fault.DENIED, f"{answer.reason}; leave out kind={kind}")
+    feed.check(asked.query)
+    begin = read_position(after) if after else feed.now()
+    return Wanted(asked.kinds, asked.device, asked.rollout, asked.query, scope), known_token(request).id, begin
+
+
+async def _blocks(reader: _Reader, position: Position) -> AsyncIterator[bytes]:
+    """Yield what is sent, block by block."""
+    subscription, settings, sent = reader.subscription, reader.subscriptions.settings, position
+    yield f"retry: {int(settings.reconnect_s * 1000)}\n".encode() + _block(POSITION, position, {"id": str(position)})
+    more = True
+    while (more or reader.follow) and not subscription.has_ended():
+        subscription.expect()
+        page, shown = await reader.read(position)
+        for change in shown:
+            if subscription.has_ended():
+                return
+            yield _message(change, sent)
+            sent = change.position
+        position, more = page.reached, page.more
+        if not (more or (reader.follow and await subscription.wait(settings.heartbeat_s))):
+            yield HEARTBEAT if sent == position else _block(POSITION, position, {"id": str(position)})
+            sent = position
+
+
+def _message(change: Change, sent: Position) -> bytes:
+    if isinstance(change.about, StoredEvent):
+        return _block(change.kind, change.position, events.entry(change.about))
+    if isinstance(change.about, Alert):
+        return _block(change.kind, change.position, alerts.entry(change.about))
+    if isinstance(change.about, StoredFact):
+        fact = fact_document(fact_of(change.about))
+        return _block(change.kind, change.position, {"rollout": change.rollout, **fact})
+    return _block(change.kind, change.position, {"after": str(sent), "id": str(change.position), "detail": LOST})
+
+
+def _block(event: str, position: Position, document: object) -> bytes:
+    """Return one message: JSON has no line break of its own."""
+    return b"event: %s\nid: %s\ndata: %s\n\n" % (event.encode(), str(position).encode(), encode_json(document))
+
+
+HANDLERS = (follow_changes,)

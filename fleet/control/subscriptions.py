@@ -1,0 +1,145 @@
+"""Open streams of changes on one replica. One thread looks for new changes for all of them; a stream that waits costs
+no thread and no statement."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+from datetime import datetime
+
+from fleet.control.changes import Change, Feed, Page, Position
+from fleet.control.settings import ChangesSettings
+from fleet.database import tokens
+from fleet.database.engine import Database
+from fleet.problems import ProblemError
+from gateway.domain.errors import Fault, RequestError
+
+TURNED_AWAY = "streams_turned_away"
+
+
+class Subscription:
+    """One open stream. It is ended from outside where its token holds no more, or the controller stops."""
+
+    def __init__(self, token: int) -> None:
+        """Create it in the event loop that serves the stream."""
+        self.token, self._ended = token, False
+        self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
+
+    def has_ended(self) -> bool:
+        """Return whether nothing more is to be sent."""
+        return self._ended
+
+    def expect(self) -> None:
+        """Forget the news so far: what they said is read now."""
+        self._news.clear()
+
+    async def wait(self, limit_s: float) -> bool:
+        """Wait for news or the end; return False if `limit_s` was over before."""
+        if self._ended:
+            return True
+        try:
+            await asyncio.wait_for(self._news.wait(), limit_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def notify(self, *, end: bool = False) -> None:
+        """Wake the stream up. Any thread may; a loop that is closed has no streams left."""
+        self._ended = self._ended or end
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._news.set)
+
+
+class Subscriptions:
+    """All open streams of a replica. Streams live in the event loop, `turn` runs in a thread of its own."""
+
+    def __init__(self, database: Database, settings: ChangesSettings, counts: Counter[str]) -> None:
+        self.feed, self.settings = Feed(database, settings.page_changes), settings
+        self._database, self._counts = database, counts
+        self._lock = threading.Lock()
+        self._open: set[Subscription] = set()
+        self._stopped = False
+        self._recent: deque[Change] = deque()
+        self._begin: Position | None = None
+        self._reached = Position(0)
+
+    def __len__(self) -> int:
+        """Return how many are open."""
+        return len(self._open)
+
+    def open(self, token: int) -> Subscription:
+        """Admit a stream of this API token. Raises RequestError OVERLOADED, UNAVAILABLE; ProblemError 429."""
+        subscription = Subscription(token)
+        with self._lock:
+            self._check(token)
+            self._open.add(subscription)
+        return subscription
+
+    def close(self, subscription: Subscription) -> None:
+        """Free the place of a stream."""
+        with self._lock:
+            self._open.discard(subscription)
+
+    def _check(self, token: int) -> None:
+        settings = self.settings
+        if self._stopped:
+            raise RequestError(Fault.UNAVAILABLE, "the controller is stopping; ask again later")
+        if sum(one.token == token for one in self._open) >= settings.streams_per_caller:
+            self._counts[TURNED_AWAY] += 1
+            problem = f"{settings.streams_per_caller} streams of this token are open; end one of them first"
+            raise ProblemError(429, problem, retry_after_s=settings.refused_retry_s)
+        if len(self._open) >= settings.streams_limit:
+            self._counts[TURNED_AWAY] += 1
+            problem = f"{settings.streams_limit} streams are open on this replica; try again later"
+            raise RequestError(Fault.OVERLOADED, problem, retry_after_s=settings.refused_retry_s)
+
+    def recent(self, after: Position) -> Page | None:
+        """Return what follows `after`, if memory holds all of it."""
+        with self._lock:
+            if self._begin is None or not self._begin <= after <= self._reached:
+                return None
+            found = [change for change in self._recent if change.position > after]
+            return Page(found, self._reached, more=False)
+
+    def turn(self, now: datetime) -> None:
+        """Look for new changes and for tokens that hold no more, if any stream is open. Raises AwayError."""
+        with self._lock:
+            streams = [*self._open]
+            if not streams:
+                self._begin = None
+                self._recent.clear()
+        if not streams:
+            return
+        with self._database.glance() as connection:
+            valid = tokens.valid(connection, {stream.token for stream in streams}, now)
+        for stream in streams:
+            if stream.token not in valid:
+                stream.notify(end=True)
+        if self._begin is None:
+            self._remember((), self.feed.now(), fresh=True)
+        more = True
+        while more and not self._stopped:
+            page = self.feed.read(self._reached)
+            self._remember(page.changes, page.reached)
+            more = page.more
+
+    def _remember(self, found: Sequence[Change], reached: Position, *, fresh: bool = False) -> None:
+        with self._lock:
+            self._recent.extend(found)
+            self._begin = reached if fresh else self._begin
+            self._reached = reached
+            while len(self._recent) > self.settings.recent_changes:
+                self._begin = self._recent.popleft().position
+            streams = [*self._open] if found or fresh else []
+        for stream in streams:
+            stream.notify()
+
+    def stop(self) -> None:
+        """End all streams and admit no more."""
+        with self._lock:
+            self._stopped = True
+            streams = [*self._open]
+        for stream in streams:
+            stream.notify(end=True)

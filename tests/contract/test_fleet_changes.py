@@ -1,0 +1,246 @@
+"""Changes in the order in which they became visible: positions, gaps, and transactions that end in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from fleet.control.changes import Change, Feed, Position, Wanted, read_position
+from fleet.database import alerts, changes, devices, events, rollouts
+from fleet.database.alerts import Alert, State
+from fleet.database.changes import Kind
+from fleet.database.engine import Database
+from fleet.database.errors import RefusedError
+from fleet.database.events import Event
+from fleet.database.rollouts import NewFact, StoredRollout
+from tests.simulators.databases import NOW, database, enrolled, made
+
+__all__ = ("database",)
+HOUR = timedelta(hours=1)
+
+
+def happens(opened: Database, *keys: str, device: str = "camera", at=NOW) -> None:
+    with opened.write() as connection:
+        events.record(connection, [Event(device, key, at, "rollback") for key in keys], at, opened.settings)
+
+
+def opens(opened: Database, key: str, state: State = State.OPEN, device: str = "camera") -> None:
+    closed = NOW if state is State.CLOSED else None
+    with opened.write() as connection:
+        alerts.put(connection, [Alert(key, "silent", device, "", state, NOW, NOW, NOW, closed)], tell=False)
+
+
+def drafted(opened: Database, rollout: str, query: str = "all") -> None:
+    with opened.write() as connection:
+        rollouts.create(connection, StoredRollout(rollout, "n", "s", "t", "draft", {"query": query}, NOW, "ann"))
+
+
+def recorded(opened: Database, rollout: str, *facts: str) -> None:
+    """Facts about these devices; "": about the rollout."""
+    with opened.write() as connection:
+        rollouts.record(connection, rollout, [NewFact(NOW, "x", device) for device in facts], opened.settings)
+
+
+def everything(feed: Feed, after: Position) -> list[Change]:
+    found: list[Change] = []
+    more = True
+    while more:
+        page = feed.read(after)
+        found, after, more = [*found, *page.changes], page.reached, page.more
+    return found
+
+
+def said(found: Iterable[Change]) -> list[str]:
+    return [f"{change.position} {change.kind}" for change in found]
+
+
+def test_what_is_recorded_is_read_in_its_order(database: Database) -> None:
+    enrolled(database, "camera")
+    drafted(database, "r1")
+    feed = Feed(database, 100)
+    begin = feed.now()
+    happens(database, "one", "two")
+    opens(database, "a", State.PENDING)
+    opens(database, "a")
+    opens(database, "a")  # it goes on: no change
+    recorded(database, "r1", "", "camera", "camera")
+    opens(database, "a", State.CLOSED)
+    happens(database, "two", "three")  # one is known
+    assert said(everything(feed, begin)) == [
+        "1 device.event",
+        "2 device.event",
+        "3 alert.opened",
+        "4.1 rollout.fact",
+        "4.2 rollout.device_fact",
+        "4 rollout.device_fact",
+        "5 alert.closed",
+        "6 device.event",
+    ]
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 100])
+def test_behind_each_position_follows_the_rest_and_nothing_else(database: Database, page: int) -> None:
+    enrolled(database, "camera")
+    drafted(database, "r1")
+    recorded(database, "r1", "", "camera", "camera", "", "camera")
+    happens(database, "one", "two")
+    recorded(database, "r1", "camera", "")
+    feed = Feed(database, page)
+    whole = everything(feed, Position(0))
+    assert len(whole) == 9
+    for place, change in enumerate(whole, 1):
+        assert everything(feed, read_position(str(change.position))) == whole[place:]
+
+
+def test_of_two_transactions_the_one_that_commits_last_is_not_missed(tmp_path: Path) -> None:
+    """PostgreSQL gives the first one the smaller number, and shows the other one's change before."""
+    with made("postgresql", tmp_path) as opened:
+        enrolled(opened, "camera", "other")
+        feed = Feed(opened, 100)
+        with ExitStack() as late:
+            connection = late.enter_context(opened.write())
+            events.record(connection, [Event("camera", "early", NOW, "x")], NOW, opened.settings)
+            happens(opened, "after", device="other")
+            with opened.read() as looking:
+                assert changes.newest(looking) == 2  # visible, and not to be read before number 1 is decided
+            before = feed.read(Position(0))
+            assert (said(before.changes), before.reached, feed.now()) == ([], Position(0), Position(0))
+        assert said(everything(feed, before.reached)) == ["1 device.event", "2 device.event"]
+
+
+def test_a_transaction_that_is_undone_holds_nobody_up(tmp_path: Path) -> None:
+    with made("postgresql", tmp_path) as opened:
+        enrolled(opened, "camera")
+        feed = Feed(opened, 100)
+        with opened.write() as connection:
+            events.record(connection, [Event("camera", "gone", NOW, "x")], NOW, opened.settings)
+            connection.rollback()
+        happens(opened, "stays")
+        assert said(everything(feed, Position(0))) == ["2 device.event"]
+
+
+@pytest.mark.parametrize(
+    ("held", "last", "expected"), [(5, 9, 5), (9, 9, 9), (12, 9, 9), (2**31 - 1, 2**31 + 4, 2**31 - 1)]
+)
+def test_a_lock_names_a_number_in_a_cycle(held: int, last: int, expected: int) -> None:
+    assert changes._floor(held % 2**31, last) == expected
+
+
+def test_what_is_swept_is_a_gap_and_the_rest_follows(database: Database) -> None:
+    enrolled(database, "camera")
+    settings = replace(database.settings, changes_age_limit_d=1.0)
+    happens(database, "one", "two", at=NOW)
+    happens(database, "three", at=NOW + 23 * HOUR)
+    with database.write() as connection:
+        assert changes.sweep(connection, NOW + 25 * HOUR, settings) == 2
+        assert changes.sweep(connection, NOW + 99 * HOUR, settings) == 0  # the newest stays
+    feed = Feed(database, 100)
+    assert said(everything(feed, Position(1))) == ["2 gap", "3 device.event"]
+    assert said(everything(feed, Position(2))) == ["3 device.event"]
+    assert said(everything(feed, Position(2, 1))) == ["2 gap", "3 device.event"]
+
+
+def test_more_than_the_limit_is_swept_a_little_at_a_time(database: Database) -> None:
+    enrolled(database, "camera")
+    telemetry = replace(database.settings.telemetry, sweep_rows=2)
+    settings = replace(database.settings, changes_limit_rows=2, telemetry=telemetry)
+    happens(database, *"abcde")
+    with database.write() as connection:
+        assert [changes.sweep(connection, NOW, settings) for _ in range(3)] == [2, 1, 0]
+    assert said(everything(Feed(database, 100), Position(0))) == ["3 gap", "4 device.event", "5 device.event"]
+
+
+def test_a_position_of_another_database_is_a_gap(database: Database) -> None:
+    enrolled(database, "camera")
+    happens(database, "one")
+    feed = Feed(database, 100)
+    page = feed.read(Position(41))
+    assert (said(page.changes), page.reached) == (["1 gap"], Position(1))
+
+
+def test_after_a_restore_programs_that_were_further_ahead_are_told(database: Database) -> None:
+    """As `backup restore` does; numbers that the lost controller gave are not given again."""
+    enrolled(database, "camera")
+    happens(database, "one")
+    with database.write() as connection:
+        changes.leap(connection, 1_000)
+    happens(database, "two")
+    feed = Feed(database, 100)
+    assert said(everything(feed, Position(1))) == ["1001 gap", "1002 device.event"]
+    assert said(everything(feed, Position(7))) == ["1001 gap", "1002 device.event"]
+
+
+def test_events_that_were_pushed_out_are_a_gap_for_those_who_want_events(database: Database) -> None:
+    enrolled(database, "camera")
+    happens(database, *"abcd")
+    opens(database, "a")
+    with database.write() as connection:
+        connection.execute(sa.text("DELETE FROM events WHERE id <= 3"))
+    feed = Feed(database, 100)
+    found = feed.read(Position(0)).changes
+    assert [(str(change.position), change.about is None) for change in found] == [
+        ("3", True),
+        ("4", False),
+        ("5", False),
+    ]
+    for wanted, count in (
+        (Wanted(device="camera"), 3),
+        (Wanted(device="other", scope=frozenset({"x"})), 1),
+        (Wanted(frozenset({Kind.ALERT_OPENED})), 1),
+        (Wanted(frozenset({Kind.DEVICE_EVENT}), query="tag = x"), 1),
+    ):
+        assert len(feed.visible(found, wanted)) == count, wanted
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.", ".1", "1.2.3", "²", "1" * 19])
+def test_what_is_no_position_is_refused(text: str) -> None:
+    with pytest.raises(RefusedError):
+        read_position(text)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Wanted(), "event event opened opened fact fact"),
+        (Wanted(frozenset({Kind.ALERT_OPENED})), "opened opened"),
+        (Wanted(device="camera"), "event opened fact"),
+        (Wanted(rollout="r1"), "fact fact"),
+        (Wanted(query="tag = pilot"), "event opened fact"),
+        (Wanted(query="tag = nowhere"), ""),
+        (Wanted(scope=frozenset({"pilot"})), "event opened"),
+        (Wanted(scope=frozenset({"lobby"})), "event fact fact"),
+        (Wanted(scope=frozenset({"pilot"}), query="tag = lobby"), ""),
+    ],
+)
+def test_who_gets_what(database: Database, wanted: Wanted, expected: str) -> None:
+    enrolled(database, "camera", "other")
+    with database.write() as connection:
+        devices.label(connection, "camera", ["pilot"], "")
+        devices.label(connection, "other", ["lobby"], "")
+    drafted(database, "r1", "tag = lobby")
+    happens(database, "one")
+    happens(database, "one", device="other")
+    opens(database, "a")
+    opens(database, "of the fleet", device="")
+    recorded(database, "r1", "", "camera")
+    feed = Feed(database, 100)
+    found = feed.visible(feed.read(Position(0)).changes, wanted)
+    names = {Kind.DEVICE_EVENT: "event", Kind.ALERT_OPENED: "opened"}
+    assert " ".join(names.get(change.kind, "fact") for change in found) == expected
+
+
+def test_an_alert_of_a_device_that_had_the_name_before_is_not_shown(database: Database) -> None:
+    """As in lists."""
+    enrolled(database, "camera")
+    with database.write() as connection:
+        devices.label(connection, "camera", ["pilot"], "")
+        old = Alert("a", "silent", "camera", "", State.OPEN, NOW - HOUR, NOW, NOW)
+        alerts.put(connection, [old], tell=False)
+    feed = Feed(database, 100)
+    assert not feed.visible(feed.read(Position(0)).changes, Wanted(scope=frozenset({"pilot"})))

@@ -1,0 +1,61 @@
+"""A client of Server-Sent Events, after the parsing rules of WHATWG HTML 9.2.6 and nothing of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+
+@dataclass(frozen=True)
+class Message:
+    """One dispatched message."""
+
+    event: str
+    id: str
+    data: Any
+
+
+class Following:
+    """An open stream. `comments` and `retry_ms` are what came until now."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self.answer, self.comments, self.retry_ms, self.last_id = answer, list[str](), 0, ""
+        self._lines = answer.iter_lines()
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield messages until the stream ends."""
+        fields: dict[str, str] = {}
+        for line in self._lines:
+            if not line:
+                if "data" in fields:
+                    yield Message(fields.get("event", "message"), self.last_id, json.loads(fields["data"]))
+                fields = {}
+                continue
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if not name:
+                self.comments.append(value)
+            elif name == "id":
+                self.last_id = value
+            elif name == "retry":
+                self.retry_ms = int(value)
+            else:
+                fields[name] = value
+
+    def next(self, event: str = "") -> Message:
+        """Return the next message, of this kind."""
+        return next(message for message in self if event in {"", message.event})
+
+
+@contextmanager
+def following(client: httpx.Client, query: str = "", last_id: str = "") -> Iterator[Following]:
+    """Open a stream, and read its first message."""
+    headers = {"last-event-id": last_id} if last_id else {}
+    with client.stream("GET", f"/v1/changes{query}", headers=headers) as answer:
+        assert answer.status_code == 200, answer.read()
+        yield Following(answer)

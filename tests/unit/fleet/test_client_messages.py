@@ -1,0 +1,33 @@
+"""Server-Sent Events from bytes that come in any pieces."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.client.messages import Message, Messages
+
+ALIVE = Message()
+STREAM = (
+    b'retry: 1500\nevent: position\nid: 7\ndata: {"id":"7"}\n\n: heartbeat\n\n'
+    b'event:device.event\r\nid:8\r\nodd\r\ndata:{"a": "b: c"}\r\n\r\nid: 9\n\ndata: {}\n\nevent: cut\ndata: {'
+)
+EXPECTED = [
+    Message("position", "7", {"id": "7"}),
+    ALIVE,
+    Message("device.event", "8", {"a": "b: c"}),
+    Message("", "", {}),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1_000])
+def test_messages_in_pieces(size: int) -> None:
+    parser = Messages(1_000, 3.0)
+    pieces = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]
+    assert [message for piece in pieces for message in parser.feed(piece)] == EXPECTED
+    assert parser.retry_s == 1.5
+
+
+@pytest.mark.parametrize("content", [b"data: [1]\n\n", b"data: {\n\n", b"x" * 1_001])
+def test_what_is_no_message_is_an_error(content: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  of json, too
+        list(Messages(1_000, 3.0).feed(content))
