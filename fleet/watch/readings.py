@@ -13,7 +13,7 @@ from fleet.watch.samples import Samples
 from fleet.watch.settings import AlertSettings
 from gateway.terminal.tables import counted
 
-SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED = (
+SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED, REMOVAL = (
     "silent",
     "errors",
     "temperature",
@@ -23,10 +23,13 @@ SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, B
     "clock",
     "repository",
     "barred",
+    "removal",
 )
-RULES = (SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED)
-VITALS, STATISTICS, UPDATES = "vitals", "statistics", "updates"
-STREAMS = (VITALS, STATISTICS, UPDATES)
+RULES = (SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED, REMOVAL)
+VITALS, STATISTICS, UPDATES, STATE = "vitals", "statistics", "updates", "state"
+STREAMS = (VITALS, STATISTICS, UPDATES, STATE)
+WITHDRAW = "withdraw"
+"""What a device calls a removal that waits."""
 GAVE_UP = frozenset({"rolled_back", "failed"})
 COMMITTED = "committed"
 
@@ -45,6 +48,7 @@ def rules(settings: AlertSettings) -> Mapping[str, Rule]:
         CLOCK: (settings.clock_s, Rule(settings.clock_s, settings.clock_s / 2, 0.0, lasts_s)),
         REPOSITORY: (settings.repository_d, Rule(0.0, 0.0, 0.0, lasts_s)),
         BARRED: (settings.barred, Rule(0.5, 0.5)),
+        REMOVAL: (settings.removal, Rule(0.5, 0.5, 0.0, lasts_s)),
     }
     return {name: replace(rule, calm_s=settings.calm_s) for name, (on, rule) in known.items() if on}
 
@@ -58,6 +62,8 @@ def told(rows: Iterable[Heard], samples: Samples) -> Iterator[Reading]:
             yield from _statistics(heard, samples)
         elif heard.stream == UPDATES:
             yield from _updates(heard)
+        elif heard.stream == STATE:
+            yield from _state(heard)
 
 
 def silent(device: str, since: datetime, now: datetime) -> Reading:
@@ -136,6 +142,19 @@ def _updates(heard: Heard) -> Iterator[Reading]:
     measured = dict(_measured(failure.get("evidence")))
     evidence = {"state": state, "target": target, "version": version, "step": step, "reason": reason, **measured}
     yield Reading(ROLLBACK, heard.device, slot, float(state in GAVE_UP), heard.received, summary, evidence)
+
+
+def _state(heard: Heard) -> Iterator[Reading]:
+    """Yield whether a slot waits to be emptied: a thief of the director's key may have ordered that."""
+    said = mapping(heard.row.document)
+    slot, held = text(said.get("slot")), mapping(said.get("held"))
+    if not slot:
+        return
+    why, target = text(held.get("why")), text(mapping(said.get("committed")).get("target"))
+    summary = f"{heard.device} is ordered to remove {target or 'what runs'} from the slot {slot}: {why}"
+    ordered = float(held.get("change") == WITHDRAW)
+    evidence = {"target": target, "why": why, "until": text(held.get("until"))}
+    yield Reading(REMOVAL, heard.device, slot, ordered, heard.received, summary, evidence)
 
 
 def _measured(evidence: object) -> Iterator[tuple[str, object]]:

@@ -26,6 +26,7 @@ class AlertSettings:
     clock_s: float = 300.0  # limit of how far a device's clock is ahead
     repository_d: float = 14.0  # remaining validity of a role signed offline
     barred: bool = True  # releases that devices run, withdrawn or below a floor
+    removal: bool = True  # slots that wait to be emptied
     lasts_s: float = 86_400.0  # an alert without a reading for this long is closed
     calm_s: float = 120.0  # time below the limit before an alert is closed, so that it is not reported repeatedly
     open_limit: int = 10_000  # most alerts at one time; further ones are only counted

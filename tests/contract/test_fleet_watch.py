@@ -252,6 +252,25 @@ def test_a_roll_back_is_told_until_a_release_is_committed(database: Database) ->
     assert (fleet.open, len(fleet.alerts(None))) == ([], 1)
 
 
+def test_a_removal_that_waits_on_its_device(database: Database) -> None:
+    """As the agent tells of it, also where this controller did not order it."""
+    enrolled(database, "a")
+    fleet = WatchedFleet(database)
+    fleet.look()
+    slot = {"slot": "m", "state": "pending", "committed": {"target": "models/acme/m/1/release"}}
+    held = {"change": "withdraw", "until": "2026-03-02T12:00:00+00:00", "why": "the built-in policy says so"}
+    fleet.says("a", "state", {**slot, "held": held})
+    fleet.says("a", "state", {**slot, "slot": "n", "held": {**held, "change": "install"}})
+    fleet.look(after_s=60)
+    assert fleet.open == [("removal", "a", "m")]
+    (opened,) = fleet.alerts()
+    ordered = "a is ordered to remove models/acme/m/1/release from the slot m"
+    assert opened.summary == f"{ordered}: the built-in policy says so"
+    fleet.says("a", "state", {"slot": "m", "state": "gone"})
+    fleet.look(after_s=60)
+    assert fleet.open == []
+
+
 def test_a_clock_ahead_and_a_signed_role_that_ends(database: Database) -> None:
     enrolled(database, "a")
     fleet = WatchedFleet(database)

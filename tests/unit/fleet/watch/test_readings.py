@@ -113,7 +113,8 @@ JSON = st.recursive(
     max_leaves=8,
 )
 NAMES = ["temperatures_c", "slot", "state", "failure", "model", "version", "requests", "failed_runs", "evidence"]
-SAID = st.dictionaries(st.sampled_from(NAMES), JSON | st.sampled_from(["failed", "m"])) | JSON
+NAMES += ["held", "change", "why", "committed", "target"]
+SAID = st.dictionaries(st.sampled_from(NAMES), JSON | st.sampled_from(["failed", "m", "withdraw"])) | JSON
 
 
 @given(st.sampled_from(readings.STREAMS), st.lists(SAID, max_size=4))
@@ -128,7 +129,21 @@ def test_a_device_may_say_anything(stream: str, documents: list[Any]) -> None:
 def test_every_rule_can_be_turned_off() -> None:
     assert set(rules(AlertSettings())) == set(readings.RULES)
     off = AlertSettings(
-        0.1, 0, 0, 0, 1, 0, 0, 0, rollback=False, halted=False, certificate_d=0, clock_s=0, repository_d=0, barred=False
+        0.1,
+        0,
+        0,
+        0,
+        1,
+        0,
+        0,
+        0,
+        rollback=False,
+        halted=False,
+        certificate_d=0,
+        clock_s=0,
+        repository_d=0,
+        barred=False,
+        removal=False,
     )
     assert rules(off) == {}
 
