@@ -12,6 +12,7 @@ from fleet.control.settings import (
     ChoresSettings,
     ControlSettings,
     DirectorSettings,
+    DraftSettings,
     IntakeSettings,
     RequestSettings,
     SchedulerSettings,
@@ -39,6 +40,7 @@ class FleetConfig:
     authority: AuthoritySettings = field(default_factory=AuthoritySettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     requests: RequestSettings = field(default_factory=RequestSettings)
+    drafts: DraftSettings = field(default_factory=DraftSettings)
     blobs: BlobSettings = field(default_factory=BlobSettings)
     director: DirectorSettings = field(default_factory=DirectorSettings)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
@@ -52,7 +54,9 @@ class FleetConfig:
     @property
     def control(self) -> ControlSettings:
         """The tables of `fleet.control`."""
-        return ControlSettings(self.director, self.intake, self.scheduler, self.chores, self.access, self.requests)
+        return ControlSettings(
+            self.director, self.intake, self.scheduler, self.chores, self.access, self.requests, self.drafts
+        )
 
 
 SECTIONS = sections(FleetConfig)

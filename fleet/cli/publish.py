@@ -15,7 +15,7 @@ from fleet.database import watching
 from fleet.database.errors import AwayError
 from fleet.drafts import Draft, merged
 from fleet.impact import Impact, impacts
-from fleet.publish import Publication, is_published, plan_publication
+from fleet.publish import Publication, is_published, online_roots, plan_publication
 from fleet.repository import BLOBS, Published
 from fleet.roles import ONLINE
 from fleet.verify import expiries
@@ -83,9 +83,7 @@ def _take_back(work: Workspace, drafts: dict[str, Draft], names: list[str]) -> N
 
 
 def _online_keys(published: Published, drafts: dict[str, Draft]) -> set[str]:
-    """Of the published root and the drafted one: during a change both sign."""
-    roots = [published.root, drafts["root"].metadata if "root" in drafts else None]
-    return {keyid for root in roots if root for role in ONLINE for keyid in root.signed.get_delegated_role(role).keyids}
+    return {keyid for root in online_roots(published, drafts) for role in ONLINE for keyid in root.roles[role].keyids}
 
 
 def _say(

@@ -10,14 +10,17 @@ from datetime import UTC, datetime
 from fleet.authority.ca import Authority
 from fleet.control.director import Director
 from fleet.control.director_published import Publications
+from fleet.control.drafts import Drafts
 from fleet.control.enrolling import Enrolling
 from fleet.control.idempotency import Answers
 from fleet.control.intake import Intake
 from fleet.control.inventory import Inventories
 from fleet.control.online_keys import OnlineKeys
+from fleet.control.publication import Publisher
 from fleet.control.revocations import Revocations
 from fleet.control.rollouts import Rollouts
 from fleet.control.settings import ControlSettings
+from fleet.control.uploads import Uploads
 from fleet.database.engine import Database
 from fleet.database.seen import Seen
 from fleet.workspace import Workspace
@@ -53,5 +56,8 @@ class Control:
     intake: Intake
     inventories: Inventories
     answers: Answers
+    drafts: Drafts
+    uploads: Uploads
+    publisher: Publisher
     counts: Counter[str] = field(default_factory=Counter)
     clock: Clock = utc_now
