@@ -38,6 +38,11 @@ class Workspace:
     settings: FleetSettings = FleetSettings()
 
     @property
+    def next_steps(self) -> str:
+        """What people do with a draft that was saved."""
+        return "edge-fleet sign DRAFT --key KEY where each key is, then edge-fleet publish"
+
+    @property
     def public(self) -> Path:
         """The repository as any web server may serve it."""
         return self.folder / "public"
@@ -93,13 +98,14 @@ class Workspace:
         waiting = {role: draft for role, draft in self.drafts().items() if not is_published(draft, published)}
         return Drafting(published, waiting, now, self.settings)
 
-    def save(self, drafts: Iterable[Draft]) -> list[Path]:
+    def place(self, role: str) -> str:
+        """Return where a role's draft waits, for people."""
+        return str(self.draft_file(role))
+
+    def save(self, drafts: Iterable[Draft]) -> None:
         """Put drafts where they wait."""
-        files = []
         for draft in drafts:
-            files.append(self.draft_file(draft.role))
-            write_durably(files[-1], draft_bytes(draft))
-        return files
+            write_durably(self.draft_file(draft.role), draft_bytes(draft))
 
     def discard(self, role: str) -> None:
         """Remove a role's draft. Its staged content stays."""

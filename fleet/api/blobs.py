@@ -24,7 +24,7 @@ SHOWN = "/v1/blobs/{digest}"
 Digest = Annotated[str, Meta(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]
 DigestInPath = Annotated[str, PathParameter(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]
 Offset = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="received_bytes of the file")]
-BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}, "required": True}
+BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}, "required": False}
 
 
 class BlobAnnounced(Struct, forbid_unknown_fields=True, frozen=True):

@@ -227,7 +227,7 @@ def _fields(state: DraftState) -> dict[str, Any]:
         "role": draft.role,
         "version": signed.version,
         "expires": moment(signed.expires),
-        "document": state.digest,
+        "document": draft.document,
         "missing": draft.missing,
         "quorums": [_quorum(wanted, draft.metadata) for wanted in draft.quorums],
         "waits": state.waits,

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from fleet.cli.operator_parser import OPERATOR_VERBS
-from fleet.cli.options import folder_option, positive
+from fleet.cli.options import drafting_options, folder_option, positive
 from fleet.cli.simulating import SIMULATE
 from gateway import __version__
 from gateway.terminal.program import Program, Verb, json_option, named
@@ -91,18 +91,18 @@ def _delegate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("owner", metavar="OWNER", nargs="?", help="the owner's name; the role is models-OWNER")
     parser.add_argument("--software", action="store_true", help="the role that signs new versions of devices' programs")
     _quorum(parser)
-    _dir(parser)
+    drafting_options(parser)
 
 
 def _rotate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("role", metavar="ROLE", help="root, targets, snapshot, timestamp, director, models-OWNER, …")
     _quorum(parser)
-    _dir(parser)
+    drafting_options(parser)
 
 
 def _renew(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("role", metavar="ROLE", nargs="+", help="root, targets, models-OWNER, profiles, policy")
-    _dir(parser)
+    drafting_options(parser)
 
 
 def _software(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +112,7 @@ def _software(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", type=named, metavar="3.N", help="Python of the devices, where no wheel names it")
     parser.add_argument("--machine", type=named, metavar="M", help="x86_64 or aarch64, where no wheel names it")
     parser.add_argument("--edge-software", type=named, metavar="PATH", help="the program that checks wheels")
-    _dir(parser)
+    drafting_options(parser)
 
 
 def _model(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +150,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="the program that checks (default: beside this one, else in PATH)",
     )
-    _dir(parser)
+    drafting_options(parser)
 
 
 def _file(kind: str) -> Callable[[argparse.ArgumentParser], None]:
@@ -158,7 +158,7 @@ def _file(kind: str) -> Callable[[argparse.ArgumentParser], None]:
         parser.add_argument("action", choices=("add",), help=f"add: check FILE and draft the role {kind}")
         parser.add_argument("file", metavar="FILE", help="the file; its name stays")
         parser.set_defaults(kind=kind)
-        _dir(parser)
+        drafting_options(parser)
 
     return options
 
@@ -183,7 +183,7 @@ def _publish(parser: argparse.ArgumentParser) -> None:
         help="also bring blobs that were published before into the bucket of [blobs.s3]",
     )
     _own_keys(parser, "key of snapshot and timestamp")
-    _dir(parser)
+    drafting_options(parser)
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
@@ -278,6 +278,8 @@ VERBS = (
         "check a model's folder (digests, golden sets) and draft its release for the owner; or withdraw a release",
         "  edge-fleet model add models/meter-reader/2 --owner acme\n"
         "  edge-fleet model add models/meter-reader/3 --owner acme --floor 2\n"
+        "  edge-fleet model add models/meter-reader/4 --owner acme \\\n"
+        "      --url https://fleet.example:8443        # at the controller, as from CI\n"
         "  edge-fleet model withdraw acme/meter-reader/2    # never offered again\n"
         "  edge-fleet model withdraw acme/meter-reader/2 --remove  # stopped at once",
         _model,
@@ -311,7 +313,8 @@ VERBS = (
         "publish what is signed, with a new snapshot and timestamp; daily, or as often as the timestamp expires",
         "  edge-fleet publish\n"
         "  edge-fleet publish /media/usb/models-acme.json --key keys/online.pem \\\n"
-        "      --passphrase-file /run/secrets/online",
+        "      --passphrase-file /run/secrets/online\n"
+        "  edge-fleet publish --remote    # by the controller of $EDGE_FLEET_URL",
         _publish,
     ),
     Verb(

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fleet.blobs.choice import open_blobs, upload
-from fleet.cli.common import byte_progress, now, own_signers, writing
+from fleet.cli.common import byte_progress, is_remote, now, own_signers, writing
+from fleet.cli.drafts import publish_remote
 from fleet.config import load_config
 from fleet.database import watching
 from fleet.database.errors import AwayError
@@ -27,6 +28,8 @@ from gateway.terminal.tables import counted, print_json
 
 def command(arguments: argparse.Namespace) -> int:
     """Take signatures that came back, then publish what is ready and say what waits."""
+    if is_remote(arguments):
+        return publish_remote(arguments)
     with writing(arguments) as work:
         published = work.published()
         drafts = {role: draft for role, draft in work.drafts().items() if not is_published(draft, published)}

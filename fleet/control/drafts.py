@@ -5,7 +5,6 @@ Nothing that is sent is believed: `fleet.draft_rules` decides, and files must be
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -59,19 +58,9 @@ class DraftState:
     waits: str
     concerns: tuple[Impact, ...]
 
-    @property
-    def digest(self) -> str:
-        """Return the SHA-256 of what is signed."""
-        return document_digest(self.draft)
-
 
 Check = Callable[[DraftState | None], object]
 """Sees the draft that waits before it is changed; raises what refuses the change."""
-
-
-def document_digest(draft: Draft) -> str:
-    """Return the SHA-256 of what signatures of a draft cover, as hex."""
-    return hashlib.sha256(draft.metadata.signed_bytes).hexdigest()
 
 
 class Drafts:
@@ -123,7 +112,7 @@ class Drafts:
             with _refusals():
                 draft = _joined(drafting, uploaded, waiting, replaces=replaces)
                 self._check_files(draft)
-                details = {"version": draft.metadata.signed.version, "document": document_digest(draft)}
+                details = {"version": draft.metadata.signed.version, "document": draft.document}
                 self._save(draft, Deed(by, "drafts.upload", role, details), now)
             return self._state(drafting, draft)
 
@@ -134,11 +123,9 @@ class Drafts:
         with self.changing(now) as drafting:
             waiting = _required({state.draft.role: state for state in self.states(drafting)}, role)
             check(waiting)
-            if waiting.digest != document:
-                problem = (
-                    f"the draft of {role} that waits is {waiting.digest}, not {document:.64}; download and sign that"
-                )
-                raise ProblemError(DRAFT_OUTDATED.status, problem, kind=DRAFT_OUTDATED)
+            if waiting.draft.document != document:
+                problem = f"the draft of {role} that waits is {waiting.draft.document}, not {document:.64}"
+                raise ProblemError(DRAFT_OUTDATED.status, f"{problem}; sign the current one", kind=DRAFT_OUTDATED)
             sent = {keyid: Signature(keyid, text) for keyid, text in signatures.items()}
             with _refusals():
                 returned = replace(
@@ -156,7 +143,7 @@ class Drafts:
             waiting = _required({state.draft.role: state for state in self.states(drafting)}, role)
             check(waiting)
             with self.database.write() as connection:
-                deed = Deed(by, "drafts.delete", role, {"document": waiting.digest})
+                deed = Deed(by, "drafts.delete", role, {"document": waiting.draft.document})
                 audit.append(connection, deed, now)
                 self.workspace.discard(role)
             return waiting
@@ -237,7 +224,9 @@ def _joined(drafting: Drafting, uploaded: Draft, waiting: DraftState | None, *, 
     if waiting and waiting.draft.metadata.signed_bytes == uploaded.metadata.signed_bytes:
         return with_signatures(waiting.draft, uploaded)
     if waiting and not replaces:
-        problem = f"a draft of {uploaded.role} waits already ({waiting.digest}); base yours on it and send its ETag"
+        problem = (
+            f"a draft of {uploaded.role} waits already ({waiting.draft.document}); base yours on it and send its ETag"
+        )
         raise OutdatedError(f"{problem} as If-Match, or delete it first")
     return accepted_draft(drafting, uploaded)
 
