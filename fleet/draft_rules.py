@@ -37,6 +37,9 @@ from gateway.trust.targets import WITHDRAWN, Withdrawal, check_release, check_so
 CLOCK_TOLERANCE_S = 300.0
 """Allowed lead of a client's clock: its draft may expire that much later than one made here."""
 
+SCHEMES = frozenset({"ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384"})
+"""Of keys that `edge-fleet keys new` makes or registers."""
+
 
 class OutdatedError(ConfigurationError):
     """Draft that does not follow the published version."""
@@ -163,7 +166,7 @@ def _check_keys(name: str, role: Role, known: Mapping[str, Key]) -> None:
 def _check_key(key: Key) -> None:
     if "private" in key.keyval:
         raise PrivateKeyError("contains a private key, which this controller never takes; nothing was kept")
-    written = key.keyval.keys() == {"public"} and isinstance(key.keyval["public"], str)
+    written = key.keyval.keys() == {"public"} and isinstance(key.keyval["public"], str) and key.scheme in SCHEMES
     if not (written and DIGEST_PATTERN.fullmatch(key.keyid) and key.unrecognized_fields.keys() <= {NAME_FIELD}):
         raise ConfigurationError(f"the key {key.keyid!r:.80} is not written as edge-fleet writes keys")
 

@@ -18,7 +18,7 @@ from fleet.repository import METADATA, TIMESTAMP_FILE, metadata_file, target_fil
 from fleet.roles import TIMESTAMP
 from fleet.settings import FleetSettings
 from fleet.workspace import Advance, Workspace
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 from gateway.domain.manifest import Artifact
 
 REPOSITORY = "/repository/"
@@ -92,7 +92,7 @@ def upload_file(client: Client, source: Path, artifact: Artifact, advance: Advan
             offset = state["received_bytes"]
             file.seek(offset)
             piece = file.read(client.settings.piece_bytes)
-            if not piece:
+            if not piece and offset < artifact.size_bytes:
                 raise ConfigurationError("became shorter while it was sent; add the release again", file=str(source))
             try:
                 state, failures = client.ask("PATCH", path, {"offset": offset}, piece), 0
@@ -102,7 +102,20 @@ def upload_file(client: Client, source: Path, artifact: Artifact, advance: Advan
                     raise
                 client.pause(failures)
                 state = client.ask("GET", path)
+            except RequestError as error:
+                state = _state_after(client, path, offset, error)
             advance(state["received_bytes"] - offset)
+
+
+def _state_after(client: Client, path: str, offset: int, error: RequestError) -> Json:
+    """Return how much is there after a refusal. Raise it unless bytes came: then only their end was not carried out."""
+    try:
+        state = client.ask("GET", path)
+    except RequestError:
+        raise error from None
+    if state["received_bytes"] == offset:
+        raise error
+    return state
 
 
 def _metadata_file(role: Json) -> str:

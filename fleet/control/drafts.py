@@ -15,6 +15,7 @@ from securesystemslib.signer import Signature
 from tuf.api.metadata import Metadata
 
 from fleet.audit import Deed
+from fleet.control.door import Door
 from fleet.control.folder_problems import folder_problems
 from fleet.control.settings import DraftSettings
 from fleet.database import audit, watching
@@ -68,6 +69,7 @@ class Drafts:
 
     def __init__(self, database: Database, workspace: Workspace, settings: DraftSettings) -> None:
         self.database, self.workspace, self.settings = database, workspace, settings
+        self._door = Door(1, settings.lock_wait_s)
 
     def waiting(self, now: datetime) -> tuple[DraftState, ...]:
         """Return all drafts that wait, by role. Raise RequestError UNAVAILABLE, AwayError."""
@@ -105,7 +107,7 @@ class Drafts:
         """
         with _refusals():
             uploaded = _read(role, content)
-        with self.changing(now) as drafting:
+        with self.changing(by, now) as drafting:
             states = {state.draft.role: state for state in self.states(drafting)}
             waiting = states.get(role)
             check(waiting)
@@ -120,7 +122,7 @@ class Drafts:
         self, role: str, document: str, signatures: Mapping[str, str], by: str, now: datetime, *, check: Check
     ) -> DraftState:
         """Add signatures (hex, by key id) over `document`, a digest. Raise AbsentError, ProblemError."""
-        with self.changing(now) as drafting:
+        with self.changing(by, now) as drafting:
             waiting = _required({state.draft.role: state for state in self.states(drafting)}, role)
             check(waiting)
             if waiting.draft.document != document:
@@ -139,7 +141,7 @@ class Drafts:
 
     def discard(self, role: str, by: str, now: datetime, *, check: Check) -> DraftState:
         """Remove a draft. Return what it was. Raise AbsentError, and what `check` raises."""
-        with self.changing(now) as drafting:
+        with self.changing(by, now) as drafting:
             waiting = _required({state.draft.role: state for state in self.states(drafting)}, role)
             check(waiting)
             with self.database.write() as connection:
@@ -149,9 +151,15 @@ class Drafts:
             return waiting
 
     @contextmanager
-    def changing(self, now: datetime) -> Iterator[Drafting]:
-        """Hold the folder's lock and read what waits. Raise RequestError OVERLOADED, UNAVAILABLE, ProblemError."""
+    def changing(self, by: str, now: datetime) -> Iterator[Drafting]:
+        """Hold the folder's lock and read what waits; one request at a time, and one that waits.
+
+        Raise RequestError OVERLOADED, UNAVAILABLE, ProblemError.
+        """
         with folder_problems(self.workspace, self.settings), ExitStack() as stack:
+            if not stack.enter_context(self._door.entered(by)):
+                problem = "other requests change drafts; send it again"
+                raise RequestError(Fault.OVERLOADED, problem, retry_after_s=LOCKED_RETRY_S)
             try:
                 stack.enter_context(self.workspace.locked(self.settings.lock_wait_s))
             except UnreachableError as error:

@@ -69,7 +69,7 @@ class Publisher:
 
         Stopped anywhere, it can be repeated. Raise ProblemError, RequestError OVERLOADED, UNAVAILABLE, AwayError.
         """
-        with self._drafts.changing(now) as drafting:
+        with self._drafts.changing(by, now) as drafting:
             standing = self._standing(drafting)
             check(standing)
             publication, content = self._planned(drafting)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fleet.audit import Deed
+from fleet.control.door import Door
 from fleet.control.folder_problems import folder_problems
 from fleet.control.settings import DraftSettings
 from fleet.database import audit
@@ -55,6 +56,7 @@ class Uploads:
 
     def __init__(self, database: Database, workspace: Workspace, settings: DraftSettings) -> None:
         self._database, self._workspace, self._settings = database, workspace, settings
+        self._door = Door(settings.verified_at_once, settings.lock_wait_s)
 
     def find(self, digest: str) -> Upload:
         """Return the state of a file. Raise AbsentError."""
@@ -112,7 +114,7 @@ class Uploads:
             if found.complete or found.received_bytes < found.size_bytes:
                 return found
             part = self._part(digest, found.size_bytes)
-            with part.open("rb") as file:
+            with self._verifying(digest), part.open("rb") as file:
                 _lock_upload(file, part)
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
                 if actual != digest:
@@ -121,6 +123,15 @@ class Uploads:
                     raise ProblemError(UPLOAD_MISMATCH.status, problem, kind=UPLOAD_MISMATCH)
                 self._stage(part, digest, found.size_bytes, by, now)
         return self.find(digest)
+
+    @contextmanager
+    def _verifying(self, digest: str) -> Iterator[None]:
+        """Bound how many threads hash files. Raise RequestError OVERLOADED."""
+        with self._door.entered(digest) as has_place:
+            if not has_place:
+                problem = "all bytes are here and other files are being verified; send an empty PATCH later"
+                raise RequestError(Fault.OVERLOADED, problem, retry_after_s=AGAIN_S)
+            yield
 
     def expire(self, now: datetime, wanted: frozenset[str]) -> int:
         """Remove what nobody continued for `unfinished_kept_h`, and staged files that no draft names (`wanted`).

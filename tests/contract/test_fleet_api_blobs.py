@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator
@@ -13,12 +14,19 @@ import httpx
 import pytest
 
 from fleet.access import Role
+from fleet.client.client import Access, Client
+from fleet.client.workspace import upload_file
 from fleet.config import FleetConfig
 from fleet.control.chores import expire_uploads
+from fleet.control.folder_problems import folder_problems
 from fleet.control.settings import DraftSettings
 from fleet.draft_rules import new_targets
+from fleet.problem_types import FOLDER_NOT_WRITABLE
+from fleet.problems import ProblemError
 from fleet.repository import blob_file
 from fleet.settings import FleetSettings
+from fleet.workspace import Workspace
+from gateway.domain.manifest import Artifact
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.uploading import OWNER_ROLE, release, sent, upload
@@ -200,3 +208,27 @@ def test_a_folder_that_cannot_be_written_is_told(controller, ci) -> None:
     assert problem(begun(ci)) == (503, "unavailable")
     uploads.unlink()
     assert begun(ci).status_code == 201
+
+
+def test_of_many_complete_files_one_is_verified_at_a_time(tmp_path: Path) -> None:
+    """Hashing takes a thread that devices' requests need. Whoever is turned away goes on with its upload later."""
+    config = replace(FleetConfig(), drafts=replace(BOUNDS, lock_wait_s=0.2))
+    with controlling(tmp_path, config) as running, running.client() as admin:
+        begun(admin)
+        with running.control.uploads._door.entered("another file"):
+            assert problem(appended(admin, CONTENT)) == (503, "overloaded")
+            assert admin.get(PATH).json()["received_bytes"] == len(CONTENT)
+        file = tmp_path / "file"
+        file.write_bytes(CONTENT)
+        token = admin.headers["authorization"].removeprefix("Bearer ")
+        sizes: list[int] = []
+        client = Client(Access(running.url, token, str(running.ca_file)))
+        upload_file(client, file, Artifact("file", DIGEST, len(CONTENT)), sizes.append)
+        assert (sum(sizes), admin.get(PATH).json()["complete"]) == (len(CONTENT), True)
+
+
+def test_a_folder_that_this_user_may_not_write_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError) as refused, folder_problems(Workspace(tmp_path), DraftSettings()):
+        raise PermissionError(errno.EACCES, "Permission denied")
+    assert refused.value.problem.kind is FOLDER_NOT_WRITABLE
+    assert str(tmp_path) in refused.value.problem.detail

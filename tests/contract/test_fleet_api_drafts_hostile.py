@@ -303,6 +303,11 @@ def _with_private(document: Json) -> None:
         key["keyval"]["private"] = "00" * 32
 
 
+def _with_scheme(document: Json) -> None:
+    for key in _signed(document)["delegations"]["keys"].values():
+        key.update(keytype="rsa", scheme="rsassa-pss-sha256")
+
+
 DELEGATIONS: dict[str, tuple[Change, tuple[int, str], str]] = {
     "wider paths": (_delegation(OWNER_ROLE, paths=["models/*/*/*/*"]), REFUSED, "and nothing else"),
     "not terminating": (_delegation(OWNER_ROLE, terminating=False), REFUSED, "and nothing else"),
@@ -327,6 +332,7 @@ DELEGATIONS: dict[str, tuple[Change, tuple[int, str], str]] = {
         "signs nothing itself",
     ),
     "a private key": (_with_private, KEY, "contains a private key"),
+    "a key of an unknown scheme": (_with_scheme, REFUSED, "not written as edge-fleet writes keys"),
 }
 
 
