@@ -120,7 +120,7 @@ UPLOADS_FULL = ProblemType(
     409,
     "No room for uploads",
     Fault.INVALID,
-    "Files that are not published reach their bound (`[drafts] unpublished_limit_bytes`, `unfinished_limit`).",
+    "Files that are not published reach their bound (`[drafts] unpublished_limit_bytes`, `unpublished_limit_files`).",
     "Publish or withdraw drafts, complete uploads, or wait until they expire.",
 )
 PRECONDITION_FAILED = ProblemType(

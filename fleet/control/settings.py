@@ -75,7 +75,7 @@ class DraftSettings:
     lock_wait_s: float = 5.0  # how long a request waits for another edge-fleet that works in the folder
     verified_at_once: int = 1  # complete files that are held against their digests; further ones wait, or come again
     unfinished_kept_h: float = 24.0  # after the last byte of an incomplete upload, or of a file that no draft names
-    unfinished_limit: int = 1_000  # incomplete uploads
+    unpublished_limit_files: int = 20_000  # uploads that are not published, complete or not
     unpublished_limit_bytes: int = field(default=68_719_476_736, metadata=VAST)  # 64 GiB: of unpublished uploads
     request_limit_bytes: int = 67_108_864  # 64 MiB: one request with bytes of a file; the next one goes on
     request_timeout_s: float = 300.0  # for such a request
@@ -83,7 +83,7 @@ class DraftSettings:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
-        check_above_zero(self, "drafts", "unfinished_kept_h", "unfinished_limit", "request_limit_bytes")
+        check_above_zero(self, "drafts", "unfinished_kept_h", "unpublished_limit_files", "request_limit_bytes")
         check_above_zero(self, "drafts", "verified_at_once")
         check_above_zero(self, "drafts", "request_timeout_s", "expire_every_s")
 

@@ -187,17 +187,14 @@ class Uploads:
             yield
 
     def _check_room(self, size_bytes: int) -> None:
-        parts, limits = _files(self._workspace.uploads), self._settings
-        if len(parts) >= limits.unfinished_limit:
-            problem = f"{len(parts)} uploads are incomplete ([drafts] unfinished_limit)"
-            raise ProblemError(UPLOADS_FULL.status, f"{problem}; complete them", kind=UPLOADS_FULL)
-        held = sum(int(part.suffix[1:]) for part in parts)
-        held += sum(file.stat().st_size for file in _files(self._workspace.staged / BLOBS))
-        if held + size_bytes > limits.unpublished_limit_bytes:
-            problem = f"uploads that are not published hold {held} bytes, and {size_bytes} more would be beyond"
+        parts, staged, limits = _files(self._workspace.uploads), _files(self._workspace.staged / BLOBS), self._settings
+        held = sum(int(part.suffix[1:]) for part in parts) + sum(file.stat().st_size for file in staged)
+        count = len(parts) + len(staged)
+        if count >= limits.unpublished_limit_files or held + size_bytes > limits.unpublished_limit_bytes:
+            problem = f"{count} uploads of {held} bytes are not published, and {size_bytes} bytes more would be beyond"
+            problem += " [drafts] unpublished_limit_files or unpublished_limit_bytes"
             remedy = "publish or withdraw drafts; what no draft names is removed after unfinished_kept_h"
-            problem = f"{problem} [drafts] unpublished_limit_bytes; {remedy}"
-            raise ProblemError(UPLOADS_FULL.status, problem, kind=UPLOADS_FULL)
+            raise ProblemError(UPLOADS_FULL.status, f"{problem}; {remedy}", kind=UPLOADS_FULL)
 
 
 class Appending:

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(120)
 CONTENT = os.urandom(300_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 PATH = f"/v1/blobs/{DIGEST}"
-BOUNDS = DraftSettings(unfinished_limit=3, unpublished_limit_bytes=1_000_000, request_limit_bytes=400_000)
+BOUNDS = DraftSettings(unpublished_limit_files=5, unpublished_limit_bytes=1_000_000, request_limit_bytes=400_000)
 FILE_LIMIT_BYTES = 900_000
 
 
@@ -122,9 +122,10 @@ def test_bounds(controller, ci) -> None:
     assert begun(ci, size_bytes=FILE_LIMIT_BYTES + 1).status_code == 413
     begun(ci, size_bytes=FILE_LIMIT_BYTES)
     assert problem(begun(ci, b"another", 100_001)) == (409, "uploads-full")
-    assert begun(ci, b"another", 99_999).status_code == 201
-    assert begun(ci, b"a third", 1).status_code == 201
-    assert problem(begun(ci, b"a fourth", 0)) == (409, "uploads-full")
+    assert begun(ci, b"another", 99_000).status_code == 201
+    for number in range(3):
+        assert begun(ci, b"small" * number).status_code == 201
+    assert problem(begun(ci, b"a sixth", 0)) == (409, "uploads-full")
     assert appended(ci, bytes(BOUNDS.request_limit_bytes + 1)).status_code == 413
 
 
