@@ -43,6 +43,10 @@ class Action(enum.StrEnum):
     ROLLOUTS_DRAFT = "rollouts.draft"
     ROLLOUTS_APPROVE = "rollouts.approve"
     ROLLOUTS_CONTROL = "rollouts.control"  # pause, resume, abort, approve a wave
+    DRAFTS_READ = "drafts.read"
+    DRAFTS_CHANGE = "drafts.change"  # upload drafts, their files and signatures; withdraw a draft
+    DRAFTS_KEYS = "drafts.keys"  # upload or withdraw drafts of root and targets, which say who may sign what
+    PUBLISH = "publish"  # publish drafts that are signed
     TOKENS_READ = "tokens.read"
     TOKENS_CHANGE = "tokens.change"
     AUDIT_READ = "audit.read"
@@ -120,6 +124,10 @@ RULES: dict[Action, Rule] = {
     Action.ROLLOUTS_DRAFT: Rule(_OPERATORS | {Role.PUBLISHER}, Reach.DEVICES),
     Action.ROLLOUTS_APPROVE: Rule(_OPERATORS, Reach.DEVICES),
     Action.ROLLOUTS_CONTROL: Rule(_OPERATORS, Reach.DEVICES),
+    Action.DRAFTS_READ: Rule(_ALL, Reach.FLEET),  # they show how many devices run what
+    Action.DRAFTS_CHANGE: Rule(frozenset({Role.PUBLISHER, Role.ADMIN}), Reach.FLEET),
+    Action.DRAFTS_KEYS: Rule(_ADMIN, Reach.FLEET),
+    Action.PUBLISH: Rule(_OPERATORS, Reach.FLEET),
     Action.TOKENS_READ: Rule(_ADMIN, Reach.FLEET),
     Action.TOKENS_CHANGE: Rule(_ADMIN, Reach.FLEET),
     Action.AUDIT_READ: Rule(_ADMIN, Reach.FLEET),

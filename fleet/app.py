@@ -27,17 +27,20 @@ from fleet.control.control import Clock, Control, utc_now
 from fleet.control.device_ca import AUTHORITY_FOLDER, open_device_ca
 from fleet.control.director import Director
 from fleet.control.director_published import Publications
+from fleet.control.drafts import Drafts
 from fleet.control.enrolling import Enrolling
 from fleet.control.hints import Hints
 from fleet.control.idempotency import Answers
 from fleet.control.intake import Intake
 from fleet.control.inventory import Inventories
 from fleet.control.online_keys import OnlineKeys
+from fleet.control.publication import Publisher
 from fleet.control.revocations import Revocations
 from fleet.control.rollouts import Rollouts
 from fleet.control.rollouts_record import States
 from fleet.control.scheduler import Scheduler
 from fleet.control.subscriptions import Subscriptions
+from fleet.control.uploads import Uploads
 from fleet.control.worker import Worker
 from fleet.database import migrate
 from fleet.database.engine import Database, open_database
@@ -188,6 +191,8 @@ def _control(origin: Origin, authority: Authority, database: Database) -> Contro
     publications = Publications(workspace, database, config.director.published_every_s)
     settings = (config.director, config.publisher)
     keys = OnlineKeys(workspace.keys, origin.signers, origin.ask, config.director.keys_every_s)
+    drafts = Drafts(database, workspace, config.drafts)
+    bucket = open_blobs(workspace.public / BLOBS, config.blobs) if config.blobs.s3.bucket else None
     return Control(
         database=database,
         authority=authority,
@@ -207,6 +212,9 @@ def _control(origin: Origin, authority: Authority, database: Database) -> Contro
         inventories=Inventories(database, config.intake),
         answers=Answers(database, config.requests),
         subscriptions=Subscriptions(database, config.changes, counts),
+        drafts=drafts,
+        uploads=Uploads(database, workspace, config.drafts),
+        publisher=Publisher(drafts, keys, bucket),
         counts=counts,
         clock=origin.clock,
     )
@@ -224,15 +232,25 @@ def _url(config: FleetConfig) -> str:
 
 
 def _bounds(config: FleetConfig) -> Callable[[Scope], BodyBound]:
-    """Devices send more at a time than anybody else."""
-    serve, intake = config.serve, config.intake
+    """Devices and publishers send more at a time than anybody else."""
+    serve, intake, drafts = config.serve, config.intake, config.drafts
     usual = BodyBound(serve.max_body_bytes, serve.body_timeout_s)
     large = {
         "/v1/self/telemetry": BodyBound(intake.telemetry_limit_bytes, serve.body_timeout_s),
         "/v1/self/inventory": BodyBound(intake.inventory_limit_bytes, serve.body_timeout_s),
         "/v1/self/diagnostics": BodyBound(intake.answer_limit_bytes, serve.body_timeout_s),
     }
-    return lambda scope: large.get(str(scope["path"]), usual)
+    below = {
+        ("PUT", "/v1/drafts/"): BodyBound(config.publisher.document_limit_bytes, serve.body_timeout_s),
+        ("PATCH", "/v1/blobs/"): BodyBound(drafts.request_limit_bytes, drafts.request_timeout_s, streamed=True),
+    }
+
+    def bound(scope: Scope) -> BodyBound:
+        method, path = scope["method"], str(scope["path"])
+        found = (one for (asked, prefix), one in below.items() if method == asked and path.startswith(prefix))
+        return next(found, large.get(path, usual))
+
+    return bound
 
 
 def _workers(control: Control, scheduler: Scheduler, chores: Chores) -> tuple[Worker, ...]:

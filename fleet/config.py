@@ -13,6 +13,7 @@ from fleet.control.settings import (
     ChoresSettings,
     ControlSettings,
     DirectorSettings,
+    DraftSettings,
     IntakeSettings,
     RequestSettings,
     SchedulerSettings,
@@ -41,6 +42,7 @@ class FleetConfig:
     access: AccessSettings = field(default_factory=AccessSettings)
     requests: RequestSettings = field(default_factory=RequestSettings)
     changes: ChangesSettings = field(default_factory=ChangesSettings)
+    drafts: DraftSettings = field(default_factory=DraftSettings)
     blobs: BlobSettings = field(default_factory=BlobSettings)
     director: DirectorSettings = field(default_factory=DirectorSettings)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
@@ -54,7 +56,9 @@ class FleetConfig:
     @property
     def control(self) -> ControlSettings:
         """The tables of `fleet.control`."""
-        return ControlSettings(self.director, self.intake, self.scheduler, self.chores, self.access, self.requests)
+        return ControlSettings(
+            self.director, self.intake, self.scheduler, self.chores, self.access, self.requests, self.drafts
+        )
 
 
 SECTIONS = sections(FleetConfig)

@@ -38,6 +38,11 @@ class Draft:
         return sum(quorum.missing(self.metadata) for quorum in self.quorums if not quorum.optional)
 
     @property
+    def document(self) -> str:
+        """Return the SHA-256 of what signatures cover, as hex."""
+        return hashlib.sha256(self.metadata.signed_bytes).hexdigest()
+
+    @property
     def keys(self) -> Mapping[str, Key]:
         """All keys that may sign, by id."""
         return {key.keyid: key for quorum in self.quorums for key in quorum.keys}

@@ -91,6 +91,38 @@ IN_PROGRESS = ProblemType(
     "The first request with this Idempotency-Key has not ended.",
     "Send the same request again after `Retry-After` seconds.",
 )
+DRAFT_OUTDATED = ProblemType(
+    "draft-outdated",
+    409,
+    "Draft outdated",
+    Fault.INVALID,
+    "The draft does not follow the published version, or another draft of the role waits.",
+    "Read what is published and what waits, make the draft again, and send the `ETag` of the draft that it replaces.",
+)
+PUBLICATION_REFUSED = ProblemType(
+    "publication-refused",
+    409,
+    "Publication refused",
+    Fault.INVALID,
+    "What would be published is not a repository that devices trust, for example because an online key is not here.",
+    "Do what `detail` names. Nothing was published.",
+)
+UPLOAD_OFFSET = ProblemType(
+    "upload-offset",
+    409,
+    "Wrong upload offset",
+    Fault.INVALID,
+    "The file has another length here than `offset`, or is complete, or the bytes would be more than announced.",
+    "Read `/v1/blobs/{digest}`, and go on from its `received_bytes`.",
+)
+UPLOADS_FULL = ProblemType(
+    "uploads-full",
+    409,
+    "No room for uploads",
+    Fault.INVALID,
+    "Files that are not published reach their bound (`[drafts] unpublished_limit_bytes`, `unpublished_limit_files`).",
+    "Publish or withdraw drafts, complete uploads, or wait until they expire.",
+)
 PRECONDITION_FAILED = ProblemType(
     "precondition-failed",
     412,
@@ -122,6 +154,38 @@ KEY_REUSED = ProblemType(
     Fault.INVALID,
     "This Idempotency-Key was used with another method, path or body.",
     "Send each new request with a new key.",
+)
+DRAFT_REFUSED = ProblemType(
+    "draft-refused",
+    422,
+    "Draft refused",
+    Fault.INVALID,
+    "The draft is damaged, changes what its role may not, or names files that are not here.",
+    "Correct what `detail` names. Upload missing files first (`/v1/blobs`).",
+)
+SIGNATURE_REFUSED = ProblemType(
+    "signature-refused",
+    422,
+    "Signature refused",
+    Fault.INVALID,
+    "The signature is not over the document that waits, or its key has no say in the role.",
+    "Download the draft again, and sign it with one of the keys that it names.",
+)
+PRIVATE_KEY_REFUSED = ProblemType(
+    "private-key-refused",
+    422,
+    "Private key refused",
+    Fault.INVALID,
+    "The body contains a private key. The controller takes signatures, never keys; nothing was kept.",
+    "Sign where the key is, and send the signature. Replace a key that others could read on its way.",
+)
+UPLOAD_MISMATCH = ProblemType(
+    "upload-mismatch",
+    422,
+    "Other content than announced",
+    Fault.INVALID,
+    "The bytes that came have another digest or size than was announced; the upload was removed.",
+    "Check the file, and upload it again.",
 )
 PRECONDITION_REQUIRED = ProblemType(
     "precondition-required",
@@ -179,6 +243,14 @@ UNAVAILABLE = ProblemType(
     "Something that the controller needs, such as its database, does not answer; nothing was done.",
     "Send the request again after `Retry-After` seconds.",
 )
+FOLDER_NOT_WRITABLE = ProblemType(
+    "folder-not-writable",
+    503,
+    "Folder not writable",
+    Fault.UNAVAILABLE,
+    "This replica cannot write the publisher's folder, or has a copy of it (`[drafts] accepted`).",
+    "Ask the replica that has the folder itself, or let the controller's user write there.",
+)
 EXPIRED = ProblemType(
     "expired",
     504,
@@ -197,10 +269,18 @@ TYPES = (
     REQUEST_TIMEOUT,
     CONFLICT,
     IN_PROGRESS,
+    DRAFT_OUTDATED,
+    PUBLICATION_REFUSED,
+    UPLOAD_OFFSET,
+    UPLOADS_FULL,
     PRECONDITION_FAILED,
     TOO_LARGE,
     UNSUPPORTED_MEDIA,
     KEY_REUSED,
+    DRAFT_REFUSED,
+    SIGNATURE_REFUSED,
+    PRIVATE_KEY_REFUSED,
+    UPLOAD_MISMATCH,
     PRECONDITION_REQUIRED,
     TOO_MANY,
     HEAD_TOO_LARGE,
@@ -208,6 +288,7 @@ TYPES = (
     UNSUPPORTED,
     OVERLOADED,
     UNAVAILABLE,
+    FOLDER_NOT_WRITABLE,
     EXPIRED,
 )
 OF_FAULT: Mapping[Fault, ProblemType] = {

@@ -47,7 +47,7 @@ def plan_publication(
     """What to write: every draft that is ready, and the online roles. Raises ConfigurationError where that would not
     be a repository that devices trust."""
     ready, waiting = choose_ready(published, drafts, now)
-    offline = _with_drafts(published, ready)
+    offline = with_drafts(published, ready)
     for role in (ROOT, TARGETS):
         if offline.document(role) is None:
             problem = f"the draft of {role} waits: {waiting[role]}" if role in waiting else NOTHING
@@ -77,6 +77,12 @@ def is_published(draft: Draft, published: Published) -> bool:
     """Whether an earlier run, perhaps a killed one, published this very document."""
     standing = published.document(draft.role)
     return standing is not None and standing.signed_bytes == draft.metadata.signed_bytes
+
+
+def online_roots(published: Published, drafts: Mapping[str, Draft]) -> list[Root]:
+    """Return the roots whose online keys sign: during a change the published one and the drafted one."""
+    roots = [published.root, drafts[ROOT].metadata if ROOT in drafts else None]
+    return [cast("Root", root.signed) for root in roots if root]
 
 
 def check_signatures(state: Published, root: Root) -> None:
@@ -116,7 +122,7 @@ def _obstacle(draft: Draft, published: Published, now: datetime) -> str:
 
 def _conflict(published: Published, ready: Mapping[str, Draft]) -> tuple[str, str] | None:
     """A draft that must wait for another: who may sign a role, and what it signed, change together."""
-    state = _with_drafts(published, ready)
+    state = with_drafts(published, ready)
     for delegator, role, metadata in _signed_offline(state):
         if delegator is None or not quorum(delegator.signed, role).missing(metadata):
             continue
@@ -136,7 +142,8 @@ def _signed_offline(state: Published) -> Iterator[tuple[Metadata[Root] | Metadat
         yield (state.targets if known else None), role, metadata
 
 
-def _with_drafts(published: Published, drafts: Mapping[str, Draft]) -> Published:
+def with_drafts(published: Published, drafts: Mapping[str, Draft]) -> Published:
+    """Return what is published, with these drafts in place of the documents of their roles."""
     ready = {role: draft.metadata for role, draft in drafts.items()}
     return replace(
         published,

@@ -32,16 +32,27 @@ ID_CHARS = 16
 
 def describe(draft: Draft, key: Key) -> list[str]:
     """Return what the holder of this key would sign, line by line."""
+    if draft.previous and Quorum((key,), 1).signed_by(draft.previous):
+        return _described(draft, draft.previous, f"compared with version {_version(draft)}, which this key signed:")
+    return _described(draft, None, "in full, because this key did not sign the version before:")
+
+
+def describe_changes(draft: Draft) -> list[str]:
+    """Return what a draft changes, line by line, where its previous version is known to be the published one."""
+    return _described(draft, draft.previous, f"compared with version {_version(draft)}, which is published:")
+
+
+def _described(draft: Draft, before: Document | None, comparison: str) -> list[str]:
     signed = draft.metadata.signed
-    before = draft.previous if draft.previous and Quorum((key,), 1).signed_by(draft.previous) else None
     lines = [f"{draft.role}, version {signed.version}, valid until {signed.expires:{TIME_FORMAT}}"]
-    if before:
-        lines.append(f"  compared with version {before.signed.version}, which this key signed:")
-    elif draft.previous:
-        lines.append("  in full, because this key did not sign the version before:")
+    lines += [f"  {comparison}"] if draft.previous else []
     changes = list(_root_changes(signed, before) if isinstance(signed, Root) else _changes(signed, before, draft))
     lines += [f"  {line}" for line in changes or ["nothing changes but the version and the time it is valid"]]
     return [printable(line) for line in lines + [f"  {line}" for line in progress_lines(draft)]]
+
+
+def _version(draft: Draft) -> int:
+    return draft.previous.signed.version if draft.previous else 0
 
 
 def progress_lines(draft: Draft) -> Iterator[str]:

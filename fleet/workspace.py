@@ -1,14 +1,16 @@
 """The publisher's folder: `public/` as devices read it, `drafts/` that wait for signatures, `staged/` content of
-drafts, `keys/` of this publisher, `fleet.toml`."""
+drafts, `uploads/` that are not complete, `keys/` of this publisher, `fleet.toml`."""
 
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import IO
 
 from tuf.api.metadata import TargetFile
 
@@ -25,6 +27,7 @@ from gateway.domain.release_paths import is_release
 
 Advance = Callable[[int], object]
 LOCK_FILE = ".lock"
+LOCK_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,11 @@ class Workspace:
 
     folder: Path
     settings: FleetSettings = FleetSettings()
+
+    @property
+    def next_steps(self) -> str:
+        """What people do with a draft that was saved."""
+        return "edge-fleet sign DRAFT --key KEY where each key is, then edge-fleet publish"
 
     @property
     def public(self) -> Path:
@@ -53,16 +61,22 @@ class Workspace:
         """Where a role's draft waits."""
         return self.folder / "drafts" / f"{role}.json"
 
+    @property
+    def uploads(self) -> Path:
+        """Files that come over the API and are not complete."""
+        return self.folder / "uploads"
+
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Nobody else changes the folder meanwhile. Raises UnreachableError where somebody does."""
+    def locked(self, wait_s: float = 0.0) -> Iterator[None]:
+        """Hold the folder's lock. Raise UnreachableError if another process keeps it for longer than `wait_s`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / LOCK_FILE).open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                problem = "another edge-fleet works here; try again when it is done"
-                raise UnreachableError(problem, file=str(self.folder)) from None
+            end_s = time.monotonic() + wait_s
+            while not _lock(file):
+                if time.monotonic() >= end_s:
+                    problem = "another edge-fleet works here; try again when it is done"
+                    raise UnreachableError(problem, file=str(self.folder))
+                time.sleep(LOCK_POLL_S)
             yield
 
     def published(self) -> Published:
@@ -84,13 +98,28 @@ class Workspace:
         waiting = {role: draft for role, draft in self.drafts().items() if not is_published(draft, published)}
         return Drafting(published, waiting, now, self.settings)
 
-    def save(self, drafts: Iterable[Draft]) -> list[Path]:
+    def place(self, role: str) -> str:
+        """Return where a role's draft waits, for people."""
+        return str(self.draft_file(role))
+
+    def save(self, drafts: Iterable[Draft]) -> None:
         """Put drafts where they wait."""
-        files = []
         for draft in drafts:
-            files.append(self.draft_file(draft.role))
-            write_durably(files[-1], draft_bytes(draft))
-        return files
+            write_durably(self.draft_file(draft.role), draft_bytes(draft))
+
+    def discard(self, role: str) -> None:
+        """Remove a role's draft. Its staged content stays."""
+        self.draft_file(role).unlink()
+        sync_folder(self.folder / "drafts")
+
+    def has_blob(self, artifact: Artifact) -> bool:
+        """Return whether a file of a release is staged or published, in this size."""
+        places = (root / blob_file(artifact.sha256) for root in (self.public, self.staged))
+        return any(place.is_file() and place.stat().st_size == artifact.size_bytes for place in places)
+
+    def target_content(self, target: TargetFile) -> bytes:
+        """Return the content of a published target. Raise ConfigurationError."""
+        return read_bounded(self.public / target_file(target), self.settings.document_limit_bytes)
 
     def stage(self, target: TargetFile, content: bytes) -> None:
         """Keep a target's content until it is published."""
@@ -103,11 +132,16 @@ class Workspace:
             return
         copy_durably(source, self.staged / blob_file(artifact.sha256), artifact.sha256, advance)
 
-    def content(self, targets: Sequence[TargetFile]) -> Mapping[str, str]:
-        """Digest by name of every file that these targets need and `public` lacks. All must be staged."""
+    def needed(self, targets: Sequence[TargetFile]) -> dict[str, str]:
+        """Digest by name of every file that these targets need."""
         needed = {target_file(target): target.hashes["sha256"] for target in targets}
         for target in targets:
             needed |= {blob_file(file.sha256): file.sha256 for file in self._blobs(target)}
+        return needed
+
+    def content(self, targets: Sequence[TargetFile]) -> Mapping[str, str]:
+        """Digest by name of every file that these targets need and `public` lacks. All must be staged."""
+        needed = self.needed(targets)
         lacking = {name: sha256 for name, sha256 in needed.items() if not (self.public / name).exists()}
         for name in lacking:
             if not (self.staged / name).exists():
@@ -146,3 +180,11 @@ class Workspace:
         for file in self.staged.rglob("*"):
             if file.is_file() and (self.public / file.relative_to(self.staged)).exists():
                 file.unlink()
+
+
+def _lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -20,18 +20,21 @@ from litestar.types.internal_types import PathParameterDefinition
 from fleet.api import (
     alerts,
     audit,
+    blobs,
     changes,
     devices,
     devices_labels,
     devices_leaving,
     devices_tags,
     diagnostics,
+    drafts,
     enrol,
     enrolments,
     events,
     health,
     metrics,
     problems,
+    publication,
     releases,
     rollouts,
     rollouts_archive,
@@ -41,7 +44,7 @@ from fleet.api import (
     tokens,
 )
 from fleet.api.conditions import STATE, is_tagged, refuse_stateless, tag_answers
-from fleet.api.document import BODY, Document, allowed_methods
+from fleet.api.document import BODY, CHECKED, Document, allowed_methods
 from fleet.api.idempotency import take_keys, takes_key
 from fleet.api.identity import named
 from fleet.api.parameters import note_optional, refuse_null
@@ -60,16 +63,19 @@ HANDLERS = (
     *alerts.HANDLERS,
     *audit.HANDLERS,
     *changes.HANDLERS,
+    *blobs.HANDLERS,
     *devices.HANDLERS,
     *devices_labels.HANDLERS,
     *devices_leaving.HANDLERS,
     *devices_tags.HANDLERS,
     *diagnostics.HANDLERS,
+    *drafts.HANDLERS,
     *enrol.HANDLERS,
     *enrolments.HANDLERS,
     *events.HANDLERS,
     *metrics.HANDLERS,
     *problems.HANDLERS,
+    *publication.HANDLERS,
     *releases.HANDLERS,
     *rollouts.HANDLERS,
     *rollouts_archive.HANDLERS,
@@ -151,7 +157,7 @@ def _telling(handler: HTTPRouteHandler) -> HTTPRouteHandler:
     applies = {
         412: STATE in handler.opt,
         UNSUPPORTED_MEDIA: BODY in handler.opt,
-        422: takes_key(handler),
+        422: takes_key(handler) or CHECKED in handler.opt,
         428: STATE in handler.opt,
     }
     told = {status: said for status, said in PROBLEMS.items() if applies.get(status, True)}

@@ -22,7 +22,8 @@ REFERENCE = "#/components/schemas/{name}"
 BODY = "body"
 """A route says under this key of its `opt` what it reads as it is: OpenAPI's requestBody."""
 
-
+CHECKED = "checked"
+"""A route says under this key of its `opt` that it holds what it reads against rules beyond the schema (422)."""
 BODY_SCHEMA = "body_schema"
 """A route says under this key of its `opt` what else holds for its body: keywords of JSON Schema."""
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from securesystemslib.signer import Key, Signer
 
+from fleet.cli.remote import client
+from fleet.client.workspace import remote_workspace
 from fleet.config import load_config
 from fleet.disk import read_bounded
 from fleet.drafts import Draft
@@ -43,10 +45,19 @@ def workspace(arguments: argparse.Namespace) -> Workspace:
 
 @contextmanager
 def writing(arguments: argparse.Namespace) -> Iterator[Workspace]:
-    """The same, with nobody else changing it. Raises UnreachableError where somebody does."""
+    """The same, with nobody else changing it; with --remote, the controller's. Raises UnreachableError."""
+    if is_remote(arguments):
+        with remote_workspace(client(arguments)) as remote:
+            yield remote
+        return
     work = workspace(arguments)
     with work.locked():
         yield work
+
+
+def is_remote(arguments: argparse.Namespace) -> bool:
+    """Whether a verb works at a controller in place of a folder."""
+    return bool(getattr(arguments, "remote", False) or getattr(arguments, "url", None))
 
 
 def now() -> datetime:
@@ -151,7 +162,7 @@ def draft_json(work: Workspace, draft: Draft) -> dict[str, Any]:
     return {
         "role": draft.role,
         "version": draft.metadata.signed.version,
-        "file": str(work.draft_file(draft.role)),
+        "file": work.place(draft.role),
         "missing": draft.missing,
         "quorums": [
             {
@@ -169,19 +180,19 @@ def draft_json(work: Workspace, draft: Draft) -> dict[str, Any]:
 def save_drafts(work: Workspace, drafts: Sequence[Draft], *, as_json: bool, warnings: Sequence[str] = ()) -> int:
     """Write drafts and say what comes next, and on standard error what to think of before; 0."""
     voided = [role for role, waiting in work.drafts().items() if waiting.metadata.signatures]
-    files = work.save(drafts)
+    work.save(drafts)
     for warning in warnings:
         print(f"edge-fleet: warning: {warning}", file=sys.stderr)
     if as_json:
         print_json({"drafts": [draft_json(work, draft) for draft in drafts], "warnings": list(warnings)})
         return 0
-    for draft, file in zip(drafts, files, strict=True):
-        print(f"drafted {draft.role}, version {draft.metadata.signed.version}: {file}")
+    for draft in drafts:
+        print(f"drafted {draft.role}, version {draft.metadata.signed.version}: {work.place(draft.role)}")
         for line in progress_lines(draft):
             print(f"  {line}")
         if draft.role in voided:
             print("  signatures of the draft that waited before are void")
-    print("next: edge-fleet sign DRAFT --key KEY where each key is, then edge-fleet publish")
+    print(f"next: {work.next_steps}")
     return 0
 
 

@@ -9,7 +9,6 @@ from fleet.cli.common import now, save_drafts, writing
 from fleet.disk import read_bounded
 from fleet.files import SUFFIXES, check_content, given_back
 from fleet.releases import target_of
-from fleet.repository import target_file
 from fleet.roles import POLICY
 from fleet.signing import add_targets
 from fleet.workspace import Workspace
@@ -40,9 +39,8 @@ def _freed(work: Workspace, path: str, content: bytes) -> list[str]:
     target = work.published().target(path)
     if target is None:
         return []
-    file = work.public / target_file(target)
     try:
-        before = read_policy(read_bounded(file, work.settings.document_limit_bytes), str(file))
+        before = read_policy(work.target_content(target), path)
     except ConfigurationError as error:
         problem = "it is not known which blackouts this one leaves out"
         return [f"{problem}: {error}; see to it that it lists those that have begun"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from fleet.cli.drafts_parser import DRAFT_VERBS
 from fleet.cli.options import (
     Action,
     actions,
@@ -274,4 +275,4 @@ TOKENS = Verb(
     ),
 )
 
-OPERATOR_VERBS = (DEVICES, *ROLLOUT_VERBS, TOKENS, *RECORD_VERBS)
+OPERATOR_VERBS = (*DRAFT_VERBS, DEVICES, *ROLLOUT_VERBS, TOKENS, *RECORD_VERBS)

@@ -82,6 +82,17 @@ def remote_options(parser: argparse.ArgumentParser) -> None:
     json_option(parser)
 
 
+def drafting_options(parser: argparse.ArgumentParser) -> None:
+    """--dir, or --remote with where the controller is."""
+    folder_option(parser, "the publisher's folder: public, drafts, staged, keys, fleet.toml")
+    parser.add_argument(
+        "--remote",
+        action="store_true",
+        help="work at the controller of --url or $EDGE_FLEET_URL instead (--url alone means that too)",
+    )
+    remote_options(parser)
+
+
 def device_argument(parser: argparse.ArgumentParser) -> None:
     """DEVICE."""
     parser.add_argument("device", metavar="DEVICE", type=named, help="the device's id")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from fleet.cli.operator_parser import OPERATOR_VERBS
-from fleet.cli.options import positive, publisher_options
+from fleet.cli.options import drafting_options, positive, publisher_options
 from fleet.cli.releases_parser import RELEASE_VERBS
 from fleet.cli.simulating import SIMULATE
 from gateway import __version__
@@ -88,20 +88,20 @@ def _delegate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--software", action="store_true", help="the role that signs new versions of devices' programs")
     parser.add_argument("--settings", action="store_true", help="the role that signs settings for devices")
     _quorum(parser)
-    publisher_options(parser)
+    drafting_options(parser)
 
 
 def _rotate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("role", metavar="ROLE", help="root, targets, snapshot, timestamp, director, models-OWNER, …")
     _quorum(parser)
-    publisher_options(parser)
+    drafting_options(parser)
 
 
 def _renew(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "role", metavar="ROLE", nargs="+", help="root, targets, models-OWNER, software, settings, profiles, …"
     )
-    publisher_options(parser)
+    drafting_options(parser)
 
 
 def _sign(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +124,7 @@ def _publish(parser: argparse.ArgumentParser) -> None:
         help="also bring blobs that were published before into the bucket of [blobs.s3]",
     )
     _own_keys(parser, "key of snapshot and timestamp")
-    publisher_options(parser)
+    drafting_options(parser)
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
@@ -229,7 +229,8 @@ VERBS = (
         "publish what is signed, with a new snapshot and timestamp; daily, or as often as the timestamp expires",
         "  edge-fleet publish\n"
         "  edge-fleet publish /media/usb/models-acme.json --key keys/online.pem \\\n"
-        "      --passphrase-file /run/secrets/online",
+        "      --passphrase-file /run/secrets/online\n"
+        "  edge-fleet publish --remote    # by the controller of $EDGE_FLEET_URL",
         _publish,
     ),
     Verb(

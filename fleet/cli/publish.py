@@ -9,13 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fleet.blobs.choice import open_blobs, upload
-from fleet.cli.common import byte_progress, now, own_signers, writing
+from fleet.cli.common import byte_progress, is_remote, now, own_signers, writing
+from fleet.cli.drafts import publish_remote
 from fleet.config import load_config
 from fleet.database import watching
 from fleet.database.errors import AwayError
 from fleet.drafts import Draft, merged
 from fleet.impact import Impact, impacts
-from fleet.publish import Publication, is_published, plan_publication
+from fleet.publish import Publication, is_published, online_roots, plan_publication
 from fleet.repository import BLOBS, Published
 from fleet.roles import ONLINE
 from fleet.verify import expiries
@@ -27,6 +28,8 @@ from gateway.terminal.tables import counted, print_json
 
 def command(arguments: argparse.Namespace) -> int:
     """Take signatures that came back, then publish what is ready and say what waits."""
+    if is_remote(arguments):
+        return publish_remote(arguments)
     with writing(arguments) as work:
         published = work.published()
         drafts = {role: draft for role, draft in work.drafts().items() if not is_published(draft, published)}
@@ -83,9 +86,7 @@ def _take_back(work: Workspace, drafts: dict[str, Draft], names: list[str]) -> N
 
 
 def _online_keys(published: Published, drafts: dict[str, Draft]) -> set[str]:
-    """Of the published root and the drafted one: during a change both sign."""
-    roots = [published.root, drafts["root"].metadata if "root" in drafts else None]
-    return {keyid for root in roots if root for role in ONLINE for keyid in root.signed.get_delegated_role(role).keyids}
+    return {keyid for root in online_roots(published, drafts) for role in ONLINE for keyid in root.roles[role].keyids}
 
 
 def _say(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.options import Options, publisher_options
+from fleet.cli.options import Options, drafting_options
 from gateway.terminal.program import Verb, named
 
 
@@ -22,7 +22,7 @@ def _software(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", type=named, metavar="3.N", help="Python of the devices, where no wheel names it")
     parser.add_argument("--machine", type=named, metavar="M", help="x86_64 or aarch64, where no wheel names it")
     parser.add_argument("--edge-software", type=named, metavar="PATH", help="the program that checks wheels")
-    publisher_options(parser)
+    drafting_options(parser)
 
 
 def _settings(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def _settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", type=named, metavar="V", help="add: its version (default: the next whole number)")
     parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
     _edge_gateway(parser)
-    publisher_options(parser)
+    drafting_options(parser)
 
 
 def _edge_gateway(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +82,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
     _edge_gateway(parser)
-    publisher_options(parser)
+    drafting_options(parser)
 
 
 def _file(kind: str) -> Options:
@@ -90,7 +90,7 @@ def _file(kind: str) -> Options:
         parser.add_argument("action", choices=("add",), help=f"add: check FILE and draft the role {kind}")
         parser.add_argument("file", metavar="FILE", help="the file; its name stays")
         parser.set_defaults(kind=kind)
-        publisher_options(parser)
+        drafting_options(parser)
 
     return options
 
@@ -102,6 +102,8 @@ RELEASE_VERBS = (
         "check a model's folder (digests, golden sets) and draft its release for the owner; or withdraw a release",
         "  edge-fleet model add models/meter-reader/2 --owner acme\n"
         "  edge-fleet model add models/meter-reader/3 --owner acme --floor 2\n"
+        "  edge-fleet model add models/meter-reader/4 --owner acme \\\n"
+        "      --url https://fleet.example:8443        # at the controller, as from CI\n"
         "  edge-fleet model withdraw acme/meter-reader/2    # never offered again\n"
         "  edge-fleet model withdraw acme/meter-reader/2 --remove  # stopped at once",
         _model,

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from fleet.client.client import Access, Client, Json
+from fleet.client.settings import ClientSettings
 from fleet.disk import read_bounded, write_durably
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.release_paths import ReleasePath, parse_path, parse_written
@@ -28,12 +29,12 @@ FACT_WIDTH = 20
 """Of a value, where the terminal is narrow."""
 
 
-def client(arguments: argparse.Namespace) -> Client:
+def client(arguments: argparse.Namespace, settings: ClientSettings | None = None) -> Client:
     """Of the controller that --url names. Raises ConfigurationError."""
     url = arguments.url or os.environ.get(URL_VARIABLE, "")
     if not url:
         raise ConfigurationError(f"which controller? name it with --url https://HOST:PORT or {URL_VARIABLE}")
-    return Client(Access(url, _token(arguments), arguments.ca or os.environ.get(CA_VARIABLE, "")))
+    return Client(Access(url, _token(arguments), arguments.ca or os.environ.get(CA_VARIABLE, "")), settings)
 
 
 def _token(arguments: argparse.Namespace) -> str:

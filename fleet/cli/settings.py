@@ -13,7 +13,6 @@ from fleet.cli.common import now, print_findings, program_beside, run_check, sav
 from fleet.device_settings import bounded_keys, check_tables, plan_settings, previous_settings, settings_path
 from fleet.disk import read_bounded
 from fleet.releases import newest_targets
-from fleet.repository import target_file
 from fleet.roles import owner_role
 from fleet.signing import Drafting
 from fleet.workspace import Workspace
@@ -71,4 +70,4 @@ def _shown(work: Workspace, drafting: Drafting, path: ReleasePath) -> Iterator[t
     """Yield the published release before this one; of a drafted one the draft has the document already."""
     before = previous_settings(newest_targets(drafting, owner_role(SLOT)), path.model, path.version)
     if before and drafting.published.target(before.path):
-        yield before, read_bounded(work.public / target_file(before), work.settings.document_limit_bytes)
+        yield before, work.target_content(before)

@@ -23,8 +23,7 @@ from gateway.terminal.tables import counted, print_json
 
 def command(arguments: argparse.Namespace) -> int:
     """Show each draft in words, ask, sign with every key that has a say in it; 1 where somebody said no."""
-    if arguments.json and not arguments.yes:
-        raise ConfigurationError("--json shows nothing in words; add --yes once you have seen what is signed")
+    check_seen(arguments)
     limit = FleetSettings().document_limit_bytes
     drafts = {Path(name): read_draft(read_bounded(Path(name), limit), name) for name in arguments.draft}
     signers = [load_signer(Path(key), asker(arguments)) for key in arguments.key]
@@ -36,6 +35,12 @@ def command(arguments: argparse.Namespace) -> int:
         ]
         print_json({"signed": documents})
     return 0 if all(done) else 1
+
+
+def check_seen(arguments: argparse.Namespace) -> None:
+    """Raise ConfigurationError where nothing would be shown and nobody said that it was seen."""
+    if arguments.json and not arguments.yes:
+        raise ConfigurationError("--json shows nothing in words; add --yes once you have seen what is signed")
 
 
 def _concerning(drafts: Mapping[Path, Draft], signers: Sequence[Signer], *, as_json: bool) -> dict[Path, Draft]:
@@ -54,25 +59,34 @@ def _concerning(drafts: Mapping[Path, Draft], signers: Sequence[Signer], *, as_j
 
 def _sign(file: Path, draft: Draft, signers: list[Signer], arguments: argparse.Namespace) -> Draft | None:
     """None where the holder declined."""
-    before = draft
+    signed = sign_draft(draft, signers, arguments, str(file))
+    if signed is None:
+        return None
+    if signed is not draft:
+        write_durably(file, draft_bytes(signed))
+    if not arguments.json:
+        rest = (
+            f"{counted(signed.missing, 'more signature')} needed" if signed.missing else "complete: edge-fleet publish"
+        )
+        print(f"{'signed' if signed is not draft else 'these keys had signed'} {file}: {rest}")
+    return signed
+
+
+def sign_draft(draft: Draft, signers: Sequence[Signer], arguments: argparse.Namespace, what: str) -> Draft | None:
+    """Return the draft with signatures of these keys, each shown in words before; None if the holder declines."""
     for signer in signers:
         key = signer.public_key
         if key.keyid not in draft.keys or Quorum((key,), 1).signed_by(draft.metadata):
             continue
         if not arguments.json:
             print("\n".join(describe(draft, key)))
-        if not arguments.yes and not _agreed(file):
+        if not arguments.yes and not _agreed(what):
             return None
         draft = signed_with(draft, signer)
-    if draft is not before:
-        write_durably(file, draft_bytes(draft))
-    if not arguments.json:
-        rest = f"{counted(draft.missing, 'more signature')} needed" if draft.missing else "complete: edge-fleet publish"
-        print(f"{'signed' if draft is not before else 'these keys had signed'} {file}: {rest}")
     return draft
 
 
-def _agreed(file: Path) -> bool:
+def _agreed(what: str) -> bool:
     if not sys.stdin.isatty():
-        raise ConfigurationError("there is no terminal to ask on; --yes signs without asking", file=str(file))
+        raise ConfigurationError("there is no terminal to ask on; --yes signs without asking", file=what)
     return input("sign this? [y/N] ").strip().lower() in {"y", "yes"}

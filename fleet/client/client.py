@@ -87,9 +87,9 @@ class Client:
     def ask(
         self, method: str, path: str, query: Query | None = None, body: object = None, *, if_match: str = "*"
     ) -> Json:
-        """The answer's document, an empty one where none came. `body`: what is sent as JSON. `if_match`: state that
-        `read` found; the controller refuses where the resource has another one by then."""
-        headers = {} if method == "GET" else {"if-match": if_match}
+        """The answer's document, an empty one where none came. `body`: what is sent as JSON; bytes as they are.
+        `if_match`: state that `read` found, "" for none; the controller refuses where it is another one by then."""
+        headers = {} if method == "GET" or not if_match else {"if-match": if_match}
         if method == "POST":  # the controller carries it out once, however often it is sent
             headers[KEY_HEADER] = f'"{uuid.uuid4()}"'
         _, content = self._answered(method, f"{path}{_query(query or {})}", body, headers)
@@ -99,6 +99,29 @@ class Client:
         """A resource, and the name of the state that it is in (its ETag)."""
         response, content = self._answered("GET", path, None, {})
         return self._read(content), response.headers.get("etag", "")
+
+    def read_bytes(self, path: str) -> tuple[bytes, str]:
+        """A resource as it is sent, and the name of its state."""
+        response, content = self._answered("GET", path, None, {})
+        return content, response.headers.get("etag", "")
+
+    def fetch(self, path: str) -> bytes:
+        """The content at a path, as it is."""
+        return self._answered("GET", path, None, {})[1]
+
+    @property
+    def settings(self) -> ClientSettings:
+        """Bounds of what this client asks."""
+        return self._settings
+
+    @property
+    def url(self) -> str:
+        """Where the controller is, without a slash at the end."""
+        return self._url
+
+    def pause(self, failures: int) -> None:
+        """Wait after so many failures in a row; each time twice as long."""
+        self._sleep(min(self._settings.backoff_s * 2 ** (failures - 1), self._settings.wait_limit_s))
 
     def pages(self, path: str, query: Query | None = None, *, cursor: str = "after") -> Iterator[Json]:
         """The items of a list, page after page. `cursor`: what its next page is asked for by."""
@@ -166,8 +189,9 @@ class Client:
     def _sent(
         self, method: str, target: str, body: object, more: Mapping[str, str], read_s: float | None = None
     ) -> urllib3.BaseHTTPResponse:
-        sent = None if body is None else json.dumps(body).encode()
-        headers = {**self._pool.headers, **more, **({"content-type": "application/json"} if sent is not None else {})}
+        sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+        headers = {**self._pool.headers, **more, **({"content-type": kind} if sent is not None else {})}
         settings, url = self._settings, f"{self._url}{target}"
         timeout = urllib3.Timeout(settings.connect_timeout_s, read_s or settings.read_timeout_s)
         return self._pool.request(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -18,7 +19,8 @@ from fleet.database import certificates, changes, devices, enrolment, events, id
 from fleet.database.engine import Connection
 from fleet.database.leader import guard
 from fleet.database.rows import chunks
-from gateway.domain.errors import ConfigurationError, RequestError
+from fleet.draft_rules import new_targets
+from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 
 TOUCHED_AT_ONCE = 5_000
 """Devices whose last questions are written in one transaction: others want to write, too."""
@@ -112,11 +114,33 @@ def all_chores(control: Control) -> tuple[Chore, ...]:
             destroys=True,
         ),
         Chore(
+            "uploads",
+            control.settings.drafts.expire_every_s,
+            lambda _, now: expire_uploads(control, now),
+            destroys=True,
+        ),
+        Chore(
             "publish",
             settings.publish_every_s,
             lambda _, now: renew_published(control.workspace, control.keys, now, settings.publish_share),
         ),
     )
+
+
+def expire_uploads(control: Control, now: datetime) -> bool:
+    """Remove uploads that were not continued and staged files that no draft names; False while the folder is in use."""
+    work = control.workspace
+    if not control.settings.drafts.accepted:
+        return True
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(work.locked())
+        except UnreachableError:
+            return False
+        targets = [target for draft in work.drafts().values() for target in new_targets(draft)]
+        if removed := control.uploads.expire(now, frozenset(work.needed(targets))):
+            _log.info("%d uploads expired and were removed", removed)
+    return True
 
 
 def flush_seen(control: Control, now: datetime) -> bool:

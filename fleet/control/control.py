@@ -10,15 +10,18 @@ from datetime import UTC, datetime
 from fleet.authority.ca import Authority
 from fleet.control.director import Director
 from fleet.control.director_published import Publications
+from fleet.control.drafts import Drafts
 from fleet.control.enrolling import Enrolling
 from fleet.control.idempotency import Answers
 from fleet.control.intake import Intake
 from fleet.control.inventory import Inventories
 from fleet.control.online_keys import OnlineKeys
+from fleet.control.publication import Publisher
 from fleet.control.revocations import Revocations
 from fleet.control.rollouts import Rollouts
 from fleet.control.settings import ControlSettings
 from fleet.control.subscriptions import Subscriptions
+from fleet.control.uploads import Uploads
 from fleet.database.engine import Database
 from fleet.database.seen import Seen
 from fleet.workspace import Workspace
@@ -55,5 +58,8 @@ class Control:
     inventories: Inventories
     answers: Answers
     subscriptions: Subscriptions
+    drafts: Drafts
+    uploads: Uploads
+    publisher: Publisher
     counts: Counter[str] = field(default_factory=Counter)
     clock: Clock = utc_now

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fleet.access import AccessSettings
 from fleet.rollouts.decisions import PART_LOW
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.settings import check_above_zero
+from gateway.domain.settings import VAST, check_above_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,27 @@ class ChangesSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftSettings:
+    """`[drafts]`: drafts, files and signatures that come over the API, and their publication."""
+
+    accepted: bool = True  # false: on replicas with a copy of the publisher's folder, where they would be lost
+    lock_wait_s: float = 5.0  # how long a request waits for another edge-fleet that works in the folder
+    verified_at_once: int = 1  # complete files that are held against their digests; further ones wait, or come again
+    unfinished_kept_h: float = 24.0  # after the last byte of an incomplete upload, or of a file that no draft names
+    unpublished_limit_files: int = 20_000  # uploads that are not published, complete or not
+    unpublished_limit_bytes: int = field(default=68_719_476_736, metadata=VAST)  # 64 GiB: of unpublished uploads
+    request_limit_bytes: int = 67_108_864  # 64 MiB: one request with bytes of a file; the next one goes on
+    request_timeout_s: float = 300.0  # for such a request
+    expire_every_s: float = 600.0  # how often is looked for uploads that expired
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        check_above_zero(self, "drafts", "unfinished_kept_h", "unpublished_limit_files", "request_limit_bytes")
+        check_above_zero(self, "drafts", "verified_at_once")
+        check_above_zero(self, "drafts", "request_timeout_s", "expire_every_s")
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerSettings:
     """`[scheduler]`: the one replica that decides."""
 
@@ -147,3 +168,4 @@ class ControlSettings:
     chores: ChoresSettings = field(default_factory=ChoresSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     requests: RequestSettings = field(default_factory=RequestSettings)
+    drafts: DraftSettings = field(default_factory=DraftSettings)

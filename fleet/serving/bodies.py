@@ -16,10 +16,14 @@ from gateway.domain.errors import Fault, RequestError
 
 @dataclass(frozen=True, slots=True)
 class BodyBound:
-    """Limit of one route. Compressed bodies count in their compressed size."""
+    """Limit of one route. Compressed bodies count in their compressed size.
+
+    `streamed`: the route keeps no more than a piece of the body in memory, so that the body does not count as buffered.
+    """
 
     limit_bytes: int
     timeout_s: float
+    streamed: bool = False
 
 
 class Bodies:
@@ -38,7 +42,7 @@ class Bodies:
         try:
             await self._app(scope, body.receive, send)
         finally:
-            self._give_back(caller, body.taken_bytes)
+            self._give_back(caller, body.held_bytes)
 
     def _take(self, caller: str, count_bytes: int) -> None:
         """Reserve memory for a request until its end. Raise RequestError OVERLOADED."""
@@ -64,7 +68,8 @@ class _Body:
         self._take, self._bound, self._receive = take, bound, receive
         self._ends_at_s: float | None = None
         self._whole = False
-        self.taken_bytes = 0
+        self._received_bytes = 0
+        self.held_bytes = 0
 
     def check_length(self, lengths: list[str]) -> None:
         """Refuse a body whose Content-Length exceeds the limit, without reading it."""
@@ -92,10 +97,12 @@ class _Body:
     def _count(self, message: Message) -> None:
         size = len(message.get("body", b""))
         self._whole = not message.get("more_body", False)
-        if self.taken_bytes + size > self._bound.limit_bytes:
+        if self._received_bytes + size > self._bound.limit_bytes:
             raise self._too_large()
-        self._take(size)
-        self.taken_bytes += size
+        self._received_bytes += size
+        if not self._bound.streamed:
+            self._take(size)
+            self.held_bytes += size
 
     def _too_large(self) -> RequestError:
         return RequestError(

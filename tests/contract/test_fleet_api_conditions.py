@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(120)
 OLD = {"if-match": '"00000000000000000000000000000000"'}
 CREATING = {
     *("/v1/devices", "/v1/enrolments", "/v1/tokens", "/v1/rollouts", "/v1/rollouts/preview"),
-    *("/v1/devices/{device}/diagnostics", "/v1/devices/tags", "/v1/rollouts/archive"),
+    *("/v1/devices/{device}/diagnostics", "/v1/devices/tags", "/v1/rollouts/archive", "/v1/blobs"),
 }
 """What makes something new or changes many devices. All other operators' changes name the state they are meant for."""
 

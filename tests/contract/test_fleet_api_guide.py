@@ -32,11 +32,12 @@ def test_the_commands_print_what_the_guide_says(tmp_path: Path) -> None:
             check=False,
         )
     assert done.returncode == 0, done.stderr
-    first, again, made, labelled, late, position, unknown, explained = [
-        json.loads(line) for line in done.stdout.splitlines() if line
-    ]
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line]
+    first, again, made, labelled, late, position, begun, half, whole, drafts, publication, unknown, explained = answers
     assert (first["name"], first) == ("ci", again)
     assert (made["id"], labelled["tags"]) == ("camera-47", ["roof"])
     assert late["type"] == "/problems/precondition-failed"
     assert position == {"id": "0"}
+    assert (begun["received_bytes"], half["received_bytes"], whole["complete"]) == (0, 1_000_000, True)
+    assert (drafts["items"], publication["ready"]) == ([], [])
     assert (unknown["type"], explained["type"]) == ("/problems/not-found", "/problems/not-found")

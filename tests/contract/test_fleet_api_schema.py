@@ -19,6 +19,8 @@ from tests.simulators.controller import controlling
 Schema = dict[str, Any]
 LEFT_OPEN = {
     "put /v1/self/inventory": "what a device finds is its own form; [intake] inventory_limit_bytes bounds it",
+    "put /v1/drafts/{role}": "a draft is a form of its own; document_limit_bytes bounds it",
+    "patch /v1/blobs/{digest}": "bytes of a file; [drafts] request_limit_bytes and release_file_limit_bytes bound them",
     "post /v1/self/telemetry": "lines of JSON; [intake] telemetry_limit_bytes, lines_limit and others bound them",
     "post /v1/self/diagnostics.answer": "a device's own form; [intake] answer_limit_bytes bounds it",
 }
@@ -82,7 +84,7 @@ def test_an_object_of_a_request_says_whether_it_may_hold_more(document) -> None:
     open_ones = {
         where.partition(".")[0] for where, schema in objects if schema.get("additionalProperties") is not False
     }
-    assert open_ones == {"put /v1/self/inventory", "post /v1/self/diagnostics"}
+    assert open_ones == {"put /v1/self/inventory", "post /v1/self/diagnostics", "put /v1/drafts/{role}"}
 
 
 def _body(document: Schema, name: str, field: str) -> Schema:

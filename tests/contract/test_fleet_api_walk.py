@@ -23,6 +23,7 @@ from tests.simulators.walked_api import Ground, Operation, operations
 pytestmark = pytest.mark.timeout(120)
 EVERYBODY = {"viewer", "operator", "publisher", "admin"}
 OPERATORS, DRAFTERS, ADMIN, DEVICES = {"operator", "admin"}, {"operator", "publisher", "admin"}, {"admin"}, set[str]()
+PUBLISHERS = {"publisher", "admin"}
 PUBLIC = {"POST /v1/enrol", "GET /health/live", "GET /health/ready", "GET /problems", "GET /problems/{kind}"}
 BESIDE = ("/schema/openapi.json", "/repository/metadata/timestamp.json")
 """Open to all, and not in the document."""
@@ -32,13 +33,19 @@ MAY = (
     (r"\w+ /v1/audit.*", ADMIN),
     (r"\w+ /v1/enrolments.*", OPERATORS),
     (r"\w+ /v1/devices/{device}/diagnostics.*", OPERATORS),
+    (r"POST /v1/publication", OPERATORS),
+    (r"GET /v1/(drafts|blobs|publication).*", EVERYBODY),
+    (r"\w+ /v1/(drafts|blobs).*", PUBLISHERS),
     (r"GET /(v1/(devices|events|alerts|changes|releases|rollouts).*|metrics)", EVERYBODY),
     (r"(POST /v1/rollouts(/preview)?|PUT /v1/rollouts/{rollout})", DRAFTERS),
     (r"\w+ /v1/rollouts/({rollout}/.*|archive)", OPERATORS),
     (r"\w+ /v1/devices.*", OPERATORS),
 )
 """The guide's table of roles; the first line that fits holds. A route that fits none fails the walk."""
-WHOLE_FLEET = re.compile(r"\w+ (/v1/tokens|/v1/audit|/metrics).*|PUT /v1/devices/{device}/labels|POST /v1/devices/tags")
+WHOLE_FLEET = re.compile(
+    r"\w+ (/v1/(tokens|audit|drafts|blobs|publication)|/metrics).*"
+    r"|PUT /v1/devices/{device}/labels|POST /v1/devices/tags"
+)
 """For tokens without a scope only."""
 NAMED = re.compile(r".*{(device|rollout|enrolment_id)}.*|POST /v1/(devices|enrolments)")
 """What speaks of something that bears a tag."""

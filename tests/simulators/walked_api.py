@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,13 +13,16 @@ from typing import Any
 
 import httpx
 
+from fleet import signing
 from fleet.database import desired
 from fleet.database.desired import Desired
+from fleet.drafts import draft_bytes
 from tests.simulators.asking import csr, new_key
 from tests.simulators.controller import RunningController
 from tests.simulators.fleet_http import Device
 from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, V2, document
+from tests.simulators.uploading import OWNER_ROLE, signatures
 
 TAG = "pilot"
 """Tag of all objects that `Ground` creates."""
@@ -58,6 +63,7 @@ class Ground:
 
     def __init__(self, controller: RunningController, admin: httpx.Client) -> None:
         self.controller, self.admin, self._numbers = controller, admin, itertools.count(1)
+        self._content = ""
         controller.repository.add_release(SLOT, "2")
         until(lambda: admin.get("/v1/releases").json()["items"], "the release is not read")
 
@@ -80,8 +86,34 @@ class Ground:
             "enrolment_id": lambda: self._made("enrolments", {"tags": [TAG]}),
             "token": lambda: self._made("tokens", {"name": self._name("spare"), "role": "viewer"}),
             "kind": lambda: "conflict",
+            "role": self._drafted,
+            "digest": self._begun,
         }
         return fixed.get(name) or str(makers[name]())
+
+    def _drafted(self) -> str:
+        """Let a new draft wait. Return its role."""
+        repository = self.controller.repository
+        repository.workspace.save([signing.renew(repository.drafting(), OWNER_ROLE)])
+        return OWNER_ROLE
+
+    def _begun(self) -> str:
+        """Begin the upload of a new file, whose content is the body of the next request. Return its digest."""
+        self._content = self._name("content of file")
+        digest = _digest(self._content)
+        answer = self.admin.post("/v1/blobs", json={"digest": digest, "size_bytes": len(self._content)})
+        assert answer.is_success, answer.text
+        return digest
+
+    def _signed(self) -> dict[str, Any]:
+        """Return signatures of the draft that waits."""
+        workspace = self.controller.repository.workspace
+        return signatures(workspace.drafts()[OWNER_ROLE], *self.controller.repository.keys[OWNER_ROLE])
+
+    def _draft(self) -> Any:
+        """Return the draft of a new version, as an upload."""
+        repository = self.controller.repository
+        return json.loads(draft_bytes(signing.renew(repository.drafting(), OWNER_ROLE)))
 
     def asked_for(self, device: str) -> int:
         """Request diagnostics of the device. Return their number."""
@@ -111,6 +143,13 @@ class Ground:
             "post_v1_rollouts_archive": lambda: {"before": "2026-01-01T00:00:00Z"},
             "put_v1_rollouts_rollout": document,
             "post_v1_rollouts_rollout_approve": lambda: {"spec": "0" * 64},
+            "post_v1_blobs": lambda: {
+                "digest": hashlib.sha256(self._name("file").encode()).hexdigest(),
+                "size_bytes": 9,
+            },
+            "patch_v1_blobs_digest": lambda: self._content,
+            "put_v1_drafts_role": self._draft,
+            "post_v1_drafts_role_signatures": self._signed,
             "post_v1_tokens": lambda: {"name": self._name("token"), "role": "viewer"},
             "put_v1_self_inventory": dict,
             "post_v1_self_telemetry": str,
@@ -136,3 +175,7 @@ class Ground:
 
     def _name(self, kind: str) -> str:
         return f"{kind}-{next(self._numbers)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from fleet.access import Role
+from fleet.signing import renew
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, document
+from tests.simulators.uploading import OWNER_ROLE
 
 SHORT = ("--max-examples", "3")
 LONG = ("--max-examples", "150")
@@ -25,6 +28,7 @@ NO_SCHEMA_SAYS = {
     "POST /v1/enrol": "what a certificate request is",
     "POST /v1/self/certificate": "what a certificate request is",
     "POST /v1/self/telemetry": "what a line of it is",
+    "POST /v1/blobs": "how large a file of a release may be",
     "POST /v1/rollouts": "which releases there are, and the language of queries",
     "GET /v1/alerts": "the language of queries",
     "GET /v1/changes": "the language of queries",
@@ -61,6 +65,8 @@ def controller(tmp_path_factory) -> Iterator[RunningController]:
         running.repository.add_release(SLOT, "2")
         with running.client() as admin:
             until(lambda: admin.get("/v1/releases").json()["items"], "the release is not read")
+        work = running.repository.workspace
+        work.save([renew(running.repository.drafting(), OWNER_ROLE)])
         yield running
 
 
@@ -74,10 +80,19 @@ def _rollouts(controller: RunningController) -> list[str]:
     return [one["id"] for one in made]
 
 
+def _begun(controller: RunningController) -> str:
+    """A file that is not complete."""
+    content = b"a file of a release"
+    digest = hashlib.sha256(content).hexdigest()
+    with controller.client() as admin:
+        assert admin.post("/v1/blobs", json={"digest": digest, "size_bytes": len(content)}).is_success
+    return digest
+
+
 def _settings(controller: RunningController) -> str:
     """Half of the names in paths are of what is there."""
     known = {"device": DEVICES, "rollout": _rollouts(controller), "owner": ["acme"], "model": [SLOT], "version": ["2"]}
-    known |= {"slot": [SLOT], "kind": ["conflict"]}
+    known |= {"slot": [SLOT], "kind": ["conflict"], "role": [OWNER_ROLE], "digest": [_begun(controller)]}
     lines = ['hooks = "hooks.py"', f"checks.positive_data_acceptance.expected-statuses = {json.dumps(ACCEPTED)}"]
     for name, values in known.items():
         lines += [f"[dictionaries.{name}]", f"values = {json.dumps(values)}"]

@@ -10,14 +10,21 @@ from fleet.access import RULES, Action, Caller, DeviceCaller, Reach, Role, may
 
 TAGS = st.frozensets(st.sampled_from(["a", "b", "c"]))
 SELF = [action for action in Action if action.startswith("self.")]
-READS = {Action.DEVICES_READ, Action.TELEMETRY_READ, Action.METRICS_READ, Action.RELEASES_READ, Action.ROLLOUTS_READ}
+READS = {
+    Action.DEVICES_READ,
+    Action.TELEMETRY_READ,
+    Action.METRICS_READ,
+    Action.RELEASES_READ,
+    Action.ROLLOUTS_READ,
+    Action.DRAFTS_READ,
+}
 OPERATES = {
     Action.DEVICES_LABEL, Action.DEVICES_ENROL, Action.DEVICES_REVOKE, Action.DIAGNOSTICS_ASK, Action.DIAGNOSTICS_READ,
     Action.DEVICES_WITHDRAW, Action.DEVICES_REMOVE,
-    Action.ROLLOUTS_DRAFT, Action.ROLLOUTS_APPROVE, Action.ROLLOUTS_CONTROL,
+    Action.ROLLOUTS_DRAFT, Action.ROLLOUTS_APPROVE, Action.ROLLOUTS_CONTROL, Action.PUBLISH,
 }  # fmt: skip
-PUBLISHES = {Action.ROLLOUTS_DRAFT}
-ADMINISTERS = {Action.TOKENS_READ, Action.TOKENS_CHANGE, Action.AUDIT_READ}
+PUBLISHES = {Action.ROLLOUTS_DRAFT, Action.DRAFTS_CHANGE}
+ADMINISTERS = {Action.DRAFTS_KEYS, Action.TOKENS_READ, Action.TOKENS_CHANGE, Action.AUDIT_READ}
 ALLOWED = {
     Role.VIEWER: READS,
     Role.OPERATOR: READS | OPERATES,

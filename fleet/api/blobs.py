@@ -1,0 +1,120 @@
+"""`/v1/blobs`: files of releases, uploaded in pieces that a client may go on with, before a draft names them."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated
+
+from litestar import get, patch, post
+from litestar.concurrency import sync_to_thread
+from litestar.params import JSONBody, PathParameter, QueryParameter
+from msgspec import Meta, Struct
+
+from fleet.access import Action, Identity
+from fleet.api.conditions import STATE, check_state
+from fleet.api.document import BODY, CHECKED
+from fleet.api.fields import DIGEST, DIGEST_CHARACTERS, LARGEST
+from fleet.api.identity import ACTION, Call, actor, allow, control_of
+from fleet.control.uploads import Appending, Upload
+from fleet.disk import CHUNK_BYTES
+from fleet.times import moment
+
+SHOWN = "/v1/blobs/{digest}"
+Digest = Annotated[str, Meta(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]
+DigestInPath = Annotated[str, PathParameter(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]
+Offset = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="received_bytes of the file")]
+BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}, "required": False}
+
+
+class BlobAnnounced(Struct, forbid_unknown_fields=True, frozen=True):
+    """`digest`: SHA-256 of the file, in hex."""
+
+    digest: Digest
+    size_bytes: Annotated[int, Meta(ge=0, le=LARGEST)]
+
+
+@dataclass(frozen=True, slots=True)
+class BlobView:
+    """`received_bytes` are on the disk. `complete`: drafts may name it. `expires`: when an incomplete one is removed
+    unless more of it comes."""
+
+    digest: str
+    size_bytes: int
+    received_bytes: int
+    complete: bool
+    expires: str | None
+
+
+@post(
+    "/v1/blobs",
+    opt={ACTION: Action.DRAFTS_CHANGE, CHECKED: True},
+    sync_to_thread=True,
+    summary="Begin to upload a file, or find how far it came",
+)
+def begin_blob(request: Call, data: JSONBody[BlobAnnounced]) -> BlobView:
+    """The same answer where it was begun before, or is here already."""
+    identity, control = allow(request), control_of(request)
+    uploads, now = control.uploads, control.clock()
+    begun = uploads.begin(data.digest, data.size_bytes, actor(identity), now)
+    if begun.received_bytes == begun.size_bytes:  # an empty file has no bytes to wait for
+        begun = uploads.complete(data.digest, actor(identity), now)
+    return _view(begun)
+
+
+@get(
+    "/v1/blobs/{digest:str}",
+    opt={ACTION: Action.DRAFTS_READ},
+    sync_to_thread=True,
+    summary="How much of a file is here",
+)
+def show_blob(request: Call, digest: DigestInPath) -> BlobView:
+    """404 where it was never begun, or expired."""
+    allow(request)
+    return _view(control_of(request).uploads.find(digest))
+
+
+@patch(
+    "/v1/blobs/{digest:str}",
+    opt={ACTION: Action.DRAFTS_CHANGE, STATE: SHOWN, BODY: BYTES, CHECKED: True},
+    status_code=200,
+    summary="Add bytes to a file",
+)
+async def append_blob(request: Call, digest: DigestInPath, offset: Offset = 0) -> BlobView:
+    """They are on the disk when this answers. 409 where `offset` is not how much is here. The last byte makes the file
+    be held against its digest."""
+    identity = await sync_to_thread(_allowed, request, digest)
+    uploads = control_of(request).uploads
+    appending = await sync_to_thread(uploads.append, digest, offset)
+    try:
+        await _write(request, appending)
+    finally:
+        await sync_to_thread(appending.close)
+    return _view(await sync_to_thread(uploads.complete, digest, actor(identity), control_of(request).clock()))
+
+
+def _allowed(request: Call, digest: str) -> Identity:
+    identity = allow(request)
+    check_state(request, lambda: _view(control_of(request).uploads.find(digest)))
+    return identity
+
+
+async def _write(request: Call, appending: Appending) -> None:
+    """At most `CHUNK_BYTES` and a piece of the body are in memory."""
+    held = bytearray()
+    async with aclosing(request.stream()) as pieces:
+        async for piece in pieces:
+            held += piece
+            if len(held) >= CHUNK_BYTES:
+                await sync_to_thread(appending.add, bytes(held))
+                held.clear()
+    await sync_to_thread(appending.add, bytes(held))
+    await sync_to_thread(appending.sync)
+
+
+def _view(upload: Upload) -> BlobView:
+    expires = moment(upload.expires) if upload.expires else None
+    return BlobView(upload.digest, upload.size_bytes, upload.received_bytes, upload.complete, expires)
+
+
+HANDLERS = (begin_blob, show_blob, append_blob)

@@ -1,0 +1,79 @@
+"""The verb `drafts`: options and examples."""
+
+from __future__ import annotations
+
+import argparse
+
+from fleet.cli.options import Action, actions, remote_options
+from gateway.terminal.program import Verb, named
+
+
+def _role(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("role", metavar="ROLE", type=named, help="models-OWNER, software, policy, targets, …")
+    remote_options(parser)
+
+
+def _download(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=named, metavar="FILE", help="where to (default: ROLE.json here)")
+    _role(parser)
+
+
+def _upload(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", nargs="+", type=named, help="drafts, signed or not")
+    parser.add_argument("--replace", action="store_true", help="take the place of another draft of the role that waits")
+    remote_options(parser)
+
+
+def _sign(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("role", metavar="ROLE", nargs="+", type=named, help="models-OWNER, software, targets, …")
+    parser.add_argument(
+        "--key", type=named, metavar="KEY", action="append", required=True, help="NAME.pem, or a token's NAME.pub"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument(
+        "--passphrase-file",
+        type=named,
+        metavar="FILE",
+        help="its first line is the passphrase or PIN (default: $EDGE_FLEET_PASSPHRASE, else asked for)",
+    )
+    remote_options(parser)
+
+
+DRAFTS = Verb(
+    "drafts",
+    "drafts",
+    "documents that wait for signatures at the controller: show, sign, upload, withdraw them; keys stay here",
+    "  edge-fleet drafts list\n"
+    "  edge-fleet drafts sign models-acme --key acme.pem   # shows it first, and asks\n"
+    "  edge-fleet drafts download root --out usb/root.json",
+    actions(
+        Action("list", "drafts that wait, and for what", "  edge-fleet drafts list", remote_options),
+        Action(
+            "show",
+            "what would be signed in words, who has signed, which devices it concerns",
+            "  edge-fleet drafts show models-acme",
+            _role,
+        ),
+        Action(
+            "download",
+            "write a draft as the file that edge-fleet sign takes",
+            "  edge-fleet drafts download root --out root.json",
+            _download,
+        ),
+        Action(
+            "upload",
+            "send drafts, or the signatures in copies that were signed elsewhere",
+            "  edge-fleet drafts upload root.json\n  edge-fleet drafts upload --replace models-acme.json",
+            _upload,
+        ),
+        Action(
+            "sign",
+            "show drafts in words, sign them here, send the signatures; the key stays here",
+            "  edge-fleet drafts sign models-acme --key acme.pem\n"
+            "  edge-fleet drafts sign root targets --key alice.pem --yes",
+            _sign,
+        ),
+        Action("delete", "withdraw a draft", "  edge-fleet drafts delete models-acme", _role),
+    ),
+)
+DRAFT_VERBS = (DRAFTS,)

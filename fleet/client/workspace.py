@@ -1,0 +1,124 @@
+"""The publisher's folder of a controller, over its API: verbs that draft work on it as on their own folder."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuf.api.metadata import TargetFile
+
+from fleet.client.client import Client, Json, path_of
+from fleet.disk import write_durably
+from fleet.drafts import Draft, draft_bytes
+from fleet.repository import METADATA, TIMESTAMP_FILE, metadata_file, target_file
+from fleet.roles import TIMESTAMP
+from fleet.settings import FleetSettings
+from fleet.workspace import Advance, Workspace
+from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
+from gateway.domain.manifest import Artifact
+
+REPOSITORY = "/repository/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteWorkspace(Workspace):
+    """Copy of a controller's metadata and drafts in `folder`. What is staged and saved goes to the controller at once.
+
+    `states`: the ETag of each draft that waited when the copy was made.
+    """
+
+    client: Client
+    states: Mapping[str, str]
+
+    @property
+    def next_steps(self) -> str:
+        """What people do with a draft that was saved."""
+        return "edge-fleet drafts sign ROLE --key KEY where each key is, then edge-fleet publish --remote"
+
+    def place(self, role: str) -> str:
+        """Return where a role's draft waits, for people."""
+        return f"{self.client.url}{path_of('drafts', role)}"
+
+    def save(self, drafts: Iterable[Draft]) -> None:
+        """Upload drafts; each replaces the one that it was based on, and no other."""
+        for draft in drafts:
+            state = self.states.get(draft.role, "")
+            self.client.ask("PUT", path_of("drafts", draft.role), body=json.loads(draft_bytes(draft)), if_match=state)
+
+    def stage(self, target: TargetFile, content: bytes) -> None:
+        """Do nothing: drafts carry the content of their targets."""
+
+    def stage_blob(self, source: Path, artifact: Artifact, advance: Advance = lambda _: None) -> None:
+        """Upload a file of a release."""
+        upload_file(self.client, source, artifact, advance)
+
+    def target_content(self, target: TargetFile) -> bytes:
+        """Return the content of a published target."""
+        return self.client.fetch(f"{REPOSITORY}{target_file(target)}")
+
+
+@contextmanager
+def remote_workspace(client: Client) -> Iterator[RemoteWorkspace]:
+    """Copy what a controller has published and what waits there. Raise UnreachableError, RequestError."""
+    standing = client.ask("GET", path_of("publication"))
+    with tempfile.TemporaryDirectory(prefix="edge-fleet-") as folder:
+        work = Workspace(Path(folder), FleetSettings(**standing["settings"]))
+        for role in standing["published"]:
+            name = _metadata_file(role)
+            write_durably(work.public / name, client.fetch(f"{REPOSITORY}{name}"))
+        states = {}
+        for entry in client.pages(path_of("drafts")):
+            path = path_of("drafts", entry["role"], "file")
+            document, states[entry["role"]] = client.read_bytes(path)
+            write_durably(work.draft_file(entry["role"]), document)
+        yield RemoteWorkspace(work.folder, work.settings, client=client, states=states)
+
+
+def upload_file(client: Client, source: Path, artifact: Artifact, advance: Advance) -> None:
+    """Upload a file in pieces. After a lost connection go on from what the controller has.
+
+    Raise UnreachableError, RequestError; ConfigurationError for a file that changed meanwhile.
+    """
+    path, failures = path_of("blobs", artifact.sha256), 0
+    asked = {"digest": artifact.sha256, "size_bytes": artifact.size_bytes}
+    state = client.ask("POST", path_of("blobs"), body=asked)
+    advance(state["received_bytes"])
+    with source.open("rb") as file:
+        while not state["complete"]:
+            offset = state["received_bytes"]
+            file.seek(offset)
+            piece = file.read(client.settings.piece_bytes)
+            if not piece and offset < artifact.size_bytes:
+                raise ConfigurationError("became shorter while it was sent; add the release again", file=str(source))
+            try:
+                state, failures = client.ask("PATCH", path, {"offset": offset}, piece), 0
+            except UnreachableError:
+                failures += 1
+                if failures >= client.settings.attempts:
+                    raise
+                client.pause(failures)
+                state = client.ask("GET", path)
+            except RequestError as error:
+                state = _state_after(client, path, offset, error)
+            advance(state["received_bytes"] - offset)
+
+
+def _state_after(client: Client, path: str, offset: int, error: RequestError) -> Json:
+    """Return how much is there after a refusal. Raise it unless bytes came: then only their end was not carried out."""
+    try:
+        state = client.ask("GET", path)
+    except RequestError:
+        raise error from None
+    if state["received_bytes"] == offset:
+        raise error
+    return state
+
+
+def _metadata_file(role: Json) -> str:
+    if role["role"] == TIMESTAMP:
+        return f"{METADATA}/{TIMESTAMP_FILE}"
+    return metadata_file(str(role["role"]), int(role["version"]))

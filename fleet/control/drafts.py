@@ -1,0 +1,261 @@
+"""Drafts of the publisher's folder, changed over the API: uploaded, signed, withdrawn.
+
+Nothing that is sent is believed: `fleet.draft_rules` decides, and files must be here before a draft may name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import cast
+
+from securesystemslib.signer import Signature
+from tuf.api.metadata import Metadata
+
+from fleet.audit import Deed
+from fleet.control.door import Door
+from fleet.control.folder_problems import folder_problems
+from fleet.control.settings import DraftSettings
+from fleet.database import audit, watching
+from fleet.database.engine import Database
+from fleet.database.errors import AbsentError
+from fleet.disk import read_bounded
+from fleet.documents import named_files, read_document
+from fleet.draft_rules import (
+    OutdatedError,
+    PrivateKeyError,
+    SignatureRefusedError,
+    accepted_draft,
+    check_no_private_key,
+    new_targets,
+    with_signatures,
+)
+from fleet.drafts import Document, Draft, draft_bytes, read_draft
+from fleet.impact import Impact, impacts
+from fleet.problem_types import DRAFT_OUTDATED, DRAFT_REFUSED, PRIVATE_KEY_REFUSED, SIGNATURE_REFUSED
+from fleet.problems import ProblemError
+from fleet.publish import choose_ready, with_drafts
+from fleet.repository import blob_file
+from fleet.roles import signer_name
+from fleet.signing import Drafting
+from fleet.workspace import Workspace
+from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
+from gateway.domain.manifest_toml import read_manifest
+from gateway.domain.release_paths import is_release
+from gateway.domain.signed_release import SignedRelease, disagreement
+
+LOCKED_RETRY_S = 1.0
+MISSING_SHOWN = 5
+"""Digests of missing files that a refusal names."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftState:
+    """Draft that waits. `waits`: why it cannot be published, "" if it can; `concerns`: its effect on devices."""
+
+    draft: Draft
+    waits: str
+    concerns: tuple[Impact, ...]
+
+
+Check = Callable[[DraftState | None], object]
+"""Sees the draft that waits before it is changed; raises what refuses the change."""
+
+
+class Drafts:
+    """One per process; any thread may use it. Replicas may share the folder."""
+
+    def __init__(self, database: Database, workspace: Workspace, settings: DraftSettings) -> None:
+        self.database, self.workspace, self.settings = database, workspace, settings
+        self._door = Door(1, settings.lock_wait_s)
+
+    def waiting(self, now: datetime) -> tuple[DraftState, ...]:
+        """Return all drafts that wait, by role. Raise RequestError UNAVAILABLE, AwayError."""
+        with self._reading():
+            drafting = self.workspace.drafting(now)
+        return self.states(drafting)
+
+    def find(self, role: str, now: datetime) -> DraftState:
+        """Return the draft of a role. Raise AbsentError."""
+        return _required({state.draft.role: state for state in self.waiting(now)}, role)
+
+    def states(self, drafting: Drafting) -> tuple[DraftState, ...]:
+        """Return the drafts with what they wait for and what each one alone would change. Raise AwayError."""
+        published, running = drafting.published, self.running()
+        _, waiting = choose_ready(published, drafting.drafts.values(), drafting.now)
+        return tuple(
+            DraftState(
+                draft,
+                waiting.get(role, ""),
+                tuple(impacts(running, published, with_drafts(published, {role: draft}))),
+            )
+            for role, draft in sorted(drafting.drafts.items())
+        )
+
+    def running(self) -> Mapping[tuple[str, str], int]:
+        """Return how many devices run what, by slot and path. Raise AwayError."""
+        with self.database.read() as connection:
+            return watching.running_by_slot(connection)
+
+    def put(self, role: str, content: bytes, by: str, now: datetime, *, replaces: bool, check: Check) -> DraftState:
+        """Let an uploaded draft wait. A copy of the draft that waits adds its signatures to it.
+
+        `replaces`: the caller named the state of the draft that this one takes the place of. Raise ProblemError, and
+        what `check` raises.
+        """
+        with _refusals():
+            uploaded = _read(role, content)
+        with self.changing(by, now) as drafting:
+            states = {state.draft.role: state for state in self.states(drafting)}
+            waiting = states.get(role)
+            check(waiting)
+            with _refusals():
+                draft = _joined(drafting, uploaded, waiting, replaces=replaces)
+                self._check_files(draft)
+                details = {"version": draft.metadata.signed.version, "document": draft.document}
+                self._save(draft, Deed(by, "drafts.upload", role, details), now)
+            return self._state(drafting, draft)
+
+    def sign(
+        self, role: str, document: str, signatures: Mapping[str, str], by: str, now: datetime, *, check: Check
+    ) -> DraftState:
+        """Add signatures (hex, by key id) over `document`, a digest. Raise AbsentError, ProblemError."""
+        with self.changing(by, now) as drafting:
+            waiting = _required({state.draft.role: state for state in self.states(drafting)}, role)
+            check(waiting)
+            if waiting.draft.document != document:
+                problem = f"the draft of {role} that waits is {waiting.draft.document}, not {document:.64}"
+                raise ProblemError(DRAFT_OUTDATED.status, f"{problem}; sign the current one", kind=DRAFT_OUTDATED)
+            sent = {keyid: Signature(keyid, text) for keyid, text in signatures.items()}
+            with _refusals():
+                returned = replace(
+                    waiting.draft, metadata=cast("Document", Metadata(waiting.draft.metadata.signed, sent))
+                )
+                draft = with_signatures(waiting.draft, returned)
+                names = [signer_name(draft.keys[keyid]) for keyid in signatures]
+                deed = Deed(by, "drafts.sign", role, {"document": document, "keys": names})
+                self._save(draft, deed, now)
+            return self._state(drafting, draft)
+
+    def discard(self, role: str, by: str, now: datetime, *, check: Check) -> DraftState:
+        """Remove a draft. Return what it was. Raise AbsentError, and what `check` raises."""
+        with self.changing(by, now) as drafting:
+            waiting = _required({state.draft.role: state for state in self.states(drafting)}, role)
+            check(waiting)
+            with self.database.write() as connection:
+                deed = Deed(by, "drafts.delete", role, {"document": waiting.draft.document})
+                audit.append(connection, deed, now)
+                self.workspace.discard(role)
+            return waiting
+
+    @contextmanager
+    def changing(self, by: str, now: datetime) -> Iterator[Drafting]:
+        """Hold the folder's lock and read what waits; one request at a time, and one that waits.
+
+        Raise RequestError OVERLOADED, UNAVAILABLE, ProblemError.
+        """
+        with folder_problems(self.workspace, self.settings), ExitStack() as stack:
+            if not stack.enter_context(self._door.entered(by)):
+                problem = "other requests change drafts; send it again"
+                raise RequestError(Fault.OVERLOADED, problem, retry_after_s=LOCKED_RETRY_S)
+            try:
+                stack.enter_context(self.workspace.locked(self.settings.lock_wait_s))
+            except UnreachableError as error:
+                raise RequestError(Fault.OVERLOADED, str(error), retry_after_s=LOCKED_RETRY_S) from None
+            with self._reading():
+                drafting = self.workspace.drafting(now)
+            yield drafting
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except ConfigurationError as error:
+            problem = f"the publisher's folder cannot be read: {error}"
+            raise RequestError(Fault.UNAVAILABLE, problem) from error
+
+    def _state(self, drafting: Drafting, draft: Draft) -> DraftState:
+        later = replace(drafting, drafts={**drafting.drafts, draft.role: draft})
+        return next(state for state in self.states(later) if state.draft is draft)
+
+    def _save(self, draft: Draft, deed: Deed, now: datetime) -> None:
+        size_bytes, limit_bytes = len(draft_bytes(draft)), self.workspace.settings.document_limit_bytes
+        if size_bytes > limit_bytes:
+            raise ConfigurationError(f"has {size_bytes} bytes as a file; document_limit_bytes is {limit_bytes}")
+        with self.database.write() as connection:
+            audit.append(connection, deed, now)
+            for target in new_targets(draft):
+                if target.path in draft.documents:
+                    self.workspace.stage(target, draft.documents[target.path])
+            self.workspace.save([draft])
+
+    def _check_files(self, draft: Draft) -> None:
+        """Check that every file that new releases name is here, and that manifests say what is signed."""
+        for target in new_targets(draft):
+            content = draft.documents.get(target.path)
+            if content is None or not is_release(target.path):
+                continue
+            release = read_document(target.path, content)
+            missing = [file.sha256 for file in named_files(release) if not self.workspace.has_blob(file)]
+            if missing:
+                shown = ", ".join(missing[:MISSING_SHOWN])
+                raise ConfigurationError(
+                    f"{len(missing)} files of {target.path} are not here: {shown}; upload them first"
+                )
+            if isinstance(release, SignedRelease):
+                self._check_manifest(release)
+
+    def _check_manifest(self, release: SignedRelease) -> None:
+        places = [root / blob_file(release.manifest.sha256) for root in (self.workspace.public, self.workspace.staged)]
+        place = next(place for place in places if place.is_file())
+        try:
+            text = read_bounded(place, self.workspace.settings.document_limit_bytes).decode()
+            problem = disagreement(release, read_manifest(text, release.manifest.path))
+        except (UnicodeDecodeError, RecursionError) as error:
+            problem = f"its manifest cannot be read ({type(error).__name__})"
+        if problem:
+            raise ConfigurationError(f"devices would refuse {release.target}: {problem}")
+
+
+def _read(role: str, content: bytes) -> Draft:
+    check_no_private_key(content)
+    uploaded = read_draft(content, "the draft")
+    check_no_private_key(draft_bytes(uploaded))  # JSON may spell it otherwise
+    if uploaded.role != role:
+        raise ConfigurationError(f"the draft is of {uploaded.role}, it was sent to {role!r:.140}")
+    return uploaded
+
+
+def _joined(drafting: Drafting, uploaded: Draft, waiting: DraftState | None, *, replaces: bool) -> Draft:
+    if waiting and waiting.draft.metadata.signed_bytes == uploaded.metadata.signed_bytes:
+        return with_signatures(waiting.draft, uploaded)
+    if waiting and not replaces:
+        problem = (
+            f"a draft of {uploaded.role} waits already ({waiting.draft.document}); base yours on it and send its ETag"
+        )
+        raise OutdatedError(f"{problem} as If-Match, or delete it first")
+    return accepted_draft(drafting, uploaded)
+
+
+def _required(states: Mapping[str, DraftState], role: str) -> DraftState:
+    if role not in states:
+        raise AbsentError(f"no draft of {role!r:.140} waits; GET /v1/drafts lists those that do")
+    return states[role]
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What the rules refuse is raised as ProblemError."""
+    kinds = (
+        (OutdatedError, DRAFT_OUTDATED),
+        (SignatureRefusedError, SIGNATURE_REFUSED),
+        (PrivateKeyError, PRIVATE_KEY_REFUSED),
+        (ConfigurationError, DRAFT_REFUSED),
+    )
+    try:
+        yield
+    except ConfigurationError as error:
+        kind = next(kind for caught, kind in kinds if isinstance(error, caught))
+        raise ProblemError(kind.status, str(error), kind=kind) from None

@@ -1,0 +1,135 @@
+"""Publication over the API: what is ready goes into `public`, signed by the online keys that lie here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from securesystemslib.signer import Signer
+
+from fleet.audit import Deed
+from fleet.blobs.choice import upload
+from fleet.blobs.store import Blobs
+from fleet.control.drafts import Drafts
+from fleet.control.online_keys import OnlineKeys
+from fleet.database import audit
+from fleet.impact import Impact, impacts
+from fleet.problem_types import PUBLICATION_REFUSED
+from fleet.problems import ProblemError
+from fleet.publish import Publication, choose_ready, online_roots, plan_publication, with_drafts
+from fleet.repository import BLOBS
+from fleet.roles import ONLINE
+from fleet.signing import Drafting
+from fleet.verify import Expiry, expiries
+from gateway.domain.errors import ConfigurationError, Fault, RequestError
+
+SUBJECT_CHARACTERS = 100
+"""Of the published roles, as the list of audit entries shows them; all of them are among the details."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is published, and what a publication would do. `ready`: roles; `waiting`: why others wait."""
+
+    expiries: tuple[Expiry, ...]
+    ready: tuple[str, ...]
+    waiting: Mapping[str, str]
+    concerns: tuple[Impact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was published: versions by role. `files` were copied; `uploaded` into the bucket, None if there is none."""
+
+    published: Mapping[str, int]
+    waiting: Mapping[str, str]
+    files: int
+    uploaded: int | None
+    concerns: tuple[Impact, ...]
+    expires: datetime
+
+
+class Publisher:
+    """One per process; any thread may use it. `bucket`: where blobs go besides the folder, None if nowhere."""
+
+    def __init__(self, drafts: Drafts, keys: OnlineKeys, bucket: Blobs | None) -> None:
+        self._drafts, self._keys, self._bucket = drafts, keys, bucket
+
+    def standing(self, now: datetime) -> Standing:
+        """Return the state before a publication. Raise RequestError UNAVAILABLE, AwayError."""
+        try:
+            drafting = self._drafts.workspace.drafting(now)
+        except ConfigurationError as error:
+            raise RequestError(Fault.UNAVAILABLE, f"the publisher's folder cannot be read: {error}") from error
+        return self._standing(drafting)
+
+    def publish(self, by: str, now: datetime, *, check: Callable[[Standing], object]) -> Done:
+        """Publish what is ready, with a new timestamp. `check` sees the state before, and raises what refuses it.
+
+        Stopped anywhere, it can be repeated. Raise ProblemError, RequestError OVERLOADED, UNAVAILABLE, AwayError.
+        """
+        with self._drafts.changing(by, now) as drafting:
+            standing = self._standing(drafting)
+            check(standing)
+            publication, content = self._planned(drafting)
+            uploaded = self._to_bucket(content)
+            interrupted = self._interrupted(drafting)
+            self._drafts.workspace.publish(publication)
+            done = _done(publication, len(content), uploaded, standing, now)
+            self._record({**interrupted, **done.published}, done, by, now)
+        return done
+
+    def _standing(self, drafting: Drafting) -> Standing:
+        published = drafting.published
+        ready, waiting = choose_ready(published, drafting.drafts.values(), drafting.now)
+        found = tuple(impacts(self._drafts.running(), published, with_drafts(published, ready)))
+        return Standing(expiries(published, drafting.now), tuple(sorted(ready)), waiting, found)
+
+    def _planned(self, drafting: Drafting) -> tuple[Publication, Mapping[str, str]]:
+        signers, work = self._signers(drafting), self._drafts.workspace
+        try:
+            publication = plan_publication(
+                drafting.published, [*drafting.drafts.values()], signers, drafting.now, work.settings
+            )
+            return publication, work.content(publication.targets)
+        except ConfigurationError as error:
+            problem = f"nothing was published: {error}"
+            raise ProblemError(PUBLICATION_REFUSED.status, problem, kind=PUBLICATION_REFUSED) from None
+
+    def _signers(self, drafting: Drafting) -> list[Signer]:
+        """Return the online keys that lie here, of the published root and of the drafted one."""
+        found: dict[str, Signer] = {}
+        for root in online_roots(drafting.published, drafting.drafts):
+            for role in ONLINE:
+                named = root.roles[role]
+                signers = self._keys.signers(role, named.keyids, named.threshold)
+                found |= {signer.public_key.keyid: signer for signer in signers}
+        return [*found.values()]
+
+    def _to_bucket(self, content: Iterable[str]) -> int | None:
+        if self._bucket is None:
+            return None
+        files = [self._drafts.workspace.staged / name for name in content if name.startswith(f"{BLOBS}/")]
+        return upload(self._bucket, {file.name: file for file in files}, lambda _: None)
+
+    def _interrupted(self, drafting: Drafting) -> Mapping[str, int]:
+        """Return the versions of drafts that a publication published before it was stopped."""
+        drafts = self._drafts.workspace.drafts()
+        return {role: drafts[role].metadata.signed.version for role in drafts.keys() - drafting.drafts.keys()}
+
+    def _record(self, versions: Mapping[str, int], done: Done, by: str, now: datetime) -> None:
+        with self._drafts.database.write() as connection:
+            details = {"published": dict(versions), "waiting": sorted(done.waiting), "files": done.files}
+            audit.append(
+                connection,
+                Deed(by, "publication.publish", ",".join(sorted(versions))[:SUBJECT_CHARACTERS], details),
+                now,
+            )
+
+
+def _done(publication: Publication, files: int, uploaded: int | None, standing: Standing, now: datetime) -> Done:
+    documents = {role: publication.state.document(role) for role in publication.roles}
+    versions = {role: document.signed.version for role, document in documents.items() if document}
+    soonest = expiries(publication.state, now)[0].expires
+    return Done(versions, publication.waiting, files, uploaded, standing.concerns, soonest)

@@ -1,0 +1,235 @@
+"""Files of releases over the API: in pieces, resumed, bounded, and visible only with their digest."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fleet.access import Role
+from fleet.client.client import Access, Client
+from fleet.client.workspace import upload_file
+from fleet.config import FleetConfig
+from fleet.control.chores import expire_uploads
+from fleet.control.folder_problems import folder_problems
+from fleet.control.settings import DraftSettings
+from fleet.draft_rules import new_targets
+from fleet.problem_types import FOLDER_NOT_WRITABLE
+from fleet.problems import ProblemError
+from fleet.repository import blob_file
+from fleet.settings import FleetSettings
+from fleet.workspace import Workspace
+from gateway.domain.manifest import Artifact
+from tests.simulators.controller import RunningController, controlling
+from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.uploading import OWNER_ROLE, release, sent, upload
+
+pytestmark = pytest.mark.timeout(120)
+CONTENT = os.urandom(300_000)
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+PATH = f"/v1/blobs/{DIGEST}"
+BOUNDS = DraftSettings(unpublished_limit_files=5, unpublished_limit_bytes=1_000_000, request_limit_bytes=400_000)
+FILE_LIMIT_BYTES = 900_000
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[RunningController]:
+    """With narrow bounds. The publisher's settings are those of the repository."""
+    publisher = FleetSettings(release_file_limit_bytes=FILE_LIMIT_BYTES)
+    serve = replace(FleetConfig().serve, max_buffered_bytes_per_caller=100_000)
+    config = replace(FleetConfig(), publisher=publisher, drafts=BOUNDS, serve=serve)
+    with controlling(tmp_path, config, FleetRepository(tmp_path, settings=publisher)) as running:
+        running.repository.add_release("meter-reader", "1")
+        yield running
+
+
+@pytest.fixture
+def ci(controller: RunningController) -> Iterator[httpx.Client]:
+    with controller.client(Role.PUBLISHER) as client:
+        yield client
+
+
+def begun(client: httpx.Client, content: bytes = CONTENT, size_bytes: int | None = None) -> httpx.Response:
+    digest = hashlib.sha256(content).hexdigest()
+    return client.post(
+        "/v1/blobs", json={"digest": digest, "size_bytes": len(content) if size_bytes is None else size_bytes}
+    )
+
+
+def appended(client: httpx.Client, content: bytes, offset: int = 0, path: str = PATH) -> httpx.Response:
+    return client.patch(path, params={"offset": offset}, content=content)
+
+
+def staged(controller: RunningController) -> list[str]:
+    return [file.name for file in (controller.control.workspace.staged / "blobs").rglob("*") if file.is_file()]
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["type"].removeprefix("/problems/")
+
+
+def test_a_file_comes_in_pieces_and_is_there_with_its_last_byte(controller, ci) -> None:
+    assert ci.get(PATH).status_code == 404
+    assert begun(ci).json()["received_bytes"] == 0
+    for offset in range(0, len(CONTENT), 70_000):
+        assert staged(controller) == []
+        done = appended(ci, CONTENT[offset : offset + 70_000], offset).json()
+        assert done["received_bytes"] == min(offset + 70_000, len(CONTENT))
+    assert (done["complete"], done["expires"], staged(controller)) == (True, None, [DIGEST])
+    assert (controller.control.workspace.staged / blob_file(DIGEST)).read_bytes() == CONTENT
+    assert begun(ci).json() == ci.get(PATH).json() == done
+    assert problem(appended(ci, b"x", len(CONTENT))) == (409, "upload-offset")
+
+
+def test_a_body_larger_than_what_a_caller_may_buffer_is_streamed(controller, ci) -> None:
+    assert len(CONTENT) > controller.replica._origin.config.serve.max_buffered_bytes_per_caller
+    begun(ci)
+    assert appended(ci, CONTENT).json()["complete"]
+    assert ci.put(f"/v1/drafts/{OWNER_ROLE}", content=CONTENT).status_code == 503, "other routes buffer"
+
+
+def test_what_a_client_does_not_know_it_asks(controller, ci) -> None:
+    begun(ci)
+    appended(ci, CONTENT[:1000])
+    assert problem(appended(ci, CONTENT[:1000])) == (409, "upload-offset")
+    refused = appended(ci, CONTENT[2000:], 2000)
+    assert problem(refused) == (409, "upload-offset")
+    assert "1000 of 300000 bytes" in refused.json()["detail"]
+    assert appended(ci, CONTENT[1000:], ci.get(PATH).json()["received_bytes"]).json()["complete"]
+
+
+def test_other_bytes_than_announced_are_never_visible(controller, ci) -> None:
+    begun(ci)
+    assert problem(appended(ci, CONTENT[:-1] + b"x" + b"y")) == (409, "upload-offset"), "more than announced"
+    assert problem(appended(ci, bytes(len(CONTENT)))) == (422, "upload-mismatch")
+    assert (ci.get(PATH).status_code, staged(controller)) == (404, [])
+    assert begun(ci).json()["received_bytes"] == 0
+    assert problem(begun(ci, size_bytes=7)) == (422, "upload-mismatch")
+
+
+def test_an_empty_file_is_complete_at_once(controller, ci) -> None:
+    assert begun(ci, b"").json()["complete"]
+
+
+def test_bounds(controller, ci) -> None:
+    assert begun(ci, size_bytes=FILE_LIMIT_BYTES + 1).status_code == 413
+    begun(ci, size_bytes=FILE_LIMIT_BYTES)
+    assert problem(begun(ci, b"another", 100_001)) == (409, "uploads-full")
+    assert begun(ci, b"another", 99_000).status_code == 201
+    for number in range(3):
+        assert begun(ci, b"small" * number).status_code == 201
+    assert problem(begun(ci, b"a sixth", 0)) == (409, "uploads-full")
+    assert appended(ci, bytes(BOUNDS.request_limit_bytes + 1)).status_code == 413
+
+
+def test_what_was_uploaded_counts_until_it_is_published(controller, ci) -> None:
+    for number in range(3):
+        upload(ci, bytes([number]) * 300_000)
+    assert problem(begun(ci, b"x" * 100_001)) == (409, "uploads-full")
+
+
+@pytest.mark.parametrize("cut", [0, 3, 20, 40])
+def test_a_private_key_is_not_kept_wherever_it_is_cut(controller, ci, cut) -> None:
+    content = b"x" * 100 + b"-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n" + b"y" * 100
+    path = f"/v1/blobs/{hashlib.sha256(content).hexdigest()}"
+    begun(ci, content)
+    place = 100 + cut
+    first = appended(ci, content[:place], 0, path)
+    answer = first if first.status_code == 422 else appended(ci, content[place:], place, path)
+    assert problem(answer) == (422, "private-key-refused")
+    assert ci.get(path).status_code == 404
+    assert not list(controller.control.workspace.uploads.glob("[!.]*"))
+
+
+def test_of_two_that_write_at_the_same_time_one_is_told_to_wait(controller, ci) -> None:
+    begun(ci)
+    first = controller.control.uploads.append(DIGEST, 0)
+    assert problem(appended(ci, CONTENT)) == (409, "request-in-progress")
+    first.close()
+    assert appended(ci, CONTENT).json()["complete"]
+
+
+def test_what_came_before_a_connection_broke_is_gone_on_from(controller, ci) -> None:
+    begun(ci)
+
+    def pieces() -> Iterator[bytes]:
+        yield CONTENT[:100_000]
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        ci.patch(PATH, content=pieces())
+    held = ci.get(PATH).json()["received_bytes"]
+    answer = appended(ci, CONTENT[held:], held)
+    while problem_or_none(answer) == "request-in-progress":  # the controller has not noticed yet
+        held = ci.get(PATH).json()["received_bytes"]
+        answer = appended(ci, CONTENT[held:], held)
+    assert answer.json()["complete"], answer.text
+
+
+def problem_or_none(answer: httpx.Response) -> str:
+    return str(answer.json().get("type", "")).removeprefix("/problems/")
+
+
+def test_what_nobody_goes_on_with_expires_and_what_a_draft_names_stays(controller, ci, tmp_path) -> None:
+    made = release(controller, tmp_path, "meter-reader", "2")
+    assert sent(ci, made).status_code == 200
+    begun(ci)
+    upload(ci, b"named by no draft")
+    now, kept = controller.clock(), timedelta(hours=BOUNDS.unfinished_kept_h)
+    expire_uploads(controller.control, now + kept - timedelta(minutes=5))
+    assert len(staged(controller)) == 1 + len(made.files)
+    expire_uploads(controller.control, now + kept + timedelta(minutes=5))
+    assert {*staged(controller)} == {*made.files}
+    assert ci.get(PATH).status_code == 404
+    (draft,) = controller.control.workspace.drafts().values()
+    assert {*made.files} <= {Path(name).name for name in controller.control.workspace.content([*new_targets(draft)])}
+
+
+def test_a_replica_with_a_copy_of_the_folder_says_so(tmp_path: Path) -> None:
+    config = replace(FleetConfig(), drafts=replace(DraftSettings(), accepted=False))
+    with controlling(tmp_path, config) as running, running.client() as admin:
+        for answer in (begun(admin), admin.post("/v1/publication")):
+            assert problem(answer) == (503, "folder-not-writable")
+            assert "accepted = false" in answer.json()["detail"]
+        assert admin.get("/v1/drafts").status_code == 200
+
+
+def test_a_folder_that_cannot_be_written_is_told(controller, ci) -> None:
+    """A file stands where the folder should be: what a disk refuses looks alike."""
+    uploads = controller.control.workspace.uploads
+    uploads.parent.mkdir(exist_ok=True)
+    uploads.write_text("")
+    assert problem(begun(ci)) == (503, "unavailable")
+    uploads.unlink()
+    assert begun(ci).status_code == 201
+
+
+def test_of_many_complete_files_one_is_verified_at_a_time(tmp_path: Path) -> None:
+    """Hashing takes a thread that devices' requests need. Whoever is turned away goes on with its upload later."""
+    config = replace(FleetConfig(), drafts=replace(BOUNDS, lock_wait_s=0.2))
+    with controlling(tmp_path, config) as running, running.client() as admin:
+        begun(admin)
+        with running.control.uploads._door.entered("another file"):
+            assert problem(appended(admin, CONTENT)) == (503, "overloaded")
+            assert admin.get(PATH).json()["received_bytes"] == len(CONTENT)
+        file = tmp_path / "file"
+        file.write_bytes(CONTENT)
+        token = admin.headers["authorization"].removeprefix("Bearer ")
+        sizes: list[int] = []
+        client = Client(Access(running.url, token, str(running.ca_file)))
+        upload_file(client, file, Artifact("file", DIGEST, len(CONTENT)), sizes.append)
+        assert (sum(sizes), admin.get(PATH).json()["complete"]) == (len(CONTENT), True)
+
+
+def test_a_folder_that_this_user_may_not_write_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError) as refused, folder_problems(Workspace(tmp_path), DraftSettings()):
+        raise PermissionError(errno.EACCES, "Permission denied")
+    assert refused.value.problem.kind is FOLDER_NOT_WRITABLE
+    assert str(tmp_path) in refused.value.problem.detail
