@@ -11,10 +11,12 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from fleet.access import Action
-from fleet.api.fields import NameInPath
+from fleet.api.device_query import DeviceQuery
+from fleet.api.fields import NameInPath, NameInQuery
 from fleet.api.identity import ACTION, Call, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page, rows_of
-from fleet.api.scope import caller_of, known_device
+from fleet.api.scope import caller_of, known_device, scope_of
+from fleet.control.device_query import selected
 from fleet.control.intake_lines import NUMBER_LIMIT
 from fleet.database import telemetry
 from fleet.database.engine import Connection
@@ -53,6 +55,13 @@ class TelemetryRow:
     received: str
     kind: str
     document: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow(TelemetryRow):
+    """Telemetry row of one of several devices."""
+
+    device: str
 
 
 @get(
@@ -102,6 +111,41 @@ def list_newest(request: Call, device: NameInPath, stream: NameInPath, *, limit:
         known_device(request, connection, identity, device)
         found = telemetry.newest(connection, device, control.database.settings, stream=stream, limit_rows=limit)
     return Page([_row(one) for one in found], None)
+
+
+@get(
+    "/v1/telemetry/{stream:str}/newest",
+    opt={ACTION: Action.TELEMETRY_READ},
+    sync_to_thread=True,
+    summary="The last row of a stream of each device, by the devices' ids",
+)
+def list_newest_of_devices(
+    request: Call,
+    stream: NameInPath,
+    *,
+    device_query: DeviceQuery = "",
+    after: NameInQuery = "",
+    limit: Limit = PAGE_ROWS,
+) -> Page[DeviceRow]:
+    """Devices in the caller's scope that match `query` and have rows of this stream. `after`: the `next` of the page
+    before this one."""
+    scope, control = scope_of(caller_of(request)), control_of(request)
+    with control.database.read() as connection:
+        found = telemetry.newest_of_devices(
+            connection,
+            control.database.settings,
+            stream=stream,
+            scope=scope,
+            matching=selected(connection, device_query),
+            after=after,
+            limit_rows=limit,
+        )
+    return page(control, found, limit, _device_row, lambda one: one[0])
+
+
+def _device_row(one: tuple[str, StoredRow]) -> DeviceRow:
+    device, stored = one
+    return DeviceRow(**{name: getattr(_row(stored), name) for name in TelemetryRow.__slots__}, device=device)
 
 
 def _cursor(after: str) -> tuple[int, int]:
@@ -162,4 +206,4 @@ def _row(one: StoredRow) -> TelemetryRow:
     return TelemetryRow(one.stream, one.boot_epoch, row.seq, *times, row.kind, row.document)
 
 
-HANDLERS = (list_streams, list_rows, list_newest)
+HANDLERS = (list_streams, list_rows, list_newest, list_newest_of_devices)

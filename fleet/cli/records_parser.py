@@ -38,6 +38,13 @@ def _newest(parser: argparse.ArgumentParser) -> None:
     remote_options(parser)
 
 
+def _devices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("stream", metavar="STREAM", type=named, help="vitals, statistics, state, events, updates")
+    query_option(parser, "devices that match it only")
+    limit_option(parser, 100)
+    remote_options(parser)
+
+
 def _events(parser: argparse.ArgumentParser) -> None:
     for name in ("device", "kind", "rollout"):
         parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those of this {name} only")
@@ -106,6 +113,7 @@ TELEMETRY = Verb(
     "  edge-fleet telemetry streams camera-7\n"
     "  edge-fleet telemetry rows camera-7 vitals --follow\n"
     "  edge-fleet telemetry newest camera-7 state --limit 5\n"
+    "  edge-fleet telemetry devices vitals --query 'site=berlin'\n"
     "  edge-fleet telemetry events --kind rollback",
     actions(
         Action(
@@ -123,6 +131,12 @@ TELEMETRY = Verb(
             _rows,
         ),
         Action("newest", "the last rows of a stream", "  edge-fleet telemetry newest camera-7 vitals", _newest),
+        Action(
+            "devices",
+            "the last row of a stream of each device",
+            "  edge-fleet telemetry devices vitals\n  edge-fleet telemetry devices vitals --query 'site=berlin' --json",
+            _devices,
+        ),
         Action(
             "events",
             "what happened on devices, the newest first",

@@ -30,7 +30,8 @@ ELSEWHERE = frozenset({"attempt", "began", "changed", "release", "slot", "step",
 
 def command(arguments: argparse.Namespace) -> int:
     """Carry out one action; its exit code."""
-    chosen = {"streams": _streams, "rows": _rows, "newest": _newest, "events": _events, "alerts": _alerts}
+    chosen = {"streams": _streams, "rows": _rows, "newest": _newest, "devices": _devices}
+    chosen |= {"events": _events, "alerts": _alerts}
     return chosen[arguments.action](arguments)
 
 
@@ -57,6 +58,18 @@ def _rows(arguments: argparse.Namespace) -> int:
 def _newest(arguments: argparse.Namespace) -> int:
     path = path_of("devices", arguments.device, "telemetry", arguments.stream, "newest")
     return _show(arguments, list(client(arguments).pages(path, {"limit": arguments.limit})))
+
+
+def _devices(arguments: argparse.Namespace) -> int:
+    """Show the last row of a stream of each device."""
+    pages = client(arguments).pages(path_of("telemetry", arguments.stream, "newest"), {"query": arguments.query})
+    none = f"no device has rows of {arguments.stream}" + (", of those that match" if arguments.query else "")
+    columns = ("device", "row", "at", "kind", "says")
+    return listed(arguments, "rows", bounded(pages, arguments.limit), columns, _device_row, none=none)
+
+
+def _device_row(one: Json) -> tuple[str, ...]:
+    return one["device"], *_row(one)
 
 
 def _show(arguments: argparse.Namespace, found: list[Json]) -> int:

@@ -13,13 +13,14 @@ from sqlalchemy import Row as Found
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet.database.columns import document_text
+from fleet.database.device_filter import Filter, everything, selected_ids
 from fleet.database.engine import alone
 from fleet.database.errors import RefusedError
 from fleet.database.intake import Batch, Row, check, take
 from fleet.database.rows import page_limit
 from fleet.database.settings import DatabaseSettings, TelemetrySettings
 from fleet.database.spans import Received, Span
-from fleet.database.tables import telemetry, telemetry_sources
+from fleet.database.tables import device_tags, telemetry, telemetry_sources
 
 STALE = "of a boot that is forgotten"
 
@@ -120,6 +121,31 @@ def newest(
     return tuple(_row(row) for row in found)
 
 
+def newest_of_devices(
+    connection: Connection,
+    settings: DatabaseSettings,
+    *,
+    stream: str,
+    scope: frozenset[str] = frozenset(),
+    matching: Filter | None = None,
+    after: str = "",
+    limit_rows: int = 100,
+) -> tuple[tuple[str, StoredRow], ...]:
+    """Return the last row of a stream of each device, by the devices' ids, from the one that follows `after`.
+
+    `scope`: devices that bear one of these tags; empty: all. `matching`: devices that pass this filter.
+    """
+    wanted = [telemetry_sources.c.stream == stream, telemetry_sources.c.device > after]
+    wanted.append(telemetry_sources.c.device.in_(selected_ids(everything() if matching is None else matching)))
+    if scope:
+        tagged = sa.select(device_tags.c.device).where(device_tags.c.tag.in_(sorted(scope)))
+        wanted.append(telemetry_sources.c.device.in_(tagged))
+    limit = page_limit(limit_rows, settings.page_limit_rows)
+    last = _rows().add_columns(telemetry_sources.c.device).where(*wanted, _IS_LAST)
+    found = connection.execute(last.order_by(telemetry_sources.c.device).limit(limit))
+    return tuple((row.device, _row(row)) for row in found)
+
+
 def _source(connection: Connection, device: str, batch: Batch, settings: TelemetrySettings) -> Found[Any] | None:
     """The source's row, locked; made where there is none; None where its boot was forgotten."""
     hold(connection, device)
@@ -178,6 +204,16 @@ def _row(found: Found[Any]) -> StoredRow:
     row = Row(found.seq, found.at, found.kind, found.document)
     return StoredRow(found.stream, found.boot_epoch, found.received, row)
 
+
+_NEWER, _LATER = telemetry_sources.alias(), telemetry.alias()
+_NEWEST_BOOT = sa.select(sa.func.max(_NEWER.c.boot_epoch)).where(
+    _NEWER.c.device == telemetry_sources.c.device, _NEWER.c.stream == telemetry_sources.c.stream, _NEWER.c.rows > 0
+)
+_LAST_NUMBER = sa.select(sa.func.max(_LATER.c.seq)).where(_LATER.c.source == telemetry_sources.c.id)
+_IS_LAST = sa.and_(
+    telemetry_sources.c.boot_epoch == _NEWEST_BOOT.scalar_subquery(), telemetry.c.seq == _LAST_NUMBER.scalar_subquery()
+)
+"""Condition on a row of telemetry: the last one of its device and stream, of the newest boot of which any is kept."""
 
 # ---- statements of every request, made once: to make them anew is more than half of what a small request costs ---
 _COLUMNS = telemetry_sources.c

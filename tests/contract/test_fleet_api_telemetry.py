@@ -73,6 +73,31 @@ def test_rows_in_order_over_boots(controller, query, expected) -> None:
     assert numbers(page) == expected
 
 
+def test_the_last_row_of_each_device(controller) -> None:
+    """By devices, page by page; a boot whose rows are swept does not count, nor a device beyond the caller's scope."""
+    now, settings = controller.clock(), controller.control.database.settings.telemetry
+    with controller.control.database.write() as connection:
+        telemetry.receive(connection, "other", Batch("load", 1, [Row(7, now, "load", {"cpu": 1})]), now, settings)
+        telemetry.receive(connection, "camera", Batch("load", 3, [Row(1, now, "load", {"cpu": 2})]), now, settings)
+        telemetry.receive(connection, "camera", Batch("load", 4, [], lost=[(1, 5)]), now, settings)
+    path = "/v1/telemetry/load/newest"
+    with controller.client(Role.VIEWER) as viewer, controller.client(Role.VIEWER, tags=["lobby"]) as scoped:
+        page = viewer.get(path).json()
+        assert [(one["device"], one["boot_epoch"], one["seq"]) for one in page["items"]] == [
+            ("camera", 3, 1),
+            ("other", 1, 7),
+        ]
+        first = viewer.get(path, params={"limit": 1}).json()
+        assert (first["next"], [one["device"] for one in first["items"]]) == ("camera", ["camera"])
+        rest = viewer.get(path, params={"limit": 1, "after": "camera"}).json()
+        assert [one["device"] for one in rest["items"]] == ["other"]
+        queried = viewer.get(path, params={"query": "tag = pilot"}).json()["items"]
+        assert [one["device"] for one in queried] == ["camera"]
+        assert [one["device"] for one in scoped.get(path).json()["items"]] == ["other"]
+        assert viewer.get("/v1/telemetry/none/newest").json() == {"items": [], "next": None}
+        assert viewer.get(path, params={"query": "tag ="}).status_code == 400
+
+
 def test_pages_of_rows_follow_each_other(controller) -> None:
     found, after = [], ""
     with controller.client(Role.VIEWER) as viewer:

@@ -113,6 +113,25 @@ def test_the_oldest_boots_go_and_never_come_back(database: Database) -> None:
     assert send(database, [1, 2], boot=5, limits=limits) == Acknowledged(2, 0, {STALE: 2})
 
 
+def test_the_last_row_of_each_device_is_of_its_newest_boot_with_rows(database: Database) -> None:
+    enrolled(database, "camera-1", "camera-2", "camera-3")
+    send(database, [1, 3, 2], boot=1)
+    send(database, [1, 2], boot=2)
+    send(database, [], boot=3, lost=[(1, 4)])
+    send(database, [9], device="camera-2")
+    send(database, [5], device="camera-3", stream="other")
+    with database.read() as connection:
+        found = telemetry.newest_of_devices(connection, SETTINGS, stream="metrics")
+        assert [(device, one.boot_epoch, one.row) for device, one in found] == [
+            ("camera-1", 2, row(2)),
+            ("camera-2", 1, row(9)),
+        ]
+        assert (
+            telemetry.newest_of_devices(connection, SETTINGS, stream="metrics", after="camera-1", limit_rows=1)
+            == found[1:]
+        )
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.timeout(240)
 def test_a_hundred_thousand_rows_replayed_are_there_once(kind: str, tmp_path: Path) -> None:
