@@ -326,7 +326,7 @@ def test_a_repository_that_cannot_be_read_is_said_and_the_rest_is_done(house: Ho
     (house.repository.public / "metadata" / "1.root.json").write_text("{}")
     house.turn(timedelta(hours=13))
     assert house.failed == {f"{FAILED}publish": 1}
-    assert set(house.chores.done) == {"seen", "revocations", "sweep", "forget", "archive"}
+    assert set(house.chores.done) == {"seen", "revocations", "sweep", "forget", "archive", "uploads"}
 
 
 def test_where_the_keys_are_not_somebody_else_renews(house: House) -> None:

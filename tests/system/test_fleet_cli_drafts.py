@@ -111,6 +111,7 @@ def test_a_draft_replaces_another_one_where_it_says_so(admin, policy, tmp_path) 
     admin.told("policy", "add", policy, "--remote")
     other = tmp_path / "other.json"
     admin.told("drafts", "download", "policy", "--out", other)
+    policy.write_text('{"schema": 1, "share_percent_per_hour": 20}')
     admin.told("policy", "add", policy, "--remote")  # based on what waits
     code, _, err = admin.run("drafts", "upload", other)
     assert (code, "waits already" in err) == (1, True)
