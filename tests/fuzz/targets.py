@@ -30,11 +30,11 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest
 from gateway.domain.onnx_file import read_onnx
 from gateway.domain.tensor import Datatype, finish
-from gateway.frontends.grpc_v2 import reading
 from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
-from gateway.frontends.grpc_v2.codec import LAYOUTS_LIMIT, PATTERNS_LIMIT, InferCodec
-from gateway.frontends.grpc_v2.decode import decode_request as grpc_request
-from gateway.frontends.grpc_v2.decode import request_steps
+from gateway.frontends.grpc_v2.codec.decode import decode_request as grpc_request
+from gateway.frontends.grpc_v2.codec.decode import request_steps
+from gateway.frontends.grpc_v2.codec.infer_codec import LAYOUTS_LIMIT, PATTERNS_LIMIT, InferCodec
+from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.http2 import frames, huffman
 from gateway.frontends.grpc_v2.http2.blocks import KNOWN_HEADS
 from gateway.frontends.grpc_v2.http2.connection import Connection
@@ -46,7 +46,7 @@ from gateway.frontends.grpc_v2.http2.limits import Limits
 from gateway.frontends.grpc_v2.http2.reader import NOTHING
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
-from gateway.frontends.grpc_v2.protocol import message
+from gateway.frontends.grpc_v2.service import large_requests as reading
 from gateway.frontends.oip_json import decode_request
 from tests.simulators.http2_peer import HEAD, TRAILERS, WELCOME, parsed
 

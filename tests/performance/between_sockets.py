@@ -23,13 +23,13 @@ from gateway.domain.manifest import TensorSpec
 from gateway.domain.ports import Session
 from gateway.domain.tensor import Datatype, Tensors
 from gateway.domain.verdict import Budget
+from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.link import Link
-from gateway.frontends.grpc_v2.protocol import message
-from gateway.frontends.grpc_v2.server import GrpcServer
-from gateway.frontends.grpc_v2.service import InferenceService
+from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.grpc_v2.transport.link import Link
+from gateway.frontends.grpc_v2.transport.server import GrpcServer
 from gateway.frontends.peer import Peer
 from gateway.frontends.pools import Pools
 from gateway.runtimes.onnx import OnnxEngine, session_options

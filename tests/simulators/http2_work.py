@@ -16,9 +16,9 @@ from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.hpack import encode
 from gateway.frontends.grpc_v2.http2.limits import Limits
 from gateway.frontends.grpc_v2.http2.reader import NOTHING
-from gateway.frontends.grpc_v2.link import Link
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.sockets import READ_BYTES
+from gateway.frontends.grpc_v2.transport.link import Link
+from gateway.frontends.grpc_v2.transport.sockets import READ_BYTES
 from gateway.frontends.peer import Peer
 from tests.simulators.grpc_gateway import Gateway
 from tests.simulators.http2_floods import LARGE_ENTRY

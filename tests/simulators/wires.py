@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gateway.frontends.grpc_v2.accepting import SocketProtocol
-from gateway.frontends.grpc_v2.sockets import Sockets, Wire
+from gateway.frontends.grpc_v2.transport.listener import SocketProtocol
+from gateway.frontends.grpc_v2.transport.sockets import Sockets, Wire
 
 BIG = random.Random(5).randbytes(800_000)
 

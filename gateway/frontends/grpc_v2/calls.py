@@ -14,7 +14,7 @@ from gateway.domain.access import Address
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.rights import NOTHING, Needs, Rights
 from gateway.domain.shares import ANONYMOUS
-from gateway.frontends.grpc_v2.templates import PREFIX, Encoded, prefixed
+from gateway.frontends.grpc_v2.codec.templates import PREFIX, Encoded, prefixed
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 """Path of the method that the hot path serves."""

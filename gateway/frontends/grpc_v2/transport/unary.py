@@ -1,0 +1,127 @@
+"""Calls with one request and one reply: the request may come in parts, the reply may have to be awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, Protocol
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.tensor import Raw
+from gateway.frontends.grpc_v2.calls import Rpc
+from gateway.frontends.grpc_v2.codec.templates import Encoded
+from gateway.frontends.grpc_v2.http2.streams import Stream
+from gateway.frontends.grpc_v2.transport.messages import Message, inflate_steps
+
+if TYPE_CHECKING:
+    from gateway.frontends.grpc_v2.transport.link import Link
+    from gateway.frontends.grpc_v2.transport.request_headers import Head
+
+
+P = ParamSpec("P")
+
+
+class Unary:
+    """A call whose request is in transit. It counts as a call in progress. Raises RequestError OVERLOADED."""
+
+    __slots__ = ("_counted", "_incoming", "_link", "_message", "_stream")
+
+    def __init__(self, link: Link, stream: Stream) -> None:
+        self._link, self._stream = link, stream
+        self._incoming = link.incoming(stream)
+        self._message: Message | None = None
+        link.load.begin_call(stream.head.info)
+        self._counted = True
+
+    def received(self, parts: Sequence[memoryview], ended: bool, now_ns: int) -> None:
+        """Add parts of the request's body; start the call if they were the last."""
+        try:
+            for message in self._incoming.feed(parts, now_ns):
+                if self._message is not None:
+                    raise one_request("more than one came")
+                self._message = message
+            if ended:
+                self._start()
+            else:
+                self._link.grant(self._stream, self._incoming.missing)
+        except RequestError as error:
+            self.cancel()
+            self._link.turn_down(self._stream, error)
+
+    def late(self, since_ns: int) -> bool:
+        """Return True if the request should be complete: its call began at `since_ns` or earlier."""
+        late = self._stream.opened_ns <= since_ns
+        if late:
+            self.cancel()
+        return late
+
+    def cancel(self) -> None:
+        """Release everything: the call was abandoned, or its request is complete."""
+        self._incoming.close()
+        if self._counted:
+            self._counted = False
+            self._link.load.end_call(self._stream.head.info)
+
+    def _start(self) -> None:
+        message, begun = self._message, self._incoming.begun_ns is not None
+        self.cancel()
+        if message is None or begun:
+            raise one_request("it ended too soon" if begun else "none came")
+        self._link.start(self._stream, message)
+
+
+class Answering:
+    """A call whose reply `reply` returns. `task` is set when it has begun."""
+
+    __slots__ = ("_link", "_reply", "_stream", "task")
+
+    def __init__(
+        self, link: Link, stream: Stream, reply: Callable[P, Awaitable[Encoded]], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        self._link, self._stream, self._reply = link, stream, partial(reply, *args, **kwargs)
+        self.task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Wait for the reply, and send it. Raises RequestError."""
+        self._link.reply(self._stream, *await self._reply())
+
+    def cancel(self) -> None:
+        """Cancel the method: the call was abandoned."""
+        cancel(self)
+
+
+class _Running(Protocol):
+    task: asyncio.Task[None] | None
+
+
+def cancel(call: _Running) -> None:
+    """Cancel a call's task, and forget it: it keeps the frames in which it ended, with the call and its message."""
+    task, call.task = call.task, None
+    if task is not None:
+        task.cancel()
+
+
+async def answered(message: Message, stream: Stream, link: Link) -> Encoded:
+    """Call the method of a call whose request is complete. Raises RequestError."""
+    head = stream.head
+    content = await unfolded(message, head, link)
+    rpc: Rpc = head.rpc
+    return rpc.encode(await rpc.answer(rpc.parse(content), head.info_at(stream.opened_ns)))
+
+
+async def unfolded(message: Message, head: Head, link: Link) -> Raw:
+    """Return a message's content, decompressed into counted memory. Raises as `inflate_steps` and `Room.take` do."""
+    if not message.compressed:
+        return message.content
+    limit_bytes, most_bytes = link.bounds(head.rpc)
+    steps = inflate_steps(message.content, head.window_bits, limit_bytes, most_bytes)
+    content = await link.decoding.run(head.info.caller, steps)
+    memory = link.memory(len(content), head.info)
+    memory[:] = content
+    return memory
+
+
+def one_request(what: str) -> RequestError:
+    """Return the error for other than one request (UNIMPLEMENTED, by gRPC's list of status codes)."""
+    return RequestError(Fault.UNSUPPORTED, f"this method takes exactly one request, and {what}")
