@@ -27,15 +27,14 @@ from gateway.frontends.grpc_v2.codec.patterns import (
 from gateway.frontends.grpc_v2.codec.protobuf import Layout, layout_of
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.codec.templates import (
-    Encoded,
     Template,
     content_of,
     form_of,
-    prefixed,
     sent_as_in_memory,
     shape_of,
     template_of,
 )
+from gateway.frontends.grpc_v2.framing import Encoded, prefixed
 from gateway.frontends.regions import Regions
 
 PATTERNS_LIMIT = 256

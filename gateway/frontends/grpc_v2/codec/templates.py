@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,12 +10,9 @@ from gateway.domain.infer import InferResponse, ResponseForm
 from gateway.domain.tensor import CONVERTED, Array
 from gateway.frontends.grpc_v2.codec.protobuf import field_head
 from gateway.frontends.grpc_v2.codec.protocol import message
+from gateway.frontends.grpc_v2.framing import PREFIX, Encoded
 from gateway.frontends.grpc_v2.http2.sender import Piece
 
-Encoded = tuple[list[Piece], int]
-"""Length-prefixed message in pieces, of which the first begins with the whole prefix, and its size in bytes."""
-PREFIX = struct.Struct(">BI")
-"""Flag and length of a message (gRPC's "Length-Prefixed-Message")."""
 IN_PLACE_BYTES = 16 * 1024
 """Size from which outputs are sent in place; smaller ones are copied into one piece with the bytes around them."""
 ID_FIELD, RAW_FIELD = 3, 6
@@ -93,12 +89,6 @@ def template_of(form: ResponseForm, *, plain: bool = True) -> Template:
     start = head.SerializeToString()
     size = len(start) + sum(len(each) for each in before) + sum(sizes)
     return Template(start, tuple(before), size, PREFIX.pack(0, size) + start + before[0], plain)
-
-
-def prefixed(*content: Piece) -> Encoded:
-    """Return the message that consists of these pieces."""
-    size = sum(map(len, content))
-    return [PREFIX.pack(0, size), *content], PREFIX.size + size
 
 
 def content_of(array: Array) -> Piece:

@@ -18,11 +18,19 @@ from gateway.domain.parameters import deadline_ns
 from gateway.domain.rights import Caller
 from gateway.domain.shares import ANONYMOUS, Refusal
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, certificate_name, is_local, peer_address, unexpected
+from gateway.frontends.grpc_v2.calls import (
+    CallInfo,
+    Kind,
+    Rpc,
+    certificate_name,
+    is_local,
+    peer_address,
+    rights_changed,
+    unexpected,
+)
 from gateway.frontends.grpc_v2.grpcio.listen import cannot_listen, check_certificates, claim_unix_path
 from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.transport.request_headers import rights_changed
 from gateway.frontends.peer import Peer
 from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
 

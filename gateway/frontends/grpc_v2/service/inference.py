@@ -29,16 +29,16 @@ from gateway.frontends.grpc_v2.codec.encode import (
 )
 from gateway.frontends.grpc_v2.codec.infer_codec import InferCodec
 from gateway.frontends.grpc_v2.codec.protocol import REFLECTION, SERVICES, message, pool, services
-from gateway.frontends.grpc_v2.codec.templates import Encoded
+from gateway.frontends.grpc_v2.framing import Encoded
 from gateway.frontends.grpc_v2.service.health import HealthService
 from gateway.frontends.grpc_v2.service.large_requests import Opened, Reader
 from gateway.frontends.grpc_v2.service.load import Load
+from gateway.frontends.grpc_v2.service.message_memory import Room, Share
 from gateway.frontends.grpc_v2.service.reflection import ReflectionStream
 from gateway.frontends.grpc_v2.service.scopes import NEEDS
 from gateway.frontends.grpc_v2.service.stream import InferStream, stopping
 from gateway.frontends.grpc_v2.service.submission import Requests
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.transport.messages import Room, Share
 from gateway.frontends.not_offered import (
     no_cuda_regions,
     no_log_settings,

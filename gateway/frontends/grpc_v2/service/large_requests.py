@@ -16,7 +16,7 @@ from gateway.frontends.grpc_v2.codec.decode import Parts, request_steps
 from gateway.frontends.grpc_v2.codec.outline import HEADER_BYTES, model_named, outline_steps
 from gateway.frontends.grpc_v2.codec.patterns import WHOLE_BYTES
 from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.transport.messages import Share, too_large
+from gateway.frontends.grpc_v2.service.message_memory import Share, too_large
 from gateway.frontends.regions import Regions
 
 STEP_INPUTS = 64

@@ -10,10 +10,6 @@ from gateway.domain.rights import Rights, check_model
 from gateway.domain.tensor import Raw
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec.infer_codec import InferCodec, Known
-from gateway.frontends.grpc_v2.http2.streams import Stream
-
-Collected = tuple[Stream, Raw, Known]
-"""Token of a unary request in a batch: its stream, its message, and what is known of it."""
 
 
 class Requests:

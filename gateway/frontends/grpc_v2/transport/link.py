@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse, RequestedOutput, ResponseForm
@@ -16,7 +16,7 @@ from gateway.domain.tensor import Raw
 from gateway.frontends.grpc_v2.calls import unexpected
 from gateway.frontends.grpc_v2.codec.infer_codec import Known
 from gateway.frontends.grpc_v2.codec.patterns import WHOLE_BYTES
-from gateway.frontends.grpc_v2.codec.templates import PREFIX
+from gateway.frontends.grpc_v2.framing import PREFIX
 from gateway.frontends.grpc_v2.http2.connection import Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.events import Dropped, Opened, Received, Requested
@@ -24,11 +24,11 @@ from gateway.frontends.grpc_v2.http2.frames import STOPPING
 from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
 from gateway.frontends.grpc_v2.service.load import ConnectionLoad
-from gateway.frontends.grpc_v2.service.submission import Collected
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.transport import replies
 from gateway.frontends.grpc_v2.transport.listener import SocketProtocol
 from gateway.frontends.grpc_v2.transport.messages import Message
+from gateway.frontends.grpc_v2.transport.ports import ConnectionOwner
 from gateway.frontends.grpc_v2.transport.request_headers import FIELDS, Head, HeadReader
 from gateway.frontends.grpc_v2.transport.streaming import Streaming
 from gateway.frontends.grpc_v2.transport.timeouts import Patience
@@ -36,19 +36,18 @@ from gateway.frontends.grpc_v2.transport.unary import Answering, Unary, answered
 from gateway.frontends.grpc_v2.transport.write_ahead import WriteAhead
 from gateway.frontends.peer import Peer, certified
 
-if TYPE_CHECKING:
-    from gateway.frontends.grpc_v2.transport.server import GrpcServer
-
 OWN = (Unary, Answering, Streaming)  # types of a stream's call other than a submitted request
 MUTE_NS = 1_000_000_000  # without the peer's SETTINGS a connection may give way to another after this long
 DRAINED = b"drained\0"  # PING whose answer shows that the peer has read the GOAWAY (RFC 9113, section 6.8)
+Collected = tuple[Stream, Raw, Known]
+"""Token of a unary request in a batch: its stream, its message, and what is known of it."""
 _unpack_prefix = PREFIX.unpack_from
 
 
 class Link(SocketProtocol):
     """Connection of the gRPC server. Implements `domain.ports.Sink`: the token of a submitted request is its stream."""
 
-    def __init__(self, server: GrpcServer, peer: Peer) -> None:
+    def __init__(self, server: ConnectionOwner[Link], peer: Peer) -> None:
         self._server, self._peer, self.share_key = server, peer, peer.share_key
         self.settings: GrpcSettings = server.settings
         self.bounds, self.memory, self.decoding = server.bounds, server.memory, server.decoding

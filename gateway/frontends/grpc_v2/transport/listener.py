@@ -7,12 +7,9 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from gateway.frontends.grpc_v2.http2.reader import NOTHING
-
-if TYPE_CHECKING:
-    from gateway.frontends.grpc_v2.transport.sockets import Sockets
 
 ACCEPT_LIMIT = 16
 """Connections that are accepted before other sockets are served: each takes 60 µs."""
@@ -43,10 +40,24 @@ class SocketProtocol(asyncio.BaseProtocol):
         """Note that the descriptor is free again. Called also if no connection was made."""
 
 
+class ListenerWatch(Protocol):
+    """Watch over the descriptors of listening sockets. Implemented by `Sockets`."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def watch_listener(self, descriptor: int, listener: Listener) -> None:
+        """Let a listener accept when connections wait."""
+
+    def forget(self, descriptor: int) -> None:
+        """Stop watching a descriptor."""
+
+
 class Listener:
     """Listening socket. `connect` takes the result of accept(2)."""
 
-    def __init__(self, sockets: Sockets, listener: socket.socket, connect: Callable[[socket.socket, Any], Any]) -> None:
+    def __init__(
+        self, sockets: ListenerWatch, listener: socket.socket, connect: Callable[[socket.socket, Any], Any]
+    ) -> None:
         self._sockets, self._listener, self._connect = sockets, listener, connect
         self._open()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.rights import Caller
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc
+from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, rights_changed
 from gateway.frontends.grpc_v2.http2.hpack import Headers
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from gateway.frontends.grpc_v2.transport import replies
@@ -113,11 +113,6 @@ class HeadReader:
     def _caller(self, rpc: Rpc, authorization: bytes | None) -> Caller:
         sent = None if authorization is None else _text(authorization)
         return self._authentication.admit(self._peer, sent, rpc.needs)
-
-
-def rights_changed() -> RequestError:
-    """Return the error that ends a call when a reload replaced its caller's rights."""
-    return RequestError(Fault.UNAVAILABLE, "the caller's rights have changed; call again")
 
 
 def read_timeout(value: bytes | None) -> int | None:

@@ -6,7 +6,6 @@ A message that no batch takes (large, compressed or of unknown form, or too many
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse, ResponseForm
@@ -16,12 +15,10 @@ from gateway.frontends.grpc_v2.codec.encode import encode_stream_error, encode_s
 from gateway.frontends.grpc_v2.codec.infer_codec import Known
 from gateway.frontends.grpc_v2.codec.patterns import WHOLE_BYTES
 from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.codec.templates import PREFIX, Encoded
+from gateway.frontends.grpc_v2.framing import PREFIX, Encoded
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
 from gateway.frontends.grpc_v2.transport.messages import Message
-
-if TYPE_CHECKING:
-    from gateway.frontends.grpc_v2.transport.link import Link
+from gateway.frontends.grpc_v2.transport.ports import CallConnection
 
 FINAL = b"triton_enable_empty_final_response"
 """Parameter of requests whose answer is marked."""
@@ -42,7 +39,7 @@ class StreamRequests:
     __slots__ = ("_again", "_changed", "_link", "_stream", "in_flight", "noted_ns")
 
     def __init__(
-        self, link: Link, stream: Stream, again: Callable[[Message], None], changed: Callable[[], None]
+        self, link: CallConnection, stream: Stream, again: Callable[[Message], None], changed: Callable[[], None]
     ) -> None:
         self._link, self._stream, self._again, self._changed = link, stream, again, changed
         self.noted_ns = stream.opened_ns

@@ -7,17 +7,15 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gateway.domain.errors import RequestError
 from gateway.frontends.grpc_v2.calls import Kind
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.transport.messages import Message
+from gateway.frontends.grpc_v2.transport.ports import CallConnection
 from gateway.frontends.grpc_v2.transport.stream_requests import StreamRequests
 from gateway.frontends.grpc_v2.transport.unary import cancel, one_request, unfolded
-
-if TYPE_CHECKING:
-    from gateway.frontends.grpc_v2.transport.link import Link
 
 
 class Streaming:
@@ -39,7 +37,7 @@ class Streaming:
         "task",
     )
 
-    def __init__(self, link: Link, stream: Stream, *, ended: bool) -> None:
+    def __init__(self, link: CallConnection, stream: Stream, *, ended: bool) -> None:
         self._link, self._stream = link, stream
         self._incoming = link.incoming(stream)
         self._messages: deque[Message] = deque()

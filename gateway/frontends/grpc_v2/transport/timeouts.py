@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.transport.streaming import Streaming
 from gateway.frontends.grpc_v2.transport.unary import Unary
-
-if TYPE_CHECKING:
-    from gateway.frontends.grpc_v2.transport.link import Link
 
 CHECKS = 4
 """Checks of a limit while it runs: an overrun is noticed at most a quarter of its limit late."""
@@ -23,14 +20,52 @@ ALIVE = b"alive?\0\0"
 """PING of an idle connection."""
 
 
+class TimedConnection(Protocol):
+    """Connection as its timeouts use it. Implemented by `Link`."""
+
+    heard_ns: int
+    """Time at which the last bytes came."""
+
+    @property
+    def settled(self) -> bool:
+        """Return True if the peer has completed the HTTP/2 handshake."""
+
+    @property
+    def busy(self) -> bool:
+        """Return True if anything is under way that the peer could delay."""
+
+    @property
+    def owes(self) -> bool:
+        """Return True if bytes wait that the peer has not taken."""
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """Return a value that changes whenever the peer takes waiting bytes."""
+
+    def streams(self) -> list[Stream]:
+        """Return the open streams, the oldest first."""
+
+    def turn_down(self, stream: Stream, error: RequestError) -> None:
+        """End a call with an error."""
+
+    def ping(self, payload: bytes) -> None:
+        """Send a PING."""
+
+    def flush(self) -> None:
+        """Write all frames."""
+
+    def abort(self) -> None:
+        """End the connection at once."""
+
+
 class Patience:
     """Timeouts of a connection. While nothing is under way, the timer waits for the keepalive, hours ahead."""
 
-    def __init__(self, link: Link, settings: GrpcSettings) -> None:
-        self._link, self._settings = link, settings
+    def __init__(self, connection: TimedConnection, settings: GrpcSettings) -> None:
+        self._link, self._settings = connection, settings
         self._loop = asyncio.get_running_loop()
         self._busy_ns = int(min(settings.receive_timeout_s, settings.write_timeout_s) / CHECKS * 1e9)
-        self._opened_ns = self._stuck_ns = link.heard_ns = time.monotonic_ns()
+        self._opened_ns = self._stuck_ns = connection.heard_ns = time.monotonic_ns()
         self._pinged_ns: int | None = None
         self._taken = (0, 0)
         self.at_ease = False

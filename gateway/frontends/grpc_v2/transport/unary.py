@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, Protocol
+from typing import ParamSpec, Protocol
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import Raw
 from gateway.frontends.grpc_v2.calls import Rpc
-from gateway.frontends.grpc_v2.codec.templates import Encoded
+from gateway.frontends.grpc_v2.framing import Encoded
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.transport.messages import Message, inflate_steps
-
-if TYPE_CHECKING:
-    from gateway.frontends.grpc_v2.transport.link import Link
-    from gateway.frontends.grpc_v2.transport.request_headers import Head
-
+from gateway.frontends.grpc_v2.transport.ports import CallConnection
+from gateway.frontends.grpc_v2.transport.request_headers import Head
 
 P = ParamSpec("P")
 
@@ -27,7 +24,7 @@ class Unary:
 
     __slots__ = ("_counted", "_incoming", "_link", "_message", "_stream")
 
-    def __init__(self, link: Link, stream: Stream) -> None:
+    def __init__(self, link: CallConnection, stream: Stream) -> None:
         self._link, self._stream = link, stream
         self._incoming = link.incoming(stream)
         self._message: Message | None = None
@@ -77,7 +74,12 @@ class Answering:
     __slots__ = ("_link", "_reply", "_stream", "task")
 
     def __init__(
-        self, link: Link, stream: Stream, reply: Callable[P, Awaitable[Encoded]], *args: P.args, **kwargs: P.kwargs
+        self,
+        link: CallConnection,
+        stream: Stream,
+        reply: Callable[P, Awaitable[Encoded]],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> None:
         self._link, self._stream, self._reply = link, stream, partial(reply, *args, **kwargs)
         self.task: asyncio.Task[None] | None = None
@@ -102,7 +104,7 @@ def cancel(call: _Running) -> None:
         task.cancel()
 
 
-async def answered(message: Message, stream: Stream, link: Link) -> Encoded:
+async def answered(message: Message, stream: Stream, link: CallConnection) -> Encoded:
     """Call the method of a call whose request is complete. Raises RequestError."""
     head = stream.head
     content = await unfolded(message, head, link)
@@ -110,7 +112,7 @@ async def answered(message: Message, stream: Stream, link: Link) -> Encoded:
     return rpc.encode(await rpc.answer(rpc.parse(content), head.info_at(stream.opened_ns)))
 
 
-async def unfolded(message: Message, head: Head, link: Link) -> Raw:
+async def unfolded(message: Message, head: Head, link: CallConnection) -> Raw:
     """Return a message's content, decompressed into counted memory. Raises as `inflate_steps` and `Room.take` do."""
     if not message.compressed:
         return message.content

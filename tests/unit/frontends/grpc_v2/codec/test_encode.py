@@ -18,7 +18,8 @@ from gateway.frontends.grpc_v2.codec.encode import (
 )
 from gateway.frontends.grpc_v2.codec.infer_codec import InferCodec
 from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.codec.templates import IN_PLACE_BYTES, PREFIX, prefixed
+from gateway.frontends.grpc_v2.codec.templates import IN_PLACE_BYTES
+from gateway.frontends.grpc_v2.framing import PREFIX, prefixed
 from gateway.frontends.status import MESSAGE_LIMIT_CHARS
 
 

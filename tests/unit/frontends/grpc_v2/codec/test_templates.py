@@ -16,7 +16,8 @@ from gateway.frontends.grpc_v2.codec import infer_codec as module
 from gateway.frontends.grpc_v2.codec.encode import encode_response, reply_steps
 from gateway.frontends.grpc_v2.codec.infer_codec import TEMPLATES_LIMIT, InferCodec
 from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.codec.templates import IN_PLACE_BYTES, PREFIX, Piece, prefixed, shape_of
+from gateway.frontends.grpc_v2.codec.templates import IN_PLACE_BYTES, Piece, shape_of
+from gateway.frontends.grpc_v2.framing import PREFIX, prefixed
 from tests.simulators.infer_messages import NAMES, arrays
 
 

@@ -15,7 +15,7 @@ from gateway.domain.tensor import Datatype
 from gateway.frontends import documents
 from gateway.frontends.grpc_v2.calls import CallInfo, Kind
 from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.codec.templates import PREFIX
+from gateway.frontends.grpc_v2.framing import PREFIX
 from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.inference import SimulatedInference, identity

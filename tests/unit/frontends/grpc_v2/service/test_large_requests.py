@@ -29,7 +29,7 @@ from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.codec.typed import FIELDS, NUMBERS, typed_steps
 from gateway.frontends.grpc_v2.service import large_requests as reading
 from gateway.frontends.grpc_v2.service.large_requests import Reader
-from gateway.frontends.grpc_v2.transport.messages import Room, Share
+from gateway.frontends.grpc_v2.service.message_memory import Room, Share
 from gateway.frontends.pools import Pools
 from tests.fuzz.mutation import spoil
 from tests.simulators.grpc_gateway import UNDIVIDED

@@ -17,16 +17,9 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import finish
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec.patterns import Raw
+from gateway.frontends.grpc_v2.service.message_memory import ALIGNED_BYTES, MESSAGE_BYTES, Room
 from gateway.frontends.grpc_v2.transport import messages
-from gateway.frontends.grpc_v2.transport.messages import (
-    ALIGNED_BYTES,
-    BEGINNING_BYTES,
-    MESSAGE_BYTES,
-    Incoming,
-    Message,
-    Room,
-    inflate_steps,
-)
+from gateway.frontends.grpc_v2.transport.messages import BEGINNING_BYTES, Incoming, Message, inflate_steps
 from gateway.frontends.pools import Pools
 from tests.simulators.grpc_gateway import UNDIVIDED
 

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.codec.templates import prefixed
+from gateway.frontends.grpc_v2.framing import prefixed
 from gateway.frontends.grpc_v2.transport.replies import CODES
 from tests.simulators.grpc_client import STREAM, WATCH, Client, Codes, Reply, connected, framed, infer_request
 

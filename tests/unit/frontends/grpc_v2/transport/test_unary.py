@@ -16,7 +16,8 @@ from gateway.engine.decode_pool import DecodePool
 from gateway.engine.settings import EngineSettings
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec.patterns import Raw
-from gateway.frontends.grpc_v2.transport.messages import MESSAGE_BYTES, Message, Room
+from gateway.frontends.grpc_v2.service.message_memory import MESSAGE_BYTES, Room
+from gateway.frontends.grpc_v2.transport.messages import Message
 from gateway.frontends.grpc_v2.transport.unary import one_request, unfolded
 from gateway.frontends.pools import Pools
 from tests.simulators.grpc_gateway import UNDIVIDED
