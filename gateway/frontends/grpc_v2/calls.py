@@ -40,7 +40,7 @@ class CallInfo:
     share_key: str = ANONYMOUS
 
 
-class Kind(enum.Enum):
+class RpcKind(enum.Enum):
     """Number of messages in each direction."""
 
     UNARY = "unary"
@@ -60,7 +60,7 @@ class Rpc:
     """
 
     path: str
-    kind: Kind
+    kind: RpcKind
     request: Any
     answer: Callable[[Any, CallInfo], Any]
     needs: Needs

@@ -24,7 +24,7 @@ from gateway.frontends.grpc_v2.codec.patterns import (
     largely_converted,
     pattern_of,
 )
-from gateway.frontends.grpc_v2.codec.protobuf import Layout, layout_of
+from gateway.frontends.grpc_v2.codec.protobuf import RequestLayout, layout_of
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.codec.templates import (
     Template,
@@ -53,12 +53,12 @@ class InferCodec:
 
     def __init__(self, regions: Regions | None) -> None:
         self._regions = regions
-        self._layouts: dict[int, list[tuple[Layout, dict[bytes, Pattern]]]] = {}
+        self._layouts: dict[int, list[tuple[RequestLayout, dict[bytes, Pattern]]]] = {}
         self._known = 0
         self._templates: dict[object, Template] = {}
 
     def decode(self, raw: Raw, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest | None:
-        """Return the request in `raw`, or None if reading it may take long: `Reader` reads it then.
+        """Return the request in `raw`, or None if reading it may take long: `LargeRequestReader` reads it then.
 
         `lent`: the transport reuses the memory afterwards, so tensors are copied. Otherwise aligned tensors are arrays
         over that memory. Raises as `decode_request` does.
@@ -132,7 +132,7 @@ class InferCodec:
         self._keep(content, layout, sent, request)
         return request
 
-    def _keep(self, raw: Raw, layout: Layout | None, sent: Any, request: InferRequest) -> None:
+    def _keep(self, raw: Raw, layout: RequestLayout | None, sent: Any, request: InferRequest) -> None:
         if layout is not None and (pattern := pattern_of(sent, request, layout, self._regions)) is not None:
             self._remember(layout, layout.key(raw), pattern)
 
@@ -141,7 +141,7 @@ class InferCodec:
             self._templates.clear()
         self._templates[key] = template
 
-    def _remember(self, layout: Layout, key: bytes, pattern: Pattern) -> None:
+    def _remember(self, layout: RequestLayout, key: bytes, pattern: Pattern) -> None:
         self._known += 1
         if self._known > PATTERNS_LIMIT:
             self._layouts.clear()

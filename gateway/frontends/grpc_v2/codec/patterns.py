@@ -18,7 +18,7 @@ from gateway.domain.ports import RawBatch
 from gateway.domain.tensor import CONVERTED, RANK_LIMIT, Array, Datatype, Raw, Tensor, datatype_named, decode_raw
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec.decode import read_values, sooner
-from gateway.frontends.grpc_v2.codec.protobuf import Layout
+from gateway.frontends.grpc_v2.codec.protobuf import RequestLayout
 from gateway.frontends.placement import OutputPlace, Place, read_place
 from gateway.frontends.regions import Regions
 
@@ -36,7 +36,7 @@ NONE_SHARED: dict[str, Raw] = {}
 
 
 @dataclass(slots=True)
-class Inline:
+class InlineInput:
     """A tensor in the message, from byte `start` to `end`. `plain`: its bytes are those of the array in memory."""
 
     name: str
@@ -56,7 +56,7 @@ class Inline:
 
 
 @dataclass(slots=True)
-class Placed:
+class SharedInput:
     """A tensor in shared memory."""
 
     name: str
@@ -75,7 +75,7 @@ class Placed:
 
 
 @dataclass(slots=True)
-class Output:
+class SharedOutput:
     """An output that is written to the caller's shared memory."""
 
     name: str
@@ -97,18 +97,18 @@ class Pattern:
     """
 
     like: InferRequest
-    inputs: tuple[Inline | Placed, ...]
-    outputs: tuple[RequestedOutput | Output, ...]
+    inputs: tuple[InlineInput | SharedInput, ...]
+    outputs: tuple[RequestedOutput | SharedOutput, ...]
     timeout_us: int
-    placed: tuple[Placed, ...] = field(init=False)
+    placed: tuple[SharedInput, ...] = field(init=False)
     spans: tuple[slice, ...] = field(init=False)
     batches: bool = field(init=False)
     batch: RawBatch | None = None
 
     def __post_init__(self) -> None:
         """Divide the inputs into those in shared memory and those in the message."""
-        inline, like = [each for each in self.inputs if isinstance(each, Inline)], self.like
-        self.placed = tuple(each for each in self.inputs if isinstance(each, Placed))
+        inline, like = [each for each in self.inputs if isinstance(each, InlineInput)], self.like
+        self.placed = tuple(each for each in self.inputs if isinstance(each, SharedInput))
         self.spans = tuple(slice(each.start, each.end) for each in inline)
         plain = not self.placed and all(each.plain for each in inline)
         self.batches = plain and not (self.outputs or self.timeout_us or like.ignored_parameters)
@@ -140,12 +140,12 @@ class Pattern:
         )
 
     def _destined(self, caller: str) -> tuple[RequestedOutput, ...]:
-        return tuple(each.destined(caller) if isinstance(each, Output) else each for each in self.outputs)
+        return tuple(each.destined(caller) if isinstance(each, SharedOutput) else each for each in self.outputs)
 
 
-def pattern_of(sent: Any, request: InferRequest, layout: Layout, regions: Regions | None) -> Pattern | None:
+def pattern_of(sent: Any, request: InferRequest, layout: RequestLayout, regions: Regions | None) -> Pattern | None:
     """Return the pattern of the message `sent`, parsed as `request`; None if its tensors are not raw, or empty."""
-    inputs: list[Inline | Placed] = []
+    inputs: list[InlineInput | SharedInput] = []
     spans = iter(layout.raws)
     for each in sent.inputs:
         datatype, shape = datatype_named(each.datatype, each.name), tuple(each.shape)
@@ -153,13 +153,13 @@ def pattern_of(sent: Any, request: InferRequest, layout: Layout, regions: Region
         if place is not None and regions is not None:
             if datatype in CONVERTED and (place.byte_size > COPIED_BYTES or largely_converted(each)):
                 return None
-            inputs.append(Placed(each.name, datatype, shape, place, regions))
+            inputs.append(SharedInput(each.name, datatype, shape, place, regions))
             continue
         start, end = next(spans, (0, 0))
         plain = datatype not in CONVERTED
         if start == end or (not plain and (end - start > COPIED_BYTES or largely_converted(each))):
             return None
-        inputs.append(Inline(each.name, datatype, shape, start, end, plain))
+        inputs.append(InlineInput(each.name, datatype, shape, start, end, plain))
     said = read_parameters(read_values(sent.parameters, "request"))
     outputs = tuple(_output(each, regions) for each in request.outputs)
     travel = tuple(each for each in outputs if isinstance(each, RequestedOutput))
@@ -173,7 +173,7 @@ def largely_converted(sent: Any) -> bool:
     return limit is not None and len(shape) <= RANK_LIMIT and math.prod(shape) > limit
 
 
-def _output(asked: RequestedOutput, regions: Regions | None) -> RequestedOutput | Output:
+def _output(asked: RequestedOutput, regions: Regions | None) -> RequestedOutput | SharedOutput:
     if isinstance(asked.destination, OutputPlace) and regions is not None:
-        return Output(asked.name, asked.destination.place, regions)
+        return SharedOutput(asked.name, asked.destination.place, regions)
     return asked

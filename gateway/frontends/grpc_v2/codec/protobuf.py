@@ -16,7 +16,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RequestLayout:
     """Positions in a ModelInferRequest of `total` bytes: the id (an empty span: none), and each raw tensor.
 
     `fixed` are the slices of all other bytes, including tags and lengths of id and tensors. Two messages of one length
@@ -39,7 +39,7 @@ class Layout:
         return str(message[start:end], "utf-8")
 
 
-def layout_of(message: bytes | memoryview) -> Layout | None:
+def layout_of(message: bytes | memoryview) -> RequestLayout | None:
     """Return the layout of a message; None if it is not worth remembering or has unexpected fields."""
     place, count = 0, 0
     ident: Span = (0, 0)
@@ -59,7 +59,7 @@ def layout_of(message: bytes | memoryview) -> Layout | None:
     fixed = _between(sorted([*raws, *([ident] if ident[1] else [])]), len(message))
     if place != len(message) or sum(part.stop - part.start for part in fixed) > FIXED_LIMIT_BYTES:
         return None
-    return Layout(len(message), ident, tuple(raws), fixed)
+    return RequestLayout(len(message), ident, tuple(raws), fixed)
 
 
 def _field(message: bytes | memoryview, place: int) -> tuple[int, int, int]:

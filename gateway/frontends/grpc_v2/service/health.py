@@ -55,12 +55,12 @@ class HealthService:
                 self._watches.discard(wake)
 
     async def _changes(self, service: str, wake: asyncio.Event) -> AsyncGenerator[str, None]:
-        said = ""
+        sent = ""
         while True:
             wake.clear()
             status = self._status(service)
-            if status != said:
-                said = status
+            if status != sent:
+                sent = status
                 yield status
             elif self._stopping:
                 return

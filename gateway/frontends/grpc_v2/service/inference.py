@@ -18,7 +18,7 @@ from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
 from gateway.domain.ports import InferenceEngine, Repository, Statistics
 from gateway.domain.rights import check_model
 from gateway.frontends import documents
-from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Kind, Rpc, unexpected
+from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Rpc, RpcKind, unexpected
 from gateway.frontends.grpc_v2.codec.decode import wants_final_response
 from gateway.frontends.grpc_v2.codec.encode import (
     encode_stream_error,
@@ -31,13 +31,13 @@ from gateway.frontends.grpc_v2.codec.infer_codec import InferCodec
 from gateway.frontends.grpc_v2.codec.protocol import REFLECTION, SERVICES, message, pool, services
 from gateway.frontends.grpc_v2.framing import Encoded
 from gateway.frontends.grpc_v2.service.health import HealthService
-from gateway.frontends.grpc_v2.service.large_requests import Opened, Reader
+from gateway.frontends.grpc_v2.service.large_requests import LargeRequestReader, OpenedRequest
 from gateway.frontends.grpc_v2.service.load import Load
-from gateway.frontends.grpc_v2.service.message_memory import Room, Share
+from gateway.frontends.grpc_v2.service.message_memory import MemoryShare, MessageMemory
 from gateway.frontends.grpc_v2.service.reflection import ReflectionStream
 from gateway.frontends.grpc_v2.service.scopes import NEEDS
 from gateway.frontends.grpc_v2.service.stream import InferStream, stopping
-from gateway.frontends.grpc_v2.service.submission import Requests
+from gateway.frontends.grpc_v2.service.submission import InferSubmission
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.not_offered import (
     no_cuda_regions,
@@ -73,16 +73,16 @@ class InferenceService:
         self._inference, self._repository, self._statistics = inference, repository, statistics
         self._regions = regions
         self.codec = InferCodec(regions)
-        self.reader = Reader(inference, regions, settings.max_message_bytes)
+        self.reader = LargeRequestReader(inference, regions, settings.max_message_bytes)
         self.decoding = inference.decoding
-        self.requests = Requests(self.codec, inference)
+        self.requests = InferSubmission(self.codec, inference)
         self.hold, self.release = inference.hold, inference.release
         self._settings = settings
         self._names = (*SERVICES, *REFLECTION) if settings.reflection else SERVICES
         self._streams: set[InferStream] = set()
         self._draining = False
         self.load = load = Load(settings, pools or Pools())
-        self.room = Room(
+        self.room = MessageMemory(
             load.pools.make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", settings.max_receiving_bytes)
         )
         self.health = HealthService(inference, load)
@@ -147,9 +147,9 @@ class InferenceService:
     async def encode(self, response: InferResponse, asked: Sequence[RequestedOutput], call: CallInfo) -> Encoded:
         """Return the reply of a response that takes long to encode. Its memory is counted until it is returned.
 
-        Raises as `encode_response` and `Share.grow` do.
+        Raises as `encode_response` and `MemoryShare.grow` do.
         """
-        share, run = Share(self.room.pool, call), self.decoding.run
+        share, run = MemoryShare(self.room.pool, call), self.decoding.run
         try:
             size = await run(call.caller, reply_size_steps(response))
             try:
@@ -162,7 +162,7 @@ class InferenceService:
 
     async def model_infer(self, raw: bytes | memoryview, call: CallInfo) -> Encoded:
         """Answer one request; a faster transport uses `codec`, `submit` and `encode` itself."""
-        now_ns, share = time.monotonic_ns(), Share(self.room.pool, call)
+        now_ns, share = time.monotonic_ns(), MemoryShare(self.room.pool, call)
         try:
             asked = self.codec.decode(raw, call, now_ns, lent=False)
             if asked is None:
@@ -180,9 +180,9 @@ class InferenceService:
         encoded = self.codec.encode(response, asked)
         return await self.encode(response, asked, call) if encoded is None else encoded
 
-    async def _answer_opened(self, opened: Opened, call: CallInfo, order: asyncio.Lock) -> Encoded:
+    async def _answer_opened(self, opened: OpenedRequest, call: CallInfo, order: asyncio.Lock) -> Encoded:
         check_model(call.caller, call.rights, opened.sent.model_name)
-        share = Share(self.room.pool, call)
+        share = MemoryShare(self.room.pool, call)
         try:
             asked = await self.reader.read(opened, call, time.monotonic_ns(), share)
             self._learn(opened, asked)
@@ -194,7 +194,7 @@ class InferenceService:
         finally:
             share.free()
 
-    def _learn(self, opened: Opened, asked: InferRequest) -> None:
+    def _learn(self, opened: OpenedRequest, asked: InferRequest) -> None:
         """Remember a small message, so that the transport needs no method for the next of its like."""
         if opened.raw:
             known = self.codec.find(opened.raw)
@@ -326,14 +326,14 @@ class InferenceService:
         finally:
             self._streams.discard(stream)
 
-    async def _opened(self, requests: AsyncIterator[bytes | memoryview], caller: str) -> AsyncIterator[Opened]:
+    async def _opened(self, requests: AsyncIterator[bytes | memoryview], caller: str) -> AsyncIterator[OpenedRequest]:
         async for raw in requests:
             opened = await self.reader.open(raw, caller)
             del raw  # its memory is counted until no reference to it is left
             yield opened
             del opened
 
-    async def _counted_answer(self, opened: Opened, call: CallInfo, order: asyncio.Lock) -> Encoded:
+    async def _counted_answer(self, opened: OpenedRequest, call: CallInfo, order: asyncio.Lock) -> Encoded:
         """Answer one request of a stream, which is a call while it is in flight; `order` is taken to encode it."""
         try:
             with self.load.counted(self.load.calls, call):
@@ -341,7 +341,7 @@ class InferenceService:
         except RequestError as error:
             return encode_stream_error(error, opened.sent, final=wants_final_response(opened.sent))
 
-    async def _stream_answer(self, opened: Opened, call: CallInfo, order: asyncio.Lock) -> Encoded:
+    async def _stream_answer(self, opened: OpenedRequest, call: CallInfo, order: asyncio.Lock) -> Encoded:
         sent, final = opened.sent, wants_final_response(opened.sent)
         try:
             return encode_stream_reply(await self._answer_opened(opened, call, order))
@@ -351,10 +351,10 @@ class InferenceService:
             return encode_stream_error(unexpected(error, STREAM_PATH), sent, final=final)
 
 
-def _kind(method: Any) -> Kind:
+def _kind(method: Any) -> RpcKind:
     if method.client_streaming:
-        return Kind.BIDIRECTIONAL
-    return Kind.SERVER_STREAM if method.server_streaming else Kind.UNARY
+        return RpcKind.BIDIRECTIONAL
+    return RpcKind.SERVER_STREAM if method.server_streaming else RpcKind.UNARY
 
 
 def _refuse_repository_name(name: str) -> None:

@@ -16,14 +16,14 @@ from gateway.frontends.grpc_v2.codec.decode import Parts, request_steps
 from gateway.frontends.grpc_v2.codec.outline import HEADER_BYTES, model_named, outline_steps
 from gateway.frontends.grpc_v2.codec.patterns import WHOLE_BYTES
 from gateway.frontends.grpc_v2.codec.protocol import message
-from gateway.frontends.grpc_v2.service.message_memory import Share, too_large
+from gateway.frontends.grpc_v2.service.message_memory import MemoryShare, too_large
 from gateway.frontends.regions import Regions
 
 STEP_INPUTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedRequest:
     """A message that was parsed without its contents, which are in `parts`.
 
     `declared`: its tensors' names, datatypes and shapes, each with the memory of one element. None for a small message,
@@ -39,7 +39,7 @@ class Opened:
     raw: bytes = b""
 
 
-class Reader:
+class LargeRequestReader:
     """Reader of one service. The parameter `most_bytes` is the largest size of any message."""
 
     def __init__(self, inference: Inference, regions: Regions | None, most_bytes: int) -> None:
@@ -52,18 +52,18 @@ class Reader:
             return self._most_bytes
         return min(self._inference.sizes(model).binary_bytes or self._most_bytes, self._most_bytes)
 
-    async def open(self, raw: Raw, caller: str) -> Opened:
+    async def open(self, raw: Raw, caller: str) -> OpenedRequest:
         """Parse a message without its contents. Raises RequestError INVALID, TOO_LARGE."""
         if len(raw) <= WHOLE_BYTES:
             small = bytes(raw)
             sent = parse_message(message("inference.ModelInferRequest"), small)
-            return Opened(sent, Parts(sent.raw_input_contents, {}), len(small), raw=small)
+            return OpenedRequest(sent, Parts(sent.raw_input_contents, {}), len(small), raw=small)
         return await self._inference.decoding.run(caller, _opening(memoryview(raw)))
 
-    async def read(self, opened: Opened, call: CallInfo, now_ns: int, share: Share) -> InferRequest:
+    async def read(self, opened: OpenedRequest, call: CallInfo, now_ns: int, share: MemoryShare) -> InferRequest:
         """Decode the contents of a message, if its model can accept them. `share` counts the memory.
 
-        Raises as `decode_request`, `Inference.check` and `Share.grow` do.
+        Raises as `decode_request`, `Inference.check` and `MemoryShare.grow` do.
         """
         if opened.declared is not None:
             self._check(opened.declared, opened.size_bytes)
@@ -78,7 +78,7 @@ class Reader:
         self._inference.check(declared)
 
 
-def _opening(raw: memoryview) -> Steps[Opened]:
+def _opening(raw: memoryview) -> Steps[OpenedRequest]:
     outline = yield from outline_steps(raw, HEADER_BYTES)
     yield
     sent = parse_message(message("inference.ModelInferRequest"), outline.header)
@@ -93,7 +93,7 @@ def _opening(raw: memoryview) -> Steps[Opened]:
         if tensor.datatype in CONVERTED or not raws:
             size += decoded_bytes(tensor.datatype, tensor.array.size)
     declared = InferRequest(sent.model_name, inputs, sent.model_version)
-    return Opened(sent, parts, len(raw), declared, size)
+    return OpenedRequest(sent, parts, len(raw), declared, size)
 
 
 def _declared(sent: Any) -> Tensor:

@@ -38,9 +38,9 @@ class Load:
         try:
             yield
         finally:
-            self.give(pool, info)
+            self.release(pool, info)
 
-    def give(self, pool: Pool, info: CallInfo) -> None:
+    def release(self, pool: Pool, info: CallInfo) -> None:
         """Return one unit of `pool`."""
         pool.give(info.share_key, local=info.local)
         if self.on_end is not None:
@@ -83,7 +83,7 @@ class ConnectionLoad:
     def end_stream(self, info: CallInfo) -> None:
         """Count the end of a streaming call."""
         self._streams -= 1
-        self._load.give(self._load.streams, info)
+        self._load.release(self._load.streams, info)
 
     def count_waiting(self, now_bytes: int) -> None:
         """Set the number of bytes of answers that wait now."""

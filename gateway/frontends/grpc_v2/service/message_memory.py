@@ -16,7 +16,7 @@ ALIGNED_BYTES = 64
 """Alignment of large tensors: a cache line, as wide as the widest vector instructions read."""
 
 
-class Room:
+class MessageMemory:
     """Memory of messages over all connections.
 
     It is counted as it fills, and until no code holds it: in transit, in a queue, in a run. Memory that is only
@@ -31,13 +31,13 @@ class Room:
         """Return the bytes of all messages in memory."""
         return self.pool.used
 
-    def take(self, size: int, lead: int, info: CallInfo, filled: int = 0) -> tuple[memoryview, Share]:
+    def take(self, size: int, lead: int, info: CallInfo, filled: int = 0) -> tuple[memoryview, MemoryShare]:
         """Return memory of `size` bytes, and the share that counts how much of it is filled (`filled` at first).
 
         Byte `lead` of the memory is at a multiple of ALIGNED_BYTES. It is not zeroed: that would cost a pass. Raises
         RequestError OVERLOADED if there is no memory left.
         """
-        share = Share(self.pool, info)
+        share = MemoryShare(self.pool, info)
         share.grow(MESSAGE_BYTES + filled)
         memory = np.empty(size + ALIGNED_BYTES, np.uint8)
         weakref.finalize(memory, share.free).atexit = False
@@ -45,7 +45,7 @@ class Room:
         return memory.data[start : start + size], share
 
 
-class Share:
+class MemoryShare:
     """Part of the messages' memory that one message uses, in the share of its caller."""
 
     __slots__ = ("_bytes", "_info", "_pool")

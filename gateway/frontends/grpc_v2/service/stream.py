@@ -38,7 +38,7 @@ class InferStream:
 
         Raises the errors of reading the requests.
         """
-        self._rest(self._idle_s)
+        self._wait(self._idle_s)
         self._reader = asyncio.create_task(self._read())
         self._reader.add_done_callback(self._reader_ended)
         try:
@@ -91,17 +91,17 @@ class InferStream:
             self._failure = stopping() if reader.cancelled() else reader.exception()
         self._finished.put_nowait(None)
 
-    def _rest(self, wait_s: float) -> None:
+    def _wait(self, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         self._active_s = loop.time() + wait_s - self._idle_s
-        self._idle = loop.call_later(wait_s, self._look)
+        self._idle = loop.call_later(wait_s, self._check_idle)
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         """End the stream if it brought no request for too long; this is the only timer while it is busy."""
         busy = bool(self._tasks)
         left_s = self._idle_s if busy else self._active_s + self._idle_s - asyncio.get_running_loop().time()
         if left_s > 0:
-            self._rest(left_s)
+            self._wait(left_s)
         elif self._reader is not None:
             self._failure = RequestError(
                 Fault.EXPIRED,

@@ -12,7 +12,7 @@ from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec.infer_codec import InferCodec, Known
 
 
-class Requests:
+class InferSubmission:
     """Requests of one server. `find` and `encode_raw` are those of its codec."""
 
     def __init__(self, codec: InferCodec, submission: Submission) -> None:

@@ -10,7 +10,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import Raw, Steps
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.framing import PREFIX
-from gateway.frontends.grpc_v2.service.message_memory import Room, Share, too_large
+from gateway.frontends.grpc_v2.service.message_memory import MemoryShare, MessageMemory, too_large
 
 BEGINNING_BYTES = 512
 """Length of a message's beginning that names its model."""
@@ -21,8 +21,8 @@ STEP_BYTES = 256 * 1024
 
 
 @dataclass(slots=True)
-class Message:
-    """A message. `content` is as received; `compressed` by the encoding that the head names."""
+class ReceivedMessage:
+    """A message. `content` is as received; `compressed` by the encoding that the headers name."""
 
     content: Raw
     compressed: bool
@@ -52,7 +52,7 @@ class Incoming:
     def __init__(
         self,
         limit_bytes: int,
-        room: Room,
+        room: MessageMemory,
         lead: Callable[[int], int],
         info: CallInfo,
         most_bytes: Callable[[Raw], int] | None = None,
@@ -66,13 +66,13 @@ class Incoming:
         self._limit_bytes, self._room, self._lead, self._most_bytes = limit_bytes, room, lead, most_bytes
         self._info = info
         self._prefix = b""
-        self._body, self._share = memoryview(b""), Share(room.pool, info)
+        self._body, self._share = memoryview(b""), MemoryShare(room.pool, info)
         self._filled = self._counted = self.missing = 0
         self._compressed = self._over = self._asks = False
         self.begun_ns: int | None = None
         """Time since which part of a message is here; None if there is none."""
 
-    def feed(self, parts: Sequence[memoryview], now_ns: int) -> Iterator[Message]:
+    def feed(self, parts: Sequence[memoryview], now_ns: int) -> Iterator[ReceivedMessage]:
         """Yield every message that `parts` complete.
 
         Raises RequestError TOO_LARGE, OVERLOADED, or INTERNAL for an unknown flag. After an error, and after `close`,
@@ -147,16 +147,16 @@ class Incoming:
             self.close()
             raise
 
-    def _memory(self, flag: int, size: int) -> tuple[memoryview, Share]:
+    def _memory(self, flag: int, size: int) -> tuple[memoryview, MemoryShare]:
         if flag > 1:
             raise RequestError(Fault.INTERNAL, f"a message begins with the unknown flag {flag}")
         if size > self._limit_bytes:
             raise too_large(size, self._limit_bytes)
         return self._room.take(size, self._lead(size), self._info)
 
-    def _complete(self) -> Message:
+    def _complete(self) -> ReceivedMessage:
         self._count()
-        message = Message(self._body, self._compressed)
+        message = ReceivedMessage(self._body, self._compressed)
         self._prefix, self._body, self.begun_ns = b"", memoryview(b""), None
         return message
 
@@ -166,22 +166,22 @@ def inflate_steps(
 ) -> Steps[bytes]:
     """Decompress a message of at most `limit_bytes`, and the size that `most_bytes` returns for its beginning.
 
-    Raises RequestError TOO_LARGE; INTERNAL if it is broken or its head named no compression.
+    Raises RequestError TOO_LARGE; INTERNAL if it is broken or its headers named no compression.
     """
     if not window_bits:
         raise RequestError(Fault.INTERNAL, "a message is marked as compressed, but grpc-encoding names no compression")
     inflater = zlib.decompressobj(window_bits)
-    unfolded, left, step, of_model = bytearray(), content, BEGINNING_BYTES, False
+    inflated, left, step, of_model = bytearray(), content, BEGINNING_BYTES, False
     try:
         while True:
             part = inflater.decompress(left, step)
-            unfolded += part
+            inflated += part
             left = inflater.unconsumed_tail
-            if most_bytes is not None and len(unfolded) >= BEGINNING_BYTES:
-                most, most_bytes = most_bytes(bytes(unfolded[:BEGINNING_BYTES])), None
+            if most_bytes is not None and len(inflated) >= BEGINNING_BYTES:
+                most, most_bytes = most_bytes(bytes(inflated[:BEGINNING_BYTES])), None
                 limit_bytes, of_model = min(limit_bytes, most), most < limit_bytes
-            if len(unfolded) > limit_bytes:
-                raise too_large(len(unfolded), limit_bytes, of_model=of_model)
+            if len(inflated) > limit_bytes:
+                raise too_large(len(inflated), limit_bytes, of_model=of_model)
             if inflater.eof or not (left or len(part) == step):
                 break
             if step == STEP_BYTES:
@@ -193,4 +193,4 @@ def inflate_steps(
         raise RequestError(Fault.INTERNAL, "a compressed message ends too soon")
     if inflater.unused_data:
         raise RequestError(Fault.INTERNAL, "a compressed message continues after its end")
-    return bytes(unfolded)
+    return bytes(inflated)

@@ -16,9 +16,9 @@ from gateway.frontends.grpc_v2.framing import Encoded
 from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.service.load import ConnectionLoad, Load
-from gateway.frontends.grpc_v2.service.submission import Requests
+from gateway.frontends.grpc_v2.service.submission import InferSubmission
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.transport.messages import Incoming, Message
+from gateway.frontends.grpc_v2.transport.messages import Incoming, ReceivedMessage
 from gateway.frontends.grpc_v2.transport.write_ahead import WriteAhead
 from gateway.frontends.peer import Peer
 
@@ -27,7 +27,7 @@ class MessageSource(Protocol):
     """What server and connections offer to read messages. Implemented by the server."""
 
     settings: GrpcSettings
-    requests: Requests
+    requests: InferSubmission
     decoding: Decoding
 
     def incoming(self, stream: Stream) -> Incoming:
@@ -37,16 +37,16 @@ class MessageSource(Protocol):
         """Return the largest message of a method, and a function that bounds a message by its beginning, or None."""
 
     def memory(self, size: int, info: CallInfo) -> memoryview:
-        """Return memory for a message, counted. Raises as `Room.take` does."""
+        """Return memory for a message, counted. Raises as `MessageMemory.take` does."""
 
 
 class CallConnection(MessageSource, Protocol):
-    """Connection as its calls use it. Implemented by `Link`."""
+    """Connection as its calls use it. Implemented by `GrpcConnection`."""
 
     load: ConnectionLoad
     write_ahead: WriteAhead
 
-    def start(self, stream: Stream, message: Message) -> None:
+    def start(self, stream: Stream, message: ReceivedMessage) -> None:
         """Start a unary call whose request is complete."""
 
     def grant(self, stream: Stream, size: int) -> None:
@@ -61,7 +61,7 @@ class CallConnection(MessageSource, Protocol):
     def end(self, stream: Stream) -> None:
         """End a streaming reply."""
 
-    def turn_down(self, stream: Stream, error: RequestError) -> None:
+    def end_with_error(self, stream: Stream, error: RequestError) -> None:
         """End a call with an error, at any stage."""
 
     def flush(self) -> None:
@@ -84,11 +84,11 @@ class ConnectionOwner(MessageSource, Protocol[C_contra]):
     async def encode(self, response: InferResponse, asked: Sequence[RequestedOutput], call: CallInfo) -> Encoded:
         """Return the reply of a response that takes long to encode. Raises RequestError."""
 
-    def enter(self, link: C_contra, peer: Peer) -> bool:
+    def enter(self, connection: C_contra, peer: Peer) -> bool:
         """Keep a connection that was made. Return False if the caller in its certificate has too many."""
 
-    def leave(self, link: C_contra) -> None:
+    def leave(self, connection: C_contra) -> None:
         """Forget a connection that is gone."""
 
-    def closed(self, link: C_contra) -> None:
+    def closed(self, connection: C_contra) -> None:
         """Free the place of a connection whose socket is closed."""

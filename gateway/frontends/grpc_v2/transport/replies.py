@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.grpc_v2.http2.hpack import Headers, encode
-from gateway.frontends.grpc_v2.http2.sender import Block
+from gateway.frontends.grpc_v2.http2.sender import FieldBlock
 from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
 
 _NAMES = """
@@ -25,9 +25,9 @@ KNOWN_BLOCKS = 64
 
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _RESPONSE: Headers = ((b":status", b"200"), (b"content-type", b"application/grpc"))
-RESPONSE = Block(encode(_RESPONSE))
+RESPONSE = FieldBlock(encode(_RESPONSE))
 """Beginning of every response."""
-OK = Block(encode(((b"grpc-status", b"0"),)))
+OK = FieldBlock(encode(((b"grpc-status", b"0"),)))
 """End of a successful response."""
 NO_GRPC = encode(((b":status", b"415"), (b"content-length", b"0")))
 """Response to a content type other than gRPC's."""

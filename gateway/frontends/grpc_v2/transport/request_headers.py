@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.rights import Caller
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, rights_changed
+from gateway.frontends.grpc_v2.calls import CallInfo, Rpc, RpcKind, rights_changed
 from gateway.frontends.grpc_v2.http2.hpack import Headers
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from gateway.frontends.grpc_v2.transport import replies
@@ -33,14 +33,14 @@ FIELDS = frozenset(
         b"authorization",
     }
 )
-"""Header fields on which a head depends."""
+"""Header fields on which `RequestHeaders` depend."""
 GRPC = re.compile(rb"application/grpc(?:[+;].*)?")
 INFLATED = {b"identity": 0, b"gzip": 31, b"deflate": 15}
 """Encodings of messages as zlib's window bits (0: none)."""
 
 
 @dataclass(slots=True)
-class Head:
+class RequestHeaders:
     """An accepted call.
 
     `window_bits` inflate its messages (0: not compressed). `info` is that of every such call, without its deadline.
@@ -68,8 +68,8 @@ class Head:
         )
 
 
-class HeadReader:
-    """Reader of the heads of one connection. Heads read before do not change when authentication does."""
+class RequestHeadersReader:
+    """Reader of the headers of one connection's calls. Those read before do not change when authentication does."""
 
     def __init__(
         self, rpcs: Mapping[bytes, Rpc], peer: Peer, authentication: Authentication, retry_after_s: float
@@ -77,19 +77,19 @@ class HeadReader:
         self._rpcs, self._peer, self._authentication = rpcs, peer, authentication
         self._retry_after_s = retry_after_s
 
-    def read(self, headers: Headers) -> Head | bytes:
-        """Return the head, or the whole response of a refused call. Raises StreamError if it is malformed."""
+    def read(self, headers: Headers) -> RequestHeaders | bytes:
+        """Return the headers, or the whole response of a refused call. Raises StreamError if it is malformed."""
         fields = read_request(headers)
         if fields[b":method"] != b"POST":
             return replies.NO_POST
         if not GRPC.fullmatch(fields.get(b"content-type", b"")):
             return replies.NO_GRPC
         try:
-            return self._head(fields)
+            return self._parse(fields)
         except RequestError as error:
             return replies.refusal(error, self._retry_after_s, ((b"grpc-accept-encoding", replies.ENCODINGS),))
 
-    def _head(self, fields: Mapping[bytes, bytes]) -> Head:
+    def _parse(self, fields: Mapping[bytes, bytes]) -> RequestHeaders:
         rpc = self._rpcs.get(fields[b":path"])
         if rpc is None:
             raise RequestError(Fault.UNSUPPORTED, f"unknown method '{_text(fields[b':path']):.200}'")
@@ -98,16 +98,16 @@ class HeadReader:
         info = CallInfo(caller.name, None, peer.local, peer.uid, peer.pid, caller.rights, peer.share_of(caller))
         window_bits = _window_bits(fields.get(b"grpc-encoding", b"identity"))
         timeout_ns = read_timeout(fields.get(b"grpc-timeout"))
-        return Head(rpc, info, authorization, timeout_ns, window_bits, rpc.kind is Kind.UNARY)
+        return RequestHeaders(rpc, info, authorization, timeout_ns, window_bits, rpc.kind is RpcKind.UNARY)
 
-    def check_again(self, head: Head) -> None:
+    def check_again(self, headers: RequestHeaders) -> None:
         """Refuse a call in progress whose caller is no longer the same.
 
         Raises as `Authentication.admit` does, and UNAVAILABLE if its rights have changed: a method must not continue
         with the old rights.
         """
-        caller = self._caller(head.rpc, head.authorization)
-        if (caller.name, caller.rights) != (head.info.caller, head.info.rights):
+        caller = self._caller(headers.rpc, headers.authorization)
+        if (caller.name, caller.rights) != (headers.info.caller, headers.info.rights):
             raise rights_changed()
 
     def _caller(self, rpc: Rpc, authorization: bytes | None) -> Caller:

@@ -24,10 +24,10 @@ from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Rpc
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.transport.link import Link
+from gateway.frontends.grpc_v2.transport.connection import GrpcConnection
 from gateway.frontends.grpc_v2.transport.messages import Incoming
-from gateway.frontends.grpc_v2.transport.secure import SecureWire
-from gateway.frontends.grpc_v2.transport.sockets import Sockets, Wire
+from gateway.frontends.grpc_v2.transport.sockets import Sockets, SocketTransport
+from gateway.frontends.grpc_v2.transport.tls_transport import TlsTransport
 from gateway.frontends.peer import Peer, peer_behind
 from gateway.frontends.tls import server_context
 from gateway.wire.listening import bound_address, listening
@@ -54,13 +54,13 @@ class GrpcServer:
         self.load = load = service.load
         self.room, self.decoding = service.room, service.decoding
         self._handshakes = load.pools.make("grpc handshakes", "[grpc] max_handshakes", settings.max_handshakes)
-        self._shaking: dict[Link, Peer] = {}
-        self._connections: Connections[Link] = Connections(
+        self._in_handshake: dict[GrpcConnection, Peer] = {}
+        self._connections: Connections[GrpcConnection] = Connections(
             load.pools.make("grpc connections", "[grpc] max_connections", settings.max_connections)
         )
         self._service, self._security = service, security
         self._context: SSLContext | None = None
-        self._links: dict[Link, None] = {}
+        self._open: dict[GrpcConnection, None] = {}
         self._sockets: Sockets
         self._paths: list[Path] = []
         self._idle, self._stopping = asyncio.Event(), False
@@ -91,8 +91,8 @@ class GrpcServer:
         self._context, before = context, self.authentication.security
         self.authentication.replace(security)
         if (before.tokens, before.grants) != (security.tokens, security.grants):
-            for link in list(self._links):
-                link.check_callers()
+            for connection in list(self._open):
+                connection.check_callers()
 
     async def stop(self, grace_s: float) -> None:
         """Accept no more calls, finish those in progress for up to `grace_s`, then end them UNAVAILABLE."""
@@ -104,23 +104,23 @@ class GrpcServer:
         for path in self._paths:
             path.unlink(missing_ok=True)
         ends_s = time.monotonic() + grace_s
-        for link in list(self._links):
-            link.begin_drain()
+        for connection in list(self._open):
+            connection.begin_drain()
         await self._emptied(min(self.settings.last_calls_s, grace_s))
-        for link in list(self._links):
-            link.drain()
+        for connection in list(self._open):
+            connection.drain()
         await self._emptied(ends_s - time.monotonic())
-        await self._cut_off()
+        await self._end_calls()
 
-    async def _cut_off(self) -> None:
+    async def _end_calls(self) -> None:
         error = RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
-        for link in list(self._links):
-            link.cut_off(error)
+        for connection in list(self._open):
+            connection.end_calls(error)
         limit_s = self.settings.cancel_limit_s
         if not await self._emptied(limit_s) and self.load.busy:
             log.warning("%d gRPC calls did not end within %s s of being cancelled", self.load.busy, limit_s)
-        for link in list(self._links):
-            link.abort()
+        for connection in list(self._open):
+            connection.abort()
         self._sockets.close()
 
     async def _emptied(self, limit_s: float) -> bool:
@@ -134,30 +134,30 @@ class GrpcServer:
         return True
 
     # ---- interface of connections ----------------------------------------------------------------------------------
-    def enter(self, link: Link, peer: Peer) -> bool:
+    def enter(self, connection: GrpcConnection, peer: Peer) -> bool:
         """Keep a connection that was made. Return False if the caller in its certificate has too many."""
-        self._shaken(link)
-        if not self._connections.identify(link, peer):
+        self._end_handshake(connection)
+        if not self._connections.identify(connection, peer):
             return False
-        self._links[link] = None
+        self._open[connection] = None
         if self._stopping:  # its handshake ended too late
-            link.drain()
+            connection.drain()
         return True
 
-    def leave(self, link: Link) -> None:
+    def leave(self, connection: GrpcConnection) -> None:
         """Forget a connection that is gone."""
-        self._links.pop(link, None)
+        self._open.pop(connection, None)
         self._tell_idle()
 
-    def closed(self, link: Link) -> None:
+    def closed(self, connection: GrpcConnection) -> None:
         """Free the place of a connection whose socket is closed."""
-        self._shaken(link)
-        self._connections.leave(link)
+        self._end_handshake(connection)
+        self._connections.leave(connection)
 
     def incoming(self, stream: Stream) -> Incoming:
         """Return the assembler of a stream's messages, in the share of its caller."""
-        limit_bytes, most_bytes = self.bounds(stream.head.rpc)
-        return Incoming(limit_bytes, self.room, self.codec.lead, stream.head.info, most_bytes)
+        limit_bytes, most_bytes = self.bounds(stream.headers.rpc)
+        return Incoming(limit_bytes, self.room, self.codec.lead, stream.headers.info, most_bytes)
 
     def bounds(self, rpc: Rpc) -> tuple[int, Callable[[Raw], int] | None]:
         """Return the largest message of a method, and a function that bounds a message by its beginning, or None."""
@@ -166,49 +166,49 @@ class GrpcServer:
         return min(self.settings.max_other_bytes, self.settings.max_message_bytes), None
 
     def memory(self, size: int, info: CallInfo) -> memoryview:
-        """Return memory for a message, counted. Raises as `Room.take` does."""
+        """Return memory for a message, counted. Raises as `MessageMemory.take` does."""
         return self.room.take(size, self.codec.lead(size), info, filled=size)[0]
 
     def _tell_idle(self) -> None:
-        if not (self.load.busy or self._links):
+        if not (self.load.busy or self._open):
             self._idle.set()
 
     # ---- admission of connections ----------------------------------------------------------------------------------
     def _serve(self, listener: socket) -> None:
         if self._context is None or listener.family == AF_UNIX:
-            self._sockets.listen(listener, Wire, self._admit)
+            self._sockets.listen(listener, SocketTransport, self._admit)
         else:
-            self._sockets.listen(listener, self._secure_wire, self._admit_handshake)
+            self._sockets.listen(listener, self._tls_transport, self._admit_handshake)
 
-    def _admit(self, connected: socket, name: Any) -> Link | None:
+    def _admit(self, connected: socket, name: Any) -> GrpcConnection | None:
         """Return a connection's protocol, or None if its caller or this server has too many connections.
 
         A connection closed before SETTINGS is a failed attempt for gRPC's clients, and they back off.
         """
         return self._admit_peer(peer_behind(connected, name))
 
-    def _admit_peer(self, peer: Peer) -> Link | None:
-        link = Link(self, peer)
-        return link if self._connections.enter(link, peer) else None
+    def _admit_peer(self, peer: Peer) -> GrpcConnection | None:
+        connection = GrpcConnection(self, peer)
+        return connection if self._connections.enter(connection, peer) else None
 
-    def _admit_handshake(self, connected: socket, name: Any) -> Link | None:
+    def _admit_handshake(self, connected: socket, name: Any) -> GrpcConnection | None:
         """Admit a connection as `_admit` does; until its handshake ends, it counts among the handshakes, too."""
         peer = peer_behind(connected, name)
         if refusal := self._handshakes.take(peer.share_key, local=peer.local):
             self._handshakes.count(peer.share_key, refusal)
             return None
-        link = self._admit_peer(peer)
-        if link is None:
+        connection = self._admit_peer(peer)
+        if connection is None:
             self._handshakes.give(peer.share_key, local=peer.local)
         else:
-            self._shaking[link] = peer
-        return link
+            self._in_handshake[connection] = peer
+        return connection
 
-    def _shaken(self, link: Link) -> None:
-        peer = self._shaking.pop(link, None)
+    def _end_handshake(self, connection: GrpcConnection) -> None:
+        peer = self._in_handshake.pop(connection, None)
         if peer is not None:
             self._handshakes.give(peer.share_key, local=peer.local)
 
-    def _secure_wire(self, *connection: Any) -> SecureWire:
+    def _tls_transport(self, *connection: Any) -> TlsTransport:
         context = cast("SSLContext", self._context)  # TLS stays on
-        return SecureWire(context, self.settings.handshake_timeout_s, *connection)
+        return TlsTransport(context, self.settings.handshake_timeout_s, *connection)

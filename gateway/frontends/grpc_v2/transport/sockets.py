@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gateway.frontends.grpc_v2.http2.reader import NOTHING
-from gateway.frontends.grpc_v2.transport.listener import Admit, Listener, SocketProtocol
-from gateway.frontends.grpc_v2.transport.outbox import Outbox
+from gateway.frontends.grpc_v2.transport.listening_socket import Admit, ListeningSocket, SocketProtocol
+from gateway.frontends.grpc_v2.transport.send_queue import SendQueue
 from gateway.wire.turns import Turns
 
 READY_LIMIT = 256
@@ -60,9 +60,9 @@ class Sockets:
         """Connections closed by this side whose peer may still send."""
         self._before, self._after = before, after
         self._epoll = select.epoll()
-        self._wires: dict[int, Wire] = {}
-        self._accepting: dict[int, Listener] = {}
-        self._listeners: list[Listener] = []
+        self._transports: dict[int, SocketTransport] = {}
+        self._accepting: dict[int, ListeningSocket] = {}
+        self._listeners: list[ListeningSocket] = []
         self.turns = Turns()
         self.kept_bytes = 0
         """Bytes of all connections that were read and wait for their turn."""
@@ -70,21 +70,21 @@ class Sockets:
         self._left_ns = self._until_ns = 0
         self.loop.add_reader(self._epoll.fileno(), self._ready)
 
-    def listen(self, listener: socket.socket, wire: Callable[..., Wire], admit: Admit) -> None:
-        """Accept connections that `admit` admits. `wire` makes a connection of the arguments that Wire takes."""
+    def listen(self, listener: socket.socket, transport: Callable[..., SocketTransport], admit: Admit) -> None:
+        """Accept connections that `admit` admits. `transport` makes a `SocketTransport` of its arguments."""
 
         def connect(connected: socket.socket, name: Any) -> None:
-            link = admit(connected, name)
-            if link is None:
+            protocol = admit(connected, name)
+            if protocol is None:
                 connected.close()
                 return
             try:
-                wire(self, connected, name, link)
+                transport(self, connected, name, protocol)
             except BaseException:
-                link.socket_closed()
+                protocol.socket_closed()
                 raise
 
-        self._listeners.append(Listener(self, listener, connect))
+        self._listeners.append(ListeningSocket(self, listener, connect))
 
     def stop_listening(self) -> None:
         """Accept no more connections."""
@@ -95,17 +95,17 @@ class Sockets:
     def close(self) -> None:
         """Stop watching; connections that are still open end at once."""
         self.stop_listening()
-        for wire in list(self._wires.values()):
-            wire.abort()
+        for transport in list(self._transports.values()):
+            transport.abort()
         self.loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 
-    def watch(self, descriptor: int, wire: Wire, events: int) -> None:
-        """Call `wire` for events of a descriptor."""
+    def watch(self, descriptor: int, transport: SocketTransport, events: int) -> None:
+        """Call `transport` for events of a descriptor."""
         self._epoll.register(descriptor, events)
-        self._wires[descriptor] = wire
+        self._transports[descriptor] = transport
 
-    def watch_listener(self, descriptor: int, listener: Listener) -> None:
+    def watch_listener(self, descriptor: int, listener: ListeningSocket) -> None:
         """Let a listener accept when connections wait."""
         self._epoll.register(descriptor, _IN)
         self._accepting[descriptor] = listener
@@ -116,7 +116,7 @@ class Sockets:
 
     def forget(self, descriptor: int) -> None:
         """Stop watching a descriptor."""
-        if (self._wires.pop(descriptor, None) or self._accepting.pop(descriptor, None)) is not None:
+        if (self._transports.pop(descriptor, None) or self._accepting.pop(descriptor, None)) is not None:
             self._epoll.unregister(descriptor)
 
     def call(self) -> None:
@@ -161,18 +161,18 @@ class Sockets:
         turns = self.turns
         waiting = bool(turns.waiting)
         for descriptor, events in ready:
-            wire = self._wires.get(descriptor)
-            if wire is None:
+            transport = self._transports.get(descriptor)
+            if transport is None:
                 self._accept(descriptor)
                 continue
-            if events != _IN and not wire.ready(events):
+            if events != _IN and not transport.ready(events):
                 continue
             if waiting:
-                turns.add(wire)
+                turns.add(transport)
                 continue
-            self._left_ns -= wire.serve()
-            if wire.kept_bytes and wire.behind:
-                turns.add(wire)
+            self._left_ns -= transport.serve()
+            if transport.kept_bytes and transport.behind:
+                turns.add(transport)
             waiting = self._left_ns <= 0 or time.monotonic_ns() >= self._until_ns
         while turns.waiting:
             self._left_ns -= turns.serve()
@@ -185,24 +185,24 @@ class Sockets:
             listener.accept()
 
 
-class Wire(asyncio.Transport):
+class SocketTransport(asyncio.Transport):
     """One connection as an asyncio transport. Bytes that `write` cannot send at once wait here, uncopied."""
 
-    def __init__(self, sockets: Sockets, connected: socket.socket, name: Any, link: SocketProtocol) -> None:
+    def __init__(self, sockets: Sockets, connected: socket.socket, name: Any, protocol: SocketProtocol) -> None:
         super().__init__()
         connected.setblocking(False)
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sockets, self._socket, self._name, self._link = sockets, connected, name, link
+        self._sockets, self._socket, self._name, self._protocol = sockets, connected, name, protocol
         self._descriptor = connected.fileno()
-        self._buffer = link.buffer
+        self._buffer = protocol.buffer
         self._small, self._cheap, self.kept_bytes = self._buffer[:READ_BYTES], False, 0
         self.work_ns, self.queued = 0, False
-        self._waiting = Outbox()
+        self._waiting = SendQueue()
         self._reads, self._held = True, False
         self._closing = self._lingering = self._gone = False
         sockets.watch(self._descriptor, self, _IN | _HALF)
-        self.caller = sockets.turns.caller(link.share_key)
+        self.caller = sockets.turns.caller(protocol.share_key)
         self._begin()
 
     # ---- events of the socket --------------------------------------------------------------------------------------
@@ -236,9 +236,9 @@ class Wire(asyncio.Transport):
             work_ns = self._process(NOTHING) if self.kept_bytes and self.behind else self._receive()
         except Exception as error:  # noqa: BLE001  the boundary: a defect of one connection ends that connection
             self._fail(error)
-        if self._link.behind != self.kept_bytes and not self._gone:
-            self._sockets.kept_bytes += self._link.behind - self.kept_bytes
-            self.kept_bytes = self._link.behind
+        if self._protocol.behind != self.kept_bytes and not self._gone:
+            self._sockets.kept_bytes += self._protocol.behind - self.kept_bytes
+            self.kept_bytes = self._protocol.behind
         return work_ns
 
     def _fail(self, error: Exception) -> None:
@@ -276,7 +276,7 @@ class Wire(asyncio.Transport):
                 self._linger()
         if self._held and self._waiting.size <= LOW_BYTES:
             self._held = False
-            self._link.resume_writing()
+            self._protocol.resume_writing()
 
     # ---- interface of an asyncio transport --------------------------------------------------------------------------
     def write(self, data: Any) -> None:
@@ -352,7 +352,7 @@ class Wire(asyncio.Transport):
         self._waiting.add(pieces)
         if self._waiting.size > HIGH_BYTES and not self._held:
             self._held = True
-            self._link.pause_writing()
+            self._protocol.pause_writing()
 
     def _watch(self) -> None:
         if not self._gone:
@@ -385,16 +385,16 @@ class Wire(asyncio.Transport):
         self._sockets.kept_bytes -= self.kept_bytes
         self.kept_bytes = 0
         self._sockets.lingering -= self._lingering
-        self._link.socket_closed()
+        self._protocol.socket_closed()
         self._lost(error)
 
     # ---- parts that differ with TLS --------------------------------------------------------------------------------
     def _begin(self) -> None:
-        self._link.connection_made(self)
+        self._protocol.connection_made(self)
 
     def _process(self, data: memoryview) -> int:
         """Pass on bytes that were read, or NOTHING to continue with earlier ones. Return the work in nanoseconds."""
-        return self._link.receive(data)
+        return self._protocol.receive(data)
 
     def _lost(self, error: Exception | None) -> None:
-        self._sockets.loop.call_soon(self._link.connection_lost, error)
+        self._sockets.loop.call_soon(self._protocol.connection_lost, error)

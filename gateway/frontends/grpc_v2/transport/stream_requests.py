@@ -17,7 +17,7 @@ from gateway.frontends.grpc_v2.codec.patterns import WHOLE_BYTES
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.framing import PREFIX, Encoded
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
-from gateway.frontends.grpc_v2.transport.messages import Message
+from gateway.frontends.grpc_v2.transport.messages import ReceivedMessage
 from gateway.frontends.grpc_v2.transport.ports import CallConnection
 
 FINAL = b"triton_enable_empty_final_response"
@@ -36,12 +36,16 @@ class StreamRequests:
     message that its batch does not answer. `changed` is called after each answer.
     """
 
-    __slots__ = ("_again", "_changed", "_link", "_stream", "in_flight", "noted_ns")
+    __slots__ = ("_again", "_changed", "_connection", "_stream", "in_flight", "noted_ns")
 
     def __init__(
-        self, link: CallConnection, stream: Stream, again: Callable[[Message], None], changed: Callable[[], None]
+        self,
+        connection: CallConnection,
+        stream: Stream,
+        again: Callable[[ReceivedMessage], None],
+        changed: Callable[[], None],
     ) -> None:
-        self._link, self._stream, self._again, self._changed = link, stream, again, changed
+        self._connection, self._stream, self._again, self._changed = connection, stream, again, changed
         self.noted_ns = stream.opened_ns
         self.in_flight = 0
 
@@ -57,20 +61,20 @@ class StreamRequests:
             payload = payload[stop:]
         return payload
 
-    def offer(self, message: Message, now_ns: int, most: int) -> bool:
+    def offer(self, message: ReceivedMessage, now_ns: int, most: int) -> bool:
         """Add a message to a batch unless `most` are in flight. Return False if the method must take it."""
         small = not message.compressed and len(message.content) <= WHOLE_BYTES
         return small and self.in_flight < most and self._collect(bytes(message.content), now_ns)
 
     def _collect(self, raw: bytes, now_ns: int) -> bool:
-        link, head = self._link, self._stream.head
-        if now_ns - self.noted_ns > link.settings.stream_idle_s * 1e9 / NOTED_SHARE:
+        connection, headers = self._connection, self._stream.headers
+        if now_ns - self.noted_ns > connection.settings.stream_idle_s * 1e9 / NOTED_SHARE:
             return False
-        known = link.requests.find(raw)
+        known = connection.requests.find(raw)
         if known is None or FINAL in raw:
             return False
-        ends_ns = head.ends_ns(self._stream.opened_ns)
-        if not link.requests.collect(self, (raw, known), head.info.rights, now_ns, ends_ns):
+        ends_ns = headers.ends_ns(self._stream.opened_ns)
+        if not connection.requests.collect(self, (raw, known), headers.info.rights, now_ns, ends_ns):
             return False
         self.in_flight += 1
         return True
@@ -83,28 +87,28 @@ class StreamRequests:
     def answer_raw(self, token: Token, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Implement `RawSink.answer_raw`."""
         try:
-            encoded = encode_stream_reply(self._link.requests.encode_raw(form, token[1][1], contents))
+            encoded = encode_stream_reply(self._connection.requests.encode_raw(form, token[1][1], contents))
         except Exception as error:  # noqa: BLE001 - a sink must not raise
-            self.refuse(token, unexpected(error, self._stream.head.rpc.path))
+            self.refuse(token, unexpected(error, self._stream.headers.rpc.path))
         else:
-            self._say(encoded)
+            self._send(encoded)
 
     def submit_again(self, token: Token) -> None:
         """Implement `RawSink.submit_again`."""
         self.in_flight -= 1
-        self._again(Message(token[0], compressed=False))
+        self._again(ReceivedMessage(token[0], compressed=False))
 
     def refuse(self, token: Token, error: RequestError) -> None:
         """Implement `Sink.refuse`."""
         sent = parse_message(message("inference.ModelInferRequest"), token[0])
-        self._say(encode_stream_error(error, sent, final=False))
+        self._send(encode_stream_error(error, sent, final=False))
 
     def flush(self) -> None:
         """Implement `Sink.flush`."""
-        self._link.flush()
+        self._connection.flush()
 
-    def _say(self, answer: Encoded) -> None:
+    def _send(self, answer: Encoded) -> None:
         self.in_flight -= 1
         if self._stream.call is not None and self._stream.state != CLOSED:
-            self._link.write(self._stream, answer[0])
+            self._connection.write(self._stream, answer[0])
         self._changed()

@@ -10,12 +10,12 @@ from contextlib import aclosing
 from typing import Any
 
 from gateway.domain.errors import RequestError
-from gateway.frontends.grpc_v2.calls import Kind
+from gateway.frontends.grpc_v2.calls import RpcKind
 from gateway.frontends.grpc_v2.http2.streams import Stream
-from gateway.frontends.grpc_v2.transport.messages import Message
+from gateway.frontends.grpc_v2.transport.messages import ReceivedMessage
 from gateway.frontends.grpc_v2.transport.ports import CallConnection
 from gateway.frontends.grpc_v2.transport.stream_requests import StreamRequests
-from gateway.frontends.grpc_v2.transport.unary import cancel, one_request, unfolded
+from gateway.frontends.grpc_v2.transport.unary import cancel, decompressed, one_request
 
 
 class Streaming:
@@ -24,10 +24,10 @@ class Streaming:
     __slots__ = (
         "_begun",
         "_changed",
+        "_connection",
         "_ended",
         "_failure",
         "_incoming",
-        "_link",
         "_messages",
         "_over",
         "_returned",
@@ -37,19 +37,21 @@ class Streaming:
         "task",
     )
 
-    def __init__(self, link: CallConnection, stream: Stream, *, ended: bool) -> None:
-        self._link, self._stream = link, stream
-        self._incoming = link.incoming(stream)
-        self._messages: deque[Message] = deque()
-        self._returned: deque[Message] = deque()
+    def __init__(self, connection: CallConnection, stream: Stream, *, ended: bool) -> None:
+        self._connection, self._stream = connection, stream
+        self._incoming = connection.incoming(stream)
+        self._messages: deque[ReceivedMessage] = deque()
+        self._returned: deque[ReceivedMessage] = deque()
         """Messages that a batch did not answer."""
         self._changed, self._ended, self._over = asyncio.Event(), ended, False
         self._failure: RequestError | None = None
-        self._since_ns = None if stream.head.rpc.kind is Kind.BIDIRECTIONAL else stream.opened_ns
+        self._since_ns = None if stream.headers.rpc.kind is RpcKind.BIDIRECTIONAL else stream.opened_ns
         """Time since which the only request of such a method is awaited."""
         self._begun = 0
         """Messages that the method took and has not answered."""
-        self._small = StreamRequests(link, stream, self._again, self._changed.set) if stream.head.rpc.raw else None
+        self._small = (
+            StreamRequests(connection, stream, self._again, self._changed.set) if stream.headers.rpc.raw else None
+        )
         self.task: asyncio.Task[None] | None = None
 
     def received(self, parts: Sequence[memoryview], ended: bool, now_ns: int) -> None:
@@ -68,7 +70,7 @@ class Streaming:
         """Return what is left of a part after requests were added to batches."""
         if self._small is None or not self._may_batch():
             return part
-        return self._small.take(part, now_ns, self._link.settings.stream_in_flight - self._begun)
+        return self._small.take(part, now_ns, self._connection.settings.stream_in_flight - self._begun)
 
     def late(self, since_ns: int) -> bool:
         """Return True if a message that has begun should be complete by now, or the only one should be here.
@@ -88,17 +90,17 @@ class Streaming:
 
     async def run(self) -> None:
         """Let the method read and write. Raises RequestError."""
-        head, link, stream = self._stream.head, self._link, self._stream
-        info = head.info_at(stream.opened_ns)
+        headers, connection, stream = self._stream.headers, self._connection, self._stream
+        info = headers.info_at(stream.opened_ns)
         try:
-            asked: Any = self._requests() if head.rpc.kind is Kind.BIDIRECTIONAL else await self._only_request()
-            async with aclosing(head.rpc.answer(asked, info)) as replies:
+            asked: Any = self._requests() if headers.rpc.kind is RpcKind.BIDIRECTIONAL else await self._only_request()
+            async with aclosing(headers.rpc.answer(asked, info)) as replies:
                 async for reply in replies:
-                    link.write(stream, head.rpc.encode(reply)[0])
-                    link.flush()
-                    await link.write_ahead.wait(stream)
+                    connection.write(stream, headers.rpc.encode(reply)[0])
+                    connection.flush()
+                    await connection.write_ahead.wait(stream)
                     self._begun -= 1
-            link.end(stream)
+            connection.end(stream)
         except RequestError:
             self._over = True
             await self._batches_answered()
@@ -108,7 +110,7 @@ class Streaming:
 
     async def _requests(self) -> AsyncIterator[Any]:
         """Yield the messages that no batch takes."""
-        head = self._stream.head
+        headers = self._stream.headers
         while await self._more():  # no variable here holds a message while the next is awaited
             if not self._returned and self._offer(self._messages[0]):
                 self._take()
@@ -119,13 +121,13 @@ class Streaming:
             self._begun += 1
             if self._small is not None:
                 self._small.noted_ns = time.monotonic_ns()
-            yield head.rpc.parse(await unfolded(self._take(), head, self._link))
+            yield headers.rpc.parse(await decompressed(self._take(), headers, self._connection))
 
-    def _offer(self, message: Message) -> bool:
+    def _offer(self, message: ReceivedMessage) -> bool:
         """Add a message to a batch. Return False if none takes it, or the peer does not take its answers."""
         if self._small is None or self._stream.waiting_bytes:
             return False
-        return self._small.offer(message, time.monotonic_ns(), self._link.settings.stream_in_flight - self._begun)
+        return self._small.offer(message, time.monotonic_ns(), self._connection.settings.stream_in_flight - self._begun)
 
     async def _only_request(self) -> Any:
         async for request in self._requests():
@@ -165,12 +167,12 @@ class Streaming:
         )
         return nothing_before and self._stream.waiting_bytes == 0
 
-    def _again(self, message: Message) -> None:
+    def _again(self, message: ReceivedMessage) -> None:
         """Pass a message to the method after all."""
         self._returned.append(message)
         self._changed.set()
 
-    def _take(self) -> Message:
+    def _take(self) -> ReceivedMessage:
         message = (self._returned or self._messages).popleft()
         if self._incoming.begun_ns is not None:
             self._incoming.begun_ns = time.monotonic_ns()  # until now no more of it was accepted
@@ -188,6 +190,6 @@ class Streaming:
 
         A window of which more than half is left is large enough: small messages need no WINDOW_UPDATE each.
         """
-        whole = self._link.settings.http2.stream_window_bytes
+        whole = self._connection.settings.http2.stream_window_bytes
         if (missing := self._incoming.missing) or self._stream.receive_window < whole // 2:
-            self._link.grant(self._stream, missing or whole)
+            self._connection.grant(self._stream, missing or whole)

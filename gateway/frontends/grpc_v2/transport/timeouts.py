@@ -21,9 +21,9 @@ ALIVE = b"alive?\0\0"
 
 
 class TimedConnection(Protocol):
-    """Connection as its timeouts use it. Implemented by `Link`."""
+    """Connection as its timeouts use it. Implemented by `GrpcConnection`."""
 
-    heard_ns: int
+    received_ns: int
     """Time at which the last bytes came."""
 
     @property
@@ -35,7 +35,7 @@ class TimedConnection(Protocol):
         """Return True if anything is under way that the peer could delay."""
 
     @property
-    def owes(self) -> bool:
+    def has_unsent_bytes(self) -> bool:
         """Return True if bytes wait that the peer has not taken."""
 
     @property
@@ -45,7 +45,7 @@ class TimedConnection(Protocol):
     def streams(self) -> list[Stream]:
         """Return the open streams, the oldest first."""
 
-    def turn_down(self, stream: Stream, error: RequestError) -> None:
+    def end_with_error(self, stream: Stream, error: RequestError) -> None:
         """End a call with an error."""
 
     def ping(self, payload: bytes) -> None:
@@ -58,24 +58,24 @@ class TimedConnection(Protocol):
         """End the connection at once."""
 
 
-class Patience:
+class Timeouts:
     """Timeouts of a connection. While nothing is under way, the timer waits for the keepalive, hours ahead."""
 
     def __init__(self, connection: TimedConnection, settings: GrpcSettings) -> None:
-        self._link, self._settings = connection, settings
+        self._connection, self._settings = connection, settings
         self._loop = asyncio.get_running_loop()
         self._busy_ns = int(min(settings.receive_timeout_s, settings.write_timeout_s) / CHECKS * 1e9)
-        self._opened_ns = self._stuck_ns = connection.heard_ns = time.monotonic_ns()
+        self._opened_ns = self._stuck_ns = connection.received_ns = time.monotonic_ns()
         self._pinged_ns: int | None = None
         self._taken = (0, 0)
-        self.at_ease = False
+        self.was_idle = False
         """State at the last check: nothing was under way."""
         self._timer: asyncio.TimerHandle | None = None
         self._arm(self._next_ns(self._opened_ns))
 
     def wake(self) -> None:
         """Check sooner: the peer sent bytes while nothing was under way."""
-        if self._link.busy:
+        if self._connection.busy:
             self._arm(self._busy_ns)
 
     def stop(self) -> None:
@@ -86,29 +86,29 @@ class Patience:
 
     def _arm(self, wait_ns: int) -> None:
         self.stop()
-        self.at_ease = False
+        self.was_idle = False
         self._timer = self._loop.call_later(wait_ns / 1e9, self._check)
 
     def _check(self) -> None:
-        now_ns, link = time.monotonic_ns(), self._link
-        unsettled = not link.settled and now_ns - self._opened_ns >= self._settings.handshake_timeout_s * 1e9
+        now_ns, connection = time.monotonic_ns(), self._connection
+        unsettled = not connection.settled and now_ns - self._opened_ns >= self._settings.handshake_timeout_s * 1e9
         if unsettled or self._stuck(now_ns) or self._silent(now_ns):
-            link.abort()
+            connection.abort()
             return
         self._refuse_late(now_ns)
         wait_ns = self._next_ns(now_ns)
         self._arm(wait_ns)
-        self.at_ease = wait_ns > self._busy_ns
+        self.was_idle = wait_ns > self._busy_ns
 
     def _next_ns(self, now_ns: int) -> int:
         settings = self._settings
         if self._pinged_ns is not None:
             ends_ns = self._pinged_ns + settings.keepalive_timeout_ms * 1_000_000
         else:
-            ends_ns = self._link.heard_ns + settings.keepalive_ms * 1_000_000
-        if not self._link.settled:
+            ends_ns = self._connection.received_ns + settings.keepalive_ms * 1_000_000
+        if not self._connection.settled:
             ends_ns = min(ends_ns, self._opened_ns + int(settings.handshake_timeout_s * 1e9))
-        if self._link.busy:
+        if self._connection.busy:
             ends_ns = min(ends_ns, now_ns + self._busy_ns)
         return max(ends_ns - now_ns, SOON_NS)
 
@@ -117,29 +117,29 @@ class Patience:
         limit_s = self._settings.receive_timeout_s
         since_ns = now_ns - int(limit_s * 1e9)
         error = RequestError(Fault.EXPIRED, f"the request did not arrive within {limit_s} s ([grpc] receive_timeout_s)")
-        for stream in self._link.streams():
+        for stream in self._connection.streams():
             if stream.opened_ns > since_ns:
                 break
             if _is_late(stream, since_ns):
-                self._link.turn_down(stream, error)
-        self._link.flush()
+                self._connection.end_with_error(stream, error)
+        self._connection.flush()
 
     def _stuck(self, now_ns: int) -> bool:
         """Return True if answers wait and the peer has taken none of them for too long."""
-        taken = self._link.written
-        if not self._link.owes or taken != self._taken:
+        taken = self._connection.written
+        if not self._connection.has_unsent_bytes or taken != self._taken:
             self._taken, self._stuck_ns = taken, now_ns
         return now_ns - self._stuck_ns >= self._settings.write_timeout_s * 1e9
 
     def _silent(self, now_ns: int) -> bool:
         """Return True if a PING was not answered; send one if no bytes came for long."""
         if self._pinged_ns is not None:
-            if self._link.heard_ns < self._pinged_ns:
+            if self._connection.received_ns < self._pinged_ns:
                 return now_ns - self._pinged_ns >= self._settings.keepalive_timeout_ms * 1_000_000
             self._pinged_ns = None
-        if now_ns - self._link.heard_ns >= self._settings.keepalive_ms * 1_000_000:
+        if now_ns - self._connection.received_ns >= self._settings.keepalive_ms * 1_000_000:
             self._pinged_ns = now_ns
-            self._link.ping(ALIVE)
+            self._connection.ping(ALIVE)
         return False
 
 

@@ -12,9 +12,9 @@ from gateway.domain.tensor import Raw
 from gateway.frontends.grpc_v2.calls import Rpc
 from gateway.frontends.grpc_v2.framing import Encoded
 from gateway.frontends.grpc_v2.http2.streams import Stream
-from gateway.frontends.grpc_v2.transport.messages import Message, inflate_steps
+from gateway.frontends.grpc_v2.transport.messages import ReceivedMessage, inflate_steps
 from gateway.frontends.grpc_v2.transport.ports import CallConnection
-from gateway.frontends.grpc_v2.transport.request_headers import Head
+from gateway.frontends.grpc_v2.transport.request_headers import RequestHeaders
 
 P = ParamSpec("P")
 
@@ -22,13 +22,13 @@ P = ParamSpec("P")
 class Unary:
     """A call whose request is in transit. It counts as a call in progress. Raises RequestError OVERLOADED."""
 
-    __slots__ = ("_counted", "_incoming", "_link", "_message", "_stream")
+    __slots__ = ("_connection", "_counted", "_incoming", "_message", "_stream")
 
-    def __init__(self, link: CallConnection, stream: Stream) -> None:
-        self._link, self._stream = link, stream
-        self._incoming = link.incoming(stream)
-        self._message: Message | None = None
-        link.load.begin_call(stream.head.info)
+    def __init__(self, connection: CallConnection, stream: Stream) -> None:
+        self._connection, self._stream = connection, stream
+        self._incoming = connection.incoming(stream)
+        self._message: ReceivedMessage | None = None
+        connection.load.begin_call(stream.headers.info)
         self._counted = True
 
     def received(self, parts: Sequence[memoryview], ended: bool, now_ns: int) -> None:
@@ -41,10 +41,10 @@ class Unary:
             if ended:
                 self._start()
             else:
-                self._link.grant(self._stream, self._incoming.missing)
+                self._connection.grant(self._stream, self._incoming.missing)
         except RequestError as error:
             self.cancel()
-            self._link.turn_down(self._stream, error)
+            self._connection.end_with_error(self._stream, error)
 
     def late(self, since_ns: int) -> bool:
         """Return True if the request should be complete: its call began at `since_ns` or earlier."""
@@ -58,35 +58,35 @@ class Unary:
         self._incoming.close()
         if self._counted:
             self._counted = False
-            self._link.load.end_call(self._stream.head.info)
+            self._connection.load.end_call(self._stream.headers.info)
 
     def _start(self) -> None:
         message, begun = self._message, self._incoming.begun_ns is not None
         self.cancel()
         if message is None or begun:
             raise one_request("it ended too soon" if begun else "none came")
-        self._link.start(self._stream, message)
+        self._connection.start(self._stream, message)
 
 
-class Answering:
+class AwaitedReply:
     """A call whose reply `reply` returns. `task` is set when it has begun."""
 
-    __slots__ = ("_link", "_reply", "_stream", "task")
+    __slots__ = ("_connection", "_reply", "_stream", "task")
 
     def __init__(
         self,
-        link: CallConnection,
+        connection: CallConnection,
         stream: Stream,
         reply: Callable[P, Awaitable[Encoded]],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
-        self._link, self._stream, self._reply = link, stream, partial(reply, *args, **kwargs)
+        self._connection, self._stream, self._reply = connection, stream, partial(reply, *args, **kwargs)
         self.task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Wait for the reply, and send it. Raises RequestError."""
-        self._link.reply(self._stream, *await self._reply())
+        self._connection.reply(self._stream, *await self._reply())
 
     def cancel(self) -> None:
         """Cancel the method: the call was abandoned."""
@@ -104,22 +104,25 @@ def cancel(call: _Running) -> None:
         task.cancel()
 
 
-async def answered(message: Message, stream: Stream, link: CallConnection) -> Encoded:
+async def answer_message(message: ReceivedMessage, stream: Stream, connection: CallConnection) -> Encoded:
     """Call the method of a call whose request is complete. Raises RequestError."""
-    head = stream.head
-    content = await unfolded(message, head, link)
-    rpc: Rpc = head.rpc
-    return rpc.encode(await rpc.answer(rpc.parse(content), head.info_at(stream.opened_ns)))
+    headers = stream.headers
+    content = await decompressed(message, headers, connection)
+    rpc: Rpc = headers.rpc
+    return rpc.encode(await rpc.answer(rpc.parse(content), headers.info_at(stream.opened_ns)))
 
 
-async def unfolded(message: Message, head: Head, link: CallConnection) -> Raw:
-    """Return a message's content, decompressed into counted memory. Raises as `inflate_steps` and `Room.take` do."""
+async def decompressed(message: ReceivedMessage, headers: RequestHeaders, connection: CallConnection) -> Raw:
+    """Return a message's content, decompressed into counted memory.
+
+    Raises as `inflate_steps` and `MessageMemory.take` do.
+    """
     if not message.compressed:
         return message.content
-    limit_bytes, most_bytes = link.bounds(head.rpc)
-    steps = inflate_steps(message.content, head.window_bits, limit_bytes, most_bytes)
-    content = await link.decoding.run(head.info.caller, steps)
-    memory = link.memory(len(content), head.info)
+    limit_bytes, most_bytes = connection.bounds(headers.rpc)
+    steps = inflate_steps(message.content, headers.window_bits, limit_bytes, most_bytes)
+    content = await connection.decoding.run(headers.info.caller, steps)
+    memory = connection.memory(len(content), headers.info)
     memory[:] = content
     return memory
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.frontends.grpc_v2.codec.protobuf import (
     FIELDS_LIMIT,
     FIXED_LIMIT_BYTES,
-    Layout,
+    RequestLayout,
     field_head,
     layout_of,
     varint,
@@ -21,7 +21,7 @@ def field(number: int, content: bytes) -> bytes:
     return field_head(number, len(content)) + content
 
 
-def spans(layout: Layout | None, raw: bytes) -> tuple[bytes, list[bytes]]:
+def spans(layout: RequestLayout | None, raw: bytes) -> tuple[bytes, list[bytes]]:
     assert layout is not None
     return raw[slice(*layout.id)], [raw[slice(*span)] for span in layout.raws]
 

@@ -13,7 +13,7 @@ from gateway.domain.rights import EVERYTHING
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Datatype
 from gateway.frontends import documents
-from gateway.frontends.grpc_v2.calls import CallInfo, Kind
+from gateway.frontends.grpc_v2.calls import CallInfo, RpcKind
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.framing import PREFIX
 from gateway.frontends.grpc_v2.service.inference import InferenceService
@@ -46,9 +46,9 @@ def refused(service, method, **fields):
 def test_every_method_of_the_protocol_has_an_answer(service):
     rpcs = service.rpcs()
     assert len(rpcs) == 24
-    kinds = {path.rpartition("/")[2]: rpc.kind for path, rpc in rpcs.items() if rpc.kind is not Kind.UNARY}
-    both = {"ModelStreamInfer": Kind.BIDIRECTIONAL, "ServerReflectionInfo": Kind.BIDIRECTIONAL}
-    assert kinds == {**both, "Watch": Kind.SERVER_STREAM}
+    kinds = {path.rpartition("/")[2]: rpc.kind for path, rpc in rpcs.items() if rpc.kind is not RpcKind.UNARY}
+    both = {"ModelStreamInfer": RpcKind.BIDIRECTIONAL, "ServerReflectionInfo": RpcKind.BIDIRECTIONAL}
+    assert kinds == {**both, "Watch": RpcKind.SERVER_STREAM}
 
 
 def test_bytes_that_are_no_message(service):

@@ -28,8 +28,8 @@ from gateway.frontends.grpc_v2.codec.protobuf import field_head, varint
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.codec.typed import FIELDS, NUMBERS, typed_steps
 from gateway.frontends.grpc_v2.service import large_requests as reading
-from gateway.frontends.grpc_v2.service.large_requests import Reader
-from gateway.frontends.grpc_v2.service.message_memory import Room, Share
+from gateway.frontends.grpc_v2.service.large_requests import LargeRequestReader
+from gateway.frontends.grpc_v2.service.message_memory import MemoryShare, MessageMemory
 from gateway.frontends.pools import Pools
 from tests.fuzz.mutation import spoil
 from tests.simulators.grpc_gateway import UNDIVIDED
@@ -62,13 +62,13 @@ def one_input(datatype: str, count: int, **fields: Any) -> Any:
     return sent
 
 
-def room_of(size: int) -> Room:
-    return Room(Pools(UNDIVIDED).make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", size))
+def room_of(size: int) -> MessageMemory:
+    return MessageMemory(Pools(UNDIVIDED).make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", size))
 
 
-async def read(raw: bytes, inference: SimulatedInference, room: Room | None = None) -> Any:
-    reader, room = Reader(inference, None, 64 * MIB), room or room_of(64 * MIB)
-    share = Share(room.pool, CALL)
+async def read(raw: bytes, inference: SimulatedInference, room: MessageMemory | None = None) -> Any:
+    reader, room = LargeRequestReader(inference, None, 64 * MIB), room or room_of(64 * MIB)
+    share = MemoryShare(room.pool, CALL)
     try:
         return await reader.read(await reader.open(raw, "ann"), CALL, NOW_NS, share)
     finally:

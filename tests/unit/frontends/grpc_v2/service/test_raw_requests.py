@@ -17,7 +17,7 @@ from gateway.domain.access import Address, Security
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.transport.messages import Message
+from gateway.frontends.grpc_v2.transport.messages import ReceivedMessage
 from gateway.frontends.grpc_v2.transport.server import GrpcServer
 from gateway.frontends.grpc_v2.transport.stream_requests import StreamRequests
 from gateway.frontends.pools import Pools
@@ -132,7 +132,7 @@ async def test_the_method_that_ends_idle_streams_gets_a_request_now_and_then() -
     link: Any = SimpleNamespace(settings=settings, requests=requests)
     head = SimpleNamespace(ends_ns=lambda _: None, info=SimpleNamespace(rights=None))
     small = StreamRequests(link, Stream(1, head, 0, 0, 0), again=lambda _: None, changed=lambda: None)
-    message = Message(b"message", compressed=False)
+    message = ReceivedMessage(b"message", compressed=False)
     assert small.offer(message, idle_ns // 4, 9)
     assert not small.offer(message, idle_ns // 4 + 1, 9)
     assert not small.offer(message, idle_ns // 4 + 2, 9), "until the method has taken one"

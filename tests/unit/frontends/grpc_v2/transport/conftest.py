@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators import grpc_gateway
 
@@ -18,7 +18,7 @@ THREAD_S = 15.0
 TURNS = 200
 """Turns of the loop that an end may take to be dealt with."""
 
-PATIENT = Limits(max_ping_strikes=10_000, controls_burst=100_000)
+PATIENT = Http2Limits(max_ping_strikes=10_000, controls_burst=100_000)
 """Test clients ask for signs of life as often as they like."""
 Serve = Callable[..., AbstractAsyncContextManager[grpc_gateway.Gateway]]
 
@@ -57,7 +57,7 @@ async def nothing_left(gateway: grpc_gateway.Gateway) -> None:
     server = gateway.frontend
     gateway.inference.requests.clear()
     await until(lambda: server.load.busy == 0)
-    await until(lambda: not any(link._asked for link in server._links))
+    await until(lambda: not any(connection._asked for connection in server._open))
     await until(lambda: server.room.used_bytes == 0)
 
 

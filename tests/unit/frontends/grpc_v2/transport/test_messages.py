@@ -17,9 +17,9 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import finish
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec.patterns import Raw
-from gateway.frontends.grpc_v2.service.message_memory import ALIGNED_BYTES, MESSAGE_BYTES, Room
+from gateway.frontends.grpc_v2.service.message_memory import ALIGNED_BYTES, MESSAGE_BYTES, MessageMemory
 from gateway.frontends.grpc_v2.transport import messages
-from gateway.frontends.grpc_v2.transport.messages import BEGINNING_BYTES, Incoming, Message, inflate_steps
+from gateway.frontends.grpc_v2.transport.messages import BEGINNING_BYTES, Incoming, ReceivedMessage, inflate_steps
 from gateway.frontends.pools import Pools
 from tests.simulators.grpc_gateway import UNDIVIDED
 
@@ -33,19 +33,19 @@ def framed(content: bytes, flag: int = 0) -> bytes:
     return struct.pack(">BI", flag, len(content)) + content
 
 
-def room_of(size: int) -> Room:
-    return Room(Pools(UNDIVIDED).make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", size))
+def room_of(size: int) -> MessageMemory:
+    return MessageMemory(Pools(UNDIVIDED).make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", size))
 
 
-def incoming(room: Room | None = None, lead: int = 0) -> Incoming:
+def incoming(room: MessageMemory | None = None, lead: int = 0) -> Incoming:
     return Incoming(LIMIT_BYTES, room or room_of(10 * LIMIT_BYTES), lambda _: lead, CallInfo())
 
 
-def fed(to: Incoming, payload: bytes, now_ns: int = 1) -> list[Message]:
+def fed(to: Incoming, payload: bytes, now_ns: int = 1) -> list[ReceivedMessage]:
     return list(to.feed((memoryview(payload),), now_ns))
 
 
-def contents(messages: list[Message]) -> list[tuple[bytes, bool]]:
+def contents(messages: list[ReceivedMessage]) -> list[tuple[bytes, bool]]:
     return [(bytes(each.content), each.compressed) for each in messages]
 
 
@@ -131,7 +131,7 @@ def test_an_unknown_flag(flag: int) -> None:
 def test_after_an_error_nothing_is_read(bad: bytes) -> None:
     """What follows cannot be told apart from the refused message's content."""
     room = room_of(50_000)
-    to, got = incoming(room), deque[Message]()
+    to, got = incoming(room), deque[ReceivedMessage]()
     with pytest.raises(RequestError):
         got.extend(to.feed((memoryview(framed(b"good") + bad),), 1))
     assert fed(to, framed(b"hidden") + bytes(500)) == []

@@ -16,11 +16,17 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.rights import DEFAULT_GRANTS, EVERYTHING
 from gateway.domain.rights import INFER as INFERENCE
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Kind, Rpc
+from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Rpc, RpcKind
 from gateway.frontends.grpc_v2.http2.errors import StreamError
 from gateway.frontends.grpc_v2.http2.hpack import Decoder
 from gateway.frontends.grpc_v2.transport import replies
-from gateway.frontends.grpc_v2.transport.request_headers import FIELDS, UNIT_NS, Head, HeadReader, read_timeout
+from gateway.frontends.grpc_v2.transport.request_headers import (
+    FIELDS,
+    UNIT_NS,
+    RequestHeaders,
+    RequestHeadersReader,
+    read_timeout,
+)
 from gateway.frontends.peer import Peer
 from tests.simulators.grpc_client import LIVE, STREAM, connected, framed, infer_request
 
@@ -29,13 +35,13 @@ from .conftest import Serve
 TOKENS = read_tokens("ann first\nbob second\n", "tokens")
 RPCS = {
     path.encode(): Rpc(path, kind, None, print, INFERENCE)
-    for path, kind in ((INFER, Kind.UNARY), (STREAM, Kind.BIDIRECTIONAL))
+    for path, kind in ((INFER, RpcKind.UNARY), (STREAM, RpcKind.BIDIRECTIONAL))
 }
 PEER = Peer(address="192.0.2.7")
 STRANGER = DEFAULT_GRANTS[-1].rights
 
 
-def read(tokens: Tokens | None = None, peer: Peer = PEER, **changed: str | None) -> Head | dict[bytes, bytes]:
+def read(tokens: Tokens | None = None, peer: Peer = PEER, **changed: str | None) -> RequestHeaders | dict[bytes, bytes]:
     """The head of a call, or the headers of its refusal; `_` in names is "-", a leading one ":"."""
     fields = {
         "_method": "POST",
@@ -47,8 +53,8 @@ def read(tokens: Tokens | None = None, peer: Peer = PEER, **changed: str | None)
     given_fields = {**fields, **changed}
     names = {name: (":" + name[1:] if name[0] == "_" else name).replace("_", "-") for name in given_fields}
     headers = tuple((names[key].encode(), value.encode()) for key, value in given_fields.items() if value is not None)
-    said = HeadReader(RPCS, peer, Authentication("grpc", Security(tokens=tokens)), 0.1).read(headers)
-    return said if isinstance(said, Head) else dict(Decoder(16_384).decode(said) or ())
+    said = RequestHeadersReader(RPCS, peer, Authentication("grpc", Security(tokens=tokens)), 0.1).read(headers)
+    return said if isinstance(said, RequestHeaders) else dict(Decoder(16_384).decode(said) or ())
 
 
 def refused(code: str, words: str = "", **changed: str | None) -> None:
@@ -59,9 +65,9 @@ def refused(code: str, words: str = "", **changed: str | None) -> None:
     assert said[b"grpc-accept-encoding"] == b"identity,deflate,gzip"
 
 
-def head(**changed: Any) -> Head:
+def head(**changed: Any) -> RequestHeaders:
     said = read(**changed)
-    assert isinstance(said, Head), said
+    assert isinstance(said, RequestHeaders), said
     return said
 
 

@@ -111,7 +111,7 @@ async def test_more_connections_than_there_may_be(served: Serve) -> None:
                 await third.gone()
                 assert not third.goaway
             assert (await first.infer()).status == 0
-        await until(lambda: not gateway.frontend._links)
+        await until(lambda: not gateway.frontend._open)
         async with connected(address) as fourth:
             assert (await fourth.infer()).status == 0
 
@@ -175,7 +175,7 @@ async def test_an_answer_that_is_given_is_not_taken_back(served: Serve) -> None:
     ):
         number = client.ask(INFER, infer_request(), authorization="Bearer first")
         await client.settled()
-        await until(lambda: any(link.owes for link in gateway.frontend._links))
+        await until(lambda: any(link.has_unsent_bytes for link in gateway.frontend._open))
         gateway.frontend.secure(Security(tokens=read_tokens("b second\n", "")))()
         client.h2.update_settings({Codes.INITIAL_WINDOW_SIZE: 65_535})
         assert (await client.over(number))[0].status == 0
@@ -235,7 +235,7 @@ async def test_a_stop_ends_every_state(served: Serve, state: Any, tls: bool) -> 
             await gateway.frontend.stop(0.01)
             await gateway.frontend.stop(0)
             await nothing_left(gateway)
-            await until(lambda: not gateway.frontend._links)
+            await until(lambda: not gateway.frontend._open)
             await reading
             if state in {_half, _running}:
                 assert client.replies[number].status == CODES["UNAVAILABLE"]

@@ -211,7 +211,7 @@ async def test_a_connection_that_cannot_be_watched_is_closed(
 
 FULL = """
 import asyncio, logging, resource, socket
-from gateway.frontends.grpc_v2.transport import listener as module
+from gateway.frontends.grpc_v2.transport import listening_socket as module
 from tests.simulators.wires import listening
 logging.basicConfig(format="%(message)s")
 module.FULL_WAIT_S = 0.05

@@ -148,7 +148,7 @@ async def test_replies_to_a_slow_reader_wait_in_the_method(served: Serve) -> Non
             client.send(number, infer_request(30_000))
             await client.settled()
         await client.until(lambda: len(client.replies[number].body) == WINDOW)
-        (link,) = gateway.frontend._links
+        (link,) = gateway.frontend._open
         assert link._h2.sender.waiting_bytes <= 64 * 1024 + 31_000
         client.send(number, b"", end=True)
         client.takes = True
@@ -164,7 +164,7 @@ async def test_a_reply_while_the_transport_is_held(served: Serve) -> None:
         client.h2.increment_flow_control_window(2**31 - 1 - WINDOW)
         number = client.ask(STREAM, infer_request(10), end=False)
         await client.settled()
-        (link,) = gateway.frontend._links
+        (link,) = gateway.frontend._open
         link.pause_writing()
         client.send(number, infer_request(10), end=True)
         await client.flush()

@@ -127,14 +127,14 @@ async def test_a_peer_whose_kernel_is_full_is_cut_off(served: Serve) -> None:
         client.h2.increment_flow_control_window(window - 65_535)
         client.h2.update_settings({4: window})
         await client.settled()
-        (link,) = gateway.frontend._links
+        (link,) = gateway.frontend._open
         told, pause = list[str](), link.pause_writing
         link.pause_writing = lambda: told.append("pause") or pause()
         for _ in range(12):
             client.ask(INFER, infer_request(1_000_000))
         with suppress(ConnectionError):  # it may be cut off while it still asks
             await client.flush()
-        while gateway.frontend._links:
+        while gateway.frontend._open:
             await asyncio.sleep(0.01)
         assert told
         await nothing_left(gateway)
@@ -151,10 +151,10 @@ async def test_signs_of_life(served: Serve) -> None:
     ):
         watch = stream.ask(WATCH, framed(b""))
         reading = [asyncio.ensure_future(each.gone()) for each in (alive, stream)]
-        while len(gateway.frontend._links) == 3:
+        while len(gateway.frontend._open) == 3:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        assert len(gateway.frontend._links) == 2
+        assert len(gateway.frontend._open) == 2
         assert not stream.replies[watch].over
         for task in reading:
             task.cancel()
@@ -164,9 +164,9 @@ async def test_signs_of_life(served: Serve) -> None:
 async def test_nothing_ticks_where_nothing_is_under_way(served: Serve) -> None:
     async with served(**short("receive_timeout_s")) as gateway, connected(gateway.addresses[0]) as client:
         assert (await client.infer()).status == 0
-        (link,) = gateway.frontend._links
-        patience = link._patience
-        while not patience.at_ease:
+        (link,) = gateway.frontend._open
+        patience = link._timeouts
+        while not patience.was_idle:
             await asyncio.sleep(SHORT_S / 4)
         assert patience._timer.when() - asyncio.get_running_loop().time() > 7000
         number = client.ask(INFER, end=False)
@@ -177,6 +177,6 @@ async def test_nothing_ticks_where_nothing_is_under_way(served: Serve) -> None:
 async def test_a_connection_that_is_gone_has_no_timer(served: Serve) -> None:
     async with served() as gateway:
         async with connected(gateway.addresses[0]):
-            (link,) = gateway.frontend._links
-        await until(lambda: not gateway.frontend._links)
-        assert link._patience._timer is None
+            (link,) = gateway.frontend._open
+        await until(lambda: not gateway.frontend._open)
+        assert link._timeouts._timer is None

@@ -16,9 +16,9 @@ from gateway.engine.decode_pool import DecodePool
 from gateway.engine.settings import EngineSettings
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec.patterns import Raw
-from gateway.frontends.grpc_v2.service.message_memory import MESSAGE_BYTES, Room
-from gateway.frontends.grpc_v2.transport.messages import Message
-from gateway.frontends.grpc_v2.transport.unary import one_request, unfolded
+from gateway.frontends.grpc_v2.service.message_memory import MESSAGE_BYTES, MessageMemory
+from gateway.frontends.grpc_v2.transport.messages import ReceivedMessage
+from gateway.frontends.grpc_v2.transport.unary import decompressed, one_request
 from gateway.frontends.pools import Pools
 from tests.simulators.grpc_gateway import UNDIVIDED
 
@@ -27,15 +27,15 @@ GZIP = 31
 LIMIT_BYTES = 4_000_000
 
 
-def room_of(size: int) -> Room:
-    return Room(Pools(UNDIVIDED).make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", size))
+def room_of(size: int) -> MessageMemory:
+    return MessageMemory(Pools(UNDIVIDED).make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", size))
 
 
 @dataclass
 class Owner:
     """As much of a link as is asked."""
 
-    room: Room = field(default_factory=lambda: room_of(8_000_000))
+    room: MessageMemory = field(default_factory=lambda: room_of(8_000_000))
     decoding: DecodePool = field(default_factory=lambda: DecodePool(EngineSettings(decode_inline_us=0)))
 
     def memory(self, size: int, info: CallInfo) -> memoryview:
@@ -48,7 +48,7 @@ class Owner:
 async def unfold(owner: Owner, content: bytes, *, compressed: bool = True) -> Raw:
     head: Any = SimpleNamespace(rpc=None, window_bits=GZIP, info=CallInfo("ann"))
     link: Any = owner
-    return await unfolded(Message(content, compressed), head, link)
+    return await decompressed(ReceivedMessage(content, compressed), head, link)
 
 
 def noise(size: int) -> bytes:

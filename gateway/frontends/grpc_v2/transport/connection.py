@@ -17,44 +17,44 @@ from gateway.frontends.grpc_v2.calls import unexpected
 from gateway.frontends.grpc_v2.codec.infer_codec import Known
 from gateway.frontends.grpc_v2.codec.patterns import WHOLE_BYTES
 from gateway.frontends.grpc_v2.framing import PREFIX
-from gateway.frontends.grpc_v2.http2.connection import Connection
+from gateway.frontends.grpc_v2.http2.connection import Http2Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
-from gateway.frontends.grpc_v2.http2.events import Dropped, Opened, Received, Requested
+from gateway.frontends.grpc_v2.http2.events import DataReceived, RequestReceived, StreamDropped, StreamOpened
 from gateway.frontends.grpc_v2.http2.frames import STOPPING
 from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
 from gateway.frontends.grpc_v2.service.load import ConnectionLoad
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.transport import replies
-from gateway.frontends.grpc_v2.transport.listener import SocketProtocol
-from gateway.frontends.grpc_v2.transport.messages import Message
+from gateway.frontends.grpc_v2.transport.listening_socket import SocketProtocol
+from gateway.frontends.grpc_v2.transport.messages import ReceivedMessage
 from gateway.frontends.grpc_v2.transport.ports import ConnectionOwner
-from gateway.frontends.grpc_v2.transport.request_headers import FIELDS, Head, HeadReader
+from gateway.frontends.grpc_v2.transport.request_headers import FIELDS, RequestHeaders, RequestHeadersReader
 from gateway.frontends.grpc_v2.transport.streaming import Streaming
-from gateway.frontends.grpc_v2.transport.timeouts import Patience
-from gateway.frontends.grpc_v2.transport.unary import Answering, Unary, answered, one_request
+from gateway.frontends.grpc_v2.transport.timeouts import Timeouts
+from gateway.frontends.grpc_v2.transport.unary import AwaitedReply, Unary, answer_message, one_request
 from gateway.frontends.grpc_v2.transport.write_ahead import WriteAhead
 from gateway.frontends.peer import Peer, certified
 
-OWN = (Unary, Answering, Streaming)  # types of a stream's call other than a submitted request
-MUTE_NS = 1_000_000_000  # without the peer's SETTINGS a connection may give way to another after this long
+OWN = (Unary, AwaitedReply, Streaming)  # types of a stream's call other than a submitted request
+SILENT_NS = 1_000_000_000  # without the peer's SETTINGS a connection may give way to another after this long
 DRAINED = b"drained\0"  # PING whose answer shows that the peer has read the GOAWAY (RFC 9113, section 6.8)
 Collected = tuple[Stream, Raw, Known]
 """Token of a unary request in a batch: its stream, its message, and what is known of it."""
 _unpack_prefix = PREFIX.unpack_from
 
 
-class Link(SocketProtocol):
+class GrpcConnection(SocketProtocol):
     """Connection of the gRPC server. Implements `domain.ports.Sink`: the token of a submitted request is its stream."""
 
-    def __init__(self, server: ConnectionOwner[Link], peer: Peer) -> None:
+    def __init__(self, server: ConnectionOwner[GrpcConnection], peer: Peer) -> None:
         self._server, self._peer, self.share_key = server, peer, peer.share_key
         self.settings: GrpcSettings = server.settings
         self.bounds, self.memory, self.decoding = server.bounds, server.memory, server.decoding
         self.incoming, self.buffer, self.requests = server.incoming, server.buffer, server.requests
         self._most_bytes, self.write_ahead = server.settings.max_message_bytes, WriteAhead()
         self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
-        self._now_ns = self.heard_ns = self._made_ns = 0
+        self._now_ns = self.received_ns = self._made_ns = 0
 
     # ---- asyncio ---------------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -62,9 +62,9 @@ class Link(SocketProtocol):
         self._transport, self._made_ns = cast("asyncio.Transport", transport), time.monotonic_ns()
         server, settings, peer = self._server, self.settings, certified(self._peer, transport)
         self.load = ConnectionLoad(server.load, settings, peer)
-        self._reader = HeadReader(server.rpcs, peer, server.authentication, settings.retry_after_s)
-        self._h2 = Connection(settings.http2, self._reader.read, FIELDS)
-        self._patience = Patience(self, settings)
+        self._reader = RequestHeadersReader(server.rpcs, peer, server.authentication, settings.retry_after_s)
+        self._h2 = Http2Connection(settings.http2, self._reader.read, FIELDS)
+        self._timeouts = Timeouts(self, settings)
         tls = transport.get_extra_info("ssl_object")
         if not server.enter(self, peer):
             self._h2.take()  # no SETTINGS are sent, so that gRPC's clients back off
@@ -75,11 +75,11 @@ class Link(SocketProtocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Cancel everything that is under way."""
-        self._patience.stop()
+        self._timeouts.stop()
         self._server.leave(self)
         for stream in self.streams():
             self._h2.reset(stream, Code.CANCEL)
-            self._give_up(stream)
+            self._cancel_call(stream)
         self.load.count_waiting(0)
 
     def socket_closed(self) -> None:
@@ -90,20 +90,20 @@ class Link(SocketProtocol):
         """Implement `SocketProtocol.receive`."""
         self._now_ns = now_ns = time.monotonic_ns()
         for event in self._h2.receive(data, now_ns):
-            if isinstance(event, Requested):
+            if isinstance(event, RequestReceived):
                 self._requested(event)
-            elif isinstance(event, Received):
+            elif isinstance(event, DataReceived):
                 self._received(event)
-            elif isinstance(event, Opened):
+            elif isinstance(event, StreamOpened):
                 self._opened(event)
-            elif isinstance(event, Dropped):
-                self._give_up(event.stream)
+            elif isinstance(event, StreamDropped):
+                self._cancel_call(event.stream)
             elif event.payload == DRAINED:
                 self._h2.drain()
         self.flush()
-        self.heard_ns, self.behind = now_ns, self._h2.behind
-        if self._patience.at_ease:
-            self._patience.wake()
+        self.received_ns, self.behind = now_ns, self._h2.behind
+        if self._timeouts.was_idle:
+            self._timeouts.wake()
         return self._h2.meter.ns
 
     def pause_writing(self) -> None:
@@ -118,45 +118,45 @@ class Link(SocketProtocol):
         self.flush()
 
     # ---- requests --------------------------------------------------------------------------------------------------
-    def _requested(self, event: Requested) -> None:
-        stream, payload, head = event.stream, event.payload, event.stream.head
-        if type(head) is Head and head.unary and len(payload) >= PREFIX.size:
+    def _requested(self, event: RequestReceived) -> None:
+        stream, payload, headers = event.stream, event.payload, event.stream.headers
+        if type(headers) is RequestHeaders and headers.unary and len(payload) >= PREFIX.size:
             flag, size = _unpack_prefix(payload)
             if not flag and size == len(payload) - PREFIX.size and size <= self._most_bytes:
                 self._start(stream, payload[PREFIX.size :], lent=True)
                 return
-        self._opened(Opened(stream, ended=False))
-        self._received(Received(stream, (payload,), ended=True))
+        self._opened(StreamOpened(stream, ended=False))
+        self._received(DataReceived(stream, (payload,), ended=True))
 
-    def _opened(self, event: Opened) -> None:
-        stream, head = event.stream, event.stream.head
-        if type(head) is not Head:
-            self._h2.end(stream, head)
-        elif not head.unary:
+    def _opened(self, event: StreamOpened) -> None:
+        stream, headers = event.stream, event.stream.headers
+        if type(headers) is not RequestHeaders:
+            self._h2.end(stream, headers)
+        elif not headers.unary:
             self._begin(stream, Streaming(self, stream, ended=event.ended))
         elif event.ended:
-            self.turn_down(stream, one_request("none came"))
+            self.end_with_error(stream, one_request("none came"))
         else:
             try:
                 stream.call = Unary(self, stream)
             except RequestError as error:
-                self.turn_down(stream, error)
+                self.end_with_error(stream, error)
 
-    def _received(self, event: Received) -> None:
+    def _received(self, event: DataReceived) -> None:
         call = event.stream.call
         if call is not None and event.stream.state != CLOSED:  # else it was refused, or its answers are not taken
             call.received(event.parts, event.ended, self._now_ns)
 
-    def start(self, stream: Stream, message: Message) -> None:
+    def start(self, stream: Stream, message: ReceivedMessage) -> None:
         """Start a unary call whose request is complete."""
         if message.compressed:
-            self._begin(stream, Answering(self, stream, answered, message, stream, self))
+            self._begin(stream, AwaitedReply(self, stream, answer_message, message, stream, self))
         else:
             self._start(stream, message.content, lent=False)
 
     def _start(self, stream: Stream, content: Raw, *, lent: bool) -> None:
-        head, server = stream.head, self._server
-        if head.rpc is not server.infer:
+        headers, server = stream.headers, self._server
+        if headers.rpc is not server.infer:
             self._call(stream, content, lent=lent)
             return
         small = len(content) <= WHOLE_BYTES
@@ -164,21 +164,21 @@ class Link(SocketProtocol):
         try:
             known = self.requests.find(raw)
             if small and known is not None and not self.load.waiting_bytes:
-                ends_ns = head.ends_ns(stream.opened_ns)
-                if self.requests.collect(self, (stream, raw, known), head.info.rights, self._now_ns, ends_ns):
+                ends_ns = headers.ends_ns(stream.opened_ns)
+                if self.requests.collect(self, (stream, raw, known), headers.info.rights, self._now_ns, ends_ns):
                     return
         except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
-            self.turn_down(stream, unexpected(error, head.rpc.path))
+            self.end_with_error(stream, unexpected(error, headers.rpc.path))
             return
         self._submit(stream, raw, known, lent=lent)
 
     def _submit(self, stream: Stream, content: Raw, known: Known | None, *, lent: bool) -> None:
-        head = stream.head
-        info = head.info if head.timeout_ns is None else head.info_at(stream.opened_ns)
+        headers = stream.headers
+        info = headers.info if headers.timeout_ns is None else headers.info_at(stream.opened_ns)
         try:
             self.load.begin_call(info)
         except RequestError as error:
-            self.turn_down(stream, error)
+            self.end_with_error(stream, error)
             return
         try:
             begun = self.requests.submit(self, stream, content, known, info, now_ns=self._now_ns, lent=lent)
@@ -192,74 +192,74 @@ class Link(SocketProtocol):
         except RequestError as error:
             self.refuse(stream, error)
         except Exception as error:  # noqa: BLE001 - as in `_start`
-            self.refuse(stream, unexpected(error, head.rpc.path))
+            self.refuse(stream, unexpected(error, headers.rpc.path))
 
     def _call(self, stream: Stream, content: Raw, *, lent: bool) -> None:
         """Call the method of a complete request."""
-        message = Message(bytes(content) if lent else content, compressed=False)
-        self._begin(stream, Answering(self, stream, answered, message, stream, self))
+        message = ReceivedMessage(bytes(content) if lent else content, compressed=False)
+        self._begin(stream, AwaitedReply(self, stream, answer_message, message, stream, self))
 
-    def _begin(self, stream: Stream, call: Answering | Streaming) -> None:
+    def _begin(self, stream: Stream, call: AwaitedReply | Streaming) -> None:
         """Run a call's method in a task of its own."""
-        load, info, streaming = self.load, stream.head.info, type(call) is Streaming
+        load, info, streaming = self.load, stream.headers.info, type(call) is Streaming
         try:
             load.begin_stream(info) if streaming else load.begin_call(info)
         except RequestError as error:
-            self.turn_down(stream, error)
+            self.end_with_error(stream, error)
             return
         stream.call = call
-        task = asyncio.get_running_loop().create_task(self._guarded(stream, call), name=stream.head.rpc.path)
+        task = asyncio.get_running_loop().create_task(self._guarded(stream, call), name=stream.headers.rpc.path)
         task.add_done_callback(lambda _: load.end_stream(info) if streaming else load.end_call(info))
         call.task = task
 
-    async def _guarded(self, stream: Stream, call: Answering | Streaming) -> None:
+    async def _guarded(self, stream: Stream, call: AwaitedReply | Streaming) -> None:
         """Run a call to its end: any error is sent to the caller."""
-        ends_s = None if stream.head.timeout_ns is None else (stream.opened_ns + stream.head.timeout_ns) / 1e9
+        ends_s = None if stream.headers.timeout_ns is None else (stream.opened_ns + stream.headers.timeout_ns) / 1e9
         try:
             async with asyncio.timeout_at(ends_s) as time_left:
                 await call.run()
         except RequestError as error:
-            self.turn_down(stream, error)
+            self.end_with_error(stream, error)
         except Exception as error:  # noqa: BLE001 - as in `_start`
             late = isinstance(error, TimeoutError) and time_left.expired()
             refusal = RequestError(Fault.EXPIRED, "the call's time was over before its answer was there")
-            self.turn_down(stream, refusal if late else unexpected(error, stream.head.rpc.path))
+            self.end_with_error(stream, refusal if late else unexpected(error, stream.headers.rpc.path))
         finally:
             del time_left  # else the task and its CancelledError hold each other, and the message
         self.flush()
 
-    def _give_up(self, stream: Stream) -> None:
+    def _cancel_call(self, stream: Stream) -> None:
         """Cancel a stream's call: the caller no longer waits for its answer."""
         call, stream.call = stream.call, None
         self._asked.pop(stream, None)
         if call is not None:
             call.cancel()
             if not isinstance(call, OWN):
-                self.load.end_call(stream.head.info)
+                self.load.end_call(stream.headers.info)
 
     # ---- answers: Sink ---------------------------------------------------------------------------------------------
     def answer(self, token: Stream, response: InferResponse) -> None:
         """Implement `Sink.answer`."""
         token.call = None
         asked = self._asked.pop(token, ()) if self._asked else ()
-        self.load.end_call(token.head.info)
+        self.load.end_call(token.headers.info)
         try:
             encoded = self._server.codec.encode(response, asked)
         except RequestError as error:
-            self.turn_down(token, error)
+            self.end_with_error(token, error)
         except Exception as error:  # noqa: BLE001 - as in `_start`; a sink must not raise
-            self.turn_down(token, unexpected(error, token.head.rpc.path))
+            self.end_with_error(token, unexpected(error, token.headers.rpc.path))
         else:
             if encoded is not None:
                 self._h2.respond(token, replies.RESPONSE, encoded[0], encoded[1], replies.OK)
             else:
-                self._begin(token, Answering(self, token, self._server.encode, response, asked, token.head.info))
+                self._begin(token, AwaitedReply(self, token, self._server.encode, response, asked, token.headers.info))
 
     def refuse(self, token: Stream, error: RequestError) -> None:
         """Implement `Sink.refuse`."""
-        self.load.end_call(token.head.info)
+        self.load.end_call(token.headers.info)
         self._asked.pop(token, None)
-        self.turn_down(token, error)
+        self.end_with_error(token, error)
 
     def answer_raw(self, token: Collected, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Implement `RawSink.answer_raw`."""
@@ -267,7 +267,7 @@ class Link(SocketProtocol):
         try:
             pieces, size = self.requests.encode_raw(form, ident, contents)
         except Exception as error:  # noqa: BLE001 - as in `answer`
-            self.turn_down(stream, unexpected(error, stream.head.rpc.path))
+            self.end_with_error(stream, unexpected(error, stream.headers.rpc.path))
         else:
             self._h2.respond(stream, replies.RESPONSE, pieces, size, replies.OK)
 
@@ -312,7 +312,7 @@ class Link(SocketProtocol):
         self.write(stream, ())
         self._h2.end(stream, replies.OK.payload)
 
-    def turn_down(self, stream: Stream, error: RequestError) -> None:
+    def end_with_error(self, stream: Stream, error: RequestError) -> None:
         """End a call with an error, at any stage."""
         stream.call = None
         ending = replies.ending if stream.begun else replies.refusal
@@ -329,8 +329,8 @@ class Link(SocketProtocol):
         """Return True if the connection could be closed without loss, and is not ending."""
         if not self._made_ns:  # the TLS handshake has limits of its own
             return False
-        mute = not self._h2.settled and time.monotonic_ns() - self._made_ns > MUTE_NS
-        return mute or not (self.busy or self._h2.draining or self._h2.failed)
+        silent = not self._h2.settled and time.monotonic_ns() - self._made_ns > SILENT_NS
+        return silent or not (self.busy or self._h2.draining or self._h2.failed)
 
     def give_way(self) -> None:
         """Implement `Yielding.give_way`: close this connection in favour of another."""
@@ -339,10 +339,10 @@ class Link(SocketProtocol):
     @property
     def busy(self) -> bool:
         """Return True if anything is under way that the peer could delay."""
-        return bool(self._h2.streams) or not self._h2.settled or self.owes
+        return bool(self._h2.streams) or not self._h2.settled or self.has_unsent_bytes
 
     @property
-    def owes(self) -> bool:
+    def has_unsent_bytes(self) -> bool:
         """Return True if bytes wait that the peer has not taken."""
         return bool(self._h2.sender.waiting_bytes or self._transport.get_write_buffer_size())
 
@@ -374,26 +374,26 @@ class Link(SocketProtocol):
         self._h2.drain(why)
         self.flush()
 
-    def cut_off(self, error: RequestError) -> None:
+    def end_calls(self, error: RequestError) -> None:
         """End all calls under way with `error`."""
         for stream in self.streams():
-            self._cut_off(stream, error)
+            self._end_call(stream, error)
         self.drain()
 
     def check_callers(self) -> None:
         """Identify callers again: tokens or grants were replaced. Calls in progress end if `check_again` refuses."""
-        self._h2.forget_heads()
+        self._h2.forget_parsed()
         for stream in self.streams():
-            head = stream.head
-            if type(head) is Head:  # else it was refused, and its answer waits to be taken
+            headers = stream.headers
+            if type(headers) is RequestHeaders:  # else it was refused, and its answer waits to be taken
                 try:
-                    self._reader.check_again(head)
+                    self._reader.check_again(headers)
                 except RequestError as error:
-                    self._cut_off(stream, error)
+                    self._end_call(stream, error)
         self.flush()
 
-    def _cut_off(self, stream: Stream, error: RequestError) -> None:
+    def _end_call(self, stream: Stream, error: RequestError) -> None:
         call = stream.call
-        self.turn_down(stream, error)
+        self.end_with_error(stream, error)
         stream.call = call
-        self._give_up(stream)
+        self._cancel_call(stream)

@@ -11,7 +11,7 @@ PIECES_LIMIT = 64
 """Most pieces that one system call writes (IOV_MAX is 1024)."""
 
 
-class Outbox:
+class SendQueue:
     """Queue of pieces. `size` is the sum of their bytes."""
 
     __slots__ = ("pieces", "size")

@@ -8,7 +8,7 @@ KEPT = 1000
 """Number of streams that are remembered."""
 
 
-class GivenUp:
+class ClosedStreams:
     """Numbers of the last KEPT streams that this side closed first.
 
     Frames that the peer sent before it knew are ignored (RFC 9113, section 5.1).

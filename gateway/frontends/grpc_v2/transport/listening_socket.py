@@ -45,14 +45,14 @@ class ListenerWatch(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    def watch_listener(self, descriptor: int, listener: Listener) -> None:
+    def watch_listener(self, descriptor: int, listener: ListeningSocket) -> None:
         """Let a listener accept when connections wait."""
 
     def forget(self, descriptor: int) -> None:
         """Stop watching a descriptor."""
 
 
-class Listener:
+class ListeningSocket:
     """Listening socket. `connect` takes the result of accept(2)."""
 
     def __init__(

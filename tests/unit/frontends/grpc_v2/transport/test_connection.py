@@ -228,7 +228,7 @@ async def test_a_call_given_up(served: Serve, stage: Any, how: str) -> None:
         expected = {"_submitted": 1, "_answering": 1, "_streaming": 3}.get(stage.__name__, 0)
         await gateway.inference.until(lambda: gateway.inference.cancelled == expected)
         await nothing_left(gateway)
-        await until(lambda: not gateway.frontend._links)
+        await until(lambda: not gateway.frontend._open)
 
 
 async def test_a_request_that_is_refused_at_the_door_leaves_nothing(served: Serve) -> None:

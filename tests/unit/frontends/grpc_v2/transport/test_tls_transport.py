@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.access import Security
-from gateway.frontends.grpc_v2.transport.secure import SecureWire
+from gateway.frontends.grpc_v2.transport.tls_transport import TlsTransport
 from gateway.frontends.tls import server_context
 from tests.simulators.authority import Authority
 from tests.simulators.wires import BIG, Kept, Served, listening
@@ -39,7 +39,7 @@ def security() -> Security:
 @asynccontextmanager
 async def secured(security: Security, limit_s: float) -> AsyncIterator[Served]:
     context = server_context(security, protocol="h2")
-    async with listening(wire=partial(SecureWire, context, limit_s)) as served:
+    async with listening(wire=partial(TlsTransport, context, limit_s)) as served:
         yield served
 
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any, cast
 
 from gateway.frontends.grpc_v2.http2.reader import NOTHING
-from gateway.frontends.grpc_v2.transport.listener import SocketProtocol
-from gateway.frontends.grpc_v2.transport.sockets import Sockets, Wire
+from gateway.frontends.grpc_v2.transport.listening_socket import SocketProtocol
+from gateway.frontends.grpc_v2.transport.sockets import Sockets, SocketTransport
 
 JOINED_BYTES = 16 * 1024
 """Size up to which pieces are joined to one TLS record, the largest there is (RFC 8446, section 5.1)."""
@@ -19,23 +19,23 @@ RECORD_NS = 2_000
 """Cost of a record, independent of its size."""
 
 
-class SecureWire(Wire):
+class TlsTransport(SocketTransport):
     """TLS connection. The protocol gets it after the handshake; a longer handshake than `limit_s` is aborted."""
 
-    def __init__(  # noqa: PLR0917  as Wire, with two more
+    def __init__(  # noqa: PLR0917  as SocketTransport, with two more
         self,
         context: ssl.SSLContext,
         limit_s: float,
         sockets: Sockets,
         connected: Any,
         name: Any,
-        link: SocketProtocol,
+        protocol: SocketProtocol,
     ) -> None:
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=True)
-        self._shaken, self._limit_s = False, limit_s
+        self._handshake_done, self._limit_s = False, limit_s
         self._records = 0
-        super().__init__(sockets, connected, name, link)
+        super().__init__(sockets, connected, name, protocol)
 
     def write(self, data: Any) -> None:
         """Encrypt and send."""
@@ -55,7 +55,7 @@ class SecureWire(Wire):
 
     def close(self) -> None:
         """Send close_notify and the waiting bytes, then end the connection."""
-        if not self.is_closing() and self._shaken:
+        if not self.is_closing() and self._handshake_done:
             with suppress(ssl.SSLError):  # SSLWantReadError: the peer's is not waited for
                 self._tls.unwrap()
             self._send_encrypted()
@@ -66,7 +66,7 @@ class SecureWire(Wire):
         if name == "ssl_object":
             return self._tls
         if name == "peercert":
-            return self._tls.getpeercert() if self._shaken else None
+            return self._tls.getpeercert() if self._handshake_done else None
         return super().get_extra_info(name, default)
 
     def _begin(self) -> None:
@@ -77,18 +77,18 @@ class SecureWire(Wire):
         if data:
             self._received.write(data)
             return self._read_tls()
-        work_ns = self._link.receive(NOTHING)
-        return work_ns if self._link.behind else work_ns + self._read_tls()
+        work_ns = self._protocol.receive(NOTHING)
+        return work_ns if self._protocol.behind else work_ns + self._read_tls()
 
     def _read_tls(self) -> int:
         """Decrypt until the protocol is behind, or nothing is left. Return the work in nanoseconds."""
         work_ns = 0
         try:
-            if not self._shaken:
+            if not self._handshake_done:
                 work_ns += HANDSHAKE_NS
-                self._shake()
-            while not self.is_closing() and not self._link.behind and (size := self._decrypt()):
-                work_ns += self._link.receive(self._buffer[:size]) + RECORD_NS * self._records
+                self._do_handshake()
+            while not self.is_closing() and not self._protocol.behind and (size := self._decrypt()):
+                work_ns += self._protocol.receive(self._buffer[:size]) + RECORD_NS * self._records
         except ssl.SSLWantReadError:
             self._send_encrypted()
         except ssl.SSLError as error:
@@ -96,12 +96,12 @@ class SecureWire(Wire):
             self._end(error)
         return work_ns
 
-    def _shake(self) -> None:
+    def _do_handshake(self) -> None:
         self._tls.do_handshake()
         self._timer.cancel()
-        self._shaken = True
+        self._handshake_done = True
         self._send_encrypted()
-        self._link.connection_made(self)
+        self._protocol.connection_made(self)
 
     def _decrypt(self) -> int:
         """Fill the buffer with decrypted bytes, a record at a time; return 0 after the peer's close_notify."""
@@ -122,5 +122,5 @@ class SecureWire(Wire):
 
     def _lost(self, error: Exception | None) -> None:
         self._timer.cancel()
-        if self._shaken:
+        if self._handshake_done:
             super()._lost(error)
