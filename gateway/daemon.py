@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from gateway.domain.access import Address
     from gateway.domain.statistics import Sample
     from gateway.domain.vitals import Vitals
-    from gateway.frontends.grpc_v2.grpcio_server import GrpcFrontend
-    from gateway.frontends.grpc_v2.server import GrpcServer
+    from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
+    from gateway.frontends.grpc_v2.transport.server import GrpcServer
     from gateway.frontends.mqtt.frontend import MqttFrontend
     from gateway.frontends.regions import Regions
     from gateway.frontends.rest_v2.server import RestFrontend
@@ -161,7 +161,7 @@ class Daemon:
     async def _start_grpc(self, stack: AsyncExitStack) -> None:
         if not self._config.grpc_listen:
             return
-        from gateway.frontends.grpc_v2.service import InferenceService
+        from gateway.frontends.grpc_v2.service.inference import InferenceService
 
         engine, name, guards = self._engine, self._config.gateway.server_name, self._credentials
         ports = (engine, self._listed, engine, self._config.grpc, self._regions)
@@ -390,9 +390,9 @@ class Daemon:
 def _grpc_listener(server: str) -> type[GrpcServer | GrpcFrontend]:
     """Return the class of the gRPC server. Only the one selected is imported."""
     if server == "own":
-        from gateway.frontends.grpc_v2.server import GrpcServer
+        from gateway.frontends.grpc_v2.transport.server import GrpcServer
 
         return GrpcServer
-    from gateway.frontends.grpc_v2.grpcio_server import GrpcFrontend
+    from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
 
     return GrpcFrontend

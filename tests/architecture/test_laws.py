@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,32 @@ def test_the_import_contracts_hold() -> None:
     assert found, "import-linter is not installed; run `make install`"
     done = subprocess.run([found, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports inside functions and under TYPE_CHECKING count: modules that need each other are one module."""
+    modules = {module_named(file): file for file in SOURCES}
+    imports = {module: imported(TREES[file], modules.keys()) - {module} for module, file in modules.items()}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(f"imports in a circle: {' <- '.join(error.args[1])}")
+
+
+def module_named(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(tree: ast.Module, modules: Collection[str]) -> set[str]:
+    """Return those of `modules` that a module names in its imports."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names} & set(modules)
+            names |= inside or {node.module}
+    return names & set(modules)
 
 
 def loaded_by(statement: str) -> set[str]:

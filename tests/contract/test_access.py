@@ -15,8 +15,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway.domain.access import Address, Security, read_tokens
 from gateway.domain.rights import Grant, Scope, read_rights
-from gateway.frontends.grpc_v2.protocol import REFLECTION, SERVICES, services
-from gateway.frontends.grpc_v2.scopes import NEEDS
+from gateway.frontends.grpc_v2.codec.protocol import REFLECTION, SERVICES, services
+from gateway.frontends.grpc_v2.service.scopes import NEEDS
 from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.not_offered import REFUSING_HANDLERS
 from gateway.frontends.rest_v2.regions import REGION_HANDLERS

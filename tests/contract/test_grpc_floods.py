@@ -234,7 +234,7 @@ async def test_a_caller_that_does_not_take_its_answer(how: str) -> None:
         begin = WELCOME + frames.settings_frame({frames.INITIAL_WINDOW_SIZE: 2**30 if how == "never reads" else 10})
         words = [begin, frames.window_frame(0, 2**30), headers(1), *parts, data(1, b"", END)]
         await attacked(gateway.target, iter(words), reads=how != "never reads")
-        await gateway.inference.until(lambda: len(gateway.frontend._links) == 1)
+        await gateway.inference.until(lambda: len(gateway.frontend._open) == 1)
 
 
 async def test_callers_killed_within_a_message_leave_nothing() -> None:
@@ -247,7 +247,7 @@ async def test_callers_killed_within_a_message_leave_nothing() -> None:
     )
     words = WELCOME + headers(1) + b"".join(data(1, PART[at : at + 16_000]) for at in range(0, 80_000, 16_000))
     async with serving_others() as (gateway, _):
-        links = len(gateway.frontend._links)
+        links = len(gateway.frontend._open)
         host, port = gateway.target.rsplit(":", 1)
         for _round in range(3):
             command = [sys.executable, "-c", program, host, port]
@@ -261,7 +261,7 @@ async def test_callers_killed_within_a_message_leave_nothing() -> None:
             child.kill()
             await asyncio.to_thread(child.communicate)
             await gateway.inference.until(lambda: gateway.frontend.room.used_bytes < SMALL_BYTES)
-        assert len(gateway.frontend._links) == links
+        assert len(gateway.frontend._open) == links
 
 
 # ---- too many connections --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from gateway.domain.access import Security, read_tokens
-from gateway.frontends.grpc_v2.protocol import message
+from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.grpc_gateway import serving
 

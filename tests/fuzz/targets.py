@@ -30,27 +30,27 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest
 from gateway.domain.onnx_file import read_onnx
 from gateway.domain.tensor import Datatype, finish
-from gateway.frontends.grpc_v2 import reading
 from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
-from gateway.frontends.grpc_v2.codec import LAYOUTS_LIMIT, PATTERNS_LIMIT, InferCodec
-from gateway.frontends.grpc_v2.decode import decode_request as grpc_request
-from gateway.frontends.grpc_v2.decode import request_steps
+from gateway.frontends.grpc_v2.codec.decode import decode_request as grpc_request
+from gateway.frontends.grpc_v2.codec.decode import request_steps
+from gateway.frontends.grpc_v2.codec.infer_codec import LAYOUTS_LIMIT, PATTERNS_LIMIT, InferCodec
+from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.http2 import frames, huffman
-from gateway.frontends.grpc_v2.http2.blocks import KNOWN_HEADS
-from gateway.frontends.grpc_v2.http2.connection import Connection
+from gateway.frontends.grpc_v2.http2.blocks import KNOWN_HEADERS
+from gateway.frontends.grpc_v2.http2.closed_streams import KEPT
+from gateway.frontends.grpc_v2.http2.connection import Http2Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
-from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Event, Opened, Requested
-from gateway.frontends.grpc_v2.http2.given_up import KEPT
+from gateway.frontends.grpc_v2.http2.events import Event, PingAcknowledged, RequestReceived, StreamDropped, StreamOpened
 from gateway.frontends.grpc_v2.http2.hpack import TABLE_BYTES, Decoder, Headers
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.reader import NOTHING
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
-from gateway.frontends.grpc_v2.protocol import message
+from gateway.frontends.grpc_v2.service import large_requests as reading
 from gateway.frontends.oip_json import decode_request
 from tests.simulators.http2_peer import HEAD, TRAILERS, WELCOME, parsed
 
-LIMITS = Limits(
+LIMITS = Http2Limits(
     max_streams=5,
     max_header_bytes=4096,
     max_frame_bytes=16_384,
@@ -65,8 +65,8 @@ CHUNKS = (1, 2, 9, 10, 64, 1000)
 class Owner:
     """Answers what is complete, gives windows, and writes down what it saw in a form that chunks do not change."""
 
-    def __init__(self, limits: Limits, *, answers: bool) -> None:
-        self.connection, self._limits, self._answers = Connection(limits, read_request), limits, answers
+    def __init__(self, limits: Http2Limits, *, answers: bool) -> None:
+        self.connection, self._limits, self._answers = Http2Connection(limits, read_request), limits, answers
         self.seen: dict[int, list[Any]] = {}
         self.said = bytearray(b"".join(self.connection.take()))
 
@@ -87,18 +87,18 @@ class Owner:
         self._check()
 
     def _note(self, event: Event) -> None:
-        if isinstance(event, Acknowledged):
+        if isinstance(event, PingAcknowledged):
             assert len(event.payload) == 8
             return
         stream = event.stream
         notes = self.seen.setdefault(stream.id, [b"", False, False])
-        if isinstance(event, Dropped):
+        if isinstance(event, StreamDropped):
             assert stream.state == CLOSED
             notes[2] = True
             return
-        if not isinstance(event, Opened):
+        if not isinstance(event, StreamOpened):
             assert not notes[1]
-            notes[0] += bytes(event.payload) if isinstance(event, Requested) else b"".join(event.parts)
+            notes[0] += bytes(event.payload) if isinstance(event, RequestReceived) else b"".join(event.parts)
         notes[1] = getattr(event, "ended", True)
         if self._answers:
             self._answer(stream, notes)
@@ -120,9 +120,9 @@ class Owner:
         assert connection.sender.waiting_bytes == sum(stream.waiting_bytes for stream in connection.streams.values())
         assert len(connection._reader._rest) <= 9 + 5 * self._limits.max_frame_bytes
         assert len(connection._blocks._parts) <= 5 * self._limits.max_header_bytes + self._limits.max_frame_bytes
-        assert len(connection._blocks._heads) <= KNOWN_HEADS
+        assert len(connection._blocks._known) <= KNOWN_HEADERS
         assert connection._blocks._decoder._used_bytes <= TABLE_BYTES
-        assert len(connection._given_up) <= KEPT
+        assert len(connection._closed_by_us) <= KEPT
 
 
 def connection(words: bytes) -> None:

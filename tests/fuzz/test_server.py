@@ -101,6 +101,6 @@ async def test_spoilt_conversations(monkeypatch: pytest.MonkeyPatch, caplog: pyt
             assert not [each for each in caplog.records if each.levelno >= logging.ERROR], with_note
         assert await is_served(gateway)
         assert len(gateway.inference.requests) > ROUNDS // 20
-        while gateway.frontend._links:
+        while gateway.frontend._open:
             await asyncio.sleep(0)
         assert gateway.frontend.load.busy == 0

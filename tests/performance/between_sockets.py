@@ -23,13 +23,13 @@ from gateway.domain.manifest import TensorSpec
 from gateway.domain.ports import Session
 from gateway.domain.tensor import Datatype, Tensors
 from gateway.domain.verdict import Budget
+from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.link import Link
-from gateway.frontends.grpc_v2.protocol import message
-from gateway.frontends.grpc_v2.server import GrpcServer
-from gateway.frontends.grpc_v2.service import InferenceService
+from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.grpc_v2.transport.connection import GrpcConnection
+from gateway.frontends.grpc_v2.transport.server import GrpcServer
 from gateway.frontends.peer import Peer
 from gateway.frontends.pools import Pools
 from gateway.runtimes.onnx import OnnxEngine, session_options
@@ -91,9 +91,9 @@ def words(number: int) -> bytes:
     return frames.frame(frames.HEADERS, 4, number, encode(ASKED)) + frames.frame(frames.DATA, 1, number, body)
 
 
-def linked(server: GrpcServer) -> Link:
+def linked(server: GrpcServer) -> GrpcConnection:
     """A connection that is settled, with windows for all answers."""
-    link = Link(server, Peer(address="127.0.0.1"))
+    link = GrpcConnection(server, Peer(address="127.0.0.1"))
     link.connection_made(Nowhere())
     link.receive(memoryview(WELCOME + frames.window_frame(0, 1 << 30)))
     return link

@@ -18,8 +18,8 @@ import h2.settings
 
 from gateway.domain.access import Address
 from gateway.frontends.grpc_v2.calls import INFER
+from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.protocol import message
 
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
 METADATA = INFER.replace("ModelInfer", "ModelMetadata")

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 from gateway.domain.access import Address, Security
-from gateway.frontends.grpc_v2.service import InferenceService
+from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
@@ -20,7 +20,7 @@ UNDIVIDED = ShareSettings(caller_percent=100, caller_bytes_percent=100, local_pe
 """A single caller may use each total."""
 
 
-SERVERS = {"own": ("server", "GrpcServer"), "grpcio": ("grpcio_server", "GrpcFrontend")}
+SERVERS = {"own": ("transport.server", "GrpcServer"), "grpcio": ("grpcio.server", "GrpcFrontend")}
 """HTTP/2 servers by their names in the configuration."""
 
 

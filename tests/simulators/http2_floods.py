@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from tests.simulators.http2_peer import ASKED, REQUEST, data, headers
 
 Flood = Callable[[], Iterator[bytes]]
 END = frames.END_STREAM
-LIMITS = Limits()
+LIMITS = Http2Limits()
 STREAMS = range(1, 2**31, 2)
 frame = frames.frame
 

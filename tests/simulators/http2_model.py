@@ -14,10 +14,16 @@ import h2.events
 import h2.settings
 
 from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.connection import Connection
+from gateway.frontends.grpc_v2.http2.connection import Http2Connection
 from gateway.frontends.grpc_v2.http2.errors import Code
-from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened, Received, Requested
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.events import (
+    DataReceived,
+    PingAcknowledged,
+    RequestReceived,
+    StreamDropped,
+    StreamOpened,
+)
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from tests.simulators.http2_peer import HEAD, TRAILERS
@@ -60,7 +66,7 @@ class Peers:
         self.to_us, self.to_them, self.greeted = bytearray(), bytearray(), False
         self.now_ns = self.pings = self.pongs = self.our_pings = self.our_pongs = 0
         stream, connection, frame = limits
-        bounds = Limits(
+        bounds = Http2Limits(
             stream_window_bytes=stream,
             connection_window_bytes=connection,
             max_frame_bytes=frame,
@@ -69,7 +75,7 @@ class Peers:
             controls_burst=10_000,
             max_ping_strikes=10_000,
         )
-        self.ours = Connection(bounds, read_request)
+        self.ours = Http2Connection(bounds, read_request)
         self.theirs = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
         self.theirs.local_settings = h2.settings.Settings(
             client=True,
@@ -217,20 +223,20 @@ class Peers:
     def _hear(self, words: bytes) -> None:
         self.now_ns += MILLISECOND_NS
         for event in self.ours.receive(memoryview(words), self.now_ns):
-            if isinstance(event, Acknowledged):
+            if isinstance(event, PingAcknowledged):
                 assert event.payload == b"alive?!!"
                 self.our_pongs += 1
                 continue
             call = self.calls[event.stream.id]
-            if isinstance(event, Opened | Requested):
+            if isinstance(event, StreamOpened | RequestReceived):
                 assert call.stream is None
-                call.stream, call.heard_end = event.stream, isinstance(event, Requested) or event.ended
-                call.heard += event.payload if isinstance(event, Requested) else b""
+                call.stream, call.heard_end = event.stream, isinstance(event, RequestReceived) or event.ended
+                call.heard += event.payload if isinstance(event, RequestReceived) else b""
                 expected: dict[str, str] = {}
                 for name, value in call.fields:
                     expected.setdefault(name, value)
-                assert {name.decode(): value.decode() for name, value in event.stream.head.items()} == expected
-            elif isinstance(event, Received):
+                assert {name.decode(): value.decode() for name, value in event.stream.headers.items()} == expected
+            elif isinstance(event, DataReceived):
                 assert event.stream is call.stream
                 assert not call.heard_end
                 heard = b"".join(event.parts)
@@ -238,7 +244,7 @@ class Peers:
                 call.heard_end = event.ended
                 self.ours.grant(event.stream, len(heard))
             else:
-                assert isinstance(event, Dropped)
+                assert isinstance(event, StreamDropped)
                 assert call.gone
 
     def _read(self, words: bytes, takes: bool) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.connection import Connection
+from gateway.frontends.grpc_v2.http2.connection import Http2Connection
 from gateway.frontends.grpc_v2.http2.errors import Code
-from gateway.frontends.grpc_v2.http2.events import Event, Opened
+from gateway.frontends.grpc_v2.http2.events import Event, StreamOpened
 from gateway.frontends.grpc_v2.http2.hpack import Headers, encode
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.reader import NOTHING
 from gateway.frontends.grpc_v2.http2.requests import read_request
-from gateway.frontends.grpc_v2.http2.sender import Block
+from gateway.frontends.grpc_v2.http2.sender import FieldBlock
 from gateway.frontends.grpc_v2.http2.streams import Stream
 
 SECOND_NS = 1_000_000_000
@@ -26,8 +26,8 @@ ASKED: Headers = (
     (b"content-type", b"application/grpc"),
 )
 REQUEST = encode(ASKED)
-HEAD = Block(encode(((b":status", b"200"), (b"content-type", b"application/grpc"))))
-TRAILERS = Block(encode(((b"grpc-status", b"0"),)))
+HEAD = FieldBlock(encode(((b":status", b"200"), (b"content-type", b"application/grpc"))))
+TRAILERS = FieldBlock(encode(((b"grpc-status", b"0"),)))
 WELCOME = frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0)
 
 
@@ -56,21 +56,21 @@ def parsed(words: bytes) -> list[Said]:
     return found
 
 
-def said(connection: Connection) -> list[Said]:
+def said(connection: Http2Connection) -> list[Said]:
     """Return the frames that the connection sends now."""
     return parsed(b"".join(connection.take()))
 
 
-def welcomed(limits: Limits | None = None, settings: dict[int, int] | None = None) -> Connection:
+def welcomed(limits: Http2Limits | None = None, settings: dict[int, int] | None = None) -> Http2Connection:
     """Return a connection after the peer's preface and settings. Its output so far is discarded."""
-    connection = Connection(limits or Limits(), read_request)
+    connection = Http2Connection(limits or Http2Limits(), read_request)
     tell(connection, frames.PREFACE + frames.settings_frame(settings or {}))
     assert connection.failed is None
     connection.take()
     return connection
 
 
-def tell(connection: Connection, words: bytes, now_ns: int = SECOND_NS) -> list[Event]:
+def tell(connection: Http2Connection, words: bytes, now_ns: int = SECOND_NS) -> list[Event]:
     """Return the connection's events for these bytes."""
     events = list(connection.receive(memoryview(words), now_ns))
     while connection.behind:
@@ -78,10 +78,10 @@ def tell(connection: Connection, words: bytes, now_ns: int = SECOND_NS) -> list[
     return events
 
 
-def opened(connection: Connection, number: int = 1, flags: int = 0, block: bytes = REQUEST) -> Stream:
+def opened(connection: Http2Connection, number: int = 1, flags: int = 0, block: bytes = REQUEST) -> Stream:
     """Open a stream as the peer."""
     (event,) = tell(connection, headers(number, flags, block))
-    assert isinstance(event, Opened)
+    assert isinstance(event, StreamOpened)
     return event.stream
 
 
@@ -102,7 +102,7 @@ def asked(number: int, payload: bytes = b"message") -> bytes:
     return headers(number) + data(number, payload, frames.END_STREAM)
 
 
-def answer(connection: Connection, stream: Stream, body: bytes = b"reply") -> None:
+def answer(connection: Http2Connection, stream: Stream, body: bytes = b"reply") -> None:
     """Send a complete response."""
     connection.respond(stream, HEAD, (body,), len(body), TRAILERS)
 

@@ -14,11 +14,11 @@ import hpack
 from gateway.domain.access import Security
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.reader import NOTHING
-from gateway.frontends.grpc_v2.link import Link
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.sockets import READ_BYTES
+from gateway.frontends.grpc_v2.transport.connection import GrpcConnection
+from gateway.frontends.grpc_v2.transport.sockets import READ_BYTES
 from gateway.frontends.peer import Peer
 from tests.simulators.grpc_gateway import Gateway
 from tests.simulators.http2_floods import LARGE_ENTRY
@@ -26,7 +26,7 @@ from tests.simulators.http2_peer import ASKED, REQUEST, WELCOME, data, headers
 from tests.simulators.inference import SimulatedInference
 
 NO_GUARD = 2**31 - 1
-LIMITS = Limits(
+LIMITS = Http2Limits(
     resets_burst=NO_GUARD, controls_burst=NO_GUARD, max_unread_bytes=NO_GUARD, max_ping_strikes=NO_GUARD,
     unanswered_work_ms=NO_GUARD,
 )  # fmt: skip
@@ -132,7 +132,7 @@ class Sink(asyncio.Transport):
 async def measured(work: Work, size: int = SIZE) -> Measured:
     """Return cost and charge of `size` bytes of a class on a separate link."""
     server = OwnGateway(SimulatedInference(), GrpcSettings(http2=LIMITS), Security()).frontend
-    link = Link(server, Peer(address="127.0.0.1"))
+    link = GrpcConnection(server, Peer(address="127.0.0.1"))
     link.connection_made(Sink())
     _said(link, server.buffer, WELCOME + work.first)
     words = _words(work, size)
@@ -155,7 +155,7 @@ def _words(work: Work, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _said(link: Link, buffer: memoryview, words: bytes) -> list[int]:
+def _said(link: GrpcConnection, buffer: memoryview, words: bytes) -> list[int]:
     """Let the link read `words`; return what it charged for each slice."""
     buffer[: len(words)] = words
     slices = [link.receive(buffer[: len(words)])]

@@ -12,10 +12,10 @@ from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest
 from gateway.domain.tensor import Datatype, encode_raw
 from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
-from gateway.frontends.grpc_v2.codec import InferCodec
-from gateway.frontends.grpc_v2.decode import decode_request
-from gateway.frontends.grpc_v2.protocol import message
-from gateway.frontends.grpc_v2.typed import FIELDS
+from gateway.frontends.grpc_v2.codec.decode import decode_request
+from gateway.frontends.grpc_v2.codec.infer_codec import InferCodec
+from gateway.frontends.grpc_v2.codec.protocol import message
+from gateway.frontends.grpc_v2.codec.typed import FIELDS
 from gateway.frontends.regions import Regions
 
 NOW_NS = 10**12

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gateway.frontends.grpc_v2.accepting import SocketProtocol
-from gateway.frontends.grpc_v2.sockets import Sockets, Wire
+from gateway.frontends.grpc_v2.transport.listening_socket import SocketProtocol
+from gateway.frontends.grpc_v2.transport.sockets import Sockets, SocketTransport
 
 BIG = random.Random(5).randbytes(800_000)
 
@@ -27,7 +27,7 @@ class Kept(SocketProtocol):
         self.on: dict[str, Callable[[], Any]] = {}
 
     def connection_made(self, transport: Any) -> None:
-        self.wire: Wire = transport
+        self.wire: SocketTransport = transport
         self._tell("made")
 
     def receive(self, data: memoryview) -> int:
@@ -62,7 +62,7 @@ class Kept(SocketProtocol):
 class Served:
     """`Sockets` with one listener, and the connections to it."""
 
-    def __init__(self, family: int, wire: Callable[..., Wire]) -> None:
+    def __init__(self, family: int, wire: Callable[..., SocketTransport]) -> None:
         self.links: list[Kept] = []
         self.on: dict[str, Callable[[], Any]] = {}
         self.listener = socket.socket(family)
@@ -95,7 +95,9 @@ class Served:
 
 
 @asynccontextmanager
-async def listening(family: int = socket.AF_INET, wire: Callable[..., Wire] = Wire) -> AsyncIterator[Served]:
+async def listening(
+    family: int = socket.AF_INET, wire: Callable[..., SocketTransport] = SocketTransport
+) -> AsyncIterator[Served]:
     served = Served(family, wire)
     try:
         yield served

@@ -61,7 +61,7 @@ def test_without_http_and_mqtt_their_libraries_stay_out(tmp_path, state):
 
 
 def test_the_service_behind_both_grpc_servers_needs_no_grpcio():
-    code = "gateway.frontends.grpc_v2.service as s; s.message('inference.ModelInferRequest')"
+    code = "gateway.frontends.grpc_v2.service.inference as s; s.message('inference.ModelInferRequest')"
     assert loaded(code) & HEAVY == {"google"}
 
 

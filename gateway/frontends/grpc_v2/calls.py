@@ -14,7 +14,7 @@ from gateway.domain.access import Address
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.rights import NOTHING, Needs, Rights
 from gateway.domain.shares import ANONYMOUS
-from gateway.frontends.grpc_v2.templates import PREFIX, Encoded, prefixed
+from gateway.frontends.grpc_v2.framing import PREFIX, Encoded, prefixed
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 """Path of the method that the hot path serves."""
@@ -40,7 +40,7 @@ class CallInfo:
     share_key: str = ANONYMOUS
 
 
-class Kind(enum.Enum):
+class RpcKind(enum.Enum):
     """Number of messages in each direction."""
 
     UNARY = "unary"
@@ -60,7 +60,7 @@ class Rpc:
     """
 
     path: str
-    kind: Kind
+    kind: RpcKind
     request: Any
     answer: Callable[[Any, CallInfo], Any]
     needs: Needs
@@ -115,6 +115,11 @@ def is_local(peer: str) -> bool:
     """Return True if gRPC's peer string names a UNIX socket or a loopback address."""
     scheme, _, _ = peer.partition(":")
     return scheme.startswith("unix") or Address(peer_address(peer)).private
+
+
+def rights_changed() -> RequestError:
+    """Return the error that ends a call when a reload replaced its caller's rights."""
+    return RequestError(Fault.UNAVAILABLE, "the caller's rights have changed; call again")
 
 
 def unexpected(error: Exception, path: str) -> RequestError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from gateway.domain.errors import ConfigurationError
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 
 INT32_MAX = 2**31 - 1
 """Largest channel argument: gRPC keeps them in 32 bits."""
@@ -48,7 +48,7 @@ class GrpcSettings:
     keepalive_ms: int = 7_200_000  # an idle connection is pinged after this long (gRPC's own default: two hours)
     keepalive_timeout_ms: int = 20_000  # ... and closed when the answer takes longer than this
     unix_socket_mode: int = 0o660  # permissions of a UNIX socket: its owner and group may connect
-    http2: Limits = field(default_factory=Limits)
+    http2: Http2Limits = field(default_factory=Http2Limits)
 
     def __post_init__(self) -> None:
         """Refuse unknown values, those that gRPC cannot represent, and bounds that nothing passes.

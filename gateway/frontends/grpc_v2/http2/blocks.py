@@ -12,11 +12,11 @@ from typing import Any
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.hpack import Decoder, Headers
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.requests import content_length, essential
-from gateway.frontends.grpc_v2.http2.work import BLOCK_NS, CHECK_NS, HEAD_NS, Meter
+from gateway.frontends.grpc_v2.http2.work import BLOCK_NS, CHECK_NS, PARSE_NS, Meter
 
-KNOWN_HEADS = 64
+KNOWN_HEADERS = 64
 """Blocks remembered per connection; a client has about one per method and deadline."""
 KNOWN_BLOCK_BYTES = 256
 """Longest block that is remembered: repeated blocks consist of index bytes, and other ones must not fill memory."""
@@ -33,11 +33,11 @@ class Blocks:
     """
 
     def __init__(
-        self, limits: Limits, read_head: Callable[[Headers], Any], names: frozenset[bytes], meter: Meter | None = None
+        self, limits: Http2Limits, parse: Callable[[Headers], Any], names: frozenset[bytes], meter: Meter | None = None
     ) -> None:
-        self._limits, self._read_head, self._names, self._meter = limits, read_head, names, meter or Meter()
+        self._limits, self._parse, self._names, self._meter = limits, parse, names, meter or Meter()
         self._decoder = Decoder(limits.max_header_bytes, self._meter)
-        self._heads: dict[bytes, tuple[Any, int | None]] = {}
+        self._known: dict[bytes, tuple[Any, int | None]] = {}
         self._essences: dict[Headers, Any] = {}
         self.unfinished = False
         self._stream = self._flags = self._continuations = 0
@@ -63,60 +63,63 @@ class Blocks:
         self.unfinished = False
         return self._flags, bytes(self._parts)
 
-    def head(self, block: bytes) -> tuple[Any, int | None] | None:
-        """Return the head of a request's block, and the number of bytes that its content-length announces.
+    def parsed(self, block: bytes) -> tuple[Any, int | None] | None:
+        """Return the parsed headers of a request's block, and the number of bytes that its content-length announces.
 
-        Return None if its list is too large. Raises as `read_head` and `content_length` do.
+        Return None if its list is too large. Raises as `parse` and `content_length` do.
         """
         self._meter.ns += BLOCK_NS
-        known = self._heads.get(block)
+        known = self._known.get(block)
         if known is not None:
             return known
         headers = self.skim(block)
         if headers is None:
             return None
         self._meter.ns += CHECK_NS * len(headers)
-        head = self._read(headers)
-        known = head, content_length(headers)
-        if not (self._decoder.changed or len(block) > KNOWN_BLOCK_BYTES or _refuses(head)):
-            _remember(self._heads, block, known)
+        parsed = self._read(headers)
+        known = parsed, content_length(headers)
+        if not (self._decoder.changed or len(block) > KNOWN_BLOCK_BYTES or _refuses(parsed)):
+            _remember(self._known, block, known)
         return known
 
     def _read(self, headers: Headers) -> Any:
-        """Return a head by the fields on which it depends: others may differ per request, as a trace number does."""
+        """Return parsed headers by the fields on which they depend.
+
+        Other fields may differ per request, as a trace number does.
+        """
         essence = essential(headers, self._names)
         known = None if essence is None else self._essences.get(essence)
         if known is not None:
             return known
-        self._meter.ns += HEAD_NS
-        head = self._read_head(headers)
+        self._meter.ns += PARSE_NS
+        parsed = self._parse(headers)
         known_bytes = 0 if essence is None else sum(len(name) + len(value) for name, value in essence)
-        if essence is not None and known_bytes <= ESSENCE_BYTES and not _refuses(head):
-            _remember(self._essences, essence, head)
-        return head
+        if essence is not None and known_bytes <= ESSENCE_BYTES and not _refuses(parsed):
+            _remember(self._essences, essence, parsed)
+        return parsed
 
-    def forget_heads(self) -> None:
-        """Forget all heads: something on which they depend, apart from their fields, has changed."""
-        self._heads.clear()
+    def forget_parsed(self) -> None:
+        """Forget all parsed headers: something on which they depend, apart from their fields, has changed."""
+        self._known.clear()
         self._essences.clear()
 
     def skim(self, block: bytes) -> Headers | None:
         """Update the table by a block, and return the block's fields."""
         headers = self._decoder.decode(block)
         if self._decoder.changed:
-            self._heads.clear()
+            self._known.clear()
         return headers
 
 
-def _refuses(head: object) -> bool:
+def _refuses(parsed: object) -> bool:
     """Return True for a refusal, which is not remembered: each refusal is decided and counted again."""
-    return isinstance(head, bytes)
+    return isinstance(parsed, bytes)
 
 
-def _remember(known: dict[Any, Any], key: object, head: object) -> None:
-    if len(known) >= KNOWN_HEADS:
+def _remember(known: dict[Any, Any], key: object, parsed: object) -> None:
+    if len(known) >= KNOWN_HEADERS:
         known.clear()
-    known[key] = head
+    known[key] = parsed
 
 
 def fragment(flags: int, payload: memoryview) -> memoryview:

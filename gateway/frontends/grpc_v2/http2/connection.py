@@ -11,43 +11,43 @@ from typing import Any
 
 from gateway.frontends.grpc_v2.http2 import frames, work
 from gateway.frontends.grpc_v2.http2.blocks import SIZE_FACTOR, Blocks, fragment
+from gateway.frontends.grpc_v2.http2.closed_streams import ClosedStreams
 from gateway.frontends.grpc_v2.http2.controls import KINDS, Controls
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError, StreamError
-from gateway.frontends.grpc_v2.http2.events import Dropped, Event, Opened, Received, Requested
-from gateway.frontends.grpc_v2.http2.given_up import GivenUp
+from gateway.frontends.grpc_v2.http2.events import DataReceived, Event, RequestReceived, StreamDropped, StreamOpened
 from gateway.frontends.grpc_v2.http2.guard import Guard
 from gateway.frontends.grpc_v2.http2.hpack import Headers
-from gateway.frontends.grpc_v2.http2.limits import Limits
-from gateway.frontends.grpc_v2.http2.reader import Reader
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
+from gateway.frontends.grpc_v2.http2.reader import FrameReader
 from gateway.frontends.grpc_v2.http2.requests import are_trailers
-from gateway.frontends.grpc_v2.http2.sender import Block, Piece, Sender
+from gateway.frontends.grpc_v2.http2.sender import FieldBlock, Piece, Sender
 from gateway.frontends.grpc_v2.http2.shapes import check_shape
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, MOVES, OPEN, PEER_DONE, PEER_ENDS, RESET, WE_END, Stream
 from gateway.frontends.grpc_v2.http2.window import ReceiveWindow
 
-ReadHead = Callable[[Headers], Any]
+ParseHeaders = Callable[[Headers], Any]
 
 
-class Connection:
+class Http2Connection:
     """Connection without I/O. `failed` is set once it must be closed, after its last bytes were written.
 
-    `read_head` converts a request's headers to the owner's type, and may raise StreamError. The result is remembered
+    `parse` converts a request's headers to the owner's type, and may raise StreamError. The result is remembered
     with the fields among `names`, and may depend on these only.
     """
 
-    def __init__(self, limits: Limits, read_head: ReadHead, names: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, limits: Http2Limits, parse: ParseHeaders, names: frozenset[bytes] = frozenset()) -> None:
         self.streams: dict[int, Stream] = {}
         self.failed: ProtocolError | None = None
         self.draining = False
         self._limits, self._guard, self.meter = limits, Guard(limits), work.Meter()
-        self.sender, self._blocks = Sender(self._said_end), Blocks(limits, read_head, names, self.meter)
+        self.sender, self._blocks = Sender(self._end_sent), Blocks(limits, parse, names, self.meter)
         self._controls = Controls(self._guard, self.sender, self.streams, self.meter)
         self._now_ns = self._last_stream = 0
         self._last_taken = frames.LARGEST_STREAM
-        self._given_up = GivenUp()
+        self._closed_by_us = ClosedStreams()
         self._most_block_bytes = min(limits.max_frame_bytes, SIZE_FACTOR * limits.max_header_bytes)
         self._window, self._most_at_once = ReceiveWindow(limits.connection_window_bytes), limits.most_at_once
-        self._reader = Reader(self.meter)
+        self._reader = FrameReader(self.meter)
         self.behind = 0
         """Bytes that were received and not processed yet."""
         self._body: Stream | None = None
@@ -55,7 +55,7 @@ class Connection:
         self._events: list[Event] = []
         self.sender.say(limits.settings_frame())
         self.sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
-        self.take, self.forget_heads = self.sender.take, self._blocks.forget_heads
+        self.take, self.forget_parsed = self.sender.take, self._blocks.forget_parsed
         """Function that returns the bytes to write now; `Blocks.forget_heads`."""
 
     # ---- owner's interface -----------------------------------------------------------------------------------------
@@ -80,17 +80,17 @@ class Connection:
                 self.fail(fault)
         return events
 
-    def respond(self, stream: Stream, head: Block, message: Sequence[Piece], size: int, trailers: Block) -> None:
+    def respond(self, stream: Stream, start: FieldBlock, body: Sequence[Piece], size: int, end: FieldBlock) -> None:
         """Send a whole response: headers, one body of `size` bytes, trailers. Does nothing if the stream is closed."""
         if stream.state != CLOSED:
             self._guard.answered(self._now_ns)
-            self.sender.respond(stream, head, message, size, trailers)
+            self.sender.respond(stream, start, body, size, end)
 
-    def begin(self, stream: Stream, head: Block) -> None:
+    def begin(self, stream: Stream, start: FieldBlock) -> None:
         """Send response headers; data and an end follow."""
         if stream.state != CLOSED:
             stream.begun = True
-            self.sender.begin(stream, head.payload)
+            self.sender.begin(stream, start.payload)
 
     def data(self, stream: Stream, payload: Piece) -> None:
         """Send body bytes; bytes beyond the windows wait (`waiting_bytes`)."""
@@ -117,7 +117,7 @@ class Connection:
             self.sender.say(frames.window_frame(stream.id, increment))
 
     def ping(self, payload: bytes) -> None:
-        """Send a PING of eight bytes; `Acknowledged` follows."""
+        """Send a PING of eight bytes; `PingAcknowledged` follows."""
         self.sender.say(frames.frame(frames.PING, 0, 0, payload))
 
     def hold(self) -> None:
@@ -193,13 +193,13 @@ class Connection:
         size = stop - begin
         fits = size <= self._most_at_once and stream.announced in {None, size}
         if not (fits and self._widen_new(stream, widened)):
-            self._events.append(Opened(stream, ended=False))
+            self._events.append(StreamOpened(stream, ended=False))
             return body - place
         self.meter.ns += work.FRAME_NS + work.DELIVERY_NS
         if again := self._window.spend(size):
             self.sender.say(frames.window_frame(0, again))
         stream.state = PEER_DONE
-        self._events.append(Requested(stream, data[begin:stop]))
+        self._events.append(RequestReceived(stream, data[begin:stop]))
         return stop - place
 
     def _widen_new(self, stream: Stream, increment: int) -> bool:
@@ -239,13 +239,13 @@ class Connection:
         self.meter.ns += work.DELIVERY_NS + work.PART_NS * len(parts)
         if ended:
             stream.state = MOVES[stream.state][PEER_ENDS]
-        self._events.append(Received(stream, parts, ended))
+        self._events.append(DataReceived(stream, parts, ended))
 
     def _receiving(self, number: int, length: int, content: int) -> Stream | None:
         stream = self.streams.get(number)
         if stream is None:
             self._check_opened("DATA", number)
-            if number not in self._given_up:  # else the peer may not know yet
+            if number not in self._closed_by_us:  # else the peer may not know yet
                 self._refuse(number, Code.STREAM_CLOSED)
             return None
         stream.receive_window -= length
@@ -294,8 +294,8 @@ class Connection:
             stream = self._open(number, block, ended)
             if stream is not None:
                 stream.state = PEER_DONE if ended else OPEN
-                self._events.append(Opened(stream, ended))
-        elif number in self._given_up:
+                self._events.append(StreamOpened(stream, ended))
+        elif number in self._closed_by_us:
             self._guard.control(self._now_ns)
             self._blocks.skim(block)
         else:
@@ -304,7 +304,7 @@ class Connection:
     def _open(self, number: int, block: bytes, ended: bool) -> Stream | None:
         """Return a new stream, or None if it is refused."""
         try:
-            known = self._blocks.head(block)
+            known = self._blocks.parsed(block)
         except StreamError as fault:
             self._refuse(number, fault.code)
             return None
@@ -313,7 +313,7 @@ class Connection:
         elif len(self.streams) >= self._limits.max_streams:
             self._refuse(number, Code.REFUSED_STREAM)
         elif self.draining:
-            self._given_up.add(number)
+            self._closed_by_us.add(number)
         elif ended and known[1]:
             self._refuse(number, Code.PROTOCOL_ERROR)
         else:
@@ -332,7 +332,7 @@ class Connection:
             self._break(stream, Code.PROTOCOL_ERROR)
         else:
             stream.state = MOVES[stream.state][PEER_ENDS]
-            self._events.append(Received(stream, (), True))
+            self._events.append(DataReceived(stream, (), True))
 
     # ---- control frames of streams -----------------------------------------------------------------------------------
     def _read_reset(self, _flags: int, number: int, payload: memoryview) -> None:
@@ -343,7 +343,7 @@ class Connection:
         stream = self.streams.get(number)
         if stream is not None:
             self._close(stream, RESET)
-            self._events.append(Dropped(stream))
+            self._events.append(StreamDropped(stream))
 
     def _read_window_update(self, _flags: int, number: int, payload: memoryview) -> None:
         check_shape(frames.WINDOW_UPDATE, number, payload)
@@ -373,16 +373,16 @@ class Connection:
     def _break(self, stream: Stream, code: Code) -> None:
         """Reset a stream on which the peer broke a rule; it counts as a reset (CVE-2025-8671, "made you reset")."""
         self._close(stream, RESET)
-        self._events.append(Dropped(stream))
+        self._events.append(StreamDropped(stream))
         self._refuse(stream.id, code)
 
-    def _said_end(self, stream: Stream) -> None:
+    def _end_sent(self, stream: Stream) -> None:
         if stream.state == OPEN:
             self._give_up(stream.id, Code.NO_ERROR)
         self._close(stream, WE_END)
 
     def _give_up(self, number: int, code: Code) -> None:
-        self._given_up.add(number)
+        self._closed_by_us.add(number)
         self.sender.say(frames.reset_frame(number, code))
 
     def _close(self, stream: Stream, how: int) -> None:
@@ -391,7 +391,7 @@ class Connection:
         if stream.waiting is not None:
             self.sender.forget(stream)
 
-    _READERS: Mapping[int, Callable[[Connection, int, int, memoryview], None]] = {
+    _READERS: Mapping[int, Callable[[Http2Connection, int, int, memoryview], None]] = {
         frames.HEADERS: _read_headers,
         frames.RST_STREAM: _read_reset,
         frames.WINDOW_UPDATE: _read_window_update,

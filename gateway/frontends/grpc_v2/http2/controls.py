@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
-from gateway.frontends.grpc_v2.http2.events import Acknowledged
+from gateway.frontends.grpc_v2.http2.events import PingAcknowledged
 from gateway.frontends.grpc_v2.http2.guard import Guard
 from gateway.frontends.grpc_v2.http2.sender import Sender
 from gateway.frontends.grpc_v2.http2.shapes import check_shape
@@ -21,7 +21,7 @@ class Controls:
         self.settled = False
         self._guard, self._sender, self._streams, self._meter = guard, sender, streams, meter
 
-    def read(self, kind: int, flags: int, number: int, payload: memoryview, now_ns: int) -> Acknowledged | None:
+    def read(self, kind: int, flags: int, number: int, payload: memoryview, now_ns: int) -> PingAcknowledged | None:
         """Apply a frame of KINDS and answer it. Return its event for the owner, or None. Raises ProtocolError."""
         if kind == frames.PUSH_PROMISE:
             raise ProtocolError(Code.PROTOCOL_ERROR, "a client cannot push")
@@ -60,10 +60,10 @@ class Controls:
         if value > 1:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH of {value}")
 
-    def _read_ping(self, flags: int, payload: memoryview, now_ns: int) -> Acknowledged | None:
+    def _read_ping(self, flags: int, payload: memoryview, now_ns: int) -> PingAcknowledged | None:
         if flags & frames.ACK:
             self._guard.control(now_ns)
-            return Acknowledged(bytes(payload))
+            return PingAcknowledged(bytes(payload))
         self._guard.ping(now_ns, self._sender.frames)
         self._meter.ns += REPLY_NS
         self._sender.say(frames.frame(frames.PING, frames.ACK, 0, bytes(payload)))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gateway.frontends.grpc_v2.http2.streams import Stream
 
 
-class Opened:
+class StreamOpened:
     """A stream that the peer opened. `ended`: nothing follows its headers."""
 
     __slots__ = ("ended", "stream")
@@ -16,7 +16,7 @@ class Opened:
         self.stream, self.ended = stream, ended
 
 
-class Received:
+class DataReceived:
     """Parts of a stream's body, lent until the next `receive`. `ended`: they were the last."""
 
     __slots__ = ("ended", "parts", "stream")
@@ -25,10 +25,10 @@ class Received:
         self.stream, self.parts, self.ended = stream, parts, ended
 
 
-class Requested:
+class RequestReceived:
     """A whole request: a stream was opened and ended, and `payload` is all of its body.
 
-    It replaces Opened and Received if one read contained both frames. `payload` is lent like theirs.
+    It replaces StreamOpened and DataReceived if one read contained both frames. `payload` is lent like theirs.
     """
 
     __slots__ = ("payload", "stream")
@@ -37,7 +37,7 @@ class Requested:
         self.stream, self.payload = stream, payload
 
 
-class Dropped:
+class StreamDropped:
     """A stream that was closed before its response ended: the peer reset it, or broke its rules."""
 
     __slots__ = ("stream",)
@@ -46,7 +46,7 @@ class Dropped:
         self.stream = stream
 
 
-class Acknowledged:
+class PingAcknowledged:
     """The peer's answer to a PING with these eight bytes."""
 
     __slots__ = ("payload",)
@@ -55,4 +55,4 @@ class Acknowledged:
         self.payload = payload
 
 
-Event = Requested | Opened | Received | Dropped | Acknowledged
+Event = RequestReceived | StreamOpened | DataReceived | StreamDropped | PingAcknowledged

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 
 REFUSAL_PAYS_NS = 100_000
 """Work that a call pays for which ends with an error: a usual call costs a tenth of it."""
@@ -31,15 +31,15 @@ class Allowance:
 class Guard:
     """Flood guards of one connection. Every method raises ProtocolError ENHANCE_YOUR_CALM above its limit.
 
-    `said` counts the HEADERS and DATA frames sent so far: work done for the peer.
+    `frames_sent` counts the HEADERS and DATA frames sent so far: work done for the peer.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Http2Limits) -> None:
         self._limits = limits
         self._resets = Allowance(limits.resets_burst, limits.resets_per_s)
         self._controls = Allowance(limits.controls_burst, limits.controls_per_s)
         self._window_updates = 0
-        self._said_at_ping = self._ping_ns = self._strikes = 0
+        self._sent_at_ping = self._ping_ns = self._strikes = 0
         self._work_ns = 0
         self._answered_ns: int | None = None
         self._most_work_ns = limits.unanswered_work_ms * 1_000_000
@@ -76,21 +76,21 @@ class Guard:
         """Note a call that was answered by an error: it pays for the cost of such a call and no more."""
         self._work_ns = max(0, self._work_ns - REFUSAL_PAYS_NS)
 
-    def window_update(self, now_ns: int, said: int) -> None:
+    def window_update(self, now_ns: int, frames_sent: int) -> None:
         """Count a WINDOW_UPDATE. Sent frames pay for some; the others count as control frames."""
-        if said * self._limits.window_updates_per_frame > self._window_updates:
+        if frames_sent * self._limits.window_updates_per_frame > self._window_updates:
             self._window_updates += 1
         else:
             self.control(now_ns)
 
-    def ping(self, now_ns: int, said: int) -> None:
+    def ping(self, now_ns: int, frames_sent: int) -> None:
         """Count a PING. Too frequent pings without frames sent between them are strikes (gRFC A8).
 
         Sent frames pay for one: Go's client measures the round trip with every answer.
         """
         early = now_ns - self._ping_ns < self._limits.min_ping_interval_ms * 1_000_000
-        if said != self._said_at_ping:
-            self._strikes, self._said_at_ping = 0, said
+        if frames_sent != self._sent_at_ping:
+            self._strikes, self._sent_at_ping = 0, frames_sent
         elif early:
             self._strikes += 1
         self._ping_ns = now_ns

@@ -17,7 +17,7 @@ TABLE = "grpc.http2"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Http2Limits:
     """Limits of HTTP/2: `[grpc.http2]`.
 
     The flood guards are token buckets: `…_burst` at once, `…_per_s` in the long run. Above them the connection is

@@ -42,7 +42,7 @@ class Frames(Protocol):
     def read_data(self, parts: Sequence[memoryview], last: bool) -> None: ...
 
 
-class Reader:
+class FrameReader:
     """Reader with the incomplete rest: part of a frame other than DATA, and the size of the DATA still to come.
 
     The part is examined again once `_needed` bytes of it are here. A frame that comes byte by byte thus costs no more

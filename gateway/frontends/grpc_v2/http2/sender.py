@@ -33,7 +33,7 @@ NO_TABLE = b"\x20"
 _stream_number = UINT32.pack
 
 
-class Block:
+class FieldBlock:
     """A header block that is sent often. Its frame's first bytes are made once, in a stream and at its end."""
 
     __slots__ = ("begins", "ends", "payload")
@@ -72,8 +72,8 @@ class Sender:
         if self.held:
             self.unread_bytes += len(frame)
 
-    def respond(self, stream: Stream, head: Block, message: Sequence[Piece], size: int, trailers: Block) -> None:
-        """Send a whole response: headers, a body of `size` bytes, trailers. It is one piece if the windows allow it."""
+    def respond(self, stream: Stream, start: FieldBlock, body: Sequence[Piece], size: int, end: FieldBlock) -> None:
+        """Send a whole response: start, a body of `size` bytes, trailers. It is one piece if the windows allow it."""
         if (
             size > self.window
             or size > stream.send_window
@@ -82,17 +82,15 @@ class Sender:
             or stream.waiting is not None
             or self._before
         ):
-            self.begin(stream, head.payload)
-            for piece in message:
+            self.begin(stream, start.payload)
+            for piece in body:
                 self.data(stream, piece)
-            self.end(stream, trailers.payload)
+            self.end(stream, end.payload)
             return
         number = _stream_number(stream.id)
         data = LENGTH_TYPE_FLAGS.pack(size >> 16, size & 0xFFFF, DATA, 0)
         self.out.append(
-            b"".join(
-                (head.begins, number, head.payload, data, number, *message, trailers.ends, number, trailers.payload)
-            )
+            b"".join((start.begins, number, start.payload, data, number, *body, end.ends, number, end.payload))
         )
         self.window -= size
         self.frames += 1
@@ -100,7 +98,7 @@ class Sender:
 
     def begin(self, stream: Stream, block: bytes) -> None:
         """Send response headers."""
-        self._say_headers(stream, block, 0)
+        self._send_headers(stream, block, 0)
 
     def data(self, stream: Stream, payload: Piece) -> None:
         """Send body bytes: now, or when windows and transport allow."""
@@ -221,10 +219,10 @@ class Sender:
         self.frames += 1
 
     def _say_end(self, stream: Stream, trailers: bytes) -> None:
-        self._say_headers(stream, trailers, END_STREAM)
+        self._send_headers(stream, trailers, END_STREAM)
         self._ended(stream)
 
-    def _say_headers(self, stream: Stream, block: bytes, flags: int) -> None:
+    def _send_headers(self, stream: Stream, block: bytes, flags: int) -> None:
         """Send HEADERS, and CONTINUATION if the block exceeds the peer's frame size."""
         number, most = _stream_number(stream.id), self.frame_bytes
         block, self._before = self._before + block, b""

@@ -24,7 +24,7 @@ MOVES: tuple[tuple[int, int, int], ...] = (
 class Stream:
     """State of one stream.
 
-    `head`: the request's headers as the owner reads them. `call`: any other object of the owner. `begun`: response
+    `headers`: the request's headers as the owner reads them. `call`: any other object of the owner. `begun`: response
     headers were sent on their own. `announced`: bytes of the request's content-length that are still to come. Windows
     are bytes; they are negative after the peer shrank them.
     """
@@ -33,7 +33,7 @@ class Stream:
         "announced",
         "begun",
         "call",
-        "head",
+        "headers",
         "id",
         "opened_ns",
         "receive_window",
@@ -43,8 +43,8 @@ class Stream:
         "waiting_bytes",
     )
 
-    def __init__(self, number: int, head: Any, opened_ns: int, receive_window: int, send_window: int) -> None:
-        self.id, self.head, self.opened_ns = number, head, opened_ns
+    def __init__(self, number: int, headers: Any, opened_ns: int, receive_window: int, send_window: int) -> None:
+        self.id, self.headers, self.opened_ns = number, headers, opened_ns
         self.state, self.begun = OPEN, False
         self.receive_window, self.send_window = receive_window, send_window
         self.waiting: deque[memoryview | Ending] | None = None

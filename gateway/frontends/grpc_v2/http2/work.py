@@ -37,8 +37,8 @@ TABLE_NS = 450
 """Further cost of a field that enters the table, with those that leave it, or of a change of the table's size."""
 CHECK_NS = 750
 """Cost of examining a field of a request."""
-HEAD_NS = 6_000
-"""Cost of reading a request's head from its fields."""
+PARSE_NS = 6_000
+"""Cost of parsing the fields of a request's headers."""
 STREAM_NS = 2_000
 """Cost of opening a stream and of ending it."""
 RESET_NS = 900

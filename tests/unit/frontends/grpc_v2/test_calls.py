@@ -6,7 +6,7 @@ import pytest
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.grpc_v2.calls import CallInfo, is_local, peer_address
-from gateway.frontends.grpc_v2.service import InferenceService
+from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.regions import Regions
 from gateway.frontends.settings import SharedMemorySettings

@@ -6,10 +6,10 @@ import hpack as oracle
 import pytest
 
 from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.blocks import KNOWN_BLOCK_BYTES, KNOWN_HEADS, Blocks, fragment
+from gateway.frontends.grpc_v2.http2.blocks import KNOWN_BLOCK_BYTES, KNOWN_HEADERS, Blocks, fragment
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError, StreamError
 from gateway.frontends.grpc_v2.http2.hpack import Headers, encode
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 
 
 class Counted:
@@ -26,36 +26,36 @@ class Counted:
 
 
 def blocks(read: Counted, **limits: int) -> Blocks:
-    return Blocks(Limits(**limits), read, frozenset({b"a", b"k", b"bad"}))
+    return Blocks(Http2Limits(**limits), read, frozenset({b"a", b"k", b"bad"}))
 
 
 def test_a_block_that_touches_no_table_is_read_once() -> None:
     read = Counted()
     subject = blocks(read)
     block = encode(((b"a", b"b"),))
-    assert subject.head(block) is subject.head(block)
+    assert subject.parsed(block) is subject.parsed(block)
     assert read.count == 1
 
 
 def test_a_block_of_indices_is_read_again_once_the_table_moved() -> None:
     read, encoder = Counted(), oracle.Encoder()
     subject = blocks(read)
-    assert subject.head(encoder.encode([("k", "1")])) == (((b"k", b"1"),), None)
+    assert subject.parsed(encoder.encode([("k", "1")])) == (((b"k", b"1"),), None)
     index = encoder.encode([("k", "1")])
-    assert subject.head(index) == subject.head(index) == (((b"k", b"1"),), None)
+    assert subject.parsed(index) == subject.parsed(index) == (((b"k", b"1"),), None)
     assert read.count == 1
     subject.skim(b"\x40\x01k\x012")  # pushes the entry to the next index
-    assert subject.head(index) == (((b"k", b"2"),), None)
+    assert subject.parsed(index) == (((b"k", b"2"),), None)
     assert read.count == 2
 
 
 def test_fields_that_a_head_does_not_depend_on_cost_no_reading() -> None:
     read = Counted()
     subject = blocks(read)
-    heads = {id(subject.head(encode(((b"a", b"b"), (b"trace", b"%d" % number))))[0]) for number in range(10)}
+    heads = {id(subject.parsed(encode(((b"a", b"b"), (b"trace", b"%d" % number))))[0]) for number in range(10)}
     assert (len(heads), read.count) == (1, 1)
     for broken in ((b"Trace", b"1"), (b"trace", b"\n"), (b"te", b"gzip"), (b"connection", b"close"), (b":path", b"/")):
-        subject.head(encode(((b"a", b"b"), broken)))
+        subject.parsed(encode(((b"a", b"b"), broken)))
     assert read.count == 6
 
 
@@ -63,23 +63,23 @@ def test_a_head_that_was_refused_is_refused_again() -> None:
     subject = blocks(Counted())
     for _ in range(2):
         with pytest.raises(StreamError):
-            subject.head(encode(((b"bad", b""),)))
+            subject.parsed(encode(((b"bad", b""),)))
 
 
 def test_what_is_remembered_is_bounded() -> None:
     read = Counted()
     subject = blocks(read)
-    for number in range(10 * KNOWN_HEADS):
-        subject.head(encode(((b"a", b"%d" % number),)))
-        assert len(subject._heads) <= KNOWN_HEADS
+    for number in range(10 * KNOWN_HEADERS):
+        subject.parsed(encode(((b"a", b"%d" % number),)))
+        assert len(subject._known) <= KNOWN_HEADERS
     long = encode(((b"a", b"x" * KNOWN_BLOCK_BYTES),))
-    subject.head(long)
-    assert long not in subject._heads
-    assert len(subject._essences) <= KNOWN_HEADS
+    subject.parsed(long)
+    assert long not in subject._known
+    assert len(subject._essences) <= KNOWN_HEADERS
 
 
 def test_a_list_too_large_is_none() -> None:
-    assert blocks(Counted(), max_header_bytes=100).head(encode(((b"a", b"x" * 100),))) is None
+    assert blocks(Counted(), max_header_bytes=100).parsed(encode(((b"a", b"x" * 100),))) is None
 
 
 def test_parts_are_put_together() -> None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 
 from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.connection import Connection
+from gateway.frontends.grpc_v2.http2.connection import Http2Connection
 from gateway.frontends.grpc_v2.http2.errors import Code
-from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened, Received, Requested
+from gateway.frontends.grpc_v2.http2.events import (
+    DataReceived,
+    PingAcknowledged,
+    RequestReceived,
+    StreamDropped,
+    StreamOpened,
+)
 from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from tests.simulators.http2_peer import (
     ASKED,
@@ -31,18 +37,18 @@ from tests.simulators.http2_peer import (
 )
 
 END = frames.END_STREAM
-LIMITS = Limits(max_streams=4, max_frame_bytes=16_384, connection_window_bytes=100_000, stream_window_bytes=65_535)
+LIMITS = Http2Limits(max_streams=4, max_frame_bytes=16_384, connection_window_bytes=100_000, stream_window_bytes=65_535)
 frame = frames.frame
 
 
 def test_what_we_greet_with_is_what_we_insist_on() -> None:
-    first, window = said(Connection(LIMITS, read_request))
+    first, window = said(Http2Connection(LIMITS, read_request))
     assert dict(frames.SETTING.iter_unpack(first.payload)) == {3: 4, 4: 65_535, 5: 16_384, 6: 16 * 1024}
     assert (window.kind, window.stream, frames.UINT32.unpack(window.payload)) == (8, 0, (100_000 - 65_535,))
 
 
 def test_settings_and_pings_are_answered() -> None:
-    connection = Connection(LIMITS, read_request)
+    connection = Http2Connection(LIMITS, read_request)
     connection.take()
     tell(connection, WELCOME + frame(frames.PING, 0, 0, b"12345678"))
     assert said(connection) == [(frames.SETTINGS, frames.ACK, 0, b""), (frames.PING, frames.ACK, 0, b"12345678")]
@@ -64,7 +70,7 @@ def test_header_lists_over_the_bound_cost_their_stream_and_the_table_goes_on() -
     assert tell(connection, parts) == []
     assert reset_code(said(connection), 1) is Code.ENHANCE_YOUR_CALM
     stream = opened(connection, 3, 0, REQUEST + b"\xbe")
-    assert stream.head[b"k"] == b"v"
+    assert stream.headers[b"k"] == b"v"
 
 
 # ---- section 5.1: what a peer says on a stream before it knows that we closed it ------------------------------------
@@ -73,7 +79,7 @@ LATE = data(1, b"late") + headers(1, END, encode(((b"x", b"y"),)))
 
 @pytest.mark.parametrize("how", ["reset", "answered", "refused", "malformed"])
 def test_late_words_on_a_stream_that_we_closed_are_passed_over(how: str) -> None:
-    connection = welcomed(Limits(max_streams=1))
+    connection = welcomed(Http2Limits(max_streams=1))
     if how == "reset":
         connection.reset(opened(connection), Code.CANCEL)
     elif how == "answered":
@@ -93,11 +99,11 @@ def test_late_words_keep_the_table_in_step() -> None:
     connection = welcomed()
     connection.reset(opened(connection), Code.CANCEL)
     tell(connection, headers(1, END, b"\x40\x01k\x01v"))
-    assert opened(connection, 3, 0, REQUEST + b"\xbe").head[b"k"] == b"v"
+    assert opened(connection, 3, 0, REQUEST + b"\xbe").headers[b"k"] == b"v"
 
 
 def test_late_words_are_not_free() -> None:
-    connection = welcomed(Limits(controls_burst=50))
+    connection = welcomed(Http2Limits(controls_burst=50))
     connection.reset(opened(connection), Code.CANCEL)
     for _ in range(60):
         tell(connection, headers(1, END, b""))
@@ -135,7 +141,7 @@ def test_a_goaway_after_the_drain_names_no_later_stream() -> None:
 def test_a_request_in_one_read() -> None:
     connection = welcomed()
     (event,) = tell(connection, headers(1) + data(1, b"body", END))
-    assert isinstance(event, Requested)
+    assert isinstance(event, RequestReceived)
     assert (event.stream.opened_ns, bytes(event.payload)) == (SECOND_NS, b"body")
 
 
@@ -145,7 +151,7 @@ def test_a_request_in_one_read_as_the_c_core_says_it() -> None:
     widening = frames.frame(frames.WINDOW_UPDATE, 0, 1, frames.UINT32.pack(5))
     words = headers(1) + widening + data(1, b"body", END) + frames.frame(frames.WINDOW_UPDATE, 0, 0, b"\0\0\0\5")
     (event,) = tell(connection, words)
-    assert isinstance(event, Requested)
+    assert isinstance(event, RequestReceived)
     assert bytes(event.payload) == b"body"
     assert event.stream.send_window == frames.DEFAULT_WINDOW + 5
 
@@ -166,9 +172,9 @@ def test_a_request_in_two_reads_or_with_padding(padding: int) -> None:
     connection = welcomed()
     words = headers(1) + data(1, b"body", END, padding=padding or None)
     first, second = [*tell(connection, words[:-2]), *tell(connection, words[-2:])][:2]
-    assert isinstance(first, Opened)
+    assert isinstance(first, StreamOpened)
     assert not first.ended
-    assert isinstance(second, Received)
+    assert isinstance(second, DataReceived)
     assert second.stream is first.stream
 
 
@@ -177,7 +183,7 @@ def test_a_request_may_end_by_itself(ending: bytes) -> None:
     connection = welcomed()
     opened(connection)
     (event,) = tell(connection, ending)
-    assert isinstance(event, Received)
+    assert isinstance(event, DataReceived)
     assert (b"".join(event.parts), event.ended) == (b"", True)
 
 
@@ -218,7 +224,7 @@ def test_what_the_peer_gives_up_is_dropped() -> None:
     answer(connection, stream)
     assert connection.sender.waiting_bytes == 2
     (event,) = tell(connection, frames.reset_frame(1, 8))
-    assert isinstance(event, Dropped)
+    assert isinstance(event, StreamDropped)
     assert event.stream is stream
     assert connection.sender.waiting_bytes == 0
 
@@ -228,7 +234,7 @@ def test_our_pings_are_acknowledged() -> None:
     connection.ping(b"alive?!!")
     assert said(connection) == [(frames.PING, 0, 0, b"alive?!!")]
     (event,) = tell(connection, frame(frames.PING, frames.ACK, 0, b"alive?!!"))
-    assert isinstance(event, Acknowledged)
+    assert isinstance(event, PingAcknowledged)
     assert event.payload == b"alive?!!"
 
 
@@ -265,7 +271,7 @@ def test_new_windows_are_used_behind_the_word_that_they_are_known() -> None:
 )
 def test_a_smaller_header_table_is_told_of_once(sizes: tuple[int, ...], before: bytes) -> None:
     """RFC 7541, section 4.2: by the next block, also where the table grew again meanwhile."""
-    connection = Connection(Limits(), read_request)
+    connection = Http2Connection(Http2Limits(), read_request)
     payload = b"".join(frames.SETTING.pack(frames.HEADER_TABLE_SIZE, size) for size in sizes)
     tell(connection, frames.PREFACE + frame(frames.SETTINGS, 0, 0, payload))
     connection.take()

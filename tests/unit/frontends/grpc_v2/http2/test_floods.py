@@ -11,11 +11,11 @@ import hpack as oracle
 import pytest
 
 from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.connection import Connection
+from gateway.frontends.grpc_v2.http2.connection import Http2Connection
 from gateway.frontends.grpc_v2.http2.errors import Code
-from gateway.frontends.grpc_v2.http2.events import Opened, Received, Requested
+from gateway.frontends.grpc_v2.http2.events import DataReceived, RequestReceived, StreamOpened
 from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from tests.simulators.http2_floods import FLOODS, LARGE_ENTRY, STREAMS
 from tests.simulators.http2_peer import (
     ASKED,
@@ -33,7 +33,7 @@ from tests.simulators.http2_peer import (
 )
 
 END = frames.END_STREAM
-LIMITS = Limits()
+LIMITS = Http2Limits()
 frame = frames.frame
 
 
@@ -85,7 +85,7 @@ def test_replies_that_are_asked_for_and_not_read() -> None:
     said_bytes = 0
     for number in STREAMS:
         for event in tell(connection, headers(number, END)):
-            assert isinstance(event, Opened)
+            assert isinstance(event, StreamOpened)
             connection.end(event.stream, REQUEST)
         said_bytes += sum(map(len, connection.take()))
         if connection.failed is not None:
@@ -95,9 +95,9 @@ def test_replies_that_are_asked_for_and_not_read() -> None:
 
 
 # ---- honest use -----------------------------------------------------------------------------------------------------
-def serve(connection: Connection, words: bytes, now_ns: int) -> None:
+def serve(connection: Http2Connection, words: bytes, now_ns: int) -> None:
     for event in tell(connection, words, now_ns):
-        if isinstance(event, Requested) or (isinstance(event, Received) and event.ended):
+        if isinstance(event, RequestReceived) or (isinstance(event, DataReceived) and event.ended):
             answer(connection, event.stream)
     connection.take()
     assert connection.failed is None
@@ -147,7 +147,7 @@ def calls_in(act: Callable[[], object]) -> int:
     return count
 
 
-def waiting(connection: Connection, streams: int) -> None:
+def waiting(connection: Http2Connection, streams: int) -> None:
     """Answers that wait for the peer's windows."""
     for number in itertools.islice(STREAMS, streams):
         answer(connection, opened(connection, number, END), bytes(100_000))
@@ -204,6 +204,6 @@ def test_what_a_connection_remembers_is_bounded() -> None:
     for number in range(6001, 8001, 2):
         connection.reset(opened(connection, number), Code.CANCEL)
         connection.take()
-    assert len(connection._blocks._heads) <= 64
-    assert len(connection._given_up) == 1000
+    assert len(connection._blocks._known) <= 64
+    assert len(connection._closed_by_us) == 1000
     assert not connection.streams

@@ -8,10 +8,10 @@ import pytest
 
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.guard import REFUSAL_PAYS_NS, Allowance, Guard
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from tests.simulators.http2_peer import SECOND_NS
 
-LIMITS = Limits(resets_burst=5, resets_per_s=2.0, controls_burst=5, controls_per_s=2.0, max_unread_bytes=100)
+LIMITS = Http2Limits(resets_burst=5, resets_per_s=2.0, controls_burst=5, controls_per_s=2.0, max_unread_bytes=100)
 
 
 def calm(ask: Callable[[], None]) -> None:
@@ -55,38 +55,38 @@ def test_one_kind_of_flood_does_not_spend_the_other_kinds_tokens() -> None:
 def test_what_we_said_pays_for_window_updates() -> None:
     guard = Guard(LIMITS)
     for _ in range(10 * LIMITS.window_updates_per_frame):
-        guard.window_update(SECOND_NS, said=10)
+        guard.window_update(SECOND_NS, frames_sent=10)
     for _ in range(5):
-        guard.window_update(SECOND_NS, said=10)
-    calm(lambda: guard.window_update(SECOND_NS, said=10))
+        guard.window_update(SECOND_NS, frames_sent=10)
+    calm(lambda: guard.window_update(SECOND_NS, frames_sent=10))
 
 
 def test_pings_without_traffic_are_strikes() -> None:
     guard = Guard(LIMITS)
     for number in range(1 + LIMITS.max_ping_strikes):
-        guard.ping(60 * SECOND_NS + number, said=7)
-    calm(lambda: guard.ping(61 * SECOND_NS, said=7))
+        guard.ping(60 * SECOND_NS + number, frames_sent=7)
+    calm(lambda: guard.ping(61 * SECOND_NS, frames_sent=7))
 
 
 def test_pings_with_traffic_or_far_apart_are_none() -> None:
     guard = Guard(LIMITS)
     for number in range(1000):
-        guard.ping(60 * SECOND_NS + number, said=number)
+        guard.ping(60 * SECOND_NS + number, frames_sent=number)
     for number in range(1000):
-        guard.ping(100 * SECOND_NS + number * LIMITS.min_ping_interval_ms * 1_000_000, said=1000)
+        guard.ping(100 * SECOND_NS + number * LIMITS.min_ping_interval_ms * 1_000_000, frames_sent=1000)
 
 
 def test_what_we_said_wipes_strikes_out() -> None:
     guard = Guard(LIMITS)
     for number in range(10 * LIMITS.max_ping_strikes):
-        guard.ping(60 * SECOND_NS + number, said=number // (1 + LIMITS.max_ping_strikes))
-    guard.ping(61 * SECOND_NS, said=99)
+        guard.ping(60 * SECOND_NS + number, frames_sent=number // (1 + LIMITS.max_ping_strikes))
+    guard.ping(61 * SECOND_NS, frames_sent=99)
 
 
 def test_pings_that_our_answers_pay_for_are_no_controls() -> None:
     guard = Guard(LIMITS)
     for number in range(1, 1000):
-        guard.ping(SECOND_NS, said=number)
+        guard.ping(SECOND_NS, frames_sent=number)
     for _ in range(5):
         guard.control(SECOND_NS)
 
@@ -98,7 +98,7 @@ def test_replies_that_nobody_reads() -> None:
 
 
 def test_work_without_an_answered_call_is_bounded_and_grows_with_time() -> None:
-    guard = Guard(Limits(unanswered_work_ms=10, unanswered_work_per_s_ms=5))
+    guard = Guard(Http2Limits(unanswered_work_ms=10, unanswered_work_per_s_ms=5))
     for _ in range(10):
         guard.work(SECOND_NS, 1_000_000)
     calm(lambda: guard.work(SECOND_NS, 1))
@@ -107,7 +107,7 @@ def test_work_without_an_answered_call_is_bounded_and_grows_with_time() -> None:
 
 
 def test_an_answered_call_pays_for_all_work_and_a_refused_one_for_its_own() -> None:
-    guard = Guard(Limits(unanswered_work_ms=10, unanswered_work_per_s_ms=1))
+    guard = Guard(Http2Limits(unanswered_work_ms=10, unanswered_work_per_s_ms=1))
     for number in range(1, 1000):
         guard.work(number, 9_000_000)
         guard.answered(number)

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gateway.frontends.grpc_v2.http2.connection import Connection
-from gateway.frontends.grpc_v2.http2.events import Opened
+from gateway.frontends.grpc_v2.http2.connection import Http2Connection
+from gateway.frontends.grpc_v2.http2.events import StreamOpened
 from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from tests.simulators.http2_model import ASKED, Peers
 from tests.simulators.http2_peer import HEAD
@@ -113,24 +113,24 @@ def test_long_conversations(seed: int) -> None:
 
 def test_a_header_block_split_by_its_peer_is_one_request() -> None:
     """h2 says CONTINUATION where a block is larger than a frame."""
-    ours = Connection(Limits(max_header_bytes=100_000), read_request)
+    ours = Http2Connection(Http2Limits(max_header_bytes=100_000), read_request)
     theirs = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
     theirs.initiate_connection()
     theirs.receive_data(b"".join(ours.take()))
     fields = [*ASKED, ("x", "~" * 60_000)]
     theirs.send_headers(1, fields)
     (event,) = ours.receive(memoryview(theirs.data_to_send()), 0)
-    assert isinstance(event, Opened)
-    assert event.stream.head[b"x"] == b"~" * 60_000
+    assert isinstance(event, StreamOpened)
+    assert event.stream.headers[b"x"] == b"~" * 60_000
 
 
 def test_header_blocks_of_ours_larger_than_a_frame_are_read() -> None:
-    ours = Connection(Limits(), read_request)
+    ours = Http2Connection(Http2Limits(), read_request)
     theirs = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
     theirs.initiate_connection()
     theirs.send_headers(1, ASKED, end_stream=True)
     (event,) = ours.receive(memoryview(theirs.data_to_send()), 0)
-    assert isinstance(event, Opened)
+    assert isinstance(event, StreamOpened)
     ours.begin(event.stream, HEAD)
     ours.end(event.stream, encode(((b"grpc-message", b"m" * 40_000),)))
     read = theirs.receive_data(b"".join(ours.take()))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
-from gateway.frontends.grpc_v2.http2.reader import Reader
+from gateway.frontends.grpc_v2.http2.reader import FrameReader
 from tests.simulators.http2_peer import data
 
 UNKNOWN = 0x77
@@ -59,7 +59,7 @@ class Listener:
 
 
 def read(words: bytes, cuts: list[int]) -> Listener:
-    reader, listener = Reader(), Listener()
+    reader, listener = FrameReader(), Listener()
     edges = sorted({0, len(words), *(cut % (len(words) + 1) for cut in cuts)})
     for start, stop in itertools.pairwise(edges):
         reader.read(memoryview(words[start:stop]), listener)
@@ -81,7 +81,7 @@ def test_chunks_change_nothing(words: list[bytes], cuts: list[int]) -> None:
 
 
 def test_data_frames_of_a_stream_come_as_one_until_its_end() -> None:
-    reader, listener = Reader(), Listener()
+    reader, listener = FrameReader(), Listener()
     words = data(1, b"abc") + data(1, b"de") + data(1, b"", 1) + data(1, b"f", 1) + data(1, b"g") + data(3, b"h")
     got: list[list[bytes]] = []
     listener.read_data = lambda parts, last: got.append([bytes(part) for part in parts])  # type: ignore[method-assign]
@@ -108,7 +108,7 @@ def test_a_frame_that_comes_byte_by_byte_is_looked_at_twice() -> None:
 
 
 def test_data_is_handed_on_as_it_comes_and_not_kept() -> None:
-    reader, listener = Reader(), Listener()
+    reader, listener = FrameReader(), Listener()
     reader.read(memoryview(frames.PREFACE + frames.HEADER.pack(0, 1000, frames.DATA, 0, 1)), listener)
     chunk = bytearray(b"x" * 100)
     lent: list[memoryview] = []

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.frontends.grpc_v2.heads import FIELDS
 from gateway.frontends.grpc_v2.http2.errors import Code, StreamError
 from gateway.frontends.grpc_v2.http2.hpack import Header
 from gateway.frontends.grpc_v2.http2.requests import are_trailers, essential, read_request
+from gateway.frontends.grpc_v2.transport.request_headers import FIELDS
 from tests.simulators.http2_peer import ASKED
 
 METHOD, SCHEME, PATH, AUTHORITY, TE, CONTENT = ASKED

@@ -21,11 +21,11 @@ from __future__ import annotations
 import pytest
 
 from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.connection import Connection
+from gateway.frontends.grpc_v2.http2.connection import Http2Connection
 from gateway.frontends.grpc_v2.http2.errors import Code
-from gateway.frontends.grpc_v2.http2.events import Dropped, Opened
+from gateway.frontends.grpc_v2.http2.events import StreamDropped, StreamOpened
 from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from tests.simulators.http2_peer import (
     ASKED,
@@ -42,7 +42,7 @@ from tests.simulators.http2_peer import (
 )
 
 END = frames.END_STREAM
-LIMITS = Limits(max_streams=4, max_frame_bytes=16_384, connection_window_bytes=100_000, stream_window_bytes=65_535)
+LIMITS = Http2Limits(max_streams=4, max_frame_bytes=16_384, connection_window_bytes=100_000, stream_window_bytes=65_535)
 P, S, F, C, W, CALM = (
     Code.PROTOCOL_ERROR,
     Code.STREAM_CLOSED,
@@ -186,7 +186,7 @@ def names(cases: list[tuple[str, bytes, Code]] | list[tuple[str, bytes]]) -> lis
     return [case[0] for case in cases]
 
 
-def hear(words: bytes, chunk: int) -> tuple[Connection, list[object]]:
+def hear(words: bytes, chunk: int) -> tuple[Http2Connection, list[object]]:
     connection, events = welcomed(LIMITS), []
     for place in range(0, len(words), chunk):
         events += tell(connection, words[place : place + chunk])
@@ -212,8 +212,8 @@ def test_the_stream_ends_and_the_connection_goes_on(_name: str, words: bytes, co
     connection, events = hear(words, chunk)
     assert connection.failed is None
     assert reset_code(said(connection), 1) is code
-    dropped = [event for event in events if isinstance(event, Dropped)]
-    assert len(dropped) == sum(isinstance(event, Opened) for event in events) <= 1
+    dropped = [event for event in events if isinstance(event, StreamDropped)]
+    assert len(dropped) == sum(isinstance(event, StreamOpened) for event in events) <= 1
     assert not connection.streams
     answer(connection, opened(connection, 5))
     assert connection.failed is None
@@ -228,7 +228,7 @@ def test_what_must_be_taken(_name: str, words: bytes, chunk: int) -> None:
 
 
 def test_more_data_than_the_connections_window() -> None:
-    connection = welcomed(Limits(connection_window_bytes=65_536, stream_window_bytes=1 << 20))
+    connection = welcomed(Http2Limits(connection_window_bytes=65_536, stream_window_bytes=1 << 20))
     tell(connection, headers(1))
     tell(connection, frames.HEADER.pack(1, 1, frames.DATA, 0, 1))  # 65,537 bytes are announced
     assert connection.failed is not None
@@ -247,7 +247,7 @@ def test_more_data_than_the_connections_window() -> None:
     ids=["HTTP/1.1", "PING", "HEADERS", "unknown", "WINDOW_UPDATE"],
 )
 def test_the_preface_is_followed_by_settings(words: bytes) -> None:
-    connection = Connection(LIMITS, read_request)
+    connection = Http2Connection(LIMITS, read_request)
     tell(connection, words)
     assert connection.failed is not None
     assert connection.failed.code is P

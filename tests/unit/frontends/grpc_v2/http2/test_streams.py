@@ -16,7 +16,7 @@ from gateway.frontends.grpc_v2.http2.window import ReceiveWindow
 def test_a_stream_is_open_at_first_and_holds_nothing() -> None:
     stream = Stream(1, "head", 5, 10, 20)
     assert (stream.state, stream.waiting, stream.waiting_bytes, stream.call) == (OPEN, None, 0, None)
-    assert (stream.id, stream.head, stream.opened_ns, stream.receive_window, stream.send_window) == (
+    assert (stream.id, stream.headers, stream.opened_ns, stream.receive_window, stream.send_window) == (
         1,
         "head",
         5,

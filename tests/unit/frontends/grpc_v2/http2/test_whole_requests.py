@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.connection import Connection
-from gateway.frontends.grpc_v2.http2.events import Dropped, Event, Opened, Received, Requested
+from gateway.frontends.grpc_v2.http2.connection import Http2Connection
+from gateway.frontends.grpc_v2.http2.events import DataReceived, Event, RequestReceived, StreamDropped, StreamOpened
 from gateway.frontends.grpc_v2.http2.hpack import encode
-from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from tests.simulators.http2_peer import ASKED, REQUEST, answer, data, headers, said, tell
 
-NARROW = Limits(
+NARROW = Http2Limits(
     max_streams=3,
     max_frame_bytes=20_000,
     stream_window_bytes=65_535,
@@ -28,7 +28,7 @@ ENDS = frames.END_STREAM
 PREFACE = frames.PREFACE + frames.settings_frame({frames.INITIAL_WINDOW_SIZE: 10})
 
 
-class FrameByFrame(Connection):
+class FrameByFrame(Http2Connection):
     """A connection that takes no shortcut."""
 
     def read_request(self, *_: Any) -> int:
@@ -68,7 +68,7 @@ STEPS = {
 }
 
 
-def greeted(kind: type[Connection], limits: Limits = NARROW) -> Connection:
+def greeted(kind: type[Http2Connection], limits: Http2Limits = NARROW) -> Http2Connection:
     connection = kind(limits, read_request)
     tell(connection, PREFACE)
     said(connection)
@@ -77,9 +77,9 @@ def greeted(kind: type[Connection], limits: Limits = NARROW) -> Connection:
 
 @pytest.mark.parametrize("name", [*ONE_STEP, *STEPS])
 def test_what_is_read_in_one_step(name: str) -> None:
-    connection = greeted(Connection)
+    connection = greeted(Http2Connection)
     kinds = [type(event) for event in tell(connection, {**ONE_STEP, **STEPS}[name])]
-    assert kinds == [Requested] if name in ONE_STEP else Requested not in kinds
+    assert kinds == [RequestReceived] if name in ONE_STEP else RequestReceived not in kinds
 
 
 def test_one_step_leaves_out_no_rule() -> None:
@@ -89,10 +89,10 @@ def test_one_step_leaves_out_no_rule() -> None:
         (b"".join(map(headers, (1, 3, 5))), headers(7) + data(7, b"a", ENDS)),
         (frames.frame(frames.HEADERS, 0, 1, REQUEST[:4]), headers(3) + data(3, b"a", ENDS)),
     ):
-        connection = greeted(Connection)
+        connection = greeted(Http2Connection)
         tell(connection, before)
-        assert not any(isinstance(event, Requested) for event in tell(connection, words))
-    fresh = Connection(NARROW, read_request)
+        assert not any(isinstance(event, RequestReceived) for event in tell(connection, words))
+    fresh = Http2Connection(NARROW, read_request)
     tell(fresh, frames.PREFACE + ONE_STEP["usual"])
     assert fresh.failed is not None, "the first frame must be SETTINGS"
 
@@ -103,23 +103,23 @@ def seen(events: list[Event]) -> list[Any]:
     told: list[Any] = []
     for event in events:
         number = event.stream.id  # type: ignore[union-attr]
-        if isinstance(event, Opened | Requested):
-            told.append(["opened", number, event.stream.head])
-            if isinstance(event, Opened) and event.ended:
+        if isinstance(event, StreamOpened | RequestReceived):
+            told.append(["opened", number, event.stream.headers])
+            if isinstance(event, StreamOpened) and event.ended:
                 told.append(["body", number, b"", True])
-        if isinstance(event, Received | Requested):
-            whole = isinstance(event, Requested)
+        if isinstance(event, DataReceived | RequestReceived):
+            whole = isinstance(event, RequestReceived)
             payload, ended = bytes(event.payload) if whole else b"".join(event.parts), whole or event.ended
             if told and told[-1][:2] == ["body", number]:
                 told[-1] = ["body", number, told[-1][2] + payload, ended]
             else:
                 told.append(["body", number, payload, ended])
-        elif isinstance(event, Dropped):
+        elif isinstance(event, StreamDropped):
             told.append(["dropped", number])
     return told
 
 
-def facts(connection: Connection, events: list[Event]) -> dict[str, Any]:
+def facts(connection: Http2Connection, events: list[Event]) -> dict[str, Any]:
     """All that the owner and the peer learn; without the last stream's events if the connection fails."""
     last = max(connection.streams, default=0) if connection.failed else -1
     windows = {number: (each.state, each.send_window) for number, each in connection.streams.items()}
@@ -163,7 +163,7 @@ def requests(draw: st.DrawFn) -> list[bytes]:
 CUTS = st.lists(st.integers(1, 40) | st.integers(1, 30_000), max_size=12)
 
 
-def carried(kind: type[Connection], parts: list[bytes], cuts: list[int]) -> dict[str, Any]:
+def carried(kind: type[Http2Connection], parts: list[bytes], cuts: list[int]) -> dict[str, Any]:
     """What becomes of these bytes, cut there; the connection drains between two parts."""
     connection, events = greeted(kind), list[Event]()
     for place, words in enumerate(parts):
@@ -180,9 +180,9 @@ def carried(kind: type[Connection], parts: list[bytes], cuts: list[int]) -> dict
 def _kept(events: list[Event]) -> list[Event]:
     """Payloads are lent until the next read."""
     for event in events:
-        if isinstance(event, Requested):
+        if isinstance(event, RequestReceived):
             event.payload = memoryview(bytes(event.payload))
-        elif isinstance(event, Received):
+        elif isinstance(event, DataReceived):
             event.parts = [memoryview(bytes(part)) for part in event.parts]
     return events
 
@@ -192,5 +192,5 @@ def _kept(events: list[Event]) -> list[Event]:
 def test_any_split_is_equal_to_frame_by_frame(asked: list[bytes], drained: int, cuts: list[int]) -> None:
     parts = [b"".join(asked[:drained]), b"".join(asked[drained:])] if drained < len(asked) else [b"".join(asked)]
     expected = carried(FrameByFrame, parts, [])
-    assert carried(Connection, parts, []) == expected
-    assert carried(Connection, parts, cuts) == expected
+    assert carried(Http2Connection, parts, []) == expected
+    assert carried(Http2Connection, parts, cuts) == expected

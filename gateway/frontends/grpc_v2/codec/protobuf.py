@@ -1,0 +1,109 @@
+"""Protobuf's wire format (its "Encoding" page), as far as the hot path reads it: positions of a request's tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LENGTH_DELIMITED = 2
+ID_FIELD, RAW_FIELD = 3, 7
+"""Numbers of `id` and `raw_input_contents` in ModelInferRequest."""
+FIELDS_LIMIT = 1024
+"""Most top-level fields that are read; a request with more is not remembered."""
+FIXED_LIMIT_BYTES = 4096
+"""Bytes other than id and tensors that are remembered of one request."""
+VARINT_LIMIT_BITS = 35
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLayout:
+    """Positions in a ModelInferRequest of `total` bytes: the id (an empty span: none), and each raw tensor.
+
+    `fixed` are the slices of all other bytes, including tags and lengths of id and tensors. Two messages of one length
+    with equal `fixed` bytes differ only in the contents of the id and the tensors.
+    """
+
+    total: int
+    id: Span
+    raws: tuple[Span, ...]
+    fixed: tuple[slice, ...]
+
+    def key(self, message: bytes | memoryview) -> bytes:
+        """Return the bytes that must be equal."""
+        fixed = self.fixed
+        return bytes(message[fixed[0]]) if len(fixed) == 1 else b"".join([message[part] for part in fixed])
+
+    def ident(self, message: bytes | memoryview) -> str:
+        """Return the id of a message that has one. Raises UnicodeDecodeError if it is no text."""
+        start, end = self.id
+        return str(message[start:end], "utf-8")
+
+
+def layout_of(message: bytes | memoryview) -> RequestLayout | None:
+    """Return the layout of a message; None if it is not worth remembering or has unexpected fields."""
+    place, count = 0, 0
+    ident: Span = (0, 0)
+    raws: list[Span] = []
+    try:
+        while place < len(message) and count < FIELDS_LIMIT:
+            field, start, end = _field(message, place)
+            if field == ID_FIELD:
+                if ident != (0, 0):
+                    return None
+                ident = (start, end)
+            elif field == RAW_FIELD:
+                raws.append((start, end))
+            place, count = end, count + 1
+    except (IndexError, ValueError):
+        return None
+    fixed = _between(sorted([*raws, *([ident] if ident[1] else [])]), len(message))
+    if place != len(message) or sum(part.stop - part.start for part in fixed) > FIXED_LIMIT_BYTES:
+        return None
+    return RequestLayout(len(message), ident, tuple(raws), fixed)
+
+
+def _field(message: bytes | memoryview, place: int) -> tuple[int, int, int]:
+    """Return the number of the field at `place`, start and end of its content.
+
+    Raises ValueError if it is not length-delimited.
+    """
+    tag, place = read_varint(message, place)
+    if tag & 7 != LENGTH_DELIMITED:
+        raise ValueError("not length-delimited")
+    length, start = read_varint(message, place)
+    return tag >> 3, start, start + length
+
+
+def _between(spans: list[Span], total: int) -> tuple[slice, ...]:
+    ends = [0, *(end for _, end in spans)]
+    starts = [*(start for start, _ in spans), total]
+    return tuple(slice(end, start) for end, start in zip(ends, starts, strict=True) if end < start)
+
+
+def read_varint(message: bytes | memoryview, place: int) -> tuple[int, int]:
+    """Return the number at `place`, of at most VARINT_LIMIT_BITS, and its end. Raises IndexError, ValueError."""
+    value = shift = 0
+    while True:
+        byte = message[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
+        if shift > VARINT_LIMIT_BITS:
+            raise ValueError("too long")
+
+
+def varint(value: int) -> bytes:
+    """Return a non-negative integer as it is sent."""
+    coded = bytearray()
+    while value >= 0x80:
+        coded.append(value & 0x7F | 0x80)
+        value >>= 7
+    coded.append(value)
+    return bytes(coded)
+
+
+def field_head(number: int, length: int) -> bytes:
+    """Return tag and length of a length-delimited field; its content follows."""
+    return varint(number << 3 | LENGTH_DELIMITED) + varint(length)

@@ -1,0 +1,1 @@
+"""Transport over grpcio's server, for comparison with the own one (`[grpc] server = "grpcio"`)."""
