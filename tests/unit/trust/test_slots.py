@@ -60,7 +60,10 @@ FORMS: dict[str, tuple[ModelManifest, str]] = {
     "images besides tensors": (manifest([IMAGE | JPEG], [SCORES, BOXES]), ""),
     "rows that are not joined": (manifest([IMAGE], [SCORES, BOXES], batch=False), ""),
     "another input's name": (manifest([{**IMAGE, "name": "frame"}], [SCORES, BOXES]), "requires the input frame"),
-    "one more input": (manifest([IMAGE, {**BOXES, "name": "roi"}], [SCORES, BOXES]), "requires the input roi INT64[-1,4]"),
+    "one more input": (
+        manifest([IMAGE, {**BOXES, "name": "roi"}], [SCORES, BOXES]),
+        "requires the input roi INT64[-1,4]",
+    ),
     "another input's datatype": (
         manifest([{**IMAGE, "datatype": "UINT8"}], [SCORES, BOXES]),
         "its input is image UINT8[-1,3,-1,64] NCHW, that of 1 is image FP32[-1,3,-1,64] NCHW",
