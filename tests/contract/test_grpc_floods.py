@@ -216,7 +216,7 @@ async def test_a_request_that_does_not_end_is_answered_and_forgotten(part: bytes
         assert fields[b"grpc-status"] == b"4"
         assert b"receive_timeout_s" in fields[b"grpc-message"]
         assert reset_code(peer.said, 1) is Code.NO_ERROR
-        await gateway.inference.until(lambda: gateway.frontend.room.used_bytes < SMALL_BYTES)
+        await gateway.inference.until(lambda: gateway.frontend.message_memory.used_bytes < SMALL_BYTES)
 
 
 def _say_and_read_until(peer: Peer, words: bytes, kind: int) -> None:
@@ -257,10 +257,10 @@ async def test_callers_killed_within_a_message_leave_nothing() -> None:
             child.stdin.write(words.hex() + "\n")
             child.stdin.flush()
             await asyncio.to_thread(child.stdout.readline)
-            await gateway.inference.until(lambda: gateway.frontend.room.used_bytes > SMALL_BYTES)
+            await gateway.inference.until(lambda: gateway.frontend.message_memory.used_bytes > SMALL_BYTES)
             child.kill()
             await asyncio.to_thread(child.communicate)
-            await gateway.inference.until(lambda: gateway.frontend.room.used_bytes < SMALL_BYTES)
+            await gateway.inference.until(lambda: gateway.frontend.message_memory.used_bytes < SMALL_BYTES)
         assert len(gateway.frontend._open) == links
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse, Parameter, RequestedOutput
 from gateway.domain.tensor import Steps, encode_raw, encode_steps, size_steps
-from gateway.frontends.grpc_v2.codec.protobuf import field_head
+from gateway.frontends.grpc_v2.codec.protobuf import field_header
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.codec.templates import IN_PLACE_BYTES, RAW_FIELD
 from gateway.frontends.grpc_v2.framing import PREFIX, Encoded, prefixed
@@ -44,7 +44,7 @@ def reply_steps(response: InferResponse, asked: Iterable[RequestedOutput] = ()) 
         raws += [(yield from encode_steps(tensor.datatype, tensor.array))]
     pieces: list[bytes] = [_described(response, asked, raws).SerializeToString()]
     for raw in raws:
-        pieces += [field_head(RAW_FIELD, sum(map(len, raw))), *raw]
+        pieces += [field_header(RAW_FIELD, sum(map(len, raw))), *raw]
     return prefixed(*pieces)
 
 
@@ -84,7 +84,7 @@ def mark_final(response: InferResponse) -> InferResponse:
 def encode_stream_reply(reply: Encoded) -> Encoded:
     """Return an answer on a stream. A small one is in one piece, so that it is sent in one frame."""
     pieces, size = reply
-    head = field_head(REPLY_FIELD, size - PREFIX.size) + pieces[0][PREFIX.size :]
+    head = field_header(REPLY_FIELD, size - PREFIX.size) + pieces[0][PREFIX.size :]
     framed, size = prefixed(head, *pieces[1:])
     return ([b"".join(framed)] if size <= IN_PLACE_BYTES else framed), size
 

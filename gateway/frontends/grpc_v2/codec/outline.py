@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.sizes import VARINT_BYTES
 from gateway.domain.tensor import Steps
-from gateway.frontends.grpc_v2.codec.protobuf import LENGTH_DELIMITED, Span, field_head, read_varint
+from gateway.frontends.grpc_v2.codec.protobuf import LENGTH_DELIMITED, Span, field_header, read_varint
 
 INPUT_FIELD, RAW_FIELD = 5, 7
 """Numbers of `inputs` and `raw_input_contents` in ModelInferRequest."""
@@ -113,10 +113,10 @@ class _Walk:
         if len(spans) > 1:
             raise _invalid("an input has contents more than once")
         ((place, inner, stop),) = spans
-        empty = field_head(CONTENTS_FIELD, 0)
+        empty = field_header(CONTENTS_FIELD, 0)
         rest = (self._message[start:place], empty, self._message[stop:end])
         self._contents[self._inputs - 1] = inner, stop
-        self._keep(field_head(INPUT_FIELD, sum(map(len, rest))))
+        self._keep(field_header(INPUT_FIELD, sum(map(len, rest))))
         for part in rest:
             self._keep(part)
 

@@ -104,6 +104,6 @@ def varint(value: int) -> bytes:
     return bytes(coded)
 
 
-def field_head(number: int, length: int) -> bytes:
+def field_header(number: int, length: int) -> bytes:
     """Return tag and length of a length-delimited field; its content follows."""
     return varint(number << 3 | LENGTH_DELIMITED) + varint(length)

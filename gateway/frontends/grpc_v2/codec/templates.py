@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.domain.infer import InferResponse, ResponseForm
 from gateway.domain.tensor import CONVERTED, Array
-from gateway.frontends.grpc_v2.codec.protobuf import field_head
+from gateway.frontends.grpc_v2.codec.protobuf import field_header
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.framing import PREFIX, Encoded
 from gateway.frontends.grpc_v2.http2.sender import Piece
@@ -27,7 +27,7 @@ class Template:
     without id. `plain`: outputs are sent as they are in memory.
     """
 
-    head: bytes
+    start: bytes
     before: tuple[bytes, ...]
     size: int
     anonymous: bytes
@@ -38,9 +38,9 @@ class Template:
         size = self.size
         if ident:
             coded = ident.encode()
-            field = field_head(ID_FIELD, len(coded)) + coded
+            field = field_header(ID_FIELD, len(coded)) + coded
             size += len(field)
-            pieces: list[Piece] = [PREFIX.pack(0, size), self.head, field, self.before[0]]
+            pieces: list[Piece] = [PREFIX.pack(0, size), self.start, field, self.before[0]]
         else:
             pieces = [self.anonymous]
         behind = self.before[1:]
@@ -79,14 +79,14 @@ def sent_as_in_memory(response: InferResponse) -> bool:
 
 def template_of(form: ResponseForm, *, plain: bool = True) -> Template:
     """Return the template of all responses of a form. `plain`: their outputs are sent as they are in memory."""
-    head = message("inference.ModelInferResponse")(model_name=form.model, model_version=form.version)
+    named = message("inference.ModelInferResponse")(model_name=form.model, model_version=form.version)
     described = message("inference.ModelInferResponse")()
     for name, datatype, shape in form.outputs:
         described.outputs.add(name=name, datatype=datatype.label, shape=shape)
     sizes = [math.prod(shape) * datatype.dtype.itemsize for _, datatype, shape in form.outputs]
-    before = [field_head(RAW_FIELD, size) for size in sizes]
+    before = [field_header(RAW_FIELD, size) for size in sizes]
     before = [described.SerializeToString() + before[0], *before[1:]] if before else [b""]
-    start = head.SerializeToString()
+    start = named.SerializeToString()
     size = len(start) + sum(len(each) for each in before) + sum(sizes)
     return Template(start, tuple(before), size, PREFIX.pack(0, size) + start + before[0], plain)
 

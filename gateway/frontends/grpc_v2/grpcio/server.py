@@ -242,10 +242,10 @@ class _Calls:
         return await self._abort(context, refusal)
 
     async def _server_stream(self, rpc: Rpc, raw: bytes, context: Any) -> None:
-        await self._pump(rpc, context, lambda info: rpc.answer(rpc.parse(raw), info))
+        await self._stream(rpc, context, lambda info: rpc.answer(rpc.parse(raw), info))
 
     async def _bidirectional(self, rpc: Rpc, requests: AsyncIterator[bytes], context: Any) -> None:
-        await self._pump(rpc, context, lambda info: rpc.answer(self._parsed(rpc, requests, context, info), info))
+        await self._stream(rpc, context, lambda info: rpc.answer(self._parsed(rpc, requests, context, info), info))
 
     async def _parsed(
         self, rpc: Rpc, requests: AsyncIterator[bytes], context: Any, info: CallInfo
@@ -254,7 +254,7 @@ class _Calls:
             self._check_again(rpc, context, info)
             yield rpc.parse(raw)
 
-    async def _pump(self, rpc: Rpc, context: Any, answer: Callable[[CallInfo], Any]) -> None:
+    async def _stream(self, rpc: Rpc, context: Any, answer: Callable[[CallInfo], Any]) -> None:
         # Written by hand rather than as an async generator: grpcio leaves those unclosed when a call is cancelled.
         try:
             info = self._info(rpc, context)

@@ -53,10 +53,10 @@ class Http2Connection:
         self._body: Stream | None = None
         self._body_ends = False
         self._events: list[Event] = []
-        self.sender.say(limits.settings_frame())
-        self.sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
+        self.sender.send_control(limits.settings_frame())
+        self.sender.send_control(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
         self.take, self.forget_parsed = self.sender.take, self._blocks.forget_parsed
-        """Function that returns the bytes to write now; `Blocks.forget_heads`."""
+        """Function that returns the bytes to write now; `Blocks.forget_parsed`."""
 
     # ---- owner's interface -----------------------------------------------------------------------------------------
     def receive(self, data: memoryview, now_ns: int) -> Sequence[Event]:
@@ -107,18 +107,18 @@ class Http2Connection:
     def reset(self, stream: Stream, code: Code) -> None:
         """Reset a stream. No event follows."""
         if stream.state != CLOSED:
-            self._give_up(stream.id, code)
+            self._send_reset(stream.id, code)
             self._close(stream, RESET)
 
     def grant(self, stream: Stream, increment: int) -> None:
         """Let the peer send `increment` bytes more on a stream."""
         if stream.state == OPEN and increment > 0:
             stream.receive_window += increment
-            self.sender.say(frames.window_frame(stream.id, increment))
+            self.sender.send_control(frames.window_frame(stream.id, increment))
 
     def ping(self, payload: bytes) -> None:
         """Send a PING of eight bytes; `PingAcknowledged` follows."""
-        self.sender.say(frames.frame(frames.PING, 0, 0, payload))
+        self.sender.send_control(frames.frame(frames.PING, 0, 0, payload))
 
     def hold(self) -> None:
         """Let DATA wait: the transport takes no more."""
@@ -136,20 +136,20 @@ class Http2Connection:
     def announce_drain(self) -> None:
         """Begin a graceful end: ask the peer to connect elsewhere; streams under way are still accepted."""
         if not self.failed:
-            self.sender.say(frames.goaway_frame(frames.LARGEST_STREAM, Code.NO_ERROR, frames.STOPPING))
+            self.sender.send_control(frames.goaway_frame(frames.LARGEST_STREAM, Code.NO_ERROR, frames.STOPPING))
 
     def drain(self, why: str = frames.STOPPING) -> None:
         """Complete a graceful end: streams opened from now on are ignored. `why` is for the peer's log."""
         if not (self.draining or self.failed):
             self.draining, self._last_taken = True, self._last_stream
-            self.sender.say(frames.goaway_frame(self._last_stream, Code.NO_ERROR, why))
+            self.sender.send_control(frames.goaway_frame(self._last_stream, Code.NO_ERROR, why))
 
     def fail(self, fault: ProtocolError) -> None:
         """End the connection with a GOAWAY that states the reason."""
         if self.failed is None:
             self.failed, self.behind = fault, 0
             last = min(self._last_stream, self._last_taken)
-            self.sender.say(frames.goaway_frame(last, fault.code, fault.problem))
+            self.sender.send_control(frames.goaway_frame(last, fault.code, fault.problem))
 
     # ---- reading ---------------------------------------------------------------------------------------------------
     def check_frame(self, kind: int, length: int) -> bool:
@@ -197,7 +197,7 @@ class Http2Connection:
             return body - place
         self.meter.ns += work.FRAME_NS + work.DELIVERY_NS
         if again := self._window.spend(size):
-            self.sender.say(frames.window_frame(0, again))
+            self.sender.send_control(frames.window_frame(0, again))
         stream.state = PEER_DONE
         self._events.append(RequestReceived(stream, data[begin:stop]))
         return stop - place
@@ -217,7 +217,7 @@ class Http2Connection:
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None:
         """Process the header of DATA of `length` bytes, `content` of them without padding."""
         if again := self._window.spend(length):
-            self.sender.say(frames.window_frame(0, again))
+            self.sender.send_control(frames.window_frame(0, again))
         self._body_ends = bool(flags & frames.END_STREAM)
         self._body = stream = self._receiving(number, length, content)
         if not content:
@@ -368,7 +368,7 @@ class Http2Connection:
         """Reset a stream that is never opened, or no longer open."""
         self._guard.reset(self._now_ns)
         self.meter.ns += work.RESET_NS
-        self._give_up(number, code)
+        self._send_reset(number, code)
 
     def _break(self, stream: Stream, code: Code) -> None:
         """Reset a stream on which the peer broke a rule; it counts as a reset (CVE-2025-8671, "made you reset")."""
@@ -378,12 +378,12 @@ class Http2Connection:
 
     def _end_sent(self, stream: Stream) -> None:
         if stream.state == OPEN:
-            self._give_up(stream.id, Code.NO_ERROR)
+            self._send_reset(stream.id, Code.NO_ERROR)
         self._close(stream, WE_END)
 
-    def _give_up(self, number: int, code: Code) -> None:
+    def _send_reset(self, number: int, code: Code) -> None:
         self._closed_by_us.add(number)
-        self.sender.say(frames.reset_frame(number, code))
+        self.sender.send_control(frames.reset_frame(number, code))
 
     def _close(self, stream: Stream, how: int) -> None:
         stream.state = MOVES[stream.state][how]

@@ -41,7 +41,7 @@ class Controls:
             return
         # First the ACK, then the frame size: both precede the DATA that the new windows allow (gRPC's C core checks).
         self._meter.ns += REPLY_NS
-        self._sender.say(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self._sender.send_control(frames.frame(frames.SETTINGS, frames.ACK, 0))
         for identifier, value in sorted(frames.settings_in(payload).items(), reverse=True):
             self._meter.ns += REPLY_NS
             _APPLY.get(identifier, _ignore)(self, value)
@@ -66,7 +66,7 @@ class Controls:
             return PingAcknowledged(bytes(payload))
         self._guard.ping(now_ns, self._sender.frames)
         self._meter.ns += REPLY_NS
-        self._sender.say(frames.frame(frames.PING, frames.ACK, 0, bytes(payload)))
+        self._sender.send_control(frames.frame(frames.PING, frames.ACK, 0, bytes(payload)))
         return None
 
 

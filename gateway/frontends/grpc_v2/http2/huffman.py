@@ -78,7 +78,7 @@ def _tree() -> tuple[list[list[int]], frozenset[int]]:
     for bits, symbol in sorted((bits, symbol) for symbol, bits in enumerate(LENGTHS)):
         code <<= bits - length
         length = bits
-        _plant(nodes, code, bits, symbol)
+        _insert_code(nodes, code, bits, symbol)
         code += 1
     ends, place = [0], 0
     for _ in range(_ENDS_BITS):
@@ -87,7 +87,7 @@ def _tree() -> tuple[list[list[int]], frozenset[int]]:
     return nodes, frozenset(ends)
 
 
-def _plant(nodes: list[list[int]], code: int, bits: int, symbol: int) -> None:
+def _insert_code(nodes: list[list[int]], code: int, bits: int, symbol: int) -> None:
     place = 0
     for shift in range(bits - 1, 0, -1):
         side = code >> shift & 1

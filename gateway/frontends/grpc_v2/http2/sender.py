@@ -66,7 +66,7 @@ class Sender:
         out, self.out = self.out, []
         return out
 
-    def say(self, frame: bytes) -> None:
+    def send_control(self, frame: bytes) -> None:
         """Send a control frame, independent of the windows."""
         self.out.append(frame)
         if self.held:
@@ -107,18 +107,18 @@ class Sender:
             return
         if stream.waiting is None:
             if size <= min(self.window, stream.send_window, self.frame_bytes) and not self.held:
-                self._say_data(stream, payload, size)
+                self._send_data(stream, payload, size)
                 return
             stream.waiting = deque()
         stream.waiting.append(memoryview(payload))
         stream.waiting_bytes += size
         self.waiting_bytes += size
-        self._give_turn(stream)
+        self._schedule(stream)
 
     def end(self, stream: Stream, trailers: bytes) -> None:
         """Send trailers after all waiting bytes."""
         if stream.waiting is None:
-            self._say_end(stream, trailers)
+            self._send_end(stream, trailers)
         else:
             stream.waiting.append(Ending(trailers))
 
@@ -141,7 +141,7 @@ class Sender:
         if stream.send_window > LARGEST_WINDOW:
             return False
         if stream.waiting is not None:
-            self._give_turn(stream)
+            self._schedule(stream)
         return True
 
     def resize_windows(self, streams: Iterable[Stream], value: int) -> None:
@@ -184,18 +184,18 @@ class Sender:
         turns = self._turns
         while turns and self.window > 0 and not self.held:
             stream = turns.pop(next(iter(turns)))
-            self._say_one(stream)
+            self._send_one(stream)
             if stream.waiting is not None and stream.send_window > 0:
                 turns[stream.id] = stream
 
-    def _give_turn(self, stream: Stream) -> None:
+    def _schedule(self, stream: Stream) -> None:
         if stream.send_window > 0:
             self._turns.setdefault(stream.id, stream)
             self.resume()
         else:
             self._turns.pop(stream.id, None)
 
-    def _say_one(self, stream: Stream) -> None:
+    def _send_one(self, stream: Stream) -> None:
         """Send one DATA frame of the waiting bytes, and the end if it was the last."""
         waiting = stream.waiting
         if not waiting or isinstance(piece := waiting.popleft(), Ending):
@@ -203,22 +203,22 @@ class Sender:
         size = min(len(piece), self.window, stream.send_window, self.frame_bytes)
         if size < len(piece):
             waiting.appendleft(piece[size:])
-        self._say_data(stream, piece[:size], size)
+        self._send_data(stream, piece[:size], size)
         stream.waiting_bytes -= size
         self.waiting_bytes -= size
         if not waiting:
             stream.waiting = None
         elif isinstance(ending := waiting[0], Ending):
             stream.waiting = None
-            self._say_end(stream, ending.trailers)
+            self._send_end(stream, ending.trailers)
 
-    def _say_data(self, stream: Stream, payload: Piece, size: int) -> None:
+    def _send_data(self, stream: Stream, payload: Piece, size: int) -> None:
         self.out += (opening(DATA, 0, size) + _stream_number(stream.id), payload)
         self.window -= size
         stream.send_window -= size
         self.frames += 1
 
-    def _say_end(self, stream: Stream, trailers: bytes) -> None:
+    def _send_end(self, stream: Stream, trailers: bytes) -> None:
         self._send_headers(stream, trailers, END_STREAM)
         self._ended(stream)
 
@@ -227,12 +227,12 @@ class Sender:
         number, most = _stream_number(stream.id), self.frame_bytes
         block, self._before = self._before + block, b""
         if len(block) <= most:
-            self.say(opening(HEADERS, flags | END_HEADERS, len(block)) + number + block)
+            self.send_control(opening(HEADERS, flags | END_HEADERS, len(block)) + number + block)
         else:
             parts = [opening(HEADERS, flags, most) + number + block[:most]]
             for place in range(most, len(block), most):
                 part = block[place : place + most]
                 last = END_HEADERS if place + most >= len(block) else 0
                 parts.append(opening(CONTINUATION, last, len(part)) + number + part)
-            self.say(b"".join(parts))
+            self.send_control(b"".join(parts))
         self.frames += 1

@@ -75,14 +75,14 @@ class InferenceService:
         self.codec = InferCodec(regions)
         self.reader = LargeRequestReader(inference, regions, settings.max_message_bytes)
         self.decoding = inference.decoding
-        self.requests = InferSubmission(self.codec, inference)
+        self.submission = InferSubmission(self.codec, inference)
         self.hold, self.release = inference.hold, inference.release
         self._settings = settings
         self._names = (*SERVICES, *REFLECTION) if settings.reflection else SERVICES
         self._streams: set[InferStream] = set()
         self._draining = False
         self.load = load = Load(settings, pools or Pools())
-        self.room = MessageMemory(
+        self.message_memory = MessageMemory(
             load.pools.make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", settings.max_receiving_bytes)
         )
         self.health = HealthService(inference, load)
@@ -149,7 +149,7 @@ class InferenceService:
 
         Raises as `encode_response` and `MemoryShare.grow` do.
         """
-        share, run = MemoryShare(self.room.pool, call), self.decoding.run
+        share, run = MemoryShare(self.message_memory.pool, call), self.decoding.run
         try:
             size = await run(call.caller, reply_size_steps(response))
             try:
@@ -162,7 +162,7 @@ class InferenceService:
 
     async def model_infer(self, raw: bytes | memoryview, call: CallInfo) -> Encoded:
         """Answer one request; a faster transport uses `codec`, `submit` and `encode` itself."""
-        now_ns, share = time.monotonic_ns(), MemoryShare(self.room.pool, call)
+        now_ns, share = time.monotonic_ns(), MemoryShare(self.message_memory.pool, call)
         try:
             asked = self.codec.decode(raw, call, now_ns, lent=False)
             if asked is None:
@@ -182,7 +182,7 @@ class InferenceService:
 
     async def _answer_opened(self, opened: OpenedRequest, call: CallInfo, order: asyncio.Lock) -> Encoded:
         check_model(call.caller, call.rights, opened.sent.model_name)
-        share = MemoryShare(self.room.pool, call)
+        share = MemoryShare(self.message_memory.pool, call)
         try:
             asked = await self.reader.read(opened, call, time.monotonic_ns(), share)
             self._learn(opened, asked)
@@ -200,7 +200,7 @@ class InferenceService:
             known = self.codec.find(opened.raw)
             if known is None:
                 self.codec.learn(opened.raw, opened.sent, asked)
-            self.requests.find_batch(known, asked)
+            self.submission.find_batch(known, asked)
 
     def model_stream_infer(self, requests: AsyncIterator[bytes], call: CallInfo) -> AsyncGenerator[Encoded, None]:
         """Answer requests as they complete; an error of one is in-band and the stream continues."""

@@ -16,7 +16,7 @@ class InferSubmission:
     """Requests of one server. `find` and `encode_raw` are those of its codec."""
 
     def __init__(self, codec: InferCodec, submission: Submission) -> None:
-        self._codec, self._submission = codec, submission
+        self._codec, self._engine = codec, submission
         self.find, self.encode_raw = codec.find, codec.encode_raw
 
     def collect(self, sink: RawSink, token: tuple[Any, ...], rights: Rights, now_ns: int, ends_ns: int | None) -> bool:
@@ -40,11 +40,11 @@ class InferSubmission:
             return None
         if info.rights.models:
             check_model(info.caller, info.rights, request.model)
-        pending = self._submission.submit(request, sink, token)
+        pending = self._engine.submit(request, sink, token)
         self.find_batch(known, request)
         return request, pending
 
     def find_batch(self, known: Known | None, request: InferRequest) -> None:
         """Ask the engine for a batch for requests like `request`, whose pattern is known."""
         if known is not None and known[0].batches:
-            known[0].batch = self._submission.raw_batch(request)
+            known[0].batch = self._engine.raw_batch(request)

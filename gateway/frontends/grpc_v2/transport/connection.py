@@ -51,7 +51,7 @@ class GrpcConnection(SocketProtocol):
         self._server, self._peer, self.share_key = server, peer, peer.share_key
         self.settings: GrpcSettings = server.settings
         self.bounds, self.memory, self.decoding = server.bounds, server.memory, server.decoding
-        self.incoming, self.buffer, self.requests = server.incoming, server.buffer, server.requests
+        self.incoming, self.buffer, self.submission = server.incoming, server.buffer, server.submission
         self._most_bytes, self.write_ahead = server.settings.max_message_bytes, WriteAhead()
         self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
         self._now_ns = self.received_ns = self._made_ns = 0
@@ -162,10 +162,10 @@ class GrpcConnection(SocketProtocol):
         small = len(content) <= WHOLE_BYTES
         raw = bytes(content) if small else content
         try:
-            known = self.requests.find(raw)
+            known = self.submission.find(raw)
             if small and known is not None and not self.load.waiting_bytes:
                 ends_ns = headers.ends_ns(stream.opened_ns)
-                if self.requests.collect(self, (stream, raw, known), headers.info.rights, self._now_ns, ends_ns):
+                if self.submission.collect(self, (stream, raw, known), headers.info.rights, self._now_ns, ends_ns):
                     return
         except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
             self.end_with_error(stream, unexpected(error, headers.rpc.path))
@@ -181,7 +181,7 @@ class GrpcConnection(SocketProtocol):
             self.end_with_error(stream, error)
             return
         try:
-            begun = self.requests.submit(self, stream, content, known, info, now_ns=self._now_ns, lent=lent)
+            begun = self.submission.submit(self, stream, content, known, info, now_ns=self._now_ns, lent=lent)
             if begun is None:
                 self.load.end_call(info)  # its task counts again
                 self._call(stream, content, lent=lent)
@@ -265,7 +265,7 @@ class GrpcConnection(SocketProtocol):
         """Implement `RawSink.answer_raw`."""
         stream, _, (_, ident) = token
         try:
-            pieces, size = self.requests.encode_raw(form, ident, contents)
+            pieces, size = self.submission.encode_raw(form, ident, contents)
         except Exception as error:  # noqa: BLE001 - as in `answer`
             self.end_with_error(stream, unexpected(error, stream.headers.rpc.path))
         else:

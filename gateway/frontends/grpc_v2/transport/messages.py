@@ -40,10 +40,10 @@ class Incoming:
         "_info",
         "_lead",
         "_limit_bytes",
+        "_message_memory",
         "_most_bytes",
         "_over",
         "_prefix",
-        "_room",
         "_share",
         "begun_ns",
         "missing",
@@ -52,7 +52,7 @@ class Incoming:
     def __init__(
         self,
         limit_bytes: int,
-        room: MessageMemory,
+        message_memory: MessageMemory,
         lead: Callable[[int], int],
         info: CallInfo,
         most_bytes: Callable[[Raw], int] | None = None,
@@ -63,10 +63,15 @@ class Incoming:
         `most_bytes` returns how large a message may be that begins with the given BEGINNING_BYTES. It is called for
         large messages.
         """
-        self._limit_bytes, self._room, self._lead, self._most_bytes = limit_bytes, room, lead, most_bytes
+        self._limit_bytes, self._message_memory, self._lead, self._most_bytes = (
+            limit_bytes,
+            message_memory,
+            lead,
+            most_bytes,
+        )
         self._info = info
         self._prefix = b""
-        self._body, self._share = memoryview(b""), MemoryShare(room.pool, info)
+        self._body, self._share = memoryview(b""), MemoryShare(message_memory.pool, info)
         self._filled = self._counted = self.missing = 0
         self._compressed = self._over = self._asks = False
         self.begun_ns: int | None = None
@@ -152,7 +157,7 @@ class Incoming:
             raise RequestError(Fault.INTERNAL, f"a message begins with the unknown flag {flag}")
         if size > self._limit_bytes:
             raise too_large(size, self._limit_bytes)
-        return self._room.take(size, self._lead(size), self._info)
+        return self._message_memory.take(size, self._lead(size), self._info)
 
     def _complete(self) -> ReceivedMessage:
         self._count()

@@ -27,7 +27,7 @@ class MessageSource(Protocol):
     """What server and connections offer to read messages. Implemented by the server."""
 
     settings: GrpcSettings
-    requests: InferSubmission
+    submission: InferSubmission
     decoding: Decoding
 
     def incoming(self, stream: Stream) -> Incoming:

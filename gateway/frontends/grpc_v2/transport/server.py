@@ -46,13 +46,13 @@ class GrpcServer:
     def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
         self.settings, self.authentication = settings, Authentication("grpc", security)
         self.codec, self.encode = service.codec, service.encode
-        self.requests = service.requests
+        self.submission = service.submission
         rpcs = service.rpcs()
         self.rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
         self.infer = rpcs[INFER]
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
         self.load = load = service.load
-        self.room, self.decoding = service.room, service.decoding
+        self.message_memory, self.decoding = service.message_memory, service.decoding
         self._handshakes = load.pools.make("grpc handshakes", "[grpc] max_handshakes", settings.max_handshakes)
         self._in_handshake: dict[GrpcConnection, Peer] = {}
         self._connections: Connections[GrpcConnection] = Connections(
@@ -157,7 +157,7 @@ class GrpcServer:
     def incoming(self, stream: Stream) -> Incoming:
         """Return the assembler of a stream's messages, in the share of its caller."""
         limit_bytes, most_bytes = self.bounds(stream.headers.rpc)
-        return Incoming(limit_bytes, self.room, self.codec.lead, stream.headers.info, most_bytes)
+        return Incoming(limit_bytes, self.message_memory, self.codec.lead, stream.headers.info, most_bytes)
 
     def bounds(self, rpc: Rpc) -> tuple[int, Callable[[Raw], int] | None]:
         """Return the largest message of a method, and a function that bounds a message by its beginning, or None."""
@@ -167,7 +167,7 @@ class GrpcServer:
 
     def memory(self, size: int, info: CallInfo) -> memoryview:
         """Return memory for a message, counted. Raises as `MessageMemory.take` does."""
-        return self.room.take(size, self.codec.lead(size), info, filled=size)[0]
+        return self.message_memory.take(size, self.codec.lead(size), info, filled=size)[0]
 
     def _tell_idle(self) -> None:
         if not (self.load.busy or self._open):

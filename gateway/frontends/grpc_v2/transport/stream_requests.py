@@ -70,11 +70,11 @@ class StreamRequests:
         connection, headers = self._connection, self._stream.headers
         if now_ns - self.noted_ns > connection.settings.stream_idle_s * 1e9 / NOTED_SHARE:
             return False
-        known = connection.requests.find(raw)
+        known = connection.submission.find(raw)
         if known is None or FINAL in raw:
             return False
         ends_ns = headers.ends_ns(self._stream.opened_ns)
-        if not connection.requests.collect(self, (raw, known), headers.info.rights, now_ns, ends_ns):
+        if not connection.submission.collect(self, (raw, known), headers.info.rights, now_ns, ends_ns):
             return False
         self.in_flight += 1
         return True
@@ -87,7 +87,7 @@ class StreamRequests:
     def answer_raw(self, token: Token, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Implement `RawSink.answer_raw`."""
         try:
-            encoded = encode_stream_reply(self._connection.requests.encode_raw(form, token[1][1], contents))
+            encoded = encode_stream_reply(self._connection.submission.encode_raw(form, token[1][1], contents))
         except Exception as error:  # noqa: BLE001 - a sink must not raise
             self.refuse(token, unexpected(error, self._stream.headers.rpc.path))
         else:

@@ -16,7 +16,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec import infer_codec as module
 from gateway.frontends.grpc_v2.codec.infer_codec import LAYOUTS_LIMIT, PATTERNS_LIMIT, InferCodec
-from gateway.frontends.grpc_v2.codec.protobuf import field_head
+from gateway.frontends.grpc_v2.codec.protobuf import field_header
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.regions import Regions, Registrant
 from gateway.frontends.settings import SharedMemorySettings
@@ -43,7 +43,7 @@ def request(*, model: str = "m", ident: str = "1", raw: bytes = bytes(8), **fiel
 
 
 def field(number: int, content: bytes) -> bytes:
-    return field_head(number, len(content)) + content
+    return field_header(number, len(content)) + content
 
 
 def remembering(*met: bytes) -> InferCodec:

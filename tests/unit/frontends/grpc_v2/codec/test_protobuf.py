@@ -10,7 +10,7 @@ from gateway.frontends.grpc_v2.codec.protobuf import (
     FIELDS_LIMIT,
     FIXED_LIMIT_BYTES,
     RequestLayout,
-    field_head,
+    field_header,
     layout_of,
     varint,
 )
@@ -18,7 +18,7 @@ from gateway.frontends.grpc_v2.codec.protocol import message
 
 
 def field(number: int, content: bytes) -> bytes:
-    return field_head(number, len(content)) + content
+    return field_header(number, len(content)) + content
 
 
 def spans(layout: RequestLayout | None, raw: bytes) -> tuple[bytes, list[bytes]]:
@@ -36,9 +36,9 @@ def test_numbers_travel_as_protobufs(value: int) -> None:
 
 @given(st.integers(1, 2**29 - 1), st.integers(0, 300))
 def test_heads_of_fields(number: int, length: int) -> None:
-    layout = layout_of(field_head(number, length) + bytes(length))
+    layout = layout_of(field_header(number, length) + bytes(length))
     assert layout is not None
-    assert layout.total == len(field_head(number, length)) + length
+    assert layout.total == len(field_header(number, length)) + length
 
 
 @given(st.text(max_size=200), st.lists(st.binary(max_size=300), max_size=4), st.text(max_size=9))

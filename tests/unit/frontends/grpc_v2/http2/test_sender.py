@@ -157,10 +157,10 @@ def test_a_held_transport_gets_no_data_until_it_is_released() -> None:
 
 def test_what_is_said_to_a_held_transport_is_counted() -> None:
     subject, _ = sender()
-    subject.say(b"free")
+    subject.send_control(b"free")
     assert subject.unread_bytes == 0
     subject.held = True
-    subject.say(b"12345")
+    subject.send_control(b"12345")
     subject.begin(stream(), b"678")
     assert subject.unread_bytes == 5 + 9 + 3
     subject.release()

@@ -24,7 +24,7 @@ from gateway.frontends.grpc_v2.codec.outline import (
     outline_steps,
 )
 from gateway.frontends.grpc_v2.codec.patterns import WHOLE_BYTES
-from gateway.frontends.grpc_v2.codec.protobuf import field_head, varint
+from gateway.frontends.grpc_v2.codec.protobuf import field_header, varint
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.codec.typed import FIELDS, NUMBERS, typed_steps
 from gateway.frontends.grpc_v2.service import large_requests as reading
@@ -53,7 +53,7 @@ def small() -> SimulatedInference:
 
 
 def field(number: int, content: bytes) -> bytes:
-    return field_head(number, len(content)) + content
+    return field_header(number, len(content)) + content
 
 
 def one_input(datatype: str, count: int, **fields: Any) -> Any:
@@ -150,7 +150,7 @@ async def test_the_parser_sees_no_contents(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(reading, "parse_message", lambda kind, raw: parsed.append(len(raw)) or parse(kind, raw))
     sent = one_input("BYTES", 1)
     sent.model_name = "open"
-    sent.raw_input_contents.append(field_head(0, MIB)[:0] + MIB.to_bytes(4, "little") + bytes(MIB))
+    sent.raw_input_contents.append(field_header(0, MIB)[:0] + MIB.to_bytes(4, "little") + bytes(MIB))
     (tensor,) = (await read(sent.SerializeToString(), small())).inputs.values()
     assert tensor.array.tolist() == [[bytes(MIB)]]
     assert all(size < 100 for size in parsed)
@@ -165,7 +165,7 @@ MANY: dict[str, Callable[[], bytes]] = {
     "a long name": lambda: field(1, bytes(HEADER_BYTES + 1)),
     "a group": lambda: b"\x0b" + bytes(20_000),
     "an endless varint": lambda: b"\x08" + b"\x80" * 20_000,
-    "a length behind the end": lambda: field_head(7, 30_000) + bytes(20_000),
+    "a length behind the end": lambda: field_header(7, 30_000) + bytes(20_000),
     "contents twice": lambda: field(5, field(5, bytes(5000)) * 2),
 }
 

@@ -58,7 +58,7 @@ async def nothing_left(gateway: grpc_gateway.Gateway) -> None:
     gateway.inference.requests.clear()
     await until(lambda: server.load.busy == 0)
     await until(lambda: not any(connection._asked for connection in server._open))
-    await until(lambda: server.room.used_bytes == 0)
+    await until(lambda: server.message_memory.used_bytes == 0)
 
 
 async def until(condition: Callable[[], bool]) -> None:

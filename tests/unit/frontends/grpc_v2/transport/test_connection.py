@@ -273,7 +273,7 @@ async def test_a_codec_with_a_defect(
     served: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served() as gateway, connected(gateway.addresses[0]) as client:
-        for owner, name in ((InferCodec, "encode"), (InferCodec, "decode_as"), (gateway.frontend.requests, "find")):
+        for owner, name in ((InferCodec, "encode"), (InferCodec, "decode_as"), (gateway.frontend.submission, "find")):
             with monkeypatch.context() as patch:
                 patch.setattr(owner, name, lambda *_, **__: 1 / 0)
                 refused(await client.infer(), "INTERNAL", "internal error")

@@ -56,7 +56,7 @@ async def test_others_are_answered_meanwhile(served: Serve, kind: str) -> None:
         number = one.ask(path, body, **headers)
         await one.flush()
         await begun(inference)
-        assert gateway.frontend.room.used_bytes >= len(RAW)
+        assert gateway.frontend.message_memory.used_bytes >= len(RAW)
         for client in (one, other):
             assert (await client.infer(9)).status == 0
         assert not one.replies[number].body
@@ -87,7 +87,7 @@ async def test_who_leaves_meanwhile_leaves_nothing(served: Serve, kind: str, lea
         number = one.ask(path, body, **headers)
         await one.flush()
         await begun(inference)
-        assert gateway.frontend.room.used_bytes >= len(RAW)
+        assert gateway.frontend.message_memory.used_bytes >= len(RAW)
         if leaves:
             one.writer.close()
         else:
@@ -96,7 +96,7 @@ async def test_who_leaves_meanwhile_leaves_nothing(served: Serve, kind: str, lea
         await other.settled()
         await until(lambda: gateway.frontend.load.busy == 0)
         inference.requests.clear()
-        await until(lambda: gateway.frontend.room.used_bytes == 0)
+        await until(lambda: gateway.frontend.message_memory.used_bytes == 0)
         assert (await other.infer()).status == 0
 
 
@@ -130,4 +130,4 @@ async def test_what_was_encoded_is_counted_until_it_is_taken(served: Serve) -> N
         await one.until(lambda: len(one.replies[first].body) == 65_535)
         (link,) = (each for each in gateway.frontend._open if each._h2.sender.waiting_bytes)
         assert gateway.frontend.load.waiting.used == link._h2.sender.waiting_bytes
-        assert gateway.frontend.room.used_bytes == 0
+        assert gateway.frontend.message_memory.used_bytes == 0

@@ -109,7 +109,7 @@ async def test_a_slow_method_slows_its_caller(served: Serve) -> None:
             sent += len(part)
             await client.settled()
         assert sent <= 3 * WINDOW
-        assert gateway.frontend.room.used_bytes <= 3 * WINDOW
+        assert gateway.frontend.message_memory.used_bytes <= 3 * WINDOW
         gateway.inference.gate.set()
         while sent < 10 * len(body):
             await client.until(lambda: client.h2.local_flow_control_window(number) > 0)
@@ -132,7 +132,7 @@ async def test_empty_messages_that_are_not_taken_are_bounded(served: Serve) -> N
         await gateway.inference.until(lambda: bool(gateway.inference.requests))
         client.send(number, framed(b"") * 3000)
         await client.settled()
-        assert gateway.frontend.room.used_bytes <= 1_000_000
+        assert gateway.frontend.message_memory.used_bytes <= 1_000_000
         assert not client.replies[number].over
         gateway.inference.gate.set()
         (reply,) = await client.over(number)
@@ -187,7 +187,7 @@ async def test_a_method_that_has_ended_is_over(served: Serve, broken: bool, capl
         await until(lambda: gateway.frontend.load.busy == 0)
         client.send(number, infer_request(30_000)[:20_000])
         await client.settled()
-        assert gateway.frontend.room.used_bytes == 0
+        assert gateway.frontend.message_memory.used_bytes == 0
         client.send(number, infer_request(30_000)[20_000:], end=True)
         await client.settled()
         client.takes = True

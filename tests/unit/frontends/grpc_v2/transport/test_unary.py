@@ -35,11 +35,11 @@ def room_of(size: int) -> MessageMemory:
 class Owner:
     """As much of a link as is asked."""
 
-    room: MessageMemory = field(default_factory=lambda: room_of(8_000_000))
+    message_memory: MessageMemory = field(default_factory=lambda: room_of(8_000_000))
     decoding: DecodePool = field(default_factory=lambda: DecodePool(EngineSettings(decode_inline_us=0)))
 
     def memory(self, size: int, info: CallInfo) -> memoryview:
-        return self.room.take(size, 0, info, filled=size)[0]
+        return self.message_memory.take(size, 0, info, filled=size)[0]
 
     def bounds(self, _: object) -> tuple[int, Callable[[Raw], int]]:
         return LIMIT_BYTES, lambda beginning: 100_000 if beginning.startswith(b"small model") else LIMIT_BYTES
@@ -60,9 +60,9 @@ async def test_what_is_unfolded_is_counted(content: bytes) -> None:
     owner = Owner()
     got = await unfold(owner, gzip.compress(content))
     assert got == content
-    assert owner.room.used_bytes == len(content) + MESSAGE_BYTES
+    assert owner.message_memory.used_bytes == len(content) + MESSAGE_BYTES
     del got
-    assert owner.room.used_bytes == 0
+    assert owner.message_memory.used_bytes == 0
 
 
 @pytest.mark.parametrize("content", [bytes(LIMIT_BYTES + 1), bytes(60_000_000), noise(LIMIT_BYTES + 1)])
@@ -85,7 +85,7 @@ async def test_no_room_for_what_is_unfolded() -> None:
     with pytest.raises(RequestError) as caught:
         await unfold(owner, gzip.compress(bytes(1_000_000)))
     assert caught.value.fault is Fault.OVERLOADED
-    assert owner.room.used_bytes == len(kept) + MESSAGE_BYTES
+    assert owner.message_memory.used_bytes == len(kept) + MESSAGE_BYTES
 
 
 async def test_what_is_not_compressed_stays_where_it_is() -> None:
