@@ -52,7 +52,7 @@ def test_the_first_token_is_made_beside_the_database(controller, admin, tmp_path
     code, _, err = admin.run(*create)
     assert (code, "ann.token: is there already" in err) == (2, True)
     code, _, err = admin.run(*create[:-2])
-    assert (code, "a token named 'ann' holds already" in err) == (1, True)
+    assert (code, "a valid token named 'ann' exists" in err) == (1, True)
 
 
 def test_tokens_come_and_go(controller, admin) -> None:
