@@ -1,4 +1,4 @@
-"""What a statement can end in. All say by `fault` what a caller should do, as every refused request does."""
+"""Errors of statements. `fault` says what a caller should do, as for every refused request."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from gateway.domain.errors import Fault, RequestError
 
 
 class DatabaseError(RequestError, DontWrapMixin):
-    """Nothing of the transaction happened."""
+    """A transaction failed, and nothing of it happened."""
 
 
 class AbsentError(DatabaseError):
-    """What was named is not there."""
+    """The named object does not exist."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Fault.NOT_FOUND, message)
 
 
 class RefusedError(DatabaseError):
-    """A value that is not kept: too long, out of range, not text."""
+    """A value cannot be stored: too long, out of range, not text."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Fault.INVALID, message)
 
 
 class ConflictError(DatabaseError):
-    """It is there already, or somebody else changed it since it was read: read again and decide again (HTTP 409)."""
+    """It exists already, or was changed since it was read: read again and decide again (HTTP 409)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Fault.INVALID, message)
 
 
 class FencedError(DatabaseError):
-    """Another replica leads by now: what this one decided is void."""
+    """Another replica leads now: what this one decided is void."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Fault.UNAVAILABLE, message)

@@ -120,7 +120,7 @@ def test_a_backup_is_restored_elsewhere_and_a_changed_log_is_found(controller, a
     restored.mkdir()
     assert admin.told("backup", "restore", copy, "--dir", restored)["revision"] == migrate.newest()
     code, _, err = admin.run("backup", "restore", copy, "--dir", restored)
-    assert (code, "is there already" in err) == (2, True)
+    assert (code, "exists already" in err) == (2, True)
     assert admin.told("audit", "verify", "--dir", restored)["ok"]
     with closing(sqlite3.connect(restored / "fleet.sqlite")) as thief, thief:
         for (trigger,) in thief.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
