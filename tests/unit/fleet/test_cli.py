@@ -299,7 +299,7 @@ def test_drafts_of_others_are_passed_over(run: Run, repository: FleetRepository)
 def test_two_at_once_do_not_disturb_each_other(run: Run, repository: FleetRepository) -> None:
     with repository.workspace.locked():
         code, _, err = run("publish")
-    assert (code, "another edge-fleet works here" in err) == (3, True)
+    assert (code, "another edge-fleet is working in this folder" in err) == (3, True)
     assert run("publish")[0] == 0
 
 
@@ -308,12 +308,12 @@ WRONG: list[tuple[str, str]] = [
     ("keys show nothere.pub", "nothere.pub: cannot be read: No such file or directory"),
     ("keys new x --hsm nonsense", "is no token's key"),
     ("sign nothere.json --key x.pem --yes", "nothere.json: cannot be read"),
-    ("delegate a/b --key {pub}", "'a/b' is no owner's name"),
+    ("delegate a/b --key {pub}", "'a/b' is not an owner's name"),
     ("delegate new --key {pub} {pub}", "is named twice"),
     ("delegate new --key {pub} --threshold 0", "must be a whole number above 0"),
     ("delegate new --key {pem}", "is a secret key; name its public part"),
     ("rotate nothing --key {pub}", "there is no role 'nothing'"),
-    ("renew snapshot", "snapshot is signed anew whenever edge-fleet publish runs"),
+    ("renew snapshot", "snapshot is signed again whenever edge-fleet publish runs"),
     ("model add nothere --owner acme", "nothere: holds no manifest.toml"),
     ("model add {models}/activity/1 --owner nobody", "edge-fleet delegate adds an owner's"),
     ("model add {models}/activity/1 --owner acme --floor 2", "version 1 is below the floor 2"),
