@@ -1,4 +1,4 @@
-"""`edge-fleet delegate`: an owner's role, or that of software, its keys and threshold."""
+"""`edge-fleet delegate`: keys and threshold of an owner's role, or of the role of software."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.domain.errors import ConfigurationError
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Draft targets with the delegation, and what the owner has published, to be signed by the new keys."""
+    """Draft targets with the delegation, and the owner's published document, to be signed with the new keys."""
     if arguments.software == bool(arguments.owner):
         raise ConfigurationError("name an OWNER of models, or --software")
     role = SOFTWARE if arguments.software else owner_role(arguments.owner)

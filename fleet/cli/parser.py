@@ -1,4 +1,4 @@
-"""The verbs of `edge-fleet`: options and examples."""
+"""Verbs of `edge-fleet`: options and examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.terminal.program import Program, Verb, json_option, named
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out one verb; its exit code."""
+    """Execute one verb. Return its exit code."""
     return PROGRAM.main(arguments)
 
 
@@ -39,7 +39,7 @@ def _own_keys(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _quorum(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--key", type=named, metavar="PUB", nargs="+", required=True, help="who may sign: .pub files")
+    parser.add_argument("--key", type=named, metavar="PUB", nargs="+", required=True, help="public keys: .pub files")
     parser.add_argument(
         "--threshold", type=positive, metavar="N", help="how many must sign (default: as before, else 2)"
     )
@@ -50,7 +50,7 @@ def _keys(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="the new key's name, or .pub files (default: all here)"
     )
-    parser.add_argument("--out", type=named, metavar="DIR", default=".", help="where keys are (default: here)")
+    parser.add_argument("--out", type=named, metavar="DIR", default=".", help="folder of keys (default: here)")
     parser.add_argument("--hsm", type=named, metavar="URI", help="a key that a PKCS#11 token holds: hsm:2?label=TOKEN")
     parser.add_argument(
         "--no-passphrase", action="store_true", help="do not encrypt (mode 0600 is all that protects it)"
@@ -109,8 +109,8 @@ def _software(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("add",), help="add: check each DIR and draft the release")
     parser.add_argument("wheels", metavar="DIR", nargs="+", help="wheels for one kind of device, pip's own among them")
     parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
-    parser.add_argument("--python", type=named, metavar="3.N", help="Python of the devices, where no wheel names it")
-    parser.add_argument("--machine", type=named, metavar="M", help="x86_64 or aarch64, where no wheel names it")
+    parser.add_argument("--python", type=named, metavar="3.N", help="Python of the devices, if no wheel names it")
+    parser.add_argument("--machine", type=named, metavar="M", help="x86_64 or aarch64, if no wheel names it")
     parser.add_argument("--edge-software", type=named, metavar="PATH", help="the program that checks wheels")
     _dir(parser)
 
@@ -124,7 +124,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
         metavar="DIR|RELEASE",
         help="add: a version's folder, …/NAME/VERSION with its manifest.toml; withdraw: OWNER/MODEL/VERSION",
     )
-    parser.add_argument("--owner", type=named, metavar="O", help="add: who signs it")
+    parser.add_argument("--owner", type=named, metavar="O", help="add: the owner, who signs it")
     parser.add_argument(
         "--slot",
         type=named,
@@ -148,7 +148,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
         "--edge-gateway",
         type=named,
         metavar="PATH",
-        help="the program that checks (default: beside this one, else in PATH)",
+        help="the program that checks (default: in this one's folder, else in PATH)",
     )
     _dir(parser)
 
@@ -156,7 +156,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
 def _file(kind: str) -> Callable[[argparse.ArgumentParser], None]:
     def options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("action", choices=("add",), help=f"add: check FILE and draft the role {kind}")
-        parser.add_argument("file", metavar="FILE", help="the file; its name stays")
+        parser.add_argument("file", metavar="FILE", help="the file; its name is kept")
         parser.set_defaults(kind=kind)
         _dir(parser)
 
@@ -174,13 +174,11 @@ def _sign(parser: argparse.ArgumentParser) -> None:
 
 
 def _publish(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "draft", type=named, nargs="*", metavar="DRAFT", help="signed drafts that came back from elsewhere"
-    )
+    parser.add_argument("draft", type=named, nargs="*", metavar="DRAFT", help="drafts that were signed elsewhere")
     parser.add_argument(
         "--mirror",
         action="store_true",
-        help="also bring blobs that were published before into the bucket of [blobs.s3]",
+        help="also upload blobs that were published before to the bucket of [blobs.s3]",
     )
     _own_keys(parser, "key of snapshot and timestamp")
     _dir(parser)
@@ -199,9 +197,7 @@ def _assign(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--file", type=named, metavar="PATH", action="append", default=[], help="profiles/X.toml or policy/X.json"
     )
-    parser.add_argument(
-        "--renew", action="store_true", help="what is assigned already, signed again; DEVICE may be 'all'"
-    )
+    parser.add_argument("--renew", action="store_true", help="sign again what is assigned; DEVICE may be 'all'")
     parser.add_argument("--nothing", action="store_true", help="assign nothing: the device retires what it has")
     _own_keys(parser, "key of the director")
     _dir(parser)
@@ -223,7 +219,7 @@ def _serve(parser: argparse.ArgumentParser) -> None:
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
-        help="least that is told on stderr (info)",
+        help="lowest level that is logged on stderr (info)",
     )
     _secrets(parser)
     _dir(parser)
@@ -241,14 +237,14 @@ VERBS = (
     Verb(
         "doctor",
         "doctor",
-        "what keeps the controller from its work: database, clock, certificates, keys, blobs; 1 on findings",
+        "check the controller's database, clock, certificates, keys and blobs; 1 on findings",
         "  edge-fleet doctor --dir /var/lib/edge-fleet\n  edge-fleet doctor --json | jq .findings",
         _dir,
     ),
     Verb(
         "keys",
         "keys",
-        "make a key, or register one that a token holds; show public keys",
+        "create a key, or register one that a token holds; show public keys",
         "  edge-fleet keys new alice                    # alice.pem (secret), alice.pub\n"
         "  edge-fleet keys new online --out keys --no-passphrase\n"
         "  PYKCS11LIB=/usr/lib/libykcs11.so edge-fleet keys new bob --hsm hsm:2\n"
@@ -300,7 +296,7 @@ VERBS = (
     Verb(
         "sign",
         "sign",
-        "show drafts in words and sign them; needs nothing but the drafts and the key",
+        "show drafts in words and sign them; needs only the drafts and the key",
         "  edge-fleet sign drafts/models-acme.json --key acme.pem\n"
         "  edge-fleet sign drafts/*.json --key alice.pem --key bob.pub --yes",
         _sign,
@@ -339,10 +335,10 @@ VERBS = (
     Verb(
         "assign",
         "assign",
-        "say what a device runs, for fleets without a controller: writes assignments/DEVICE.json",
+        "set what a device runs, for fleets without a controller: writes assignments/DEVICE.json",
         "  edge-fleet assign camera-7 meter-reader=acme/meter-reader/2 \\\n"
         "      --file profiles/lab.toml\n"
-        "  edge-fleet assign all --renew        # daily: assignments hold 24 hours",
+        "  edge-fleet assign all --renew        # daily: they expire after 24 hours",
         _assign,
     ),
     Verb(

@@ -1,4 +1,4 @@
-"""`edge-fleet sign`: on the key holder's machine, with nothing but the drafts and the key."""
+"""`edge-fleet sign`: sign drafts on the key holder's machine, which needs only the drafts and the key."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gateway.terminal.tables import counted, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Show each draft in words, ask, sign with every key that has a say in it; 1 where somebody said no."""
+    """Show each draft in words, ask, and sign with every key that may sign it. Return 1 if the holder declined one."""
     if arguments.json and not arguments.yes:
-        raise ConfigurationError("--json shows nothing in words; add --yes once you have seen what is signed")
+        raise ConfigurationError("--json does not show drafts in words; add --yes once you have seen what is signed")
     limit = FleetSettings().document_limit_bytes
     drafts = {Path(name): read_draft(read_bounded(Path(name), limit), name) for name in arguments.draft}
     signers = [load_signer(Path(key), asker(arguments)) for key in arguments.key]
@@ -39,21 +39,21 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _concerning(drafts: Mapping[Path, Draft], signers: Sequence[Signer], *, as_json: bool) -> dict[Path, Draft]:
-    """The drafts in which these keys have a say; ConfigurationError where they have none in any."""
+    """Return the drafts that these keys may sign. Raise ConfigurationError if there are none."""
     ids = {signer.public_key.keyid for signer in signers}
     concerning = {file: draft for file, draft in drafts.items() if not ids.isdisjoint(draft.keys)}
     others = {file: draft for file, draft in drafts.items() if file not in concerning}
     if not concerning:
         roles = ", ".join(sorted(draft.role for draft in others.values()))
-        raise ConfigurationError(f"none of these keys has a say in {roles}", file=", ".join(map(str, others)))
+        raise ConfigurationError(f"none of these keys may sign {roles}", file=", ".join(map(str, others)))
     if not as_json:
         for file, draft in others.items():
-            print(f"passed over {file}: none of these keys has a say in {draft.role}")
+            print(f"skipped {file}: none of these keys may sign {draft.role}")
     return concerning
 
 
 def _sign(file: Path, draft: Draft, signers: list[Signer], arguments: argparse.Namespace) -> Draft | None:
-    """None where the holder declined."""
+    """Return the signed draft, or None if the holder declined."""
     before = draft
     for signer in signers:
         key = signer.public_key

@@ -37,7 +37,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _findings(named: str | None, folder: Path, variant: SoftwareVariant, settings: FleetSettings) -> list[str]:
-    """Return what is wrong with a variant, where this machine can try it. Raises UnreachableError."""
+    """Return what is wrong with a variant, where this machine can try it. Raise UnreachableError."""
     library, glibc = platform.libc_ver()
     here = Machine(platform.machine(), f"3.{sys.version_info.minor}", glibc if library == "glibc" else "")
     if reason := obstacle(variant, here):

@@ -1,4 +1,4 @@
-"""`edge-fleet rollouts watch`: bars that fill as waves do, lines where nobody looks at a terminal."""
+"""`edge-fleet rollouts watch`: progress bars of waves on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 LOOK_S = 1.0
-"""Between two looks."""
+"""Seconds between two requests."""
 AWAY_LIMIT_S = 600.0
-"""So long a controller may be away: its replicas are updated, its machine starts again."""
+"""How long a controller may be away, for example for an update or a restart."""
 COLOURS = {DONE: "green", COMING: "yellow", LOST: "red bold", FREE: "dim"}
 BAR_LOW, BAR_HIGH = 10, 40
-"""Columns."""
+"""Width of a bar, in columns."""
 Show = Callable[[Json], None]
 
 
 def watch(arguments: argparse.Namespace) -> int:
-    """Until it is over or stopped by itself: 0 finished, 1 aborted or halted. Raises UnreachableError where --timeout
-    comes first."""
+    """Watch until the rollout is over or halted. Return 0 if it finished, 1 if it was aborted or halted.
+
+    Raise UnreachableError if --timeout comes first.
+    """
     asked, path = client(arguments), path_of("rollouts", arguments.rollout)
     with _shown(arguments) as show:
         for view in _views(asked, path, arguments.timeout):
@@ -44,7 +46,10 @@ def watch(arguments: argparse.Namespace) -> int:
 
 
 def _views(asked: Client, path: str, timeout_s: float | None) -> Iterator[Json]:
-    """What never answered is told at once; what answered before is waited for."""
+    """Yield the rollout again and again.
+
+    If the controller never answered, raise UnreachableError at once; if it answered before, wait for it.
+    """
     begun_s, answered_s = time.monotonic(), -AWAY_LIMIT_S
     while True:
         try:
@@ -75,7 +80,7 @@ def _shown(arguments: argparse.Namespace) -> Iterator[Show]:
 
 
 def _lines(*, as_json: bool) -> Show:
-    """One for each change."""
+    """Return a function that prints one line for each change."""
     last = ""
 
     def show(view: Json) -> None:
@@ -91,7 +96,7 @@ def _lines(*, as_json: bool) -> Show:
 
 
 def picture(view: Json, width: int) -> Group:
-    """A headline, a bar for each wave, notes; no wider than the terminal."""
+    """Return a headline, a bar for each wave, and notes; no wider than the terminal."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

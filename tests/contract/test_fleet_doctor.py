@@ -100,7 +100,7 @@ def test_a_store_on_plain_http_is_a_finding(folder: Path, capsys: pytest.Capture
 
 def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--dir", str(tmp_path / "nothere")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
 
 
 def test_serve_logs_what_the_doctor_finds(tmp_path: Path) -> None:

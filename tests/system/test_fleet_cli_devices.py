@@ -119,7 +119,7 @@ def test_a_model_is_taken_off_a_device_and_devices_leave(controller, admin) -> N
     assert (code, "revoke it first" in err) == (1, True)
     admin.run("devices", "revoke", "camera-8")
     code, out, err = admin.run("devices", "remove", "camera-8", "--because", "scrapped")
-    assert (code, out) == (0, "camera-8: known no more; the name may be enrolled anew\n"), err
+    assert (code, out) == (0, "camera-8: removed; the name may be enrolled again\n"), err
     entries = admin.told("audit", "list", "--subject", "camera-8")["entries"]
     assert [one["details"].get("because") for one in entries] == ["scrapped", "", "", "no reader there"]
     admin.run("devices", "register", "SN-8")
@@ -160,11 +160,11 @@ def test_a_device_is_asked_and_waited_for(controller, admin) -> None:
 @pytest.mark.parametrize(
     ("environment", "code", "said"),
     [
-        ({"EDGE_FLEET_URL": ""}, 2, "which controller? name it with --url"),
+        ({"EDGE_FLEET_URL": ""}, 2, "no controller is named; use --url"),
         ({"EDGE_FLEET_TOKEN": ""}, 2, "a token is needed"),
         ({"EDGE_FLEET_TOKEN": "eft_\x7f"}, 2, "holds no token"),
         ({"EDGE_FLEET_TOKEN": "eft_wrong"}, 1, "UNAUTHENTICATED"),
-        ({"EDGE_FLEET_CA": ""}, 3, "name who signed it with --ca"),
+        ({"EDGE_FLEET_CA": ""}, 3, "name its CA with --ca"),
         ({"EDGE_FLEET_CA": "nothere.pem"}, 2, "nothere.pem: holds no certificates"),
         ({"EDGE_FLEET_URL": f"https://localhost:{free_port()}"}, 3, "does not answer"),
         ({"EDGE_FLEET_URL": "http://fleet.example.org"}, 2, "in the clear"),
