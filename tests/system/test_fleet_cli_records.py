@@ -76,7 +76,7 @@ def test_what_a_device_told(admin) -> None:
         code, out, _ = admin.run(*words)
         assert (code, said in out, out.count("\n")) == (0, True, 1), out
     code, _, err = admin.run("telemetry", "rows", "camera", "vitals", "--after", "x")
-    assert (code, "is no BOOT_EPOCH.SEQ" in err) == (2, True)
+    assert (code, "is not BOOT_EPOCH.SEQ" in err) == (2, True)
 
 
 def test_rows_are_followed_over_a_restart_of_the_device(controller, admin) -> None:
