@@ -61,7 +61,7 @@ from gateway.domain.errors import ConfigurationError, RequestError
 REPOSITORY = "/repository/"
 _log = logging.getLogger(__name__)
 CERTIFICATE_EVERY_S = 60.0
-"""How often the port checks whether it has another certificate to present."""
+"""Period at which the port checks whether it has another certificate to present."""
 
 
 @dataclass(frozen=True, slots=True)

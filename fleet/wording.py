@@ -98,7 +98,7 @@ def _barred_lines(signed: Targets, old: Targets) -> Iterator[str]:
     """Yield the releases that fall below a floor by this document, wherever it is among its changes."""
     for path in signed.targets:
         if is_release(path) and _is_below_floor(signed, path) and not _is_below_floor(old, path):
-            yield f"BARS {path} by its floor: devices install it no more; those that run it go on"
+            yield f"BARS {path} by its floor: devices no longer install it; those that run it keep it"
 
 
 def _is_below_floor(signed: Targets, path: str) -> bool:
@@ -134,7 +134,7 @@ def _target_lines(target: TargetFile, content: bytes | None) -> Iterator[str]:
 
 
 _WITHDRAWALS = {
-    Withdrawal.OFFER: "devices install it no more; those that run it go on",
+    Withdrawal.OFFER: "devices no longer install it; those that run it keep it",
     Withdrawal.REMOVE: "EVERY DEVICE THAT RUNS IT STOPS IT AT ONCE, whatever the policies say",
 }
 

@@ -67,7 +67,7 @@ class Because(Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RunningEntry:
-    """What the device reports to run in a slot. `digest`: of the signed release document."""
+    """Release that the device reports to run in a slot. `digest`: of the signed document."""
 
     slot: str
     target: str
@@ -80,7 +80,7 @@ class RunningEntry:
 
 @dataclass(frozen=True, slots=True)
 class DesiredEntry:
-    """What the device is to run in a slot, and the rollout that set it."""
+    """Release that the device is to run in a slot, and the rollout that set it."""
 
     slot: str
     target: str

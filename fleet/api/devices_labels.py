@@ -20,7 +20,7 @@ from fleet.database.devices import Device
 
 
 class Labels(Struct, forbid_unknown_fields=True, frozen=True):
-    """All tags, and the site."""
+    """New labels of a device: all tags, and the site."""
 
     tags: Tags
     site: Words = ""
@@ -28,7 +28,10 @@ class Labels(Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LabelsView:
-    """All tags, and the site. Its ETag changes with these only, not with what the device reports."""
+    """Labels of a device: all tags, and the site.
+
+    The ETag changes with these only, not with what the device reports.
+    """
 
     tags: list[str]
     site: str

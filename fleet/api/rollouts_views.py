@@ -120,7 +120,7 @@ class PreviewWave:
 
 @dataclass(frozen=True, slots=True)
 class PreviewView:
-    """What a specification would reach in the fleet as it is now.
+    """Preview of a specification on the fleet as it is now.
 
     `devices`: number of matching devices. `accelerators`: the same by set of accelerators. `held`: those that another
     rollout has in this slot. `unknown_zones`: sites whose windows would never open. `running`: matching devices by the

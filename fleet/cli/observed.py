@@ -26,7 +26,7 @@ from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.kernel_clock import clock_synchronised
 
 PORT_NOTICE = timedelta(days=14)
-"""How long before its end the owner is to renew the certificate of the port."""
+"""Time before its end from which the owner is to renew the certificate of the port."""
 NOTHING = "nothing is published yet"
 
 

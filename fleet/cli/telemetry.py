@@ -16,7 +16,7 @@ from gateway.terminal.tables import plain
 LOOK_S = 2.0
 """Seconds between two checks for new rows."""
 AWAY_LIMIT_S = 600.0
-"""How long a controller may be away while its rows are followed."""
+"""Longest time for which a controller may be away while its rows are followed."""
 ELSEWHERE = frozenset({"attempt", "began", "changed", "release", "slot", "step", "target", "version"})
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 """Seconds between two requests."""
 AWAY_LIMIT_S = 600.0
-"""How long a controller may be away, for example for an update or a restart."""
+"""Longest time for which a controller may be away, for example for an update or a restart."""
 COLOURS = {DONE: "green", COMING: "yellow", LOST: "red bold", FREE: "dim"}
 BAR_LOW, BAR_HIGH = 10, 40
 """Width of a bar, in columns."""

@@ -12,7 +12,7 @@ from fleet.database import leader
 from fleet.database.engine import Database
 
 KEPT_PER_GAP = 4
-"""How many times within `gap_s` the last evaluation is stored for the next leader."""
+"""Number of times within `gap_s` that the last evaluation is stored for the next leader."""
 
 
 class Attendance:

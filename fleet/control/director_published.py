@@ -31,7 +31,7 @@ JUDGED_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What is published.
+    """Published metadata.
 
     `root`: the newest, as signed. `files`: profiles and policies, which every device is assigned. `director`: the keys
     that sign assignments. `barred`: desired releases that must not be assigned, by path and digest. `basis`: digest of

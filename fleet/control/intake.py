@@ -48,7 +48,7 @@ CONCERNED = (*LIVE, Status.ABORTED.value)
 TRACKED_DEVICES = 100_000
 """Devices whose rows are counted. Beyond that, the counts of the longest silent ones start again."""
 HEARD_PER_SILENCE = 4
-"""How often, at least, a device that reports progress is recorded as heard within `silence_s`."""
+"""Least number of times within `silence_s` that a device that reports progress is recorded as heard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ NUMBER_LIMIT = 2**63
 NESTING_LIMIT = 64
 """Depth of nested objects and lists. Near Python's recursion limit a document can be stored, not read."""
 ESCAPED = 3
-"""How many times longer than UTF-8 a text may be as ASCII in JSON: é is two bytes, and six when escaped."""
+"""Largest ratio of a text as ASCII in JSON to the same in UTF-8: é is two bytes, and six when escaped."""
 
 
 class Line(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How many devices were selected, how many of them changed, and the first of those that changed.
+    """Numbers of devices that were selected and that changed, and the first of those that changed.
 
     `enrolments_void`: unused enrolment tokens that are void because their device lost a tag (0 in a preview).
     """

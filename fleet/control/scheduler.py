@@ -22,7 +22,7 @@ from fleet.rollouts.schedule import known_zone
 from gateway.domain.errors import ConfigurationError
 
 LEASE_SHARE = 3
-"""How many times within a lease the leadership is renewed."""
+"""Number of times within a lease that the leadership is renewed."""
 UNATTENDED = (
     "rollouts were not evaluated between %s and %s (no controller, no database, or a clock that leapt); "
     "their timers are extended by that gap"

@@ -31,7 +31,7 @@ LOOKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be recorded: events, and the decisions that follow from them."""
+    """Events to record, and the decisions that follow from them."""
 
     events: Sequence[Event]
     decisions: Sequence[Decision]

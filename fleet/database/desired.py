@@ -37,7 +37,7 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What a device was to run in the slot of `rollout` before that rollout offered it something.
+    """Release that a device was to run in the slot of `rollout` before that rollout offered it something.
 
     `target` "": nothing. `because`: the rollout that had set it, at its `attempt`.
     """

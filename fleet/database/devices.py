@@ -43,7 +43,7 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a device reports to run in a slot. `digest`: of the signed release document."""
+    """Release that a device reports to run in a slot. `digest`: of the signed release document."""
 
     slot: str
     target: str

@@ -39,7 +39,7 @@ class EnrolmentToken:
 
 
 class TokenRefusedError(RefusedError):
-    """The token is unknown, used, expired, or for another device; the caller is not told which."""
+    """Token that is unknown, used, expired, or for another device; the caller is not told which."""
 
     def __init__(self) -> None:
         super().__init__("this enrolment token is not valid for this device; ask the operator for a new one")

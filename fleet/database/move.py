@@ -36,7 +36,10 @@ _ASK_AGAIN_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What source and target must have in common. `log`: end of the audit log, or its first broken entry."""
+    """Contents that source and target must have in common.
+
+    `log`: end of the audit log, or its first broken entry.
+    """
 
     revision: str
     rows: Mapping[str, int]

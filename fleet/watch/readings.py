@@ -63,7 +63,7 @@ def told(rows: Iterable[Heard], samples: Samples) -> Iterator[Reading]:
 def silent(device: str, since: datetime, now: datetime) -> Reading:
     """Return the reading of a device that polled last at `since`."""
     age_s = (now - since).total_seconds()
-    summary = f"{device} has asked for nothing since {since:%Y-%m-%d %H:%M:%S} UTC"
+    summary = f"{device} has not polled since {since:%Y-%m-%d %H:%M:%S} UTC"
     return Reading(SILENT, device, "", age_s, now, summary, {"seen": since.isoformat()})
 
 

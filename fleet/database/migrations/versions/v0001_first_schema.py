@@ -32,7 +32,7 @@ TABLES = (
     "telemetry_sources",
     "telemetry",
 )
-"""In the order of creation; they are dropped in reverse."""
+"""Tables in the order of creation; they are dropped in reverse."""
 NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
