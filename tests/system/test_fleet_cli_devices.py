@@ -111,7 +111,7 @@ def test_a_model_is_taken_off_a_device_and_devices_leave(controller, admin) -> N
     with controller.control.database.write() as connection:
         desired.put(connection, [wanted, replace(wanted, slot="meter")], controller.control.database.settings)
     code, out, err = admin.run("devices", "withdraw", "camera-8", "reader", "--because", "no reader there")
-    assert (code, out) == (0, "camera-8: ordered to empty reader, when its policy lets it\n"), err
+    assert (code, out) == (0, "camera-8: ordered to empty reader, when its policy allows it\n"), err
     assert admin.told("devices", "withdraw", "camera-8", "meter") == {"device": "camera-8", "withdrawn": "meter"}
     code, _, err = admin.run("devices", "withdraw", "camera-8", "reader")
     assert (code, "nothing is assigned to 'camera-8' in the slot 'reader'" in err) == (1, True)
