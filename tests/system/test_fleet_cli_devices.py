@@ -50,7 +50,7 @@ def test_the_first_token_is_made_beside_the_database(controller, admin, tmp_path
     assert code == 0
     assert re.search(r"ann +│ admin +│ all devices", out)
     code, _, err = admin.run(*create)
-    assert (code, "ann.token: is there already" in err) == (2, True)
+    assert (code, "ann.token: exists already" in err) == (2, True)
     code, _, err = admin.run(*create[:-2])
     assert (code, "a valid token named 'ann' exists" in err) == (1, True)
 
@@ -165,7 +165,7 @@ def test_a_device_is_asked_and_waited_for(controller, admin) -> None:
         ({"EDGE_FLEET_TOKEN": "eft_\x7f"}, 2, "holds no token"),
         ({"EDGE_FLEET_TOKEN": "eft_wrong"}, 1, "UNAUTHENTICATED"),
         ({"EDGE_FLEET_CA": ""}, 3, "name its CA with --ca"),
-        ({"EDGE_FLEET_CA": "nothere.pem"}, 2, "nothere.pem: holds no certificates"),
+        ({"EDGE_FLEET_CA": "nothere.pem"}, 2, "nothere.pem: holds no readable certificates"),
         ({"EDGE_FLEET_URL": f"https://localhost:{free_port()}"}, 3, "does not answer"),
         ({"EDGE_FLEET_URL": "http://fleet.example.org"}, 2, "in the clear"),
     ],

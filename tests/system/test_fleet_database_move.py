@@ -275,7 +275,7 @@ def test_wrong_targets_are_refused(
         migrate.upgrade(database)
     with url("postgresql", tmp_path) as full, url("sqlite", tmp_path) as file:
         for to, code, said in (
-            ("mysql://fleet@db/fleet", 2, "--to: 'mysql' with the database 'fleet' is neither; write postgresql://"),
+            ("mysql://fleet@db/fleet", 2, "--to: 'mysql' with the database 'fleet' is neither; use postgresql://"),
             ("sqlite:///fleet-2.sqlite", 2, "--to: 'sqlite' with the database 'fleet-2.sqlite' is neither"),
             ("postgresql://fleet:secret@db/fleet", 2, "--to: leave the password out"),
             ("postgresql://db/fleet?password=secret", 2, "its options contain a password"),
