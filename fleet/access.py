@@ -45,7 +45,7 @@ class Action(enum.StrEnum):
     ROLLOUTS_CONTROL = "rollouts.control"  # pause, resume, abort, approve a wave
     DRAFTS_READ = "drafts.read"
     DRAFTS_CHANGE = "drafts.change"  # upload drafts, their files and signatures; withdraw a draft
-    DRAFTS_KEYS = "drafts.keys"  # upload or withdraw drafts of root and targets, which say who may sign what
+    DRAFTS_KEYS = "drafts.keys"  # upload or withdraw drafts of root and targets, which name the signers of all roles
     PUBLISH = "publish"  # publish drafts that are signed
     TOKENS_READ = "tokens.read"
     TOKENS_CHANGE = "tokens.change"

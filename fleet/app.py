@@ -1,4 +1,4 @@
-"""The composition root of the controller: builds the rooms, starts them in order, stops them in reverse."""
+"""Composition root of the controller: it builds the parts, starts them in order and stops them in reverse."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ from gateway.domain.errors import ConfigurationError, RequestError
 REPOSITORY = "/repository/"
 _log = logging.getLogger(__name__)
 CERTIFICATE_EVERY_S = 60.0
-"""How often is asked whether the port is to show another certificate."""
+"""Period at which the port checks whether it has another certificate to present."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a replica is made of. `ask` is asked for passphrases of keys that come later. `clock` is the system's."""
+    """Inputs of a replica. `ask` is called for passphrases of keys that are added later. `clock` is the system's."""
 
     folder: Path
     config: FleetConfig
@@ -80,10 +80,10 @@ class Origin:
 
 
 class Controller:
-    """One replica. `start` and `stop` once each, in one event loop."""
+    """One replica. Call `start` and `stop` once each, in one event loop."""
 
     def __init__(self, origin: Origin) -> None:
-        """Opens and migrates the database. Raises ConfigurationError, OSError, AwayError; then nothing is open."""
+        """Open and migrate the database. Raise ConfigurationError, OSError, AwayError; then nothing is open."""
         self._origin = origin
         database = open_database(read_place(origin.config.database.url, origin.folder), origin.config.database)
         self._renewing: asyncio.Task[None] | None = None
@@ -114,7 +114,10 @@ class Controller:
         )
 
     async def start(self) -> tuple[Address, ...]:
-        """Where it listens, port 0 resolved. Raises ConfigurationError, UnreachableError; then nothing is open."""
+        """Start the controller. Return the addresses, with port 0 resolved.
+
+        Raise ConfigurationError, UnreachableError; then nothing is open.
+        """
         threads = ThreadPoolExecutor(self._origin.config.serve.threads, "request")
         asyncio.get_running_loop().set_default_executor(threads)
         with ExitStack() as undone:
@@ -131,7 +134,7 @@ class Controller:
         return await self._server.start(addresses_of(self._origin.config))
 
     async def stop(self) -> None:
-        """Requests in progress get their grace; then the workers end, and the database is closed."""
+        """Let requests in progress finish within the grace time, then end the workers and close the database."""
         grace_s = self._origin.config.listen.stop_grace_s
         if self._renewing is not None:
             self._renewing.cancel()
@@ -154,24 +157,27 @@ class Controller:
         return self._desk.timing.around(stacked(app, recognition, config.serve, control.counts, _bounds(config)))
 
     async def _renew(self) -> None:
-        """In the loop: OpenSSL's contexts may not change while a handshake reads them."""
+        """Renew the certificate regularly.
+
+        It runs in the event loop, because OpenSSL's contexts must not change while a handshake reads them.
+        """
         while self._shown:
             await asyncio.sleep(CERTIFICATE_EVERY_S)
             self.renew_certificate(self._shown)
 
     def renew_certificate(self, shown: Shown) -> None:
-        """Show another certificate where there is one. What cannot be used is logged, and the old one stays."""
+        """Present another certificate if there is one. If it cannot be used, log that and keep the old one."""
         try:
             pair = shown(self.control.clock())
             if pair != self._pair:
                 self._server.renew(*pair)
                 self._pair = pair
         except (ConfigurationError, RequestError) as error:
-            _log.warning("the port goes on with its old certificate: %s", error)
+            _log.warning("the port keeps its old certificate: %s", error)
 
 
 def _careful(origin: Origin, database: Database) -> CarefulClock:
-    """Before this replica records anything by its own clock."""
+    """Return the careful clock. Call it before this replica records anything by its own clock."""
     with database.read() as connection:
         return CarefulClock(origin.config.chores, origin.clock(), latest(connection))
 
@@ -221,18 +227,18 @@ def _control(origin: Origin, authority: Authority, database: Database) -> Contro
 
 
 def _url(config: FleetConfig) -> str:
-    """As devices are told. Raises ConfigurationError where a UNIX socket is all there is and nobody says."""
+    """Return the URL for devices. Raise ConfigurationError if it is neither set nor can be derived."""
     listen = config.listen
     if listen.url:
         return listen.url.rstrip("/")
     ports = [address.port for address in addresses_of(config) if address.port]
     if not ports or not listen.names:
-        raise ConfigurationError("say how devices reach this controller", table="listen", key="url")
+        raise ConfigurationError("set the address at which devices reach this controller", table="listen", key="url")
     return f"{'https' if listen.tls else 'http'}://{listen.names[0]}:{ports[0]}"
 
 
 def _bounds(config: FleetConfig) -> Callable[[Scope], BodyBound]:
-    """Devices and publishers send more at a time than anybody else."""
+    """Return the bounds of request bodies: devices and publishers send larger ones than other callers."""
     serve, intake, drafts = config.serve, config.intake, config.drafts
     usual = BodyBound(serve.max_body_bytes, serve.body_timeout_s)
     large = {
@@ -266,7 +272,7 @@ def _workers(control: Control, scheduler: Scheduler, chores: Chores) -> tuple[Wo
 
 
 def _hints(config: FleetConfig) -> Hints:
-    """None are kept where there is no broker."""
+    """Return the queue of wake hints; it keeps none if there is no broker."""
     return Hints() if config.wake.url else Hints(0)
 
 
@@ -277,6 +283,6 @@ def _wakers(origin: Origin, control: Control) -> tuple[Waker, ...]:
 
 
 def addresses_of(config: FleetConfig) -> list[Address]:
-    """Where it is to listen. Raises ConfigurationError."""
+    """Return the addresses to listen on. Raise ConfigurationError."""
     read = [read_address(text, "listen", "addresses") for text in config.listen.addresses]
     return [address for address in read if address is not None]

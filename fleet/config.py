@@ -66,7 +66,7 @@ SECTIONS = sections(FleetConfig)
 
 
 def load_config(folder: Path) -> FleetConfig:
-    """Of the publisher's folder; the defaults where it has no `fleet.toml`. Raises ConfigurationError."""
+    """Read `fleet.toml` of the publisher's folder; return the defaults if there is none. Raise ConfigurationError."""
     file = folder / SETTINGS_FILE
     if not file.exists():
         return FleetConfig()

@@ -48,7 +48,7 @@ CLOCK_TOLERANCE_S = 300.0
 """Allowed lead of a client's clock: its draft may expire that much later than one made here."""
 
 SCHEMES = frozenset({"ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384"})
-"""Of keys that `edge-fleet keys new` makes or registers."""
+"""Key types that `edge-fleet keys new` creates or registers."""
 
 
 class OutdatedError(ConfigurationError):
@@ -56,7 +56,7 @@ class OutdatedError(ConfigurationError):
 
 
 class SignatureRefusedError(ConfigurationError):
-    """Signature of a key without a say, or not over this document."""
+    """Signature of a key that may not sign, or not over this document."""
 
 
 class PrivateKeyError(ConfigurationError):
@@ -73,7 +73,7 @@ def check_no_private_key(content: bytes) -> None:
 
 
 def accepted_draft(drafting: Drafting, uploaded: Draft) -> Draft:
-    """Return an uploaded draft as it may wait here.
+    """Return an uploaded draft as it may be stored.
 
     Raise OutdatedError, SignatureRefusedError, PrivateKeyError; ConfigurationError for any other breach of the rules.
     """
@@ -102,7 +102,7 @@ def with_signatures(draft: Draft, returned: Draft) -> Draft:
     joined = merged(draft, returned)
     for keyid in returned.metadata.signatures:
         if keyid not in draft.keys:
-            raise SignatureRefusedError(f"the key {keyid!r:.80} has no say in {draft.role}; see its quorums")
+            raise SignatureRefusedError(f"the key {keyid!r:.80} may not sign {draft.role}; see its quorums")
         if keyid not in joined.metadata.signatures:
             problem = f"the signature of the key {keyid:.16} is not over the document of {draft.role} that waits here"
             raise SignatureRefusedError(f"{problem}; download the draft again and sign that")
@@ -110,7 +110,7 @@ def with_signatures(draft: Draft, returned: Draft) -> Draft:
 
 
 def new_targets(draft: Draft) -> Iterator[TargetFile]:
-    """Yield the targets of a draft that are published in no such form yet."""
+    """Yield the targets of a draft that are new or differ from the published ones."""
     signed, previous = draft.metadata.signed, draft.previous
     if isinstance(signed, Targets):
         before = previous.signed.targets if previous and isinstance(previous.signed, Targets) else {}
@@ -199,7 +199,7 @@ def _checked_targets(
     for path, target in signed.targets.items():
         old = before.get(path)
         if old == target:
-            if path in uploaded.documents:  # shown to signers beside what replaces it
+            if path in uploaded.documents:  # shown to signers together with its replacement
                 yield path, uploaded.documents[path]
             continue
         if not delegated.is_delegated_path(path):

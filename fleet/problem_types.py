@@ -168,7 +168,7 @@ SIGNATURE_REFUSED = ProblemType(
     422,
     "Signature refused",
     Fault.INVALID,
-    "The signature is not over the document that waits, or its key has no say in the role.",
+    "The signature is not over the document that waits, or its key may not sign the role.",
     "Download the draft again, and sign it with one of the keys that it names.",
 )
 PRIVATE_KEY_REFUSED = ProblemType(

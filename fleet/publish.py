@@ -1,8 +1,9 @@
-"""Publishing: which metadata comes next and in which order it may appear, so that a stop anywhere harms no device.
+"""Publishing: which metadata comes next, and in which order it may appear, so that a stop anywhere harms no device.
 
-Blobs and targets, then delegated roles, targets, snapshot, and in one rename the timestamp: until then nobody looks at
-the others. A new root, which everybody sees at once, comes after it: what precedes is signed for the old root and for
-the new one. Where old keys are lost that cannot be: between the two files devices keep what they have.
+The order is: blobs and targets, delegated roles, targets metadata, snapshot, and in one rename the timestamp. Until
+then no device reads the others. A new root, which all devices read at once, comes after it: what precedes is signed for
+the old root and for the new one. If old keys are lost, that is impossible; between the two files devices keep what they
+have.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import counted
 
 RENEW_SHARE = 0.5
-"""A snapshot is signed anew, though nothing changed, once less than this share of its time is left."""
+"""A snapshot is signed again, though nothing changed, if less than this share of its life is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """`files`: metadata in the order in which it must be written, by name; `state`: what is published thereafter.
+    """Plan of a publication.
 
-    `targets` are new: their content must be there first. `roles`: whose drafts are in it; `waiting`: why others wait.
+    `files`: metadata in the order in which it must be written, by name. `state`: what is published afterwards.
+    `targets` are new: their content must be there first. `roles`: whose drafts are in it. `waiting`: why other drafts
+    wait, by role.
     """
 
     files: tuple[tuple[str, bytes], ...]
@@ -44,8 +47,10 @@ class Publication:
 def plan_publication(
     published: Published, drafts: Iterable[Draft], signers: Sequence[Signer], now: datetime, settings: FleetSettings
 ) -> Publication:
-    """What to write: every draft that is ready, and the online roles. Raises ConfigurationError where that would not
-    be a repository that devices trust."""
+    """Return what to write: every draft that is ready, and the online roles.
+
+    Raise ConfigurationError if the result would not be a repository that devices trust.
+    """
     ready, waiting = choose_ready(published, drafts, now)
     offline = with_drafts(published, ready)
     for role in (ROOT, TARGETS):
@@ -62,7 +67,7 @@ def plan_publication(
 def choose_ready(
     published: Published, drafts: Iterable[Draft], now: datetime
 ) -> tuple[Mapping[str, Draft], Mapping[str, str]]:
-    """The drafts that can be published together now, by role, and in words why the others have to wait."""
+    """Return the drafts that can be published together now, by role, and why the others have to wait."""
     open_drafts = [draft for draft in drafts if not is_published(draft, published)]
     waiting = {draft.role: why for draft in open_drafts if (why := _obstacle(draft, published, now))}
     ready = {draft.role: draft for draft in open_drafts if draft.role not in waiting}
@@ -74,7 +79,7 @@ def choose_ready(
 
 
 def is_published(draft: Draft, published: Published) -> bool:
-    """Whether an earlier run, perhaps a killed one, published this very document."""
+    """Return whether an earlier run, perhaps a killed one, published this very document."""
     standing = published.document(draft.role)
     return standing is not None and standing.signed_bytes == draft.metadata.signed_bytes
 
@@ -86,11 +91,14 @@ def online_roots(published: Published, drafts: Mapping[str, Draft]) -> list[Root
 
 
 def check_signatures(state: Published, root: Root) -> None:
-    """Every threshold from `root` down. Raises ConfigurationError that says which is not met and what to do."""
+    """Check every threshold from `root` down.
+
+    Raise ConfigurationError that says which one is not met and what to do.
+    """
     top = {TARGETS: state.targets, SNAPSHOT: state.snapshot, TIMESTAMP: state.timestamp}
     for role, metadata in top.items():
         if metadata is None:
-            raise ConfigurationError(f"{role} was never signed; edge-fleet sign its draft, then publish")
+            raise ConfigurationError(f"{role} was never signed; sign its draft with edge-fleet sign, then publish")
         _check_threshold(root, role, metadata)
     targets = cast("Metadata[Targets]", state.targets).signed
     for role, owner in state.roles.items():
@@ -109,19 +117,19 @@ def _check_threshold(delegator: Root | Targets, role: str, metadata: Metadata[An
 
 
 def _obstacle(draft: Draft, published: Published, now: datetime) -> str:
-    """Why a draft cannot be published, whatever the others are ("": it can)."""
+    """Return why a draft cannot be published, whatever the others are ("": it can)."""
     standing = published.document(draft.role)
     expected = standing.signed.version + 1 if standing else 1
     if draft.metadata.signed.version != expected:
         version = draft.metadata.signed.version
-        return f"it is version {version}, {expected} comes next: another was published meanwhile, make the change again"
+        return f"it is version {version}, {expected} comes next: another was published since, make the change again"
     if draft.missing:
         return f"it lacks {counted(draft.missing, 'signature')}: edge-fleet sign drafts/{draft.role}.json"
     return "it has expired: make the change again" if draft.metadata.signed.is_expired(now) else ""
 
 
 def _conflict(published: Published, ready: Mapping[str, Draft]) -> tuple[str, str] | None:
-    """A draft that must wait for another: who may sign a role, and what it signed, change together."""
+    """Return a draft that must wait for another, and why: a role's keys and what it signed change together."""
     state = with_drafts(published, ready)
     for delegator, role, metadata in _signed_offline(state):
         if delegator is None or not quorum(delegator.signed, role).missing(metadata):
@@ -191,7 +199,7 @@ def _next_snapshot(
 
 
 def _sign(metadata: Metadata[Any], role: str, roots: Iterable[Root], signers: Iterable[Signer]) -> None:
-    """By every key at hand that the old root or the new one names, so that either verifies it."""
+    """Sign with every given key that the old root or the new one names, so that either verifies it."""
     wanted = {keyid for root in roots for keyid in root.roles[role].keyids}
     for signer in signers:
         if signer.public_key.keyid in wanted:

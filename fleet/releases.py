@@ -142,7 +142,7 @@ def choose_floor(wanted: str | None, standing: str | None, version: str) -> str:
 def next_floor(drafting: Drafting, path: ReleasePath, wanted: str | None, remedy: str) -> str:
     """Return the floor of a new release at `path`. Raise ConfigurationError as `choose_floor`, or if it is published.
 
-    `remedy`: how its version is changed.
+    `remedy`: how to change its version.
     """
     if drafting.published.target(path.path):
         raise ConfigurationError(f"{path.path} is published already and never changes; {remedy}")

@@ -1,4 +1,4 @@
-"""Who may sign what: roles, their paths, and the quorums that their documents need. Pure."""
+"""Roles: which paths they may sign, and the quorums that their documents need. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gateway.domain.release_paths import KINDS
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 PROFILES, POLICY, DIRECTOR = "profiles", "policy", "director"
 ONLINE = (SNAPSHOT, TIMESTAMP)
-"""Signed while publishing, by keys that the publisher holds."""
+"""Roles signed during publishing, with keys that the publisher holds."""
 OWNER_PREFIX = "models-"
 
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """`threshold` of these keys must sign. `purpose` says in words what for; an optional one only smooths a change."""
+    """`threshold` of these keys must sign. `purpose` is for people. An optional quorum only smooths a change."""
 
     keys: tuple[Key, ...]
     threshold: int
@@ -32,12 +32,12 @@ class Quorum:
     optional: bool = False
 
     def signed_by(self, metadata: Metadata[Root] | Metadata[Targets]) -> tuple[Key, ...]:
-        """Its keys that have validly signed."""
+        """Return its keys that have validly signed."""
         content = metadata.signed_bytes
         return tuple(key for key in self.keys if _verifies(key, metadata, content))
 
     def missing(self, metadata: Metadata[Root] | Metadata[Targets]) -> int:
-        """How many signatures still lack."""
+        """Return how many signatures are missing."""
         return max(0, self.threshold - len(self.signed_by(metadata)))
 
 
@@ -53,7 +53,7 @@ def _verifies(key: Key, metadata: Metadata[Root] | Metadata[Targets], content: b
 
 
 def add_signature(metadata: Metadata[Any], signer: Signer) -> None:
-    """One more signature; what the signer raises comes through as it is (`Metadata.sign` would wrap it)."""
+    """Add a signature. Errors of the signer pass unchanged (`Metadata.sign` would wrap them)."""
     signature = signer.sign(metadata.signed_bytes)
     metadata.signatures[signature.keyid] = signature
 
@@ -61,17 +61,17 @@ def add_signature(metadata: Metadata[Any], signer: Signer) -> None:
 def owner_role(owner: str) -> str:
     """Return the role that signs an owner's releases; "@software" and "@settings" are owners, too.
 
-    Raises ConfigurationError for what cannot be a name.
+    Raise ConfigurationError for what cannot be a name.
     """
     if owner in KINDS:
         return KINDS[owner]
     if not NAME_PATTERN.fullmatch(owner):
-        raise ConfigurationError(f"{owner!r:.150} is no owner's name; letters, digits, '.', '_' and '-' make one")
+        raise ConfigurationError(f"{owner!r:.150} is not an owner's name; use letters, digits, '.', '_' and '-'")
     return f"{OWNER_PREFIX}{owner}"
 
 
 def role_paths(role: str) -> list[str]:
-    """The targets that a delegated role may sign. Raises ConfigurationError for a role that nobody may have."""
+    """Return the targets that a delegated role may sign. Raise ConfigurationError for a role that cannot exist."""
     fixed = {PROFILES: "profiles/*", POLICY: "policy/*", DIRECTOR: "assignments/*"}
     fixed |= {kind: f"{kind}/*/*/*" for kind in KINDS.values()}
     if role in fixed:
@@ -79,36 +79,36 @@ def role_paths(role: str) -> list[str]:
     owner = role.removeprefix(OWNER_PREFIX)
     if role == owner or not NAME_PATTERN.fullmatch(owner):
         raise ConfigurationError(
-            f"{role!r:.150} is no role; there are {', '.join((ROOT, TARGETS, *ONLINE, *fixed))} and {OWNER_PREFIX}OWNER"
+            f"{role!r:.150} is not a role; use {', '.join((ROOT, TARGETS, *ONLINE, *fixed))} or {OWNER_PREFIX}OWNER"
         )
     return [f"models/{owner}/*/*/*"]
 
 
 def signer_name(key: Key) -> str:
-    """What people call the key's holder; the beginning of the key's id where it was given no name."""
+    """Return the name of the key's holder, or the first digits of the key's id if it has no name."""
     return printable(str(key.unrecognized_fields.get(NAME_FIELD) or key.keyid[:8]))
 
 
 def printable(text: str) -> str:
-    """On one line and without what would steer a terminal: documents come from others."""
+    """Return text of others on one line, without characters that would control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def check_targets(targets: Targets) -> None:
-    """Raises ValueError where a target could not be a file of the repository: its path, its digest."""
+    """Raise ValueError if a target cannot be a file of the repository, by its path or its digest."""
     for path, target in targets.targets.items():
         if not all(NAME_PATTERN.fullmatch(part) for part in path.split("/")):
-            raise ValueError(f"{path!r:.200} is no target's path")
+            raise ValueError(f"{path!r:.200} is not a target's path")
         if not DIGEST_PATTERN.fullmatch(target.hashes.get("sha256", "")):
             raise ValueError(f"{path!r:.200} has no sha256 digest")
 
 
 NAME_FIELD = "x-edge-name"
-"""Signed with a key in root and targets, so that people read names; not part of its id."""
+"""Name of a key for people, signed with it in root and targets; not part of its id."""
 
 
 def check_threshold(role: str, keys: Sequence[Key], threshold: int) -> None:
-    """Raises ConfigurationError where the keys can never meet it, or one is named twice."""
+    """Raise ConfigurationError if the keys can never meet the threshold, or one is named twice."""
     if len({key.keyid for key in keys}) < len(keys):
         raise ConfigurationError(f"a key of {role} is named twice; name different keys")
     if not 1 <= threshold <= len(keys):
@@ -118,12 +118,12 @@ def check_threshold(role: str, keys: Sequence[Key], threshold: int) -> None:
 
 
 def default_threshold(keys: Sequence[Key]) -> int:
-    """Return how many of these people's keys sign where none said: two, so that one stolen key signs nothing."""
+    """Return the default threshold of these keys: two, so that one stolen key signs nothing."""
     return min(2, len(keys))
 
 
 def with_root_role(root: Root, role: str, keys: Sequence[Key], threshold: int) -> Root:
-    """A copy in which exactly these keys sign for `role`."""
+    """Return a copy in which exactly these keys sign for `role`."""
     check_threshold(role, keys, threshold)
     changed = copy.deepcopy(root)
     for keyid in list(changed.roles[role].keyids):
@@ -135,7 +135,7 @@ def with_root_role(root: Root, role: str, keys: Sequence[Key], threshold: int) -
 
 
 def with_delegation(targets: Targets, role: str, keys: Sequence[Key], threshold: int) -> Targets:
-    """A copy in which exactly these keys sign for the delegated `role`, which is added where it is new."""
+    """Return a copy in which exactly these keys sign for the delegated `role`, which is added if it is new."""
     check_threshold(role, keys, threshold)
     changed = copy.deepcopy(targets)
     delegations = changed.delegations or Delegations({}, {})
@@ -148,12 +148,12 @@ def with_delegation(targets: Targets, role: str, keys: Sequence[Key], threshold:
 
 
 def delegated_roles(targets: Targets | None) -> Mapping[str, DelegatedRole]:
-    """The roles that `targets` delegates to, by name."""
+    """Return the roles that `targets` delegates to, by name."""
     return (targets.delegations.roles or {}) if targets and targets.delegations else {}
 
 
 def quorum(delegator: Root | Targets, role: str, purpose: str = "", *, optional: bool = False) -> Quorum:
-    """Who must sign for `role`. Raises ConfigurationError where there is no such role."""
+    """Return the quorum of `role`. Raise ConfigurationError if there is no such role."""
     try:
         found = delegator.get_delegated_role(role)
     except ValueError:

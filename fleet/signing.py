@@ -1,4 +1,4 @@
-"""What the next document of a role is, as a draft for its key holders. Pure: published state in, draft out."""
+"""Next documents of roles, as drafts for their key holders. Pure: published state in, draft out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOTHING = "there is no repository here; begin with edge-fleet repo init"
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """What a decision looks at: the repository, the drafts that wait (by role), the time, the settings."""
+    """Inputs of a draft: the repository, the drafts that wait (by role), the time, the settings."""
 
     published: Published
     drafts: Mapping[str, Draft]
@@ -44,12 +44,12 @@ class Drafting:
     settings: FleetSettings = FleetSettings()
 
     def newest(self, role: str) -> Document | None:
-        """The drafted document, else the published one."""
+        """Return the drafted document, else the published one."""
         draft = self.drafts.get(role)
         return draft.metadata if draft else self.published.document(role)
 
     def threshold(self, role: str) -> int | None:
-        """Of how many keys a role's documents need signatures now; None of a role that is new."""
+        """Return how many signatures a role's documents need now, or None for a new role."""
         root, targets = self.newest(ROOT), self.newest(TARGETS)
         delegated = targets.signed.delegations if targets and isinstance(targets.signed, Targets) else None
         top = root.signed.roles if root and isinstance(root.signed, Root) else {}
@@ -57,7 +57,7 @@ class Drafting:
         return found.threshold if found else None
 
     def draft(self, role: str, signed: Root | Targets, documents: Mapping[str, bytes] | None = None) -> Draft:
-        """`signed` with its version and expiry set, as the role's draft; signatures of an earlier draft are void."""
+        """Return `signed` with its version and expiry set, as a draft; signatures of an earlier draft are void."""
         previous, waiting = self.published.document(role), self.drafts.get(role)
         signed.version = previous.signed.version + 1 if previous else 1
         signed.expires = self.now + timedelta(days=expiry_d(role, self.settings))
@@ -66,7 +66,7 @@ class Drafting:
         return Draft(role, metadata, self.quorums(role, signed), previous, shown)
 
     def quorums(self, role: str, signed: Root | Targets) -> tuple[Quorum, ...]:
-        """Who must sign the role's next document, by the newest delegations."""
+        """Return the quorums for the role's next document, by the newest delegations."""
         if isinstance(signed, Root):
             return _root_quorums(signed, self.published.root)
         delegator = self.newest(ROOT if role == TARGETS else TARGETS)
@@ -94,7 +94,7 @@ class Beginning:
 
 
 def begin(drafting: Drafting, beginning: Beginning) -> tuple[Draft, Draft]:
-    """The first root, and the first targets: profiles and policies by the keys of targets until delegated anew."""
+    """Draft the first root and the first targets. The keys of targets also sign profiles and policies at first."""
     if drafting.published.root or drafting.drafts:
         raise ConfigurationError("there is a repository here already; name an empty folder with --dir")
     root = Root(consistent_snapshot=True)
@@ -111,7 +111,7 @@ def begin(drafting: Drafting, beginning: Beginning) -> tuple[Draft, Draft]:
 
 
 def delegate(drafting: Drafting, role: str, keys: Sequence[Key], threshold: int) -> tuple[Draft, ...]:
-    """Give a delegated role these keys: the next targets, and with them the role's own document, signed anew."""
+    """Give a delegated role these keys: draft the next targets, and with them the role's own document."""
     targets = drafting.draft(TARGETS, with_delegation(_targets(drafting, TARGETS), role, keys, threshold))
     return (targets, *_signed_anew(drafting, targets, role))
 
@@ -130,9 +130,9 @@ def rotate(drafting: Drafting, role: str, keys: Sequence[Key], threshold: int) -
 
 
 def renew(drafting: Drafting, role: str) -> Draft:
-    """The same once more, with a new expiry."""
+    """Draft the same document with a new expiry."""
     if role in ONLINE:
-        raise ConfigurationError(f"{role} is signed anew whenever edge-fleet publish runs")
+        raise ConfigurationError(f"{role} is signed again whenever edge-fleet publish runs")
     newest = drafting.newest(role)
     if newest is None:
         raise ConfigurationError(f"nothing is published for {role!r:.150}, so there is nothing to sign again")
@@ -140,17 +140,17 @@ def renew(drafting: Drafting, role: str) -> Draft:
 
 
 def add_targets(drafting: Drafting, role: str, added: Sequence[tuple[TargetFile, bytes]]) -> Draft:
-    """The role's next document with these targets in place of those of the same paths; their content is shown."""
+    """Draft the role's next document with these targets added or replaced; their content is shown to signers."""
     targets = _targets(drafting, role)
     targets.targets |= {target.path: target for target, _ in added}
     return drafting.draft(role, targets, {target.path: content for target, content in added})
 
 
 def signed_with(draft: Draft, signer: Signer) -> Draft:
-    """With one more signature. Raises ConfigurationError for a key that has no say in it."""
+    """Return the draft with one more signature. Raise ConfigurationError for a key that cannot sign it."""
     if signer.public_key.keyid not in draft.keys:
         raise ConfigurationError(
-            f"the key {signer.public_key.keyid[:8]} has no say in {draft.role}; see its key holders in the draft"
+            f"the key {signer.public_key.keyid[:8]} cannot sign {draft.role}; the draft names its key holders"
         )
     metadata = cast("Document", Metadata(draft.metadata.signed, dict(draft.metadata.signatures)))
     add_signature(metadata, signer)
@@ -158,7 +158,7 @@ def signed_with(draft: Draft, signer: Signer) -> Draft:
 
 
 def _signed_anew(drafting: Drafting, changed: Draft, role: str) -> tuple[Draft, ...]:
-    """Where who may sign changed, what the role has published must be signed by the new ones."""
+    """Draft what the role has published again: if its keys changed, the new ones must sign it."""
     later = replace(drafting, drafts={**drafting.drafts, changed.role: changed})
     return (renew(later, role),) if later.newest(role) else ()
 
@@ -181,7 +181,7 @@ def _root_quorums(signed: Root, published: Metadata[Root] | None) -> tuple[Quoru
 
 
 def expiry_d(what: str, settings: FleetSettings) -> float:
-    """How many days a role's document, or an assignment, is made to hold."""
+    """Return the validity of a role's document, or of an assignment, in days."""
     if what.startswith(f"{ASSIGNMENTS}/"):
         return settings.assignment_expiry_h / 24
     days = {

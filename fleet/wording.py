@@ -38,7 +38,7 @@ def describe(draft: Draft, key: Key) -> list[str]:
 
 
 def describe_changes(draft: Draft) -> list[str]:
-    """Return what a draft changes, line by line, where its previous version is known to be the published one."""
+    """Return what a draft changes, line by line, if its previous version is known to be the published one."""
     return _described(draft, draft.previous, f"compared with version {_version(draft)}, which is published:")
 
 
@@ -113,7 +113,7 @@ def _barred_lines(signed: Targets, old: Targets) -> Iterator[str]:
     """Yield the releases that fall below a floor by this document, wherever it is among its changes."""
     for path in signed.targets:
         if is_release(path) and _is_below_floor(signed, path) and not _is_below_floor(old, path):
-            yield f"BARS {path} by its floor: devices install it no more; those that run it go on"
+            yield f"BARS {path} by its floor: devices no longer install it; those that run it keep it"
 
 
 def _is_below_floor(signed: Targets, path: str) -> bool:
@@ -148,7 +148,7 @@ def _target_lines(target: TargetFile, content: bytes | None, draft: Draft) -> It
 
 
 _WITHDRAWALS = {
-    Withdrawal.OFFER: "devices install it no more; those that run it go on",
+    Withdrawal.OFFER: "devices no longer install it; those that run it keep it",
     Withdrawal.REMOVE: "EVERY DEVICE THAT RUNS IT STOPS IT AT ONCE, whatever the policies say",
 }
 
@@ -181,7 +181,7 @@ def _before(release: SettingsRelease, draft: Draft) -> SettingsRelease | None:
 
 
 def _permitted(path: str, content: bytes) -> Iterator[str]:
-    """Yield what a policy lets signed settings change, beyond what they always may."""
+    """Yield the keys that a policy permits signed settings to set, beyond those always allowed."""
     try:
         policy = read_policy(content, path) if path.startswith(f"{POLICY}/") else None
     except ConfigurationError:

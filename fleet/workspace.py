@@ -1,5 +1,8 @@
-"""The publisher's folder: `public/` as devices read it, `drafts/` that wait for signatures, `staged/` content of
-drafts, `uploads/` that are not complete, `keys/` of this publisher, `fleet.toml`."""
+"""The publisher's folder.
+
+`public/` as devices read it, `drafts/` that wait for signatures, `staged/` content of drafts, `uploads/` that are not
+complete, `keys/` of this publisher, `fleet.toml`.
+"""
 
 from __future__ import annotations
 
@@ -32,38 +35,38 @@ LOCK_POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """The publisher's folder and how much is read from it at most. Methods raise ConfigurationError or OSError."""
+    """The publisher's folder, with bounds of what is read. Methods raise ConfigurationError or OSError."""
 
     folder: Path
     settings: FleetSettings = FleetSettings()
 
     @property
     def next_steps(self) -> str:
-        """What people do with a draft that was saved."""
+        """Return the next steps for a saved draft, for people."""
         return "edge-fleet sign DRAFT --key KEY where each key is, then edge-fleet publish"
 
     @property
     def public(self) -> Path:
-        """The repository as any web server may serve it."""
+        """Return the folder of the repository, which any web server may serve."""
         return self.folder / "public"
 
     @property
     def staged(self) -> Path:
-        """Content that drafts speak of, laid out as in `public`."""
+        """Return the folder of content that drafts refer to, laid out as in `public`."""
         return self.folder / "staged"
 
     @property
     def keys(self) -> Path:
-        """Where this publisher's own keys are looked for."""
+        """Return the folder of this publisher's own keys."""
         return self.folder / "keys"
 
     def draft_file(self, role: str) -> Path:
-        """Where a role's draft waits."""
+        """Return the file of a role's draft."""
         return self.folder / "drafts" / f"{role}.json"
 
     @property
     def uploads(self) -> Path:
-        """Files that come over the API and are not complete."""
+        """Return the folder of incomplete files that are uploaded over the API."""
         return self.folder / "uploads"
 
     @contextmanager
@@ -74,36 +77,36 @@ class Workspace:
             end_s = time.monotonic() + wait_s
             while not _lock(file):
                 if time.monotonic() >= end_s:
-                    problem = "another edge-fleet works here; try again when it is done"
+                    problem = "another edge-fleet is working in this folder; try again when it is done"
                     raise UnreachableError(problem, file=str(self.folder))
                 time.sleep(LOCK_POLL_S)
             yield
 
     def published(self) -> Published:
-        """What devices see."""
+        """Read the published metadata, as devices do."""
         return read_published(self.public, self.settings.document_limit_bytes)
 
     def drafts(self) -> dict[str, Draft]:
-        """Drafts that wait, by role."""
+        """Read the drafts that wait, by role."""
         files = sorted((self.folder / "drafts").glob("[!.]*.json"))
         return {draft.role: draft for draft in (self.read_draft(file) for file in files)}
 
     def read_draft(self, file: Path) -> Draft:
-        """One draft, wherever it lies."""
+        """Read one draft from any place."""
         return read_draft(read_bounded(file, self.settings.document_limit_bytes), str(file))
 
     def drafting(self, now: datetime) -> Drafting:
-        """All that the next draft depends on; drafts that were published meanwhile do not count."""
+        """Return the inputs of the next draft, without drafts that have been published."""
         published = self.published()
         waiting = {role: draft for role, draft in self.drafts().items() if not is_published(draft, published)}
         return Drafting(published, waiting, now, self.settings)
 
     def place(self, role: str) -> str:
-        """Return where a role's draft waits, for people."""
+        """Return the path of a role's draft, for messages."""
         return str(self.draft_file(role))
 
     def save(self, drafts: Iterable[Draft]) -> None:
-        """Put drafts where they wait."""
+        """Write drafts to their files."""
         for draft in drafts:
             write_durably(self.draft_file(draft.role), draft_bytes(draft))
 
@@ -113,7 +116,7 @@ class Workspace:
         sync_folder(self.folder / "drafts")
 
     def has_blob(self, artifact: Artifact) -> bool:
-        """Return whether a file of a release is staged or published, in this size."""
+        """Return whether a file of a release is staged or published, with this size."""
         places = (root / blob_file(artifact.sha256) for root in (self.public, self.staged))
         return any(place.is_file() and place.stat().st_size == artifact.size_bytes for place in places)
 
@@ -122,35 +125,38 @@ class Workspace:
         return read_bounded(self.public / target_file(target), self.settings.document_limit_bytes)
 
     def stage(self, target: TargetFile, content: bytes) -> None:
-        """Keep a target's content until it is published."""
+        """Store a target's content until it is published."""
         write_durably(self.staged / target_file(target), content)
 
     def stage_blob(self, source: Path, artifact: Artifact, advance: Advance = lambda _: None) -> None:
-        """Keep a file of a release until it is published."""
+        """Store a file of a release until it is published."""
         if (self.public / blob_file(artifact.sha256)).exists() or (self.staged / blob_file(artifact.sha256)).exists():
             advance(artifact.size_bytes)
             return
         copy_durably(source, self.staged / blob_file(artifact.sha256), artifact.sha256, advance)
 
     def needed(self, targets: Sequence[TargetFile]) -> dict[str, str]:
-        """Digest by name of every file that these targets need."""
+        """Return the digest, by name, of every file that these targets need."""
         needed = {target_file(target): target.hashes["sha256"] for target in targets}
         for target in targets:
             needed |= {blob_file(file.sha256): file.sha256 for file in self._blobs(target)}
         return needed
 
     def content(self, targets: Sequence[TargetFile]) -> Mapping[str, str]:
-        """Digest by name of every file that these targets need and `public` lacks. All must be staged."""
+        """Return the digest, by name, of every file that these targets need and `public` lacks.
+
+        Raise ConfigurationError if one of them is not staged.
+        """
         needed = self.needed(targets)
         lacking = {name: sha256 for name, sha256 in needed.items() if not (self.public / name).exists()}
         for name in lacking:
             if not (self.staged / name).exists():
-                problem = "is needed by a draft and lies neither there nor in public; add the release again"
+                problem = "is needed by a draft and is neither there nor in public; add the release again"
                 raise ConfigurationError(problem, file=str(self.staged / name))
         return lacking
 
     def publish(self, publication: Publication, advance: Advance = lambda _: None) -> None:
-        """Write what was planned, in its order. Stopped anywhere, it can be repeated."""
+        """Write what was planned, in its order. If it is stopped anywhere, it can be repeated."""
         for name, sha256 in self.content(publication.targets).items():
             copy_durably(self.staged / name, self.public / name, sha256, advance)
         for name, content in publication.files:
@@ -170,7 +176,7 @@ class Workspace:
             raise ConfigurationError(f"{error}; add the release again", file=str(where)) from None
 
     def _clear(self, publication: Publication) -> None:
-        """Drafts that are published now, and their content."""
+        """Delete drafts that are published now, and their staged content."""
         drafts = self.drafts()
         for role, draft in drafts.items():
             if is_published(draft, publication.state):

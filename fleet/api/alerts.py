@@ -1,4 +1,4 @@
-"""`/v1/alerts`: what is wrong in the fleet, and what was."""
+"""`/v1/alerts`: open and past alerts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from fleet.times import moment
 
 @dataclass(frozen=True, slots=True)
 class AlertEntry:
-    """`device` "": it is not of one device; `subject`: what of it, such as a slot. `since`: when it began."""
+    """An alert. `device` "": it is not about one device.
+
+    `subject`: what it is about, such as a slot. `since`: when the condition began.
+    """
 
     id: str
     rule: str
@@ -37,7 +40,7 @@ class AlertEntry:
     evidence: Mapping[str, object]
 
 
-@get("/v1/alerts", opt={ACTION: Action.TELEMETRY_READ}, sync_to_thread=True, summary="Alerts, the newest first")
+@get("/v1/alerts", opt={ACTION: Action.TELEMETRY_READ}, sync_to_thread=True, summary="List alerts, newest first")
 def list_alerts(
     request: Call,
     *,
@@ -48,8 +51,10 @@ def list_alerts(
     before: NameInQuery = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[AlertEntry]:
-    """Of devices within the caller's scope; without one those of the fleet, too. `query`: only those of devices that
-    match it. `before`: the `next` of the page before this one."""
+    """Return alerts on devices within the caller's scope; without a scope also those on the fleet.
+
+    `query`: only alerts on devices that match it. `before`: the `next` of the page before this one.
+    """
     scope, control = scope_of(caller_of(request)), control_of(request)
     asked = {"rule": rule, "device": device, "before": before}
     with control.database.read() as connection:

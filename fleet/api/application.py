@@ -1,4 +1,4 @@
-"""All routes as one ASGI application, how it refuses, and its OpenAPI document at /schema/openapi.json."""
+"""All routes as one ASGI application, its error responses, and its OpenAPI document at /schema/openapi.json."""
 
 from __future__ import annotations
 
@@ -93,8 +93,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProblemDocument:
-    """RFC 9457. `type`: see /problems; `detail` says what happened and what to do; `fault`: in which group of errors it
-    is; `instance`: the number of the request in the log."""
+    """Problem document (RFC 9457).
+
+    `type`: see /problems. `detail`: what happened and what to do. `fault`: group of the error. `instance`: number of
+    the request in the log.
+    """
 
     type: str
     title: str
@@ -113,12 +116,12 @@ PROBLEMS = {
     )
     for status in (400, 401, 403, 404, 405, 408, 409, 412, 413, 415, 422, 428, 429, 500, 503)
 }
-"""What routes may answer instead."""
-UNCHANGED = {304: ResponseSpec(None, generate_examples=False, description="As the caller has it")}
+"""Refusals of routes, by status."""
+UNCHANGED = {304: ResponseSpec(None, generate_examples=False, description="The caller has the current state")}
 
 
 def application(control: Control, page: Page) -> Application:
-    """The routes, which find `control`, and the `page` of metrics, in the application's state."""
+    """Return the application. Its state holds `control` and the `page` of metrics for the routes."""
     app = Litestar(
         route_handlers=[*_options(), *map(_telling, HANDLERS)],
         guards=[named, refuse_stateless, refuse_null],
@@ -153,7 +156,7 @@ def application(control: Control, page: Page) -> Application:
 
 
 def _telling(handler: HTTPRouteHandler) -> HTTPRouteHandler:
-    """With its refusals in the OpenAPI document; litestar has no place for what all routes share."""
+    """Add the refusals to a route's OpenAPI document; litestar has no place for what all routes share."""
     applies = {
         412: STATE in handler.opt,
         UNSUPPORTED_MEDIA: BODY in handler.opt,
@@ -166,7 +169,10 @@ def _telling(handler: HTTPRouteHandler) -> HTTPRouteHandler:
 
 
 def _options() -> list[HTTPRouteHandler]:
-    """Before the others: litestar's own answer names the methods of the handler that it met first, and no more."""
+    """Return routes for OPTIONS, placed before the others.
+
+    Litestar's own answer names only the methods of the handler that it found first.
+    """
 
     def answering(path: str, methods: list[str]) -> HTTPRouteHandler:
         @route(path, http_method=["OPTIONS"], include_in_schema=False, status_code=204, sync_to_thread=False)
@@ -183,8 +189,8 @@ def _refused(request: Call, error: RequestError | ProblemError) -> Response[byte
 
 
 def _http_error(request: Call, error: HTTPException) -> Response[bytes]:
-    """Unknown path, wrong method, a body or parameter that does not fit, as litestar found them."""
-    path = request.scope["path"]  # not request.url: a Host that is none breaks it
+    """Refuse an unknown path, a wrong method, or a body or parameter that does not fit."""
+    path = request.scope["path"]  # not request.url: an invalid Host breaks it
     detail = {404: f"there is no {path:.200}", 405: f"{request.method} is not possible on {path:.200}"}
     words = detail.get(error.status_code, error.detail)
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
@@ -193,7 +199,7 @@ def _http_error(request: Call, error: HTTPException) -> Response[bytes]:
 
 
 def _found(entry: Any) -> str:
-    """Litestar calls the body what its handlers call it."""
+    """Return a validation error of litestar, with the body called "the body"."""
     if not isinstance(entry, dict):
         return str(entry)
     where = "the body" if entry.get("key") == "data" else entry.get("key")
@@ -201,14 +207,14 @@ def _found(entry: Any) -> str:
 
 
 def _defect(request: Call, error: Exception) -> Response[bytes]:
-    """A defect of ours: told in full to the log, and to the caller that it is not the caller's fault."""
+    """Log a defect in full, and answer 500."""
     number = request_id(cast("Any", request.scope))
     _log.error("%s: a request to %s failed", number, request.scope["path"], exc_info=error)
     return _response(request, plain_problem(500, "internal error; the controller's log says more"))
 
 
 def _document(response: Response[bytes]) -> Response[bytes]:
-    """Litestar answers an unknown path below /schema with a page of HTML; every other error here is JSON."""
+    """Replace litestar's HTML page for unknown paths below /schema: every other error here is JSON."""
     if response.status_code != HTTPStatus.NOT_FOUND:
         return response
     return _answer(plain_problem(404, "there is no such document; see /schema/openapi.json"))
@@ -229,6 +235,6 @@ def _answer(problem: Problem, instance: str = "") -> Response[bytes]:
 
 
 def _operation_id(_: HTTPRouteHandler, method: Method, path: list[str | PathParameterDefinition]) -> str:
-    """Such as "get_v1_devices_device"."""
+    """Return the id of an operation, such as "get_v1_devices_device"."""
     parts = [part if isinstance(part, str) else part.name for part in path]
     return "_".join([str(getattr(method, "value", method)).lower(), *parts]).replace(".", "_")

@@ -1,4 +1,4 @@
-"""`/v1/audit`: what was done, by whom, in a chain that shows whether it was changed."""
+"""`/v1/audit`: the audit log, a chain of entries that shows whether it was changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.times import moment
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """`digest` covers `previous`, the digest of the entry before."""
+    """Entry of the audit log. `digest` covers `previous`, the digest of the entry before."""
 
     sequence: int
     at: str
@@ -32,7 +32,10 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """`sequence`, `digest`: where the log ends; or `broken_at` is the first entry that is not as it was written."""
+    """Result of a verification.
+
+    `sequence`, `digest`: end of the log; or, if `ok` is false, `broken_at` is the first entry that was changed.
+    """
 
     ok: bool
     sequence: int
@@ -41,7 +44,7 @@ class Verified:
     problem: str = ""
 
 
-@get("/v1/audit", opt={ACTION: Action.AUDIT_READ}, sync_to_thread=True, summary="The audit log, the newest first")
+@get("/v1/audit", opt={ACTION: Action.AUDIT_READ}, sync_to_thread=True, summary="List the audit log, newest first")
 def entries(
     request: Call,
     actor: ActorInQuery = "",
@@ -49,7 +52,7 @@ def entries(
     before: Number = 0,
     limit: Limit = PAGE_ROWS,
 ) -> Page[AuditEntry]:
-    """`before`: the `next` of the page before this one."""
+    """Return entries of the audit log. `before`: the `next` of the page before this one."""
     allow(request)
     control = control_of(request)
     with control.database.read() as connection:
@@ -59,9 +62,12 @@ def entries(
     return page(control, found, limit, _entry, lambda entry: entry.sequence)
 
 
-@get("/v1/audit/verify", opt={ACTION: Action.AUDIT_READ}, sync_to_thread=True, summary="Whether the log is whole")
+@get("/v1/audit/verify", opt={ACTION: Action.AUDIT_READ}, sync_to_thread=True, summary="Verify the audit log")
 def verify(request: Call) -> Verified:
-    """Hold every entry against its digest. Note the digest elsewhere: who writes to the database can write a chain."""
+    """Check every entry against its digest.
+
+    Note the digest elsewhere: who can write to the database can write a new chain.
+    """
     allow(request)
     control = control_of(request)
     with control.database.read() as connection:

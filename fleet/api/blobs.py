@@ -1,4 +1,4 @@
-"""`/v1/blobs`: files of releases, uploaded in pieces that a client may go on with, before a draft names them."""
+"""`/v1/blobs`: upload of files of releases, in pieces and resumable, before a draft names them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", "
 
 
 class BlobAnnounced(Struct, forbid_unknown_fields=True, frozen=True):
-    """`digest`: SHA-256 of the file, in hex."""
+    """Announcement of a file. `digest`: its SHA-256, in hex."""
 
     digest: Digest
     size_bytes: Annotated[int, Meta(ge=0, le=LARGEST)]
@@ -36,8 +36,11 @@ class BlobAnnounced(Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class BlobView:
-    """`received_bytes` are on the disk. `complete`: drafts may name it. `expires`: when an incomplete one is removed
-    unless more of it comes."""
+    """State of an upload.
+
+    `received_bytes` are on the disk. `complete`: drafts may name the file. `expires`: time when an incomplete upload is
+    removed unless more bytes arrive.
+    """
 
     digest: str
     size_bytes: int
@@ -50,10 +53,10 @@ class BlobView:
     "/v1/blobs",
     opt={ACTION: Action.DRAFTS_CHANGE, CHECKED: True},
     sync_to_thread=True,
-    summary="Begin to upload a file, or find how far it came",
+    summary="Begin to upload a file, or find how much of it is stored",
 )
 def begin_blob(request: Call, data: JSONBody[BlobAnnounced]) -> BlobView:
-    """The same answer where it was begun before, or is here already."""
+    """Return the present state if the upload was begun before or is complete."""
     identity, control = allow(request), control_of(request)
     uploads, now = control.uploads, control.clock()
     begun = uploads.begin(data.digest, data.size_bytes, actor(identity), now)
@@ -66,10 +69,10 @@ def begin_blob(request: Call, data: JSONBody[BlobAnnounced]) -> BlobView:
     "/v1/blobs/{digest:str}",
     opt={ACTION: Action.DRAFTS_READ},
     sync_to_thread=True,
-    summary="How much of a file is here",
+    summary="How much of a file is stored",
 )
 def show_blob(request: Call, digest: DigestInPath) -> BlobView:
-    """404 where it was never begun, or expired."""
+    """Return 404 if the upload was never begun, or expired."""
     allow(request)
     return _view(control_of(request).uploads.find(digest))
 
@@ -81,8 +84,10 @@ def show_blob(request: Call, digest: DigestInPath) -> BlobView:
     summary="Add bytes to a file",
 )
 async def append_blob(request: Call, digest: DigestInPath, offset: Offset = 0) -> BlobView:
-    """They are on the disk when this answers. 409 where `offset` is not how much is here. The last byte makes the file
-    be held against its digest."""
+    """Store the bytes of the body on the disk.
+
+    409 if `offset` is not `received_bytes` of the file. With the last byte the digest of the file is verified.
+    """
     identity = await sync_to_thread(_allowed, request, digest)
     uploads = control_of(request).uploads
     appending = await sync_to_thread(uploads.append, digest, offset)
@@ -100,7 +105,7 @@ def _allowed(request: Call, digest: str) -> Identity:
 
 
 async def _write(request: Call, appending: Appending) -> None:
-    """At most `CHUNK_BYTES` and a piece of the body are in memory."""
+    """Write the body. At most `CHUNK_BYTES` and a piece of the body are in memory."""
     held = bytearray()
     async with aclosing(request.stream()) as pieces:
         async for piece in pieces:

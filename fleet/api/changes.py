@@ -1,4 +1,4 @@
-"""`/v1/changes`: events, alerts and rollouts as they change, as Server-Sent Events (WHATWG HTML, section 9.2)."""
+"""`/v1/changes`: stream of events, alerts and rollouts, as Server-Sent Events (WHATWG HTML, section 9.2)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from gateway.domain.errors import Fault, RequestError
 
 MEDIA_TYPE = "text/event-stream"
 POSITION = "position"
-"""Event that only says up to where the stream came."""
+"""Event that only gives the position of the stream."""
 HEARTBEAT = b": heartbeat\n\n"
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
-"""No proxy stores what is sent, or collects it first (nginx)."""
+"""They keep proxies from caching the stream or buffering it (nginx)."""
 READING: Mapping[Kind, Action] = {
     Kind.DEVICE_EVENT: Action.TELEMETRY_READ,
     Kind.ALERT_OPENED: Action.TELEMETRY_READ,
@@ -47,11 +47,11 @@ READING: Mapping[Kind, Action] = {
 LOST = "changes up to here are no longer known; read /v1/events, /v1/alerts and /v1/rollouts again"
 _KINDS: dict[str, Any] = {"items": {"type": "string", "enum": sorted(READING)}}
 _POSITION: dict[str, Any] = {"pattern": POSITION_PATTERN, "maxLength": POSITION_CHARACTERS}
-_AFTER = "the id of the last message: the stream goes on behind it; 0: at the oldest"
+_AFTER = "id of the last message: the stream continues after it; 0: from the oldest"
 KindsInQuery = Annotated[list[Kind] | None, QueryParameter(name="kind", max_items=len(READING), schema_extra=_KINDS)]
 AfterInQuery = Annotated[str, QueryParameter(schema_extra=_POSITION, description=_AFTER)]
 LastEventId = Annotated[str, HeaderParameter(name="Last-Event-ID", schema_extra=_POSITION, description=_AFTER)]
-Follow = Annotated[bool, QueryParameter(description="false: end with what is there already")]
+Follow = Annotated[bool, QueryParameter(description="false: end after the changes that exist already")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class _Reader:
     follow: bool
 
     async def read(self, after: Position) -> tuple[Page, Sequence[Change]]:
-        """Return what follows, and what of it is sent. While the database is away that is nothing."""
+        """Return the next page, and its changes to be sent; nothing while the database is unreachable."""
         feed = self.subscriptions.feed
         try:
             page = self.subscriptions.recent(after) if self.follow else None
@@ -97,9 +97,12 @@ async def follow_changes(
     last_event_id: LastEventId = "",
     follow: Follow = True,
 ) -> Stream:
-    """Within the caller's scope, from now on or behind an `id` (the header counts more than `after`). `device`,
-    `query`: what is about such devices. `data` holds an item of `/v1/events`, `/v1/alerts` or
-    `/v1/rollouts/{rollout}/facts`. `position` only moves the `id`; `gap` says that changes are lost."""
+    """Stream changes within the caller's scope, from now on or after an `id`.
+
+    The header takes precedence over `after`. `device`, `query`: only changes of such devices. `data` holds an item of
+    `/v1/events`, `/v1/alerts` or `/v1/rollouts/{rollout}/facts`. `position` only moves the `id`; `gap` reports that
+    changes are lost.
+    """
     asked = Wanted(frozenset(kinds or READING), device, rollout, device_query)
     wanted, token, begin = await sync_to_thread(_admitted, request, asked, last_event_id or after)
     subscriptions = control_of(request).subscriptions
@@ -111,7 +114,7 @@ async def follow_changes(
 
 
 def _admitted(request: Call, asked: Wanted, after: str) -> tuple[Wanted, int, Position]:
-    """Return what the caller gets, the id of its token, and where it begins. Raises RequestError, AwayError."""
+    """Return what the caller may get, the id of its token, and its start. Raise RequestError, AwayError."""
     identity, feed = caller_of(request), control_of(request).subscriptions.feed
     scope = scope_of(identity)
     for kind in sorted(asked.kinds):
@@ -125,7 +128,7 @@ def _admitted(request: Call, asked: Wanted, after: str) -> tuple[Wanted, int, Po
 
 
 async def _blocks(reader: _Reader, position: Position) -> AsyncIterator[bytes]:
-    """Yield what is sent, block by block."""
+    """Yield the messages of the stream as bytes."""
     subscription, settings, sent = reader.subscription, reader.subscriptions.settings, position
     yield f"retry: {int(settings.reconnect_s * 1000)}\n".encode() + _block(POSITION, position, {"id": str(position)})
     more = True

@@ -1,5 +1,7 @@
-"""Conditional requests (RFC 9110, 13): every operators' GET has a strong ETag, and changes may name the state they are
-meant for."""
+"""Conditional requests (RFC 9110, 13).
+
+Every GET for operators has a strong ETag, and changes may name the state that they are meant for.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,13 @@ from fleet.problems import ProblemError
 from gateway.domain.errors import Fault, RequestError
 
 STATE = "state"
-"""A route says under this key of its `opt` which GET shows the state that If-Match names. It calls `check_state`."""
+"""Key in a route's `opt`: the GET that shows the state that If-Match names. The route calls `check_state`."""
 TAG_CHARACTERS, TAGS_LIMIT = 128, 16
 _TAG = rf'(?:W/)?"[!#-~]{{0,{TAG_CHARACTERS}}}"'
 LIST_PATTERN = rf"^{_TAG}( ?, ?{_TAG}){{0,{TAGS_LIMIT - 1}}}$"
 HEADER_CHARACTERS = TAGS_LIMIT * (TAG_CHARACTERS + len('W/"" , '))
 DIGEST_CHARACTERS = 32
-"""Of an ETag: 128 bits of SHA-256."""
+"""Hexadecimal digits of an ETag: 128 bits of SHA-256."""
 TAG_PATTERN = f'^"[0-9a-f]{{{DIGEST_CHARACTERS}}}"$'
 
 
@@ -53,7 +55,7 @@ def is_tagged(handler: HTTPRouteHandler) -> bool:
 
 
 def tag_answers(handler: HTTPRouteHandler) -> None:
-    """Give the answers of an operators' GET their ETag, and 304 where the caller has the same."""
+    """Add ETags to the answers of an operators' GET, and answer 304 if the caller has the current state."""
     work = handler.fn
 
     @functools.wraps(work)
@@ -69,14 +71,17 @@ def tag_answers(handler: HTTPRouteHandler) -> None:
 
 
 def _tagged(work: Callable[..., object], given: Mapping[str, Any]) -> tuple[bytes, str]:
-    """In a thread: what is shown, and its tag."""
+    """Return a body and its tag. It runs in a thread."""
     body = encode_json(work(**given))
     return body, _tag(body)
 
 
 def check_state(request: Call, shown: Callable[[], object]) -> None:
-    """Hold If-Match against what the route's resource shows now: in the transaction of the change, behind its locks.
-    Other routes are left alone. Raises ProblemError 412, 428; RequestError INVALID."""
+    """Compare If-Match with the current state of the route's resource.
+
+    Call it in the transaction of the change, after its locks. Other routes are left alone. Raise ProblemError 412, 428;
+    RequestError INVALID.
+    """
     if STATE not in request.route_handler.opt:
         return
     named = _named(request, "if-match")
@@ -89,14 +94,17 @@ def check_state(request: Call, shown: Callable[[], object]) -> None:
 
 
 def refuse_stateless(connection: Guarded, handler: BaseRouteHandler) -> None:
-    """Litestar's guard: a route that shows no state takes no If-Match but `*`. Raises RequestError INVALID."""
+    """Refuse If-Match other than `*` on a route without a state; a guard of litestar.
+
+    Raise RequestError INVALID.
+    """
     if is_change(handler) and STATE not in handler.opt and _named(connection, "if-match") - {"*"}:
-        problem = "this route shows no state that If-Match could name; send the request without it, or with *"
+        problem = "this route has no state that If-Match could name; send the request without it, or with *"
         raise RequestError(Fault.INVALID, problem)
 
 
 def _named(request: Guarded, header: str) -> frozenset[str]:
-    """Return the tags that a header names. Raises RequestError INVALID."""
+    """Return the tags that a header names. Raise RequestError INVALID."""
     sent = request.headers.getall(header, [])
     if not sent:
         return frozenset()

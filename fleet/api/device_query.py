@@ -1,4 +1,4 @@
-"""`query=` of lists: which devices they are about, in the query language of rollouts."""
+"""Parameter `query=` of lists: selects devices, in the query language of rollouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/v1/devices`: who the devices are, what they have, what they run, and whether they are let in."""
+"""`/v1/devices`: devices with their inventory, their slots and their certificates; registration and revocation."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest_toml import NAME_PATTERN
 
 SHOWN = "/v1/devices/{device}"
-"""What shows the state of a device."""
+"""Route that shows the state of a device."""
 
 
 NAME = {"type": "string", "minLength": 1, "pattern": f"^{NAME_PATTERN.pattern}$"}
 NAMED = {"anyOf": [{"required": ["id"], "properties": {"id": NAME}}, {"properties": {"serial": NAME}}]}
-"""A serial that is no id needs one beside it."""
+"""JSON Schema: a serial that is not a valid id needs an `id`, too."""
 
 
 class Registration(Struct, forbid_unknown_fields=True, frozen=True):
-    """A device that is to enrol by its serial, without a token. `id`: the serial, where it is not given."""
+    """Registration of a device that enrols by its serial, without a token. `id`: default is the serial."""
 
     serial: Name
     id: Id = ""
@@ -60,14 +60,14 @@ class Registration(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Because(Struct, forbid_unknown_fields=True, frozen=True):
-    """Why, for whoever reads the audit log."""
+    """Reason, for the audit log."""
 
     because: Reason = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningEntry:
-    """What it says it runs in a slot. `digest`: of the signed release document."""
+    """Release that the device reports to run in a slot. `digest`: of the signed document."""
 
     slot: str
     target: str
@@ -80,7 +80,7 @@ class RunningEntry:
 
 @dataclass(frozen=True, slots=True)
 class DesiredEntry:
-    """What it is to run in a slot, because of which rollout."""
+    """Release that the device is to run in a slot, and the rollout that set it."""
 
     slot: str
     target: str
@@ -91,7 +91,7 @@ class DesiredEntry:
 
 @dataclass(frozen=True, slots=True)
 class CertificateEntry:
-    """`revoked` null: it holds until it expires."""
+    """A certificate of the device. `revoked` null: not revoked."""
 
     serial: str
     issued: str
@@ -102,7 +102,7 @@ class CertificateEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceEntry:
-    """`seen`: when it last asked, exact to a minute. `serial` "": none is known."""
+    """A device. `seen`: time of its last poll, exact to a minute. `serial` "": none is known."""
 
     id: str
     state: State
@@ -122,14 +122,14 @@ class DeviceEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceDetails(DeviceEntry):
-    """`certificates`: the newest first."""
+    """A device in full. `certificates`: newest first."""
 
     health_details: Mapping[str, object]
     desired: list[DesiredEntry]
     certificates: list[CertificateEntry]
 
 
-@get("/v1/devices", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="Devices, by id")
+@get("/v1/devices", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="List devices by id")
 def list_devices(
     request: Call,
     *,
@@ -143,8 +143,11 @@ def list_devices(
     after: NameInQuery = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[DeviceEntry]:
-    """All to which everything applies that is asked for. `tag`: repeat it for several; `target`: what it says it runs,
-    models/OWNER/MODEL/VERSION/release; `query`: in the query language of rollouts. 400 where it is none."""
+    """Return the devices that match every parameter.
+
+    `tag`: may be repeated. `target`: release that the device reports to run, models/OWNER/MODEL/VERSION/release.
+    `query`: in the query language of rollouts; 400 if it is malformed.
+    """
     identity, control = caller_of(request), control_of(request)
     asked = (in_state, profile, site, serial, target, frozenset(tag or ()), scope_of(identity))
     with control.database.read() as connection:
@@ -153,9 +156,9 @@ def list_devices(
     return page(control, found, limit, device_entry, lambda one: one.id)
 
 
-@get("/v1/devices/{device:str}", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="One device")
+@get("/v1/devices/{device:str}", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="Show a device")
 def show_device(request: Call, device: NameInPath) -> DeviceDetails:
-    """Who it is, what it runs and is to run, how it is, and its certificates."""
+    """Return a device: what it runs and is to run, its health and its certificates."""
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
         found = known_device(request, connection, identity, device)
@@ -166,10 +169,10 @@ def show_device(request: Call, device: NameInPath) -> DeviceDetails:
     "/v1/devices/{device:str}/inventory",
     opt={ACTION: Action.DEVICES_READ},
     sync_to_thread=True,
-    summary="What a device found in itself",
+    summary="Show a device's inventory",
 )
 def show_inventory(request: Call, device: NameInPath) -> dict[str, object]:
-    """As `edge-gateway probe --json` says it there; {} before it told."""
+    """Return the inventory as `edge-gateway probe --json` prints it on the device; {} before it was reported."""
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
         known_device(request, connection, identity, device)
@@ -180,11 +183,14 @@ def show_inventory(request: Call, device: NameInPath) -> dict[str, object]:
     "/v1/devices",
     opt={ACTION: Action.DEVICES_ENROL, BODY_SCHEMA: NAMED},
     sync_to_thread=True,
-    summary="Expect a device by its serial",
+    summary="Register a device by its serial",
 )
 def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
-    """It may then enrol without a token; tokens made for its name before are void: who made them was not asked about
-    this device. 409 where the id or the serial is registered."""
+    """Register a device, which may then enrol by its serial, without a token.
+
+    Enrolment tokens made for its name before are void, because their makers' scopes were not checked against this
+    device. 409 if the id or the serial is registered.
+    """
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     allow_tags(request, identity, data.tags)
     name = _device_name(data.id or data.serial)
@@ -202,10 +208,13 @@ def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
     opt={ACTION: Action.DEVICES_REVOKE, STATE: SHOWN},
     sync_to_thread=True,
     status_code=200,
-    summary="Let a device in no more",
+    summary="Revoke a device",
 )
 def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | None] = None) -> DeviceEntry:
-    """Its certificates open nothing from now on; on other replicas within seconds. Again changes nothing."""
+    """Refuse the device and its certificates from now on; on other replicas within seconds.
+
+    A second call changes nothing.
+    """
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     because = data.because if data else ""
     with control.database.write() as connection:
@@ -227,10 +236,13 @@ def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | No
     opt={ACTION: Action.DEVICES_REVOKE, STATE: SHOWN},
     sync_to_thread=True,
     status_code=200,
-    summary="Let a revoked device enrol again",
+    summary="Readmit a revoked device",
 )
 def readmit_device(request: Call, device: NameInPath) -> DeviceEntry:
-    """By its serial or a new token; the old certificates stay revoked. 409 where it is not revoked."""
+    """Allow a revoked device to enrol again, by its serial or a new token.
+
+    The old certificates stay revoked. 409 if it is not revoked.
+    """
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     with control.database.write() as connection:
         enrolment.hold(connection)
@@ -242,7 +254,7 @@ def readmit_device(request: Call, device: NameInPath) -> DeviceEntry:
 
 
 def check_device(request: Call, connection: Connection, device: Device) -> None:
-    """Hold If-Match against what GET shows of the device now. Raises as `check_state`."""
+    """Compare If-Match with the current state of the device. Raise what `check_state` raises."""
     settings = control_of(request).database.settings
     check_state(request, lambda: _details(connection, device, settings))
 
@@ -257,15 +269,15 @@ def _details(connection: Connection, device: Device, settings: DatabaseSettings)
 
 
 def _device_name(name: str) -> str:
-    """Raises RequestError INVALID."""
+    """Return the name, if it is a device's id. Raise RequestError INVALID."""
     if not NAME_PATTERN.fullmatch(name):
-        problem = f"{name!r:.140} is no device's id: letters, digits, '.', '_' and '-'; give an id beside the serial"
+        problem = f"{name!r:.140} is no device's id: use letters, digits, '.', '_' and '-'; send an id with the serial"
         raise RequestError(Fault.INVALID, problem)
     return name
 
 
 def device_entry(device: Device) -> DeviceEntry:
-    """As lists show it."""
+    """Return the device as lists show it."""
     return DeviceEntry(**_fields(device))
 
 

@@ -20,7 +20,7 @@ from fleet.database.devices import Device
 
 
 class Labels(Struct, forbid_unknown_fields=True, frozen=True):
-    """All tags, and the site."""
+    """New labels of a device: all tags, and the site."""
 
     tags: Tags
     site: Words = ""
@@ -28,7 +28,10 @@ class Labels(Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LabelsView:
-    """All tags, and the site. Its ETag changes with them only, not with what the device reports."""
+    """Labels of a device: all tags, and the site.
+
+    The ETag changes with these only, not with what the device reports.
+    """
 
     tags: list[str]
     site: str
@@ -41,7 +44,10 @@ class LabelsView:
     summary="Show a device's tags and site",
 )
 def show_labels(request: Call, device: NameInPath) -> LabelsView:
-    """Send its ETag as If-Match when they are replaced: then no other operator's change is lost."""
+    """Return a device's tags and site.
+
+    Send the ETag as If-Match to replace them; then no change by another operator is lost.
+    """
     identity = caller_of(request)
     with control_of(request).database.read() as connection:
         return _labels(known_device(request, connection, identity, device))
@@ -54,8 +60,11 @@ def show_labels(request: Call, device: NameInPath) -> LabelsView:
     summary="Replace a device's tags and site",
 )
 def label_device(request: Call, device: NameInPath, data: JSONBody[Labels]) -> DeviceEntry:
-    """For tokens without a scope only: tags are what scopes are made of. Enrolment tokens for this device alone are
-    void where it loses a tag: who made them may have nothing to say here any more."""
+    """Replace a device's tags and site. Only for tokens without a scope, because scopes consist of tags.
+
+    If the device loses a tag, unused enrolment tokens for this device alone are void: it may have left the scope of
+    their makers.
+    """
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     with control.database.write() as connection:
         enrolment.hold(connection)

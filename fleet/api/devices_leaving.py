@@ -1,4 +1,4 @@
-"""`DELETE /v1/devices/…`: what is taken off a device, and devices that leave the fleet."""
+"""`DELETE /v1/devices/…`: removal of models from devices, and of devices from the fleet."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from fleet.database.engine import Connection
     "/v1/devices/{device:str}/slots/{slot:str}",
     opt={ACTION: Action.DEVICES_WITHDRAW, STATE: SHOWN},
     sync_to_thread=True,
-    summary="Take a model off a device",
+    summary="Remove a model from a device",
 )
 def withdraw_slot(request: Call, device: NameInPath, slot: NameInPath, because: ReasonInQuery = "") -> None:
-    """Its next assignment orders the removal, and the device carries that out when its policy lets it.
-    404 where nothing is assigned there; 409 while a rollout that is not over has the device in that slot."""
+    """Order the device to empty the slot, by its next assignment; it does so when its policy allows it.
+
+    404 if nothing is assigned there; 409 while a rollout that is not over has the device in that slot.
+    """
     identity, control = caller_of(request), control_of(request)
     motive = Motive(actor(identity), because, control.clock())
     leaving.withdraw(control.rollouts, device, slot, motive, permit=_permit(request, identity, device))
@@ -34,12 +36,14 @@ def withdraw_slot(request: Call, device: NameInPath, slot: NameInPath, because: 
     "/v1/devices/{device:str}",
     opt={ACTION: Action.DEVICES_REMOVE, STATE: SHOWN},
     sync_to_thread=True,
-    summary="Take a device out of the fleet",
+    summary="Remove a device from the fleet",
 )
 def remove_device(request: Call, device: NameInPath, because: ReasonInQuery = "") -> None:
-    """What is known of it goes; its certificates stay revoked, and facts of rollouts and the audit log are kept. The
-    name may be enrolled anew. 409 unless it is revoked or was never enrolled, and while a rollout that is not over has
-    it."""
+    """Remove a device from the fleet; its name may be enrolled again.
+
+    What is stored about it is deleted. Its certificates stay revoked; facts of rollouts and the audit log are kept. 409
+    unless it is revoked or was never enrolled, and while a rollout that is not over has it.
+    """
     identity, control = caller_of(request), control_of(request)
     motive = Motive(actor(identity), because, control.clock())
     leaving.remove(control.rollouts, device, motive, permit=_permit(request, identity, device))

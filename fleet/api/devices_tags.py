@@ -18,12 +18,15 @@ from fleet.database.labels import LabelChange
 from fleet.rollouts.query_parser import QUERY_LIMIT_CHARS
 
 NAMES = 10_000
-"""Ids in one request; a query selects more."""
+"""Ids in one request; a query can select more."""
 
 
 class TagsForm(Struct, forbid_unknown_fields=True, frozen=True):
-    """Which devices: `query`, in the query language of rollouts, or their ids as `devices`. What changes: tags to `add`
-    and to `remove`, and `site` (null: it stays). `expected`: 409 if another number of devices would change."""
+    """Change of labels of many devices.
+
+    Which devices: `query`, in the query language of rollouts, or their ids as `devices`. What changes: tags to `add`
+    and to `remove`, and `site` (null: unchanged). `expected`: 409 if another number of devices would change.
+    """
 
     query: Annotated[str, Meta(max_length=QUERY_LIMIT_CHARS, pattern=KEPT)] = ""
     devices: Annotated[list[Name], Meta(max_length=NAMES)] = []
@@ -36,8 +39,11 @@ class TagsForm(Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TagsChanged:
-    """`selected` devices, of which `changed` change; `devices`: the first of these. `enrolments_void`: unused
-    enrolment tokens of devices that lost a tag. `dry_run`: nothing was changed."""
+    """Result of a change of labels.
+
+    `selected` devices, of which `changed` change; `devices`: the first of these. `enrolments_void`: unused enrolment
+    tokens of devices that lost a tag. `dry_run`: nothing was changed.
+    """
 
     selected: int
     changed: int
@@ -54,8 +60,10 @@ class TagsChanged:
     summary="Change tags and site of many devices",
 )
 def tag_devices(request: Call, data: JSONBody[TagsForm]) -> TagsChanged:
-    """All of them in one transaction, or none; one entry in the audit log. Only for tokens without a scope: scopes are
-    made of tags."""
+    """Change all of the devices in one transaction, or none; one entry in the audit log.
+
+    Only for tokens without a scope, because scopes consist of tags.
+    """
     identity, control = allow(request), control_of(request)
     change = LabelChange(frozenset(data.add), frozenset(data.remove), data.site)
     order = Order(change, data.query, data.devices, data.expected)

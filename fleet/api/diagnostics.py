@@ -1,4 +1,4 @@
-"""`/v1/devices/{device}/diagnostics`: what an operator asks a device for. It hears of it when it asks next."""
+"""`/v1/devices/{device}/diagnostics`: requests for diagnostics. A device learns of them with its next poll."""
 
 from __future__ import annotations
 
@@ -25,18 +25,21 @@ from fleet.database.errors import AbsentError
 Part = Literal["doctor", "log", "status", "vitals"]
 PARTS: tuple[Part, ...] = ("doctor", "log", "status", "vitals")
 WANTED = "wanted"
-"""Under this key the parts stand in what is kept of a request."""
+"""Key of the requested parts in the stored request."""
 
 
 class DiagnosticsWanted(Struct, forbid_unknown_fields=True, frozen=True):
-    """`doctor`: what `edge-gateway doctor` finds; `log`: the last lines; `status`, `vitals`: as they are then."""
+    """Parts of diagnostics.
+
+    `doctor`: findings of `edge-gateway doctor`. `log`: the last lines. `status`, `vitals`: at the time of the answer.
+    """
 
     wanted: Annotated[tuple[Part, ...], Meta(min_length=1, max_length=len(PARTS))] = PARTS
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosticsEntry:
-    """`answered` null: the device has not answered yet; after `expires` it will not."""
+    """Request for diagnostics. `answered` null: not yet; after `expires` the device will not answer."""
 
     id: int
     device: str
@@ -49,7 +52,7 @@ class DiagnosticsEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosticsAnswer(DiagnosticsEntry):
-    """`answer`: what the device says of each part; null before."""
+    """Request with its answer. `answer`: what the device reports on each part; null before."""
 
     answer: Mapping[str, object] | None
 
@@ -58,10 +61,10 @@ class DiagnosticsAnswer(DiagnosticsEntry):
     "/v1/devices/{device:str}/diagnostics",
     opt={ACTION: Action.DIAGNOSTICS_ASK},
     sync_to_thread=True,
-    summary="Ask a device for diagnostics",
+    summary="Request diagnostics from a device",
 )
 def ask_device(request: Call, device: NameInPath, data: JSONBody[DiagnosticsWanted | None] = None) -> DiagnosticsEntry:
-    """It answers with its next questions, or never."""
+    """Request diagnostics from a device. It answers after one of its next polls, or never."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     wanted = sorted(set((data or DiagnosticsWanted()).wanted))
     expires = now + timedelta(hours=control.settings.intake.diagnostics_validity_h)
@@ -80,10 +83,10 @@ def ask_device(request: Call, device: NameInPath, data: JSONBody[DiagnosticsWant
     "/v1/devices/{device:str}/diagnostics",
     opt={ACTION: Action.DIAGNOSTICS_READ},
     sync_to_thread=True,
-    summary="What a device was asked for",
+    summary="List requests for diagnostics to a device",
 )
 def list_diagnostics(request: Call, device: NameInPath) -> Page[DiagnosticsEntry]:
-    """The newest first, without the answers; always all that are kept."""
+    """Return all stored requests to a device, newest first, without the answers."""
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
         known_device(request, connection, identity, device)
@@ -95,10 +98,10 @@ def list_diagnostics(request: Call, device: NameInPath) -> Page[DiagnosticsEntry
     "/v1/devices/{device:str}/diagnostics/{number:int}",
     opt={ACTION: Action.DIAGNOSTICS_READ},
     sync_to_thread=True,
-    summary="What a device answered",
+    summary="Show a device's answer",
 )
 def show_diagnostics(request: Call, device: NameInPath, number: NumberInPath) -> DiagnosticsAnswer:
-    """One request, with its answer where it came."""
+    """Return one request, with its answer if there is one."""
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
         known_device(request, connection, identity, device)
@@ -107,11 +110,11 @@ def show_diagnostics(request: Call, device: NameInPath, number: NumberInPath) ->
 
 
 def _find(connection: Connection, device: str, number: int) -> Request:
-    """Raises AbsentError."""
+    """Return a request. Raise AbsentError."""
     for one in diagnostics.of_device(connection, device):
         if one.id == number:
             return one
-    raise AbsentError(f"{device!r:.140} was not asked for {number}, or that was long ago")
+    raise AbsentError(f"{device!r:.140} has no request {number}, or it was deleted since")
 
 
 def _fields(one: Request) -> dict[str, Any]:

@@ -1,5 +1,7 @@
-"""The OpenAPI document, where litestar tells less than is so: bounds within bodies, what may not be in them, bodies
-that are read as they are, routes that are open to all."""
+"""Corrections of the OpenAPI document where litestar's is incomplete.
+
+It lacks bounds within bodies, fields that are refused, bodies that are read raw, and routes without authentication.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,16 @@ from fleet.problem_types import TYPES
 
 REFERENCE = "#/components/schemas/{name}"
 BODY = "body"
-"""A route says under this key of its `opt` what it reads as it is: OpenAPI's requestBody."""
+"""Key in a route's `opt`: the raw body that it reads, as OpenAPI's requestBody."""
 
 CHECKED = "checked"
-"""A route says under this key of its `opt` that it holds what it reads against rules beyond the schema (422)."""
+"""Key of a route's `opt`: it checks its input against rules beyond the schema (422)."""
 BODY_SCHEMA = "body_schema"
-"""A route says under this key of its `opt` what else holds for its body: keywords of JSON Schema."""
+"""Key in a route's `opt`: further keywords of JSON Schema for its body."""
 
 
 class Document(JsonRenderPlugin):
-    """At /schema/openapi.json alone: litestar's pages would load their scripts from other hosts."""
+    """Renderer of /schema/openapi.json alone: litestar's pages would load their scripts from other hosts."""
 
     def __init__(self, handlers: Iterable[HTTPRouteHandler]) -> None:
         super().__init__()
@@ -37,7 +39,7 @@ class Document(JsonRenderPlugin):
         self._rendered = b""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        """Made once: it is for everybody, litestar asks for it with every request, and others wait meanwhile."""
+        """Return the document, which is rendered once: litestar asks for it with every request."""
         self._rendered = self._rendered or self._made(request, openapi_schema)
         return self._rendered
 
@@ -52,7 +54,7 @@ class Document(JsonRenderPlugin):
 
 
 def allowed_methods(handlers: Iterable[HTTPRouteHandler]) -> Mapping[str, list[str]]:
-    """What each path can be asked for, by path as it is declared."""
+    """Return the methods of each path, by path as it is declared."""
     found: dict[str, set[str]] = {}
     for handler in handlers:
         for path in handler.paths:
@@ -61,7 +63,7 @@ def allowed_methods(handlers: Iterable[HTTPRouteHandler]) -> Mapping[str, list[s
 
 
 def _bodies(handlers: Iterable[HTTPRouteHandler]) -> dict[str, Any]:
-    """Schemas of what requests carry, by msgspec, which reads them."""
+    """Return the schemas of request bodies, by msgspec, which reads them."""
     said = [_body(handler) for handler in handlers]
     kinds = {kind for hint in said for kind in (hint, *typing.get_args(hint)) if _is_struct(kind)}
     return dict(msgspec.json.schema_components(sorted(kinds, key=str), ref_template=REFERENCE)[1])
@@ -97,5 +99,5 @@ def _is_struct(kind: object) -> bool:
 
 
 def _plain(path: str) -> str:
-    """`/v1/devices/{device:str}` as the document has it."""
+    """Return `/v1/devices/{device:str}` as the document names it."""
     return "/".join(part.partition(":")[0] + "}" if part.startswith("{") else part for part in path.split("/"))

@@ -1,4 +1,4 @@
-"""`/v1/drafts`: documents that wait for signatures. Drafts and signatures are taken; private keys never."""
+"""`/v1/drafts`: documents that wait for signatures. Private keys are refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ class SignatureSent(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class SignaturesSent(Struct, forbid_unknown_fields=True, frozen=True):
-    """`document`: what the signatures cover, as the draft shows it; 409 where another draft waits by now."""
+    """Signatures of a draft.
+
+    `document`: digest of what they cover, as the draft shows it; 409 if another draft waits by now.
+    """
 
     document: Document
     signatures: Annotated[list[SignatureSent], Meta(min_length=1, max_length=SIGNATURES_LIMIT)]
@@ -56,7 +59,10 @@ class SignaturesSent(Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class QuorumView:
-    """`threshold` of the holders of these keys sign. `signed`: those who have; `optional`: not needed to publish."""
+    """Quorum of a draft: `threshold` of these keys must sign.
+
+    `signed`: keys with a signature; `optional`: not needed to publish.
+    """
 
     purpose: str
     threshold: int
@@ -68,8 +74,11 @@ class QuorumView:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftEntry:
-    """`document`: SHA-256 of what signatures cover; `missing` signatures; `waits`: why it cannot be published, "" if it
-    can."""
+    """Draft of one role.
+
+    `document`: SHA-256 of what signatures cover; `missing`: number of missing signatures; `waits`: why it cannot be
+    published, "" if it can.
+    """
 
     role: str
     version: int
@@ -82,7 +91,10 @@ class DraftEntry:
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """`devices` run `target` in `slot` and may not install it any more, or (`stops`) are ordered to stop it."""
+    """Effect on devices that run `target` in `slot`.
+
+    They may not install it any more, or (`stops`) are ordered to stop it.
+    """
 
     target: str
     slot: str
@@ -93,7 +105,10 @@ class Concern:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftView(DraftEntry):
-    """`words`: what would be signed, compared with what is published; `concerns`: its effect on devices."""
+    """Draft of one role, in words.
+
+    `words`: content to be signed, compared with what is published; `concerns`: its effect on devices.
+    """
 
     words: Sequence[str]
     concerns: Sequence[Concern]
@@ -109,7 +124,7 @@ async def refuse_private_keys(request: Call) -> None:
 
 @get("/v1/drafts", opt={ACTION: Action.DRAFTS_READ}, sync_to_thread=True, summary="Drafts that wait, by role")
 def list_drafts(request: Call) -> Page[DraftEntry]:
-    """All of them: a role has one at most."""
+    """List all drafts: a role has one at most."""
     allow(request)
     control = control_of(request)
     return Page([_entry(state) for state in control.drafts.waiting(control.clock())], None)
@@ -117,7 +132,7 @@ def list_drafts(request: Call) -> Page[DraftEntry]:
 
 @get("/v1/drafts/{role:str}", opt={ACTION: Action.DRAFTS_READ}, sync_to_thread=True, summary="One draft, in words")
 def show_draft(request: Call, role: RoleInPath) -> DraftView:
-    """What would be signed, who has signed, and which devices it concerns."""
+    """Return the content to be signed, the signatures, and the affected devices."""
     allow(request)
     control = control_of(request)
     return _view(control.drafts.find(role, control.clock()))
@@ -130,7 +145,7 @@ def show_draft(request: Call, role: RoleInPath) -> DraftView:
     summary="One draft, as the file that edge-fleet sign takes",
 )
 def download_draft(request: Call, role: RoleInPath) -> dict[str, Any]:
-    """With everything that its signers need. Its ETag is that of the draft: it changes with each signature."""
+    """Return the draft file, with everything that its signers need. Its ETag changes with each signature."""
     allow(request)
     control = control_of(request)
     return _file(control.drafts.find(role, control.clock()))
@@ -144,8 +159,11 @@ def download_draft(request: Call, role: RoleInPath) -> dict[str, Any]:
     summary="Upload a draft",
 )
 def put_draft(request: Call, role: RoleInPath, body: RawBody) -> DraftView:
-    """Based on what is published now. Where another draft waits, `If-Match` names the one that this replaces. A copy of
-    the draft that waits adds its signatures. Root and targets: admins only."""
+    """Store a draft that is based on what is published now.
+
+    If another draft waits, `If-Match` names the one that this replaces. A copy of the waiting draft adds its
+    signatures. Root and targets: admins only.
+    """
     identity, control = _allow_role(request, role), control_of(request)
     names_state = "if-match" in request.headers
 
@@ -166,7 +184,7 @@ def put_draft(request: Call, role: RoleInPath, body: RawBody) -> DraftView:
     summary="Add signatures to a draft",
 )
 def add_signatures(request: Call, role: RoleInPath, data: JSONBody[SignaturesSent]) -> DraftView:
-    """Made elsewhere, where the key is. 422 for a key without a say, or a signature over something else."""
+    """Add signatures made elsewhere. 422 for a key that may not sign, or a signature over another document."""
     identity, control = allow(request), control_of(request)
     signatures = {one.keyid: one.sig for one in data.signatures}
     if len(signatures) < len(data.signatures):
@@ -183,13 +201,13 @@ def add_signatures(request: Call, role: RoleInPath, data: JSONBody[SignaturesSen
     summary="Withdraw a draft",
 )
 def delete_draft(request: Call, role: RoleInPath) -> DraftView:
-    """Its signatures are gone with it. Root and targets: admins only."""
+    """Delete a draft with its signatures. Root and targets: admins only."""
     identity, control = _allow_role(request, role), control_of(request)
     return _view(control.drafts.discard(role, actor(identity), control.clock(), check=_checked(request)))
 
 
 def concern(impact: Impact) -> Concern:
-    """Return an effect on devices as an answer says it."""
+    """Return an effect on devices in the form of answers."""
     return Concern(impact.target, impact.slot, impact.devices, impact.why, impact.stops)
 
 
@@ -198,7 +216,7 @@ def _checked(request: Call) -> Any:
 
 
 def _allow_role(request: Call, role: str) -> Identity:
-    """Root and targets say who may sign what. Raise RequestError UNAUTHENTICATED, DENIED."""
+    """Allow root and targets to admins only: they name the signers. Raise RequestError UNAUTHENTICATED, DENIED."""
     identity = allow(request)
     answer = may(identity, Action.DRAFTS_KEYS)
     if role in {ROOT, TARGETS} and not answer:

@@ -1,4 +1,4 @@
-"""`/v1/enrol`: how a device becomes one of the fleet. It needs no certificate: a token, or a serial that is known."""
+"""`/v1/enrol`: enrolment of devices. It needs no certificate, but a token or a registered serial."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ RequestText = Annotated[str, Meta(max_length=REQUEST_CHARACTERS)]
 
 
 class EnrolmentAsked(Struct, forbid_unknown_fields=True, frozen=True):
-    """`token`, or a `serial` that was registered, or both; `csr`: PKCS #10 in PEM; `agent`: its version."""
+    """Request for enrolment.
+
+    `token`, or a registered `serial`, or both. `csr`: PKCS #10 in PEM. `agent`: version of the agent.
+    """
 
     csr: RequestText
     token: Annotated[str, Meta(max_length=TOKEN_CHARACTERS)] = ""
@@ -31,8 +34,11 @@ class EnrolmentAsked(Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """`root`: the newest signed root, from which on the device follows the chain; `repository`, `assignment`,
-    `controller`: URLs; `poll_s`: how long to wait between two questions."""
+    """Certificate and addresses of an enrolled device.
+
+    `root`: the newest signed root, from which the device follows the chain. `repository`, `assignment`, `controller`:
+    URLs. `poll_s`: time between two polls.
+    """
 
     device: str
     certificate: str
@@ -44,9 +50,9 @@ class Enrolled:
     poll_s: float
 
 
-@post("/v1/enrol", sync_to_thread=True, status_code=200, security=[], summary="Become a device of the fleet")
+@post("/v1/enrol", sync_to_thread=True, status_code=200, security=[], summary="Enrol a device")
 def enrol(request: Call, data: JSONBody[EnrolmentAsked]) -> Enrolled:
-    """The same token with the same key once more is the device whose answer was lost."""
+    """Enrol a device. The same token with the same key again is the device whose answer was lost."""
     control = control_of(request)
     root = json.decode(control.publications.fresh().root)  # before a token is used up: nothing may be published yet
     asked = Application(data.csr.encode(errors="replace"), data.token, data.serial, data.agent)
@@ -65,7 +71,7 @@ def enrol(request: Call, data: JSONBody[EnrolmentAsked]) -> Enrolled:
 
 
 def chain(control: Control) -> str:
-    """What a device shows together with its certificate: the CA that signed it."""
+    """Return the CA certificate that a device sends together with its own."""
     return control.authority.certificate_pem.decode()
 
 

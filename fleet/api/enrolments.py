@@ -1,4 +1,4 @@
-"""`/v1/enrolments`: tokens that let one device in, once. The text is shown when one is made, and never again."""
+"""`/v1/enrolments`: enrolment tokens, each for one device, once. The text is shown when one is created only."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ from gateway.domain.manifest_toml import NAME_PATTERN
 
 KIND = "efe_"
 VALIDITY_LIMIT_H = 8784.0
-"""A year."""
+"""366 days."""
 
 
 class EnrolmentWanted(Struct, forbid_unknown_fields=True, frozen=True):
-    """`device` "": any new id may be taken with it. `tags`, `site`: given to the device. `validity_h` null: as
-    `[director] enrolment_token_h` says."""
+    """Enrolment token to create.
+
+    `device` "": for any new id. `tags`, `site`: given to the device. `validity_h` null: `[director] enrolment_token_h`.
+    """
 
     device: Id = ""
     tags: Tags = []
@@ -43,7 +45,7 @@ class EnrolmentWanted(Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class EnrolmentEntry:
-    """`used` null: nobody came with it yet."""
+    """Enrolment token. `used` null: unused."""
 
     id: int
     prefix: str
@@ -59,15 +61,15 @@ class EnrolmentEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class NewEnrolment(EnrolmentEntry):
-    """`token`: what the device is given, shown this once. `url`: where it asks."""
+    """New enrolment token. `token`: the text for the device, shown only now. `url`: of the controller."""
 
     token: str
     url: str
 
 
-@get("/v1/enrolments", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="Enrolment tokens")
+@get("/v1/enrolments", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="List enrolment tokens")
 def list_enrolments(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) -> Page[EnrolmentEntry]:
-    """In the order in which they were made; with a scope, those that give one of its tags."""
+    """Return enrolment tokens in the order of creation; with a scope, those that give one of its tags."""
     scope, control = scope_of(caller_of(request)), control_of(request)
     with control.database.read() as connection:
         found = enrolment.page(connection, control.database.settings, scope=scope, after=after, limit_rows=limit)
@@ -81,19 +83,22 @@ def list_enrolments(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) 
     summary="Show an enrolment token",
 )
 def show_enrolment(request: Call, enrolment_id: NumberInPath) -> EnrolmentEntry:
-    """Without its text."""
+    """Return an enrolment token without its text."""
     identity = caller_of(request)
     with control_of(request).database.read() as connection:
         return EnrolmentEntry(**_fields(_known(request, connection, identity, enrolment_id)))
 
 
-@post("/v1/enrolments", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="Make an enrolment token")
+@post("/v1/enrolments", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="Create an enrolment token")
 def create_enrolment(request: Call, data: JSONBody[EnrolmentWanted]) -> NewEnrolment:
-    """Good for one device, once. With a scope it may only give tags of it, and be for a device within it."""
+    """Create an enrolment token for one device, once.
+
+    A caller with a scope may only give tags of it, and name a device within it.
+    """
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     allow_tags(request, identity, data.tags)
     if data.device and not NAME_PATTERN.fullmatch(data.device):
-        raise RefusedError(f"{data.device!r:.140} is no device's id: letters, digits, '.', '_' and '-'")
+        raise RefusedError(f"{data.device!r:.140} is not a device's id: use letters, digits, '.', '_' and '-'")
     hours = control.settings.director.enrolment_token_h if data.validity_h is None else data.validity_h
     credential, expires, settings = new_credential(KIND), now + timedelta(hours=hours), control.database.settings
     with control.database.write() as connection:
@@ -124,7 +129,7 @@ def create_enrolment(request: Call, data: JSONBody[EnrolmentWanted]) -> NewEnrol
     summary="Revoke an enrolment token",
 )
 def delete_enrolment(request: Call, enrolment_id: NumberInPath) -> None:
-    """Nobody comes in with it any more. 404 for one that is not there, or was used."""
+    """Revoke an enrolment token. 404 if there is none with this id, or it was used."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     with control.database.write() as connection:
         enrolment.hold(connection)
@@ -135,7 +140,7 @@ def delete_enrolment(request: Call, enrolment_id: NumberInPath) -> None:
 
 
 def _allow_again(request: Call, connection: Connection, identity: Identity, device: str) -> None:
-    """A device that is there may come again where it is within the scope: whoever gets its token becomes it."""
+    """Check that an existing device is within the scope: who gets a token for it can take its identity."""
     try:
         before = devices.get(connection, device)
     except AbsentError:
@@ -144,7 +149,7 @@ def _allow_again(request: Call, connection: Connection, identity: Identity, devi
 
 
 def _known(request: Call, connection: Connection, identity: Identity, number: int) -> EnrolmentToken:
-    """The token, where it is within the caller's scope. Raises RequestError DENIED, AbsentError."""
+    """Return the token, if it is within the caller's scope. Raise RequestError DENIED, AbsentError."""
     with unseen(request, identity):
         found = _find(connection, control_of(request).database.settings, number)
     allow(request, found.tags, identity=identity)
@@ -152,7 +157,7 @@ def _known(request: Call, connection: Connection, identity: Identity, number: in
 
 
 def _find(connection: Connection, settings: DatabaseSettings, number: int) -> EnrolmentToken:
-    """Raises AbsentError."""
+    """Return the token. Raise AbsentError."""
     found = enrolment.page(connection, settings, after=number - 1, limit_rows=1)
     if not found or found[0].id != number:
         raise AbsentError(f"no enrolment token has the id {number}")

@@ -1,4 +1,4 @@
-"""`/v1/events`: what happened on devices and an operator should see: rollbacks with their evidence, and the like."""
+"""`/v1/events`: events on devices, such as roll-backs with their evidence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fleet.times import moment
 
 @dataclass(frozen=True, slots=True)
 class EventEntry:
-    """`at`: by the device's clock. `slot`, `target`, `rollout`: what it is about, "" where that says nothing."""
+    """An event. `at`: by the device's clock. `slot`, `target`, `rollout`: what it is about ("": nothing)."""
 
     id: int
     device: str
@@ -34,7 +34,7 @@ class EventEntry:
     document: Mapping[str, object]
 
 
-@get("/v1/events", opt={ACTION: Action.TELEMETRY_READ}, sync_to_thread=True, summary="Events, the newest first")
+@get("/v1/events", opt={ACTION: Action.TELEMETRY_READ}, sync_to_thread=True, summary="List events, newest first")
 def list_events(
     request: Call,
     *,
@@ -45,7 +45,10 @@ def list_events(
     before: Number = 0,
     limit: Limit = PAGE_ROWS,
 ) -> Page[EventEntry]:
-    """Of devices within the caller's scope that match `query`. `before`: the `next` of the page before this one."""
+    """Return events on devices within the caller's scope that match `query`.
+
+    `before`: the `next` of the page before this one.
+    """
     scope, control = scope_of(caller_of(request)), control_of(request)
     asked = {"device": device, "kind": kind, "rollout": rollout}
     with control.database.read() as connection:

@@ -1,5 +1,7 @@
-"""What stands in bodies, paths, queries and answers: how much of it, and what never; the OpenAPI document says it, too.
-Where the document alone does (`extra_json_schema`, `schema_extra`), whoever reads the value refuses it in better words.
+"""Types of values in bodies, paths, queries and answers, with their bounds, also for the OpenAPI document.
+
+A bound that is only in the document (`extra_json_schema`, `schema_extra`) is checked by the code that reads the value,
+with a better error message.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from fleet.times import moment
 from gateway.domain.manifest_toml import NAME_PATTERN
 
 LARGEST = 2**53 - 1
-"""What JSON keeps exact (RFC 8259, 6)."""
+"""Largest number that JSON keeps exact (RFC 8259, 6)."""
 NAME_CHARACTERS, ACTOR_CHARACTERS, REASON_CHARACTERS = 128, 140, 1024
 PATH_CHARACTERS = PATH_BYTES
-"""Of `PATH`, which is ASCII."""
+"""Characters of `PATH`, which is ASCII."""
 KEPT = r"^[^\x00]*$"
-"""No database keeps a NUL."""
+"""Pattern of text without NUL, which databases cannot store."""
 PATH = "^[ -~]*$"
 ID = f"^({NAME_PATTERN.pattern})?$"
-"""What a device is called; or nothing."""
+"""Pattern of a device's id, or nothing."""
 DIGEST_CHARACTERS = 64
 DIGEST = f"^[0-9a-f]{{{DIGEST_CHARACTERS}}}$"
 
@@ -52,7 +54,7 @@ TagsInQuery = Annotated[
 
 
 def said(**schema: object) -> Meta:
-    """Return bounds for the document alone: what reads the value refuses others in better words."""
+    """Return bounds for the document alone: the code that reads the value has better error messages."""
     return Meta(extra_json_schema=schema)
 
 
@@ -62,7 +64,7 @@ def between(low: float, high: float) -> Meta:
 
 
 def plain_fields(one: object, names: Iterable[str]) -> dict[str, Any]:
-    """Of a record, as an answer says them: times as texts, sets in order."""
+    """Return fields of a record as an answer shows them: times as text, sets sorted."""
     return {name: _plain(getattr(one, name)) for name in names}
 
 

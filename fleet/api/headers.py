@@ -1,4 +1,4 @@
-"""Headers of conditional and repeated requests in the OpenAPI document; `conditions` and `idempotency` go by them."""
+"""Headers of conditional and repeated requests in the OpenAPI document (`conditions`, `idempotency`)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def complete(operation: dict[str, Any], handler: HTTPRouteHandler) -> None:
     """Add the headers that a route takes and sends."""
     taken = operation.setdefault("parameters", [])
     if conditions.is_tagged(handler):
-        taken.append(_header("If-None-Match", TAGS, "ETags that the caller has: 304 where one of them is current"))
+        taken.append(_header("If-None-Match", TAGS, "ETags that the caller has: 304 if one of them is current"))
         for status in ("200", "304"):
             operation["responses"][status]["headers"] = {"ETag": TAG}
     if STATE in handler.opt:
-        about = f"the ETag of GET {handler.opt[STATE]}: 412 where it is another one now"
+        about = f"the ETag of GET {handler.opt[STATE]}: 412 if it has changed"
         taken.append(_header("If-Match", TAGS, about))
     elif conditions.is_change(handler):
-        taken.append(_header("If-Match", ANY, "this route shows no state"))
+        taken.append(_header("If-Match", ANY, "this route has no state"))
     if idempotency.takes_key(handler):
         taken.append(_header("Idempotency-Key", KEY, "the request is carried out once; a repeat gets the first answer"))
         operation["responses"][str(handler.status_code)]["headers"] = {"Idempotency-Replayed": REPEATED}

@@ -1,4 +1,4 @@
-"""`/health`: for load balancers, which have no token. Tells nothing of the fleet."""
+"""`/health`: for load balancers, which have no token. It reveals nothing about the fleet."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from fleet.api.identity import Call, control_of
 from fleet.database import migrate
 
 
-@get("/health/live", sync_to_thread=False, security=[], summary="Whether this replica answers")
+@get("/health/live", sync_to_thread=False, security=[], summary="Check that this replica answers")
 def live() -> dict[str, str]:
-    """It does."""
+    """Return that this replica answers."""
     return {"status": "live"}
 
 
-@get("/health/ready", sync_to_thread=True, security=[], summary="Whether this replica can serve")
+@get("/health/ready", sync_to_thread=True, security=[], summary="Check that this replica can serve")
 def ready(request: Call) -> dict[str, str]:
-    """Its database answers; 503 where it does not."""
+    """Return that the database answers; 503 if it does not."""
     migrate.revision(control_of(request).database)
     return {"status": "ready"}
 

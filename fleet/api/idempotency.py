@@ -1,4 +1,4 @@
-"""The header Idempotency-Key, on every operators' POST."""
+"""Header Idempotency-Key, on every POST for operators."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from gateway.domain.errors import Fault, RequestError
 
 HEADER = "idempotency-key"
 REPEATED = "idempotency-replayed"
-"""Sent with an answer that was given before."""
+"""Header of an answer that was given before."""
 KEY_CHARACTERS = 255
 _TEXT = r"[!#-+\--\[\]-~]"
 PATTERN = rf'^("{_TEXT}{{1,{KEY_CHARACTERS}}}"|{_TEXT}{{1,{KEY_CHARACTERS}}})$'
-"""A String of RFC 9651, or its text alone, as many clients send it: ASCII without space, comma, quote or backslash."""
+"""Pattern of a String of RFC 9651, or its text alone, as many clients send it.
+
+ASCII without space, comma, quote or backslash.
+"""
 
 
 def takes_key(handler: HTTPRouteHandler) -> bool:
@@ -54,7 +57,7 @@ def take_keys(handler: HTTPRouteHandler) -> None:
 
 
 def key_of(request: Call) -> str | None:
-    """Return the key without its quotes, or None. Raises RequestError INVALID."""
+    """Return the key without its quotes, or None. Raise RequestError INVALID."""
     said = request.headers.getall(HEADER, [])
     if not said:
         return None
@@ -73,7 +76,7 @@ def _once(request: Call, key: str, digest: str, work: Any) -> Answer:
 
 
 def _digest(request: Call, body: bytes) -> str:
-    """SHA-256 of method, path, query and body."""
+    """Return the SHA-256 of method, path, query and body."""
     head = f"{request.method} {request.scope['path']}?".encode(errors="surrogatepass")
     head += bytes(request.scope["query_string"])
     return hashlib.sha256(hashlib.sha256(head).digest() + hashlib.sha256(body).digest()).hexdigest()

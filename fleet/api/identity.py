@@ -1,4 +1,4 @@
-"""Who asks, and whether that one may: asked by every route before it does anything."""
+"""Authentication and authorisation of callers: every route checks both before it does anything."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ from gateway.domain.errors import Fault, RequestError
 Call = Request[Any, Any, Any]
 Guarded = ASGIConnection[Any, Any, Any, Any]
 ACTION = "action"
-"""A route says under this key of its `opt` what it does."""
+"""Key in a route's `opt`: the action that it performs."""
 
 
 def control_of(request: Call) -> Control:
-    """What the routes work with."""
+    """Return the context of the routes."""
     control: Control = request.app.state.control
     return control
 
 
 def named(connection: Guarded, handler: BaseRouteHandler) -> None:
-    """Litestar's guard, before anything of a request is read: somebody says who asks. Raises RequestError
-    UNAUTHENTICATED."""
+    """Refuse a request without credentials, before anything of it is read; a guard of litestar.
+
+    Raise RequestError UNAUTHENTICATED.
+    """
     anybody = connection.headers.get("authorization") or peer_of(cast("Scope", connection.scope)).device
     if ACTION in handler.opt and not anybody:
         raise _nobody()
 
 
 def identify(request: Call) -> Identity:
-    """By an API token, else by the certificate. Raises RequestError UNAUTHENTICATED, AwayError."""
+    """Return the caller: by an API token, else by the certificate. Raise RequestError UNAUTHENTICATED, AwayError."""
     device = peer_of(cast("Scope", request.scope)).device
     if device and not request.headers.get("authorization"):
         return DeviceCaller(device)
@@ -46,37 +48,36 @@ def identify(request: Call) -> Identity:
 
 
 def known_token(request: Call) -> ApiToken:
-    """Return the API token of the caller. Raises RequestError UNAUTHENTICATED, AwayError."""
+    """Return the API token of the caller. Raise RequestError UNAUTHENTICATED, AwayError."""
     text, control = bearer_of(request), control_of(request)
     if not text:
         raise _nobody()
     with control.database.glance() as connection:
         known = tokens.identify(connection, text, control.clock())
     if known is None:
-        problem = "this token is unknown, revoked or expired; an admin makes another: edge-fleet tokens create"
+        problem = "this token is unknown, revoked or expired; an admin creates another: edge-fleet tokens create"
         raise RequestError(Fault.UNAUTHENTICATED, problem)
     name_caller(cast("Scope", request.scope), known.name)
     return known
 
 
 def bearer_of(request: Call) -> str:
-    """Return the text of the API token, "" where none is shown."""
+    """Return the text of the API token, or "" if the request has none."""
     said: str = request.headers.get("authorization", "")
     return said[len(BEARER) :].strip() if said.lower().startswith(BEARER) else ""
 
 
 def _nobody() -> RequestError:
-    problem = "a token is required: send 'Authorization: Bearer TOKEN'; devices show their certificate"
+    problem = "a token is required: send 'Authorization: Bearer TOKEN'; devices send their certificate"
     return RequestError(Fault.UNAUTHENTICATED, problem)
 
 
 def allow(
     request: Call, tags: Collection[str] | None = None, *, device: str = "", identity: Identity | None = None
 ) -> Identity:
-    """The caller, where it may do what this route does (`opt["action"]`) to a device that bears `tags`; see
-    `fleet.access.may`. `identity`: where it is known already.
+    """Return the caller, if it may perform the route's action on a device with `tags` (see `fleet.access.may`).
 
-    Raises RequestError UNAUTHENTICATED, DENIED.
+    `identity`: the caller, if it is known already. Raise RequestError UNAUTHENTICATED, DENIED.
     """
     identity = identity or identify(request)
     answer = may(identity, action_of(request), tags, device=device)
@@ -86,7 +87,7 @@ def allow(
 
 
 def allow_self(request: Call) -> str:
-    """For a device's own routes: the serial of the certificate by which it asks. Raises as `allow`."""
+    """Return the serial of the caller's certificate, on devices' own routes. Raise what `allow` raises."""
     certificate = peer_of(cast("Scope", request.scope)).certificate
     if certificate is not None:
         allow(request, device=certificate.device, identity=DeviceCaller(certificate.device))
@@ -96,11 +97,11 @@ def allow_self(request: Call) -> str:
 
 
 def actor(identity: Identity) -> str:
-    """How the audit log names who asked."""
+    """Return the caller's name in the audit log."""
     return f"device:{identity.device}" if isinstance(identity, DeviceCaller) else identity.name
 
 
 def action_of(request: Call) -> Action:
-    """What this route does."""
+    """Return the route's action."""
     action: Action = request.route_handler.opt[ACTION]
     return action

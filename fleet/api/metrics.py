@@ -1,4 +1,4 @@
-"""`/metrics`: Prometheus' page (fleet/METRICS.md)."""
+"""`/metrics`: page for Prometheus (fleet/METRICS.md)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from fleet.watch.page import Page
     opt={ACTION: Action.METRICS_READ},
     sync_to_thread=True,
     media_type="text/plain",
-    summary="What this replica counts, in Prometheus' text format",
+    summary="Show this replica's metrics in Prometheus' text format",
 )
 def metrics(request: Call) -> Response[bytes]:
-    """For a token with the role viewer or more. Numbers of the database are a moment old."""
+    """Return the metrics of this replica, for a token with the role viewer or more.
+
+    Numbers from the database are some seconds old.
+    """
     allow(request)
     page: Page = request.app.state.page
     content, content_type = page.render()

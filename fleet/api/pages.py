@@ -1,4 +1,4 @@
-"""Lists: a page at a time, and where the next one begins."""
+"""Pages of lists."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fleet.control.control import Control
 R = TypeVar("R")
 T = TypeVar("T")
 PAGE_ROWS = 100
-"""Of a page, where the asker does not say."""
+"""Default number of rows of a page."""
 Number = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="the row before this page; 0: none")]
 Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="rows of the page")]
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """`next`: give it as `after`, or as `before` where a list takes that, to go on; null: that was all."""
+    """A page. `next`: send it as `after`, or as `before` if the list takes that, to continue; null: the last page."""
 
     items: Sequence[T]
     next: str | None
@@ -30,11 +30,14 @@ class Page(Generic[T]):
 def page(
     control: Control, found: Sequence[R], limit: int, shown: Callable[[R], T], cursor: Callable[[R], object]
 ) -> Page[T]:
-    """`cursor`: of a row, by which what follows it is asked for. A full page may be followed by an empty one."""
+    """Return a page. `cursor` returns the value of a row with which the next page is requested.
+
+    A full page may be followed by an empty one.
+    """
     full = len(found) >= rows_of(control, limit)
     return Page([*map(shown, found)], str(cursor(found[-1])) if full else None)
 
 
 def rows_of(control: Control, limit: int) -> int:
-    """Of a full page: what is asked for, or what the database answers at most."""
+    """Return the rows of a full page: as requested, but at most what the database answers."""
     return min(limit, control.database.settings.page_limit_rows)

@@ -1,4 +1,4 @@
-"""Query parameters that may be left out: litestar takes the text "null" for that as well, and the schema does not."""
+"""Optional query parameters: litestar also takes the text "null" as absent, unlike the schema."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from fleet.api.identity import Guarded
 from gateway.domain.errors import Fault, RequestError
 
 OPTIONAL = "optional"
-"""Names of such parameters, under this key of a route's `opt`."""
+"""Key in a route's `opt`: the names of such parameters."""
 NULL = "null"
 
 
 def note_optional(handler: HTTPRouteHandler) -> None:
-    """Note the single values that a route takes or not."""
+    """Note the optional parameters of a route that have a single value."""
     hints = typing.get_type_hints(handler.fn, include_extras=True)
     handler.opt[OPTIONAL] = frozenset(filter(None, (_optional(name, hint) for name, hint in hints.items())))
 
 
 def refuse_null(connection: Guarded, handler: BaseRouteHandler) -> None:
-    """Litestar's guard. Raises RequestError INVALID."""
+    """Refuse the text "null" as a value; a guard of litestar. Raise RequestError INVALID."""
     for name in handler.opt.get(OPTIONAL, ()):
         if NULL in connection.query_params.getall(name, []):
             raise RequestError(Fault.INVALID, f"{name} has no value {NULL!r}; leave the parameter out")
 
 
 def without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a parameter as the text of a query can fit it."""
+    """Return the schema of a parameter without null, which the text of a query cannot express."""
     kinds = [kind for kind in schema.get("oneOf", ()) if kind != {"type": "null"}]
     rest = {name: value for name, value in schema.items() if name != "oneOf"}
     return {**kinds[0], **rest} if len(kinds) == 1 else schema
 
 
 def _optional(name: str, hint: Any) -> str:
-    """The name of a parameter in the query, "" where it is none, is a list, or has a value always."""
+    """Return the name of an optional parameter in the query, or "" if it is none, a list, or always has a value."""
     kinds = typing.get_args(getattr(hint, "__origin__", None))
     found = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, QueryParameter)]
     lists = any(typing.get_origin(kind) is list for kind in kinds)

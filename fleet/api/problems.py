@@ -1,4 +1,7 @@
-"""`/problems`: what the `type` of a problem document means. Open to everybody: a refused caller may have no token."""
+"""`/problems`: meaning of the `type` of problem documents.
+
+It needs no authentication, because a refused caller may have no token.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ KindInPath = Annotated[str, PathParameter(min_length=1, max_length=NAME_CHARACTE
 
 @dataclass(frozen=True, slots=True)
 class ProblemKind:
-    """`meaning`: what happened; `remedy`: what the caller does next."""
+    """Type of problems. `meaning`: what happened. `remedy`: what the caller does next."""
 
     type: str
     title: str
@@ -35,13 +38,13 @@ class ProblemKinds:
 
 @get("/problems", sync_to_thread=False, security=[], summary="List the types of problems")
 def list_kinds() -> ProblemKinds:
-    """As RFC 9457 defines them; PROBLEMS.md has the same list."""
+    """Return the types of problems (RFC 9457); PROBLEMS.md has the same list."""
     return ProblemKinds([_shown(kind) for kind in TYPES])
 
 
 @get("/problems/{kind:str}", sync_to_thread=False, security=[], summary="Explain a type of problem")
 def show_kind(kind: KindInPath) -> ProblemKind:
-    """The address is the `type` of problem documents."""
+    """Explain a type of problem. The address is the `type` of problem documents."""
     for one in TYPES:
         if one.name == kind:
             return _shown(one)

@@ -29,7 +29,7 @@ class PublishedRole:
 
 @dataclass(frozen=True, slots=True)
 class DraftingSettings:
-    """By which drafts are made; `fleet.toml` has them."""
+    """Settings of `fleet.toml` with which drafts are made."""
 
     root_expiry_d: float
     targets_expiry_d: float
@@ -40,8 +40,10 @@ class DraftingSettings:
 
 @dataclass(frozen=True, slots=True)
 class PublicationView:
-    """`ready`: roles whose drafts a publication would publish; `waiting`: why others wait, by role; `concerns`: its
-    effect on devices."""
+    """State before a publication.
+
+    `ready`: roles whose drafts it would publish; `waiting`: why others wait, by role; `concerns`: effect on devices.
+    """
 
     published: Sequence[PublishedRole]
     ready: Sequence[str]
@@ -52,8 +54,11 @@ class PublicationView:
 
 @dataclass(frozen=True, slots=True)
 class PublicationDone:
-    """`published`: versions by role; `files` were copied, `uploaded` into the bucket (null: there is none). Publish
-    again before `expires`."""
+    """Result of a publication.
+
+    `published`: versions by role; `files`: number of copied files; `uploaded`: number of files uploaded into the bucket
+    (null: there is none). Publish again before `expires`.
+    """
 
     published: Mapping[str, int]
     waiting: Mapping[str, str]
@@ -70,7 +75,7 @@ class PublicationDone:
     summary="What is published, and what is ready to be",
 )
 def show_publication(request: Call) -> PublicationView:
-    """The files themselves are at /repository/metadata."""
+    """Return the published versions. The files themselves are at /repository/metadata."""
     allow(request)
     control = control_of(request)
     return _view(control.publisher.standing(control.clock()), control.workspace.settings)
@@ -84,7 +89,7 @@ def show_publication(request: Call) -> PublicationView:
     summary="Publish what is ready",
 )
 def publish(request: Call) -> PublicationDone:
-    """With a new timestamp, signed by the online keys in `keys/` of this controller. 409 where they are not there."""
+    """Publish with a new timestamp, signed by the online keys in this controller's `keys/`; 409 if they are missing."""
     identity, control = allow(request), control_of(request)
 
     def check(standing: Standing) -> None:

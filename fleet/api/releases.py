@@ -1,4 +1,4 @@
-"""`/v1/releases`: what was published and verified. They are published with `edge-fleet publish`, in the folder."""
+"""`/v1/releases`: published and verified releases. They are published with `edge-fleet publish`, in the folder."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from gateway.domain.release_paths import ReleasePath
 
 @dataclass(frozen=True, slots=True)
 class ReleaseEntry:
-    """`target`: its path in the repository; `digest`, `size_bytes`: of the signed document; `floor`: the oldest version
-    that its owner allowed with it; `withdrawn`: since when it is not published any more."""
+    """A release.
+
+    `target`: its path in the repository. `digest`, `size_bytes`: of the signed document. `floor`: oldest version that
+    its owner allowed with it. `withdrawn`: since when it is no longer published.
+    """
 
     target: str
     owner: str
@@ -38,18 +41,21 @@ class ReleaseEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseView:
-    """With the document that its owner signed. `refused`: why no rollout may be made of it, "" where one may."""
+    """A release with the document that its owner signed.
+
+    `refused`: why no rollout may be made of it, "" if one may.
+    """
 
     release: ReleaseEntry
     document: Mapping[str, Any]
     refused: str
 
 
-@get("/v1/releases", opt={ACTION: Action.RELEASES_READ}, sync_to_thread=True, summary="Releases, by their paths")
+@get("/v1/releases", opt={ACTION: Action.RELEASES_READ}, sync_to_thread=True, summary="List releases by path")
 def list_releases(
     request: Call, model: NameInQuery = "", after: PathInQuery = "", limit: Limit = PAGE_ROWS
 ) -> Page[ReleaseEntry]:
-    """`model`: only its releases."""
+    """Return releases. `model`: only its releases."""
     allow(request)
     control = control_of(request)
     with control.database.read() as connection:
@@ -61,10 +67,10 @@ def list_releases(
     "/v1/releases/{owner:str}/{model:str}/{version:str}",
     opt={ACTION: Action.RELEASES_READ},
     sync_to_thread=True,
-    summary="One release",
+    summary="Show a release",
 )
 def show_release(request: Call, owner: NameInPath, model: NameInPath, version: NameInPath) -> ReleaseView:
-    """What it is made of, and whether it may be assigned."""
+    """Return a release, and whether it may be assigned."""
     allow(request)
     target = ReleasePath(owner, model, version).path
     with control_of(request).database.read() as connection:

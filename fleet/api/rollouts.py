@@ -1,5 +1,8 @@
-"""`/v1/rollouts`: drafts, and what operators say of rollouts. A token with a scope works with rollouts whose query
-demands one of its tags; it is put in front of the query of what such a token makes."""
+"""`/v1/rollouts`: drafts of rollouts, and operators' actions on them.
+
+A token with a scope works with rollouts whose query demands one of its tags. Such a demand is put in front of the query
+of what such a token drafts.
+"""
 
 from __future__ import annotations
 
@@ -41,19 +44,19 @@ from fleet.rollouts.state import Status
 from gateway.domain.errors import Fault, RequestError
 
 SHOWN = "/v1/rollouts/{rollout}"
-"""What shows the state of a rollout."""
+"""Route that shows the state of a rollout."""
 WaveInPath = Annotated[int, PathParameter(ge=1, le=WAVES, description="waves count from 1")]
 
 
-@get("/v1/rollouts", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="Rollouts, the oldest first")
+@get("/v1/rollouts", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="List rollouts, oldest first")
 def list_rollouts(
     request: Call,
     in_state: Annotated[Status | None, QueryParameter(name="state")] = None,
-    archived: Annotated[bool, QueryParameter(description="archived ones, too")] = False,
+    archived: Annotated[bool, QueryParameter(description="also archived ones")] = False,
     after: NameInQuery = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[RolloutEntry]:
-    """With a scope only those for its devices. Archived ones are left out unless `archived` is true."""
+    """Return rollouts; with a scope only those for its devices. `archived`: include archived ones."""
     scope, control = scope_of(caller_of(request)), control_of(request)
     states = () if in_state is None else (in_state.value, *([RETURNING] if in_state is Status.ABORTED else []))
     with control.database.read() as connection:
@@ -71,14 +74,14 @@ def _visible(
     *,
     archived: bool,
 ) -> Iterator[StoredRollout]:
-    """What a query demands cannot be asked of the database: it is read on until enough is found."""
+    """Yield the rollouts that the scope covers. The database cannot evaluate that, so it is read page by page."""
     found = rollouts.every(connection, settings, states=states, archived=archived, after=after, page_rows=PAGE_ROWS)
     return (one for one in found if words.covers(scope, parse(str(one.spec["query"]))))
 
 
-@get("/v1/rollouts/{rollout:str}", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="One rollout")
+@get("/v1/rollouts/{rollout:str}", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="Show a rollout")
 def show_rollout(request: Call, rollout: NameInPath) -> RolloutView:
-    """Where it and its waves stand, and what it is to do."""
+    """Return a rollout: its specification, its state and that of its waves."""
     return view(known_rollout(request, rollout), control_of(request).clock())
 
 
@@ -87,17 +90,20 @@ def show_rollout(request: Call, rollout: NameInPath) -> RolloutView:
     opt={ACTION: Action.ROLLOUTS_DRAFT},
     sync_to_thread=True,
     status_code=200,
-    summary="What a specification would reach",
+    summary="Preview a specification",
 )
 def preview_rollout(request: Call, data: JSONBody[SpecForm]) -> PreviewView:
-    """Nothing is created."""
+    """Return what a specification would reach; nothing is created."""
     spec = _drafted(request, caller_of(request), data)
     return preview(previewed(control_of(request).rollouts, spec), spec)
 
 
 @post("/v1/rollouts", opt={ACTION: Action.ROLLOUTS_DRAFT}, sync_to_thread=True, summary="Draft a rollout")
 def create_rollout(request: Call, data: JSONBody[SpecForm]) -> RolloutView:
-    """Nothing happens before it is approved and started. 409 where its release is not to be assigned."""
+    """Create a draft. Nothing happens before it is approved and started.
+
+    409 if its release must not be assigned.
+    """
     identity, control = caller_of(request), control_of(request)
     spec, now = _drafted(request, identity, data), control.clock()
     return view(words.create(control.rollouts, spec, actor(identity), now), now)
@@ -107,10 +113,10 @@ def create_rollout(request: Call, data: JSONBody[SpecForm]) -> RolloutView:
     "/v1/rollouts/{rollout:str}",
     opt={ACTION: Action.ROLLOUTS_DRAFT, STATE: SHOWN},
     sync_to_thread=True,
-    summary="Another specification for a draft",
+    summary="Replace the specification of a draft",
 )
 def revise_rollout(request: Call, rollout: NameInPath, data: JSONBody[SpecForm]) -> RolloutView:
-    """409 once it was approved: then it never changes."""
+    """Replace the specification of a draft. 409 after it was approved: then it never changes."""
     identity, control = caller_of(request), control_of(request)
     spec, now = _drafted(request, identity, data), control.clock()
     permit = permission(request, identity)
@@ -119,57 +125,63 @@ def revise_rollout(request: Call, rollout: NameInPath, data: JSONBody[SpecForm])
 
 
 def _word(path: str, summary: str, action: Action = Action.ROLLOUTS_CONTROL) -> post:
-    """A route by which an operator says something of a rollout."""
+    """Return the route decorator for an operator's action on a rollout."""
     where = f"/v1/rollouts/{{rollout:str}}/{path}"
     return post(where, opt={ACTION: action, STATE: SHOWN}, sync_to_thread=True, status_code=200, summary=summary)
 
 
 @_word("approve", "Approve a draft", Action.ROLLOUTS_APPROVE)
 def approve_rollout(request: Call, rollout: NameInPath, data: JSONBody[Approval]) -> RolloutView:
-    """409 where the specification is not the one that was seen."""
+    """Approve a draft. 409 if its specification is not the one that the caller names."""
     return _say(request, rollout, lambda by: Approved(by, data.spec), "rollouts.approve", {"spec": data.spec})
 
 
 @_word("start", "Start an approved rollout")
 def start_rollout(request: Call, rollout: NameInPath) -> RolloutView:
-    """Devices are offered the release as its waves and windows say."""
+    """Start a rollout: devices are offered the release as its waves and windows allow."""
     return _say(request, rollout, Started, "rollouts.start")
 
 
 @_word("pause", "Offer nothing until it is resumed")
 def pause_rollout(request: Call, rollout: NameInPath, data: JSONBody[Motive | None] = None) -> RolloutView:
-    """Devices that have an offer go on."""
+    """Pause a rollout. Devices that have an offer go on."""
     reason = data.reason if data else ""
     return _say(request, rollout, lambda by: Paused(by, reason), "rollouts.pause", {"reason": reason})
 
 
-@_word("resume", "Go on with a paused rollout")
+@_word("resume", "Resume a paused rollout")
 def resume_rollout(request: Call, rollout: NameInPath) -> RolloutView:
-    """What failed until now is not held against it any more."""
+    """Resume a rollout. Failures until now no longer count."""
     return _say(request, rollout, Resumed, "rollouts.resume")
 
 
-@_word("abort", "End a rollout for good")
+@_word("abort", "Abort a rollout permanently")
 def abort_rollout(request: Call, rollout: NameInPath, data: JSONBody[Motive | None] = None) -> RolloutView:
-    """Offers are withdrawn; who committed goes back where its specification forces that, or /rollback asks for it."""
+    """Abort a rollout: its offers are withdrawn.
+
+    Devices that committed go back if its specification forces that, or after /rollback.
+    """
     reason = data.reason if data else ""
     return _say(request, rollout, lambda by: Aborted(by, reason), "rollouts.abort", {"reason": reason})
 
 
 @_word("rollback", "Give all devices back what they had")
 def rollback_rollout(request: Call, rollout: NameInPath) -> RolloutView:
-    """After it was aborted."""
+    """Give devices back what they had, after the rollout was aborted."""
     return _say(request, rollout, RollbackRequested, "rollouts.rollback")
 
 
-@_word("waves/{wave:int}/approve", "Let a wave begin that needs approval")
+@_word("waves/{wave:int}/approve", "Approve a wave that needs approval")
 def approve_wave(request: Call, rollout: NameInPath, wave: WaveInPath) -> RolloutView:
-    """It begins in its turn. Who drafted the rollout may not where `[access] approve_own = false`."""
+    """Approve a wave; it begins when it is due.
+
+    The author of the rollout may not approve it if `[access] approve_own = false`.
+    """
     return _say(request, rollout, lambda by: WaveApproved(wave, by), "rollouts.approve_wave", {"wave": wave})
 
 
 def known_rollout(request: Call, rollout: str) -> Known:
-    """The rollout, where it is within the caller's scope. Raises RequestError DENIED, AbsentError."""
+    """Return the rollout, if it is within the caller's scope. Raise RequestError DENIED, AbsentError."""
     identity, control = caller_of(request), control_of(request)
     with unseen(request, identity), control.database.read() as connection:
         known = control.rollouts.states.read(connection, rollout, control.database.settings)
@@ -179,8 +191,11 @@ def known_rollout(request: Call, rollout: str) -> Known:
 
 
 def permission(request: Call, identity: Identity, *, approves: bool = False) -> words.Permit:
-    """Refuses rollouts that are for devices beyond the caller's scope, and what one person may not do alone. Raises
-    RequestError DENIED."""
+    """Return a check that refuses rollouts for devices beyond the caller's scope.
+
+    It also refuses what one person may not do alone, and an outdated If-Match. It raises RequestError DENIED, and what
+    `check_state` raises.
+    """
     scope = scope_of(identity)
 
     def permit(known: Known) -> None:
@@ -193,13 +208,15 @@ def permission(request: Call, identity: Identity, *, approves: bool = False) -> 
 
 
 def _check_author(request: Call, stored: StoredRollout, by: str, *, approves: bool) -> None:
-    """Where nobody may approve what is his own, a draft has one author; it had others where everybody might, before.
-    Raises RequestError DENIED."""
+    """Refuse authors to approve their own rollouts, if `[access] approve_own = false`.
+
+    Then a draft has one author; drafts from before that setting may have several. Raise RequestError DENIED.
+    """
     if control_of(request).settings.access.approve_own:
         return
     if approves and by in {stored.created_by, stored.revised_by}:
         done = "drafted" if by == stored.created_by else "revised"
-        problem = f"{by!r:.80} {done} the rollout {stored.id}, and somebody else has to approve it and its waves"
+        problem = f"{by!r:.80} {done} the rollout {stored.id}, and another person has to approve it and its waves"
     elif action_of(request) is Action.ROLLOUTS_DRAFT and by != stored.created_by:
         problem = f"{stored.created_by!r:.80} drafted the rollout {stored.id}; make a draft of your own"
     else:

@@ -1,4 +1,4 @@
-"""The archive of rollouts: what is over, and what lists leave out."""
+"""Archive of rollouts that are over: lists leave them out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Before(Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedView:
-    """`rollouts` that were archived; `more`: there may be others, ask again."""
+    """`rollouts` that were archived. `more`: there may be others; repeat the request."""
 
     rollouts: Sequence[str]
     more: bool
@@ -45,10 +45,13 @@ class ArchivedView:
     opt={ACTION: Action.ROLLOUTS_CONTROL, STATE: SHOWN},
     sync_to_thread=True,
     status_code=200,
-    summary="Leave a rollout that is over out of lists",
+    summary="Archive a rollout that is over",
 )
 def archive_rollout(request: Call, rollout: NameInPath) -> RolloutView:
-    """It can still be shown, replayed and restored. 409 unless it is finished or aborted. Again changes nothing."""
+    """Archive a rollout. It can still be shown, replayed and restored.
+
+    409 unless it is finished or aborted. A second call changes nothing.
+    """
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     permit = permission(request, identity)
     with unseen(request, identity):
@@ -60,10 +63,10 @@ def archive_rollout(request: Call, rollout: NameInPath) -> RolloutView:
     opt={ACTION: Action.ROLLOUTS_CONTROL, STATE: SHOWN},
     sync_to_thread=True,
     status_code=200,
-    summary="Show an archived rollout in lists again",
+    summary="Restore an archived rollout",
 )
 def restore_rollout(request: Call, rollout: NameInPath) -> RolloutView:
-    """Again changes nothing."""
+    """Restore an archived rollout. A second call changes nothing."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     permit = permission(request, identity)
     with unseen(request, identity):
@@ -75,10 +78,10 @@ def restore_rollout(request: Call, rollout: NameInPath) -> RolloutView:
     opt={ACTION: Action.ROLLOUTS_CONTROL},
     sync_to_thread=True,
     status_code=200,
-    summary="Leave rollouts that ended before a time out of lists",
+    summary="Archive rollouts that ended before a time",
 )
 def archive_before(request: Call, data: JSONBody[Before]) -> ArchivedView:
-    """With a scope only those for its devices. At most 1,000 in one request."""
+    """Archive at most 1,000 rollouts that ended before a time; with a scope only those for its devices."""
     identity, control = caller_of(request), control_of(request)
     scope, before, now = scope_of(identity), _utc(data.before), control.clock()
     done = archiving.archive_before(
@@ -92,14 +95,14 @@ def archive_before(request: Call, data: JSONBody[Before]) -> ArchivedView:
 
 
 def _utc(text: str) -> datetime:
-    """Raises RefusedError for what is no time, or has no offset, or is beyond what UTC can say."""
+    """Read a time. Raise RefusedError if it is not a time, has no offset, or is beyond the range of UTC."""
     try:
         at = datetime.fromisoformat(text)
         if at.tzinfo is not None:
             return at.astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    raise RefusedError(f"before: {text!r} is no time with an offset; write it as 2027-01-31T00:00:00Z")
+    raise RefusedError(f"before: {text!r} is not a time with an offset; write it as 2027-01-31T00:00:00Z")
 
 
 HANDLERS = (archive_rollout, restore_rollout, archive_before)

@@ -1,5 +1,7 @@
-"""What is sent to `/v1/rollouts`: the form of a specification (`fleet/rollouts/README.md`); its meaning and bounds are
-`fleet.rollouts.spec_form`'s to judge."""
+"""Bodies of requests to `/v1/rollouts`: the form of a specification (`fleet/rollouts/README.md`).
+
+`fleet.rollouts.spec_form` checks its meaning and bounds.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ Ending = Annotated[str, Meta(max_length=NAME_CHARACTERS), said(enum=[one.value f
 
 
 class TargetForm(Struct, forbid_unknown_fields=True, frozen=True):
-    """A published release. Size and digest are filled in; where they are given, they must be right."""
+    """A published release. Size and digest are filled in; if they are sent, they must match."""
 
     path: Path
     size_bytes: Annotated[int, between(0, spec_form.TARGET_LIMIT_BYTES)] | UnsetType = UNSET
@@ -52,14 +54,14 @@ class TargetForm(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class CanaryForm(Struct, forbid_unknown_fields=True, frozen=True):
-    """So many devices of each set of accelerators go first; {}: none do."""
+    """Canaries: so many devices of each set of accelerators go first; {}: none."""
 
     per_accelerator: Annotated[int, between(1, spec_form.CANARY_LIMIT)] | UnsetType = UNSET
     soak_s: Soak | UnsetType = UNSET
 
 
 class WaveForm(Struct, forbid_unknown_fields=True, frozen=True):
-    """Either `percent` of all devices that are reached once it is through, or `count` more devices."""
+    """A wave: either `percent` of all devices that are reached after it, or `count` further devices."""
 
     percent: Percent | UnsetType = UNSET
     count: Devices | UnsetType = UNSET
@@ -67,14 +69,14 @@ class WaveForm(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class SuccessForm(Struct, forbid_unknown_fields=True, frozen=True):
-    """When a wave is through."""
+    """Condition under which a wave has passed."""
 
     min_sample: Devices
     min_percent: Percent
 
 
 class AbortForm(Struct, forbid_unknown_fields=True, frozen=True):
-    """When too many failed."""
+    """Condition under which too many devices failed."""
 
     min_sample: Devices
     max_failed_percent: Annotated[float, between(0.0, 100.0)]
@@ -82,7 +84,7 @@ class AbortForm(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class WindowForm(Struct, forbid_unknown_fields=True, frozen=True):
-    """Weekly; `zone`: a time zone, or "site"."""
+    """Weekly window. `zone`: a time zone, or "site"."""
 
     start: Minute
     end: Minute
@@ -91,7 +93,7 @@ class WindowForm(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class BlackoutForm(Struct, forbid_unknown_fields=True, frozen=True):
-    """Absolute, in UTC."""
+    """Blackout, in UTC."""
 
     start: Time
     end: Time
@@ -99,7 +101,7 @@ class BlackoutForm(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class RetriesForm(Struct, forbid_unknown_fields=True, frozen=True):
-    """For devices that failed; {}: none."""
+    """Retries of devices that failed; {}: none."""
 
     limit: Annotated[int, between(0, spec_form.RETRIES_LIMIT)] | UnsetType = UNSET
     backoff_s: Backoff | UnsetType = UNSET
@@ -107,7 +109,7 @@ class RetriesForm(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class SpecForm(Struct, forbid_unknown_fields=True, frozen=True):
-    """A specification. `target`: a release's path, or its name as acme/meter-reader/2."""
+    """A specification. `target`: a release's path, or its name such as acme/meter-reader/2."""
 
     name: Name
     slot: Name
@@ -129,18 +131,18 @@ class SpecForm(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Approval(Struct, forbid_unknown_fields=True, frozen=True):
-    """`spec`: the `spec_digest` of what the approver has seen."""
+    """Approval. `spec`: the `spec_digest` of what the approver has seen."""
 
     spec: Digest
 
 
 class Motive(Struct, forbid_unknown_fields=True, frozen=True):
-    """Why, for whoever reads it later."""
+    """Reason, for the record."""
 
     reason: Reason = ""
 
 
 def document_of(form: SpecForm) -> dict[str, Any]:
-    """As `fleet.rollouts.spec_form` reads it; what was left out is left out."""
+    """Return the document that `fleet.rollouts.spec_form` reads, without fields that were left out."""
     document: dict[str, Any] = to_builtins(form)
     return document

@@ -1,4 +1,4 @@
-"""`/v1/rollouts/{id}/devices` and `…/facts`: who is in a rollout, and all that happened in it."""
+"""`/v1/rollouts/{id}/devices` and `…/facts`: devices of a rollout, and its facts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fleet.rollouts.state import DeviceState
     "/v1/rollouts/{rollout:str}/devices",
     opt={ACTION: Action.ROLLOUTS_READ},
     sync_to_thread=True,
-    summary="Where the devices of a rollout stand",
+    summary="List the devices of a rollout with their states",
 )
 def list_devices(
     request: Call,
@@ -39,7 +39,7 @@ def list_devices(
     after: NameInQuery = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[RolloutDevice]:
-    """In the order of their ids. `state`, `wave`: only those in it."""
+    """Return the devices of a rollout in the order of their ids. `state`, `wave`: only devices in it."""
     members = known_rollout(request, rollout).state.members
     names = (name for name in sorted(members) if name > after)
     wanted = (members[name] for name in names if in_state in {None, members[name].state})
@@ -51,12 +51,12 @@ def list_devices(
     "/v1/rollouts/{rollout:str}/facts",
     opt={ACTION: Action.ROLLOUTS_READ},
     sync_to_thread=True,
-    summary="All that happened in a rollout, in its order",
+    summary="List the facts of a rollout, in order",
 )
 def list_facts(
     request: Call, rollout: NameInPath, after: Number = 0, limit: Limit = PAGE_ROWS
 ) -> Page[dict[str, object]]:
-    """As `edge-fleet rollouts replay` reads them: `seq`, `at`, `event`."""
+    """Return the facts of a rollout as `edge-fleet rollouts replay` reads them: `seq`, `at`, `event`."""
     known_rollout(request, rollout)
     control = control_of(request)
     with control.database.read() as connection:

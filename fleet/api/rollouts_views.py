@@ -1,4 +1,4 @@
-"""How rollouts are shown."""
+"""Views of rollouts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from fleet.rollouts.state import ENDED, NO_WAVE, Member, State, device_counts
 from fleet.times import moment
 
 ZONES_LIMIT = 50
-"""Time zones in which the next opening is looked for."""
+"""Time zones in which the next opening is searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutEntry:
-    """Of a list. `state`: draft, approved, running, paused, finished or aborted. `revised_by`: whose the specification
-    is ("": the creator's). `archived`: since when lists leave it out, null: they show it."""
+    """A rollout in a list.
+
+    `state`: draft, approved, running, paused, finished or aborted. `revised_by`: who revised the specification last
+    ("": it was not revised). `archived`: since when lists leave it out, null: they show it.
+    """
 
     id: str
     name: str
@@ -39,8 +42,11 @@ class RolloutEntry:
 
 @dataclass(frozen=True, slots=True)
 class WaveEntry:
-    """Wave 0 is the canary. `devices`: that have a place in it, `states`: how many are in which state. `approved`: it
-    needs no approval, or has it."""
+    """A wave; 0 is the canary.
+
+    `devices`: number of devices in it. `states`: number of devices by state. `approved`: it needs no approval, or has
+    it.
+    """
 
     wave: int
     opened: bool
@@ -51,10 +57,13 @@ class WaveEntry:
 
 @dataclass(frozen=True, slots=True)
 class RolloutView:
-    """`wave`: the last that was opened, null before the first. `waiting`: devices that are in no wave yet. `reason`,
-    `evidence`: of the last pause or abort; `halted`: too many failed. `next_opening`: when a device that waits may be
-    offered something (`created` where that is now). `ignored`: facts without effect, by reason. `spec_digest`: what an
-    approval names."""
+    """A rollout in full.
+
+    `wave`: the last that was opened, null before the first. `waiting`: devices that are in no wave yet. `reason`,
+    `evidence`: of the last pause or abort. `halted`: too many failed. `next_opening`: when a waiting device may be
+    offered something (equal to `created` if it may be now). `ignored`: number of facts without effect, by reason.
+    `spec_digest`: what an approval names.
+    """
 
     id: str
     name: str
@@ -81,8 +90,11 @@ class RolloutView:
 
 @dataclass(frozen=True, slots=True)
 class RolloutDevice:
-    """A device in a rollout. `wave` null: it waits. `attempt` counts its offers, `failures` those that it gave up.
-    `present` false: it left. `accelerators`: the set of them by which canaries are chosen."""
+    """A device in a rollout.
+
+    `wave` null: it waits. `attempt`: number of its offers. `failures`: number of those that it gave up. `present`
+    false: it left. `accelerators`: the set of them by which canaries are chosen.
+    """
 
     device: str
     state: str
@@ -100,7 +112,7 @@ class RolloutDevice:
 
 @dataclass(frozen=True, slots=True)
 class PreviewWave:
-    """How many devices it would take."""
+    """Number of devices that the wave would take."""
 
     wave: int
     devices: int
@@ -108,9 +120,12 @@ class PreviewWave:
 
 @dataclass(frozen=True, slots=True)
 class PreviewView:
-    """What the fleet, as it is now, makes of a specification. `devices`: that match, by set of accelerators; `held` of
-    them another rollout has in this slot; `unknown_zones`: sites whose windows would never open; `running`: matching
-    devices by the version that they report in the slot ("": none), `running_others`: devices with rarer versions."""
+    """Preview of a specification on the fleet as it is now.
+
+    `devices`: number of matching devices. `accelerators`: the same by set of accelerators. `held`: those that another
+    rollout has in this slot. `unknown_zones`: sites whose windows would never open. `running`: matching devices by the
+    version that they report in the slot ("": none). `running_others`: devices with rarer versions.
+    """
 
     devices: int
     accelerators: Mapping[str, int]
@@ -124,12 +139,12 @@ class PreviewView:
 
 
 def entry(stored: StoredRollout) -> RolloutEntry:
-    """For a list."""
+    """Return a rollout for a list."""
     return RolloutEntry(**_summary(stored))
 
 
 def view(known: Known, now: datetime) -> RolloutView:
-    """All there is to say of one."""
+    """Return a rollout in full."""
     spec, state = known.spec, known.state
     counts, opens = device_counts(state), opening(spec, state, now)
     return RolloutView(
@@ -141,7 +156,7 @@ def view(known: Known, now: datetime) -> RolloutView:
         reason=state.reason,
         evidence=state.evidence,
         rollback_requested=state.rollback_requested,
-        next_opening=moment(known.stored.created if opens == now else opens),  # the same at each look
+        next_opening=moment(known.stored.created if opens == now else opens),  # the same in each answer, for its ETag
         ignored=state.ignored,
         spec=spec_document(spec),
         spec_digest=spec_digest(spec),
@@ -149,7 +164,7 @@ def view(known: Known, now: datetime) -> RolloutView:
 
 
 def device(member: Member) -> RolloutDevice:
-    """One of its devices."""
+    """Return a device of a rollout."""
     return RolloutDevice(
         member.device,
         member.state.value,
@@ -167,7 +182,7 @@ def device(member: Member) -> RolloutDevice:
 
 
 def preview(found: Preview, spec: Spec) -> PreviewView:
-    """Before anything is created."""
+    """Return the preview of a specification."""
     waves = [PreviewWave(wave, devices) for wave, devices in found.waves.items()]
     return PreviewView(
         found.devices,
@@ -183,7 +198,7 @@ def preview(found: Preview, spec: Spec) -> PreviewView:
 
 
 def opening(spec: Spec, state: State, now: datetime) -> datetime | None:
-    """When the first of the devices that wait may be offered something; None where nobody waits."""
+    """Return when the first waiting device may be offered something; None if none waits or no window opens."""
     if state.status in ENDED:
         return None
     zones = sorted({member.zone for member in state.members.values() if member.waiting})
@@ -207,5 +222,5 @@ def _wave(spec: Spec, state: State, wave: int, states: Mapping[str, int]) -> Wav
 
 
 def _moment(at: datetime) -> str | None:
-    """A member's times begin with the year 1."""
+    """Return a time as text. A member's times that are not set are in the year 1, and become null."""
     return moment(at) if at.year > 1 else None

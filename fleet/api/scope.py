@@ -1,5 +1,7 @@
-"""Who asks about which devices: the role first, then the device's tags, so that nobody learns of what is beyond its
-scope, not even whether it is there."""
+"""Scopes: a request is checked by the caller's role first, then by the device's tags.
+
+So a caller learns nothing of devices beyond its scope, not even whether they exist.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,23 @@ from gateway.domain.errors import Fault, RequestError
 
 
 def caller_of(request: Call) -> Identity:
-    """Whoever asks, where its role may do this to a device at all. Ask before a transaction is opened: this reads the
-    database, too. Raises RequestError UNAUTHENTICATED, DENIED."""
+    """Return the caller, if its role may perform the action on any device.
+
+    Call it before a transaction is opened, because it reads the database, too. Raise RequestError UNAUTHENTICATED,
+    DENIED.
+    """
     identity = identify(request)
     allow(request, scope_of(identity) or None, identity=identity)
     return identity
 
 
 def scope_of(identity: Identity) -> frozenset[str]:
-    """Tags, one of which a device must bear; empty: all devices."""
+    """Return the tags of which a device must have one; empty: all devices."""
     return frozenset() if isinstance(identity, DeviceCaller) else identity.tags
 
 
 def known_device(request: Call, connection: Connection, identity: Identity, name: str) -> Device:
-    """The device, where it is within the caller's scope. Raises RequestError DENIED, AbsentError."""
+    """Return the device, if it is within the caller's scope. Raise RequestError DENIED, AbsentError."""
     with unseen(request, identity):
         found = devices.get(connection, name)
     allow(request, found.tags, identity=identity)
@@ -38,7 +43,10 @@ def known_device(request: Call, connection: Connection, identity: Identity, name
 
 @contextmanager
 def unseen(request: Call, identity: Identity) -> Iterator[None]:
-    """To a caller with a scope what is not there looks as what is beyond it: RequestError DENIED for AbsentError."""
+    """Raise RequestError DENIED instead of AbsentError for a caller with a scope.
+
+    To such a caller an absent object looks like one beyond its scope.
+    """
     try:
         yield
     except AbsentError:
@@ -47,8 +55,10 @@ def unseen(request: Call, identity: Identity) -> Iterator[None]:
 
 
 def allow_tags(request: Call, identity: Identity, tags: Collection[str]) -> None:
-    """Whether the caller may give a device these tags: with a scope, only tags of it, one at least. Raises
-    RequestError DENIED."""
+    """Check that the caller may give a device these tags: with a scope, one or more tags of it, and no others.
+
+    Raise RequestError DENIED.
+    """
     allow(request, tags, identity=identity)
     beyond = sorted(set(tags) - scope_of(identity)) if scope_of(identity) else []
     if beyond and isinstance(identity, Caller):

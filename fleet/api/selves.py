@@ -1,4 +1,4 @@
-"""`/v1/self/…`: what a device asks and tells, known by its certificate; it sees nothing but itself."""
+"""`/v1/self/…`: routes for devices, which are identified by their certificate. A device sees only itself."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ NonceInQuery = Annotated[str, QueryParameter(max_length=128, schema_extra={"patt
 
 
 class RenewalAsked(Struct, forbid_unknown_fields=True, frozen=True):
-    """`csr`: PKCS #10 in PEM, for another key than the device has now."""
+    """Request for another certificate. `csr`: PKCS #10 in PEM, for another key than the device has now."""
 
     csr: RequestText
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The next certificate, and the CA's; the one before holds until it expires."""
+    """The next certificate, and the CA's. The one before is valid until it expires."""
 
     certificate: str
     chain: str
@@ -48,14 +48,14 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Of each stream and boot: nothing is missing up to this number."""
+    """Acknowledgement: of each stream and boot, no row up to this number is missing."""
 
     acknowledged: Sequence[Acknowledgement]
 
 
 @dataclass(frozen=True, slots=True)
 class DiagnosticsRequest:
-    """`wanted`: of doctor, log, status, vitals. Nobody waits for the answer after `expires`."""
+    """Request for diagnostics. `wanted`: of doctor, log, status, vitals. Answers after `expires` are refused."""
 
     id: int
     wanted: Sequence[str]
@@ -64,7 +64,7 @@ class DiagnosticsRequest:
 
 @dataclass(frozen=True, slots=True)
 class DiagnosticsRequests:
-    """What operators ask this device for, the oldest first."""
+    """Requests for diagnostics to this device, oldest first."""
 
     requests: Sequence[DiagnosticsRequest]
 
@@ -73,15 +73,17 @@ class DiagnosticsRequests:
     "/v1/self/assignment",
     opt={ACTION: Action.SELF_ASSIGNMENT},
     sync_to_thread=True,
-    summary="What this device is to run, signed by the director",
+    summary="Get this device's assignment, signed by the director",
     responses={
         HTTPStatus.OK: ResponseSpec(dict[str, Any], generate_examples=False, description="TUF targets metadata"),
-        HTTPStatus.NOT_MODIFIED: ResponseSpec(None, generate_examples=False, description="As the device has it"),
+        HTTPStatus.NOT_MODIFIED: ResponseSpec(None, generate_examples=False, description="The device has it"),
     },
 )
 def get_assignment(request: Call, nonce: NonceInQuery = "") -> Response[bytes]:
-    """TUF targets metadata. 304 where If-None-Match names what holds; with a `nonce` always a document that repeats
-    it."""
+    """Return this device's assignment as TUF targets metadata.
+
+    304 if If-None-Match names the current one. With a `nonce`, always a document that repeats it.
+    """
     serial, control = allow_self(request), control_of(request)
     named = request.headers.get("if-none-match", "").strip().removeprefix("W/").strip('"')
     found = control.director.assigned(serial, control.clock(), etag=named, nonce=nonce)
@@ -96,10 +98,10 @@ def get_assignment(request: Call, nonce: NonceInQuery = "") -> Response[bytes]:
     opt={ACTION: Action.SELF_INVENTORY, BODY: INVENTORY},
     sync_to_thread=True,
     status_code=HTTPStatus.NO_CONTENT,
-    summary="What this device found in itself",
+    summary="Store this device's inventory",
 )
 def put_inventory(request: Call, body: RawBody) -> None:
-    """As `edge-gateway probe --json` says it; gzip."""
+    """Store this device's inventory, as `edge-gateway probe --json` prints it; gzip is accepted."""
     serial, control = allow_self(request), control_of(request)
     control.inventories.keep(serial, body, encoding_of(request), control.clock())
 
@@ -109,10 +111,13 @@ def put_inventory(request: Call, body: RawBody) -> None:
     opt={ACTION: Action.SELF_TELEMETRY, BODY: LINES},
     sync_to_thread=True,
     status_code=HTTPStatus.OK,
-    summary="What this device tells of itself",
+    summary="Store this device's telemetry",
 )
 def post_telemetry(request: Call, body: RawBody) -> Acknowledged:
-    """Lines of JSON (application/x-ndjson), gzip: records and gaps. All are on the disk when this answers."""
+    """Store telemetry. When this answers, all of it is on the disk.
+
+    Lines of JSON (application/x-ndjson), also gzip: records and gaps.
+    """
     serial, control = allow_self(request), control_of(request)
     return Acknowledged(control.intake.take(serial, body, encoding_of(request), control.clock))
 
@@ -122,10 +127,10 @@ def post_telemetry(request: Call, body: RawBody) -> Acknowledged:
     opt={ACTION: Action.SELF_CERTIFICATE},
     sync_to_thread=True,
     status_code=HTTPStatus.OK,
-    summary="Another certificate for this device",
+    summary="Renew this device's certificate",
 )
 def post_certificate(request: Call, data: JSONBody[RenewalAsked]) -> Renewed:
-    """For another key; from two thirds of a certificate's life on devices ask."""
+    """Issue another certificate, for another key. Agents renew after two thirds of a certificate's life."""
     serial, control = allow_self(request), control_of(request)
     made = control.enrolling.renew(serial, data.csr.encode(errors="replace"), control.clock())
     return Renewed(made.pem.decode(), chain(control))
@@ -135,10 +140,10 @@ def post_certificate(request: Call, data: JSONBody[RenewalAsked]) -> Renewed:
     "/v1/self/diagnostics",
     opt={ACTION: Action.SELF_DIAGNOSTICS},
     sync_to_thread=True,
-    summary="What operators ask this device for",
+    summary="List requests for diagnostics to this device",
 )
 def get_diagnostics(request: Call) -> DiagnosticsRequests:
-    """Its assignment says whether there is something."""
+    """Return requests for diagnostics to this device. Its assignment says whether there are any."""
     serial, control = allow_self(request), control_of(request)
     waiting = control.inventories.asked(serial, control.clock())
     return DiagnosticsRequests([DiagnosticsRequest(one.id, one.wanted, moment(one.expires)) for one in waiting])
@@ -149,16 +154,19 @@ def get_diagnostics(request: Call) -> DiagnosticsRequests:
     opt={ACTION: Action.SELF_DIAGNOSTICS, BODY: ANSWER},
     sync_to_thread=True,
     status_code=HTTPStatus.NO_CONTENT,
-    summary="This device's answer to a request",
+    summary="Answer a request for diagnostics",
 )
 def post_diagnostics(request: Call, body: RawBody) -> None:
-    """`{"id", "answer": {…}}`, gzip. 404 for what was not asked, 409 for a second answer or one that is too late."""
+    """Store an answer `{"id", "answer": {…}}`; gzip is accepted.
+
+    404 if there is no such request, 409 for a second answer or one that is too late.
+    """
     serial, control = allow_self(request), control_of(request)
     control.inventories.answered(serial, body, encoding_of(request), control.clock())
 
 
 def encoding_of(request: Call) -> str:
-    """How the body is packed."""
+    """Return the body's content encoding."""
     said: Any = request.headers.get("content-encoding", "")
     return str(said).strip().lower()
 

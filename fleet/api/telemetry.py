@@ -1,4 +1,4 @@
-"""`/v1/devices/{device}/telemetry`: what a device told of itself, stream by stream, each row once."""
+"""`/v1/devices/{device}/telemetry`: telemetry of a device, by stream."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ from fleet.database.telemetry import Source, StoredRow
 from fleet.times import moment
 
 CURSOR = r"^([0-9]{1,19}\.[0-9]{1,19})?$"
-"""BOOT_EPOCH.SEQ, in as many digits as `NUMBER_LIMIT` has."""
+"""Pattern of BOOT_EPOCH.SEQ, each with as many digits as `NUMBER_LIMIT`."""
 RowInQuery = Annotated[str, QueryParameter(schema_extra={"pattern": CURSOR, "maxLength": 39})]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """A stream of one boot. `contiguous`: up to this number nothing is missing; `gaps`: first and last of what is;
-    `lost`: numbers that never came; `rows`, `size_bytes`: what is kept of it."""
+    """A stream of one boot.
+
+    `contiguous`: up to this number no row is missing. `gaps`: first and last number of each gap. `lost`: numbers that
+    never came. `rows`, `size_bytes`: what is stored of it.
+    """
 
     stream: str
     boot_epoch: int
@@ -46,7 +49,7 @@ class StreamEntry:
 
 @dataclass(frozen=True, slots=True)
 class TelemetryRow:
-    """`at`: by the device's clock; `received`: by the controller's."""
+    """A row. `at`: by the device's clock. `received`: by the controller's."""
 
     stream: str
     boot_epoch: int
@@ -68,10 +71,10 @@ class DeviceRow(TelemetryRow):
     "/v1/devices/{device:str}/telemetry",
     opt={ACTION: Action.TELEMETRY_READ},
     sync_to_thread=True,
-    summary="A device's streams",
+    summary="List a device's streams",
 )
 def list_streams(request: Call, device: NameInPath) -> Page[StreamEntry]:
-    """By name, the newest boots first; always all of them."""
+    """Return all streams of a device by name, newest boots first."""
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
         known_device(request, connection, identity, device)
@@ -82,13 +85,16 @@ def list_streams(request: Call, device: NameInPath) -> Page[StreamEntry]:
     "/v1/devices/{device:str}/telemetry/{stream:str}",
     opt={ACTION: Action.TELEMETRY_READ},
     sync_to_thread=True,
-    summary="Rows of a stream, in the order in which they happened",
+    summary="List rows of a stream, in order",
 )
 def list_rows(
     request: Call, device: NameInPath, stream: NameInPath, *, after: RowInQuery = "", limit: Limit = PAGE_ROWS
 ) -> Page[TelemetryRow]:
-    """`after`: BOOT_EPOCH.SEQ of the last row known, the oldest that is kept where it is left out. Goes on with the
-    next boot where one ends: whoever asks again with the last row's numbers misses nothing."""
+    """Return rows of a stream, boot after boot.
+
+    `after`: BOOT_EPOCH.SEQ of the last row known; default: from the oldest stored row on. A caller that repeats the
+    request with the numbers of the last row misses nothing.
+    """
     identity, control = caller_of(request), control_of(request)
     reached = _cursor(after)
     with control.database.read() as connection:
@@ -102,10 +108,10 @@ def list_rows(
     "/v1/devices/{device:str}/telemetry/{stream:str}/newest",
     opt={ACTION: Action.TELEMETRY_READ},
     sync_to_thread=True,
-    summary="The last rows of a stream",
+    summary="List the last rows of a stream",
 )
 def list_newest(request: Call, device: NameInPath, stream: NameInPath, *, limit: Limit = 1) -> Page[TelemetryRow]:
-    """The newest first."""
+    """Return the last rows of a stream, newest first."""
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
         known_device(request, connection, identity, device)
@@ -127,8 +133,10 @@ def list_newest_of_devices(
     after: NameInQuery = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[DeviceRow]:
-    """Devices in the caller's scope that match `query` and have rows of this stream. `after`: the `next` of the page
-    before this one."""
+    """Return the last row of each device in the caller's scope that matches `query` and has rows of this stream.
+
+    `after`: the `next` of the page before this one.
+    """
     scope, control = scope_of(caller_of(request)), control_of(request)
     with control.database.read() as connection:
         found = telemetry.newest_of_devices(
@@ -149,9 +157,9 @@ def _device_row(one: tuple[str, StoredRow]) -> DeviceRow:
 
 
 def _cursor(after: str) -> tuple[int, int]:
-    """Raises RefusedError."""
+    """Read BOOT_EPOCH.SEQ. Raise RefusedError."""
     if not re.fullmatch(CURSOR, after):
-        raise RefusedError(f"{after!r:.80} is no BOOT_EPOCH.SEQ; take those of the last row, or `next`")
+        raise RefusedError(f"{after!r:.80} is not BOOT_EPOCH.SEQ; send that of the last row, or `next`")
     epoch, _, number = (after or "0.0").partition(".")
     return int(epoch), min(int(number), NUMBER_LIMIT - 1)
 
@@ -165,7 +173,7 @@ def _rows(
     limit_rows: int,
     settings: DatabaseSettings,
 ) -> list[StoredRow]:
-    """From the boot that was reached on, boot after boot."""
+    """Return rows from the reached boot on, boot after boot."""
     boots = sorted(one.boot_epoch for one in telemetry.sources(connection, device) if one.stream == stream)
     found: list[StoredRow] = []
     for boot in (boot for boot in boots if boot >= reached[0]):

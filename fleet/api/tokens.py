@@ -1,4 +1,4 @@
-"""`/v1/tokens`: API tokens of operators and programs. A secret is shown once, when it is made."""
+"""`/v1/tokens`: API tokens of operators and programs. A secret is shown once, when the token is created."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Days = Annotated[float, Meta(gt=0, le=VALIDITY_LIMIT_D)]
 
 
 class TokenWanted(Struct, forbid_unknown_fields=True, frozen=True):
-    """`tags`: which devices it is for, by their tags; none: all devices."""
+    """API token to create. `tags`: of the devices it is for; none: all devices."""
 
     name: Annotated[str, said(pattern=f"^{NAME_PATTERN.pattern}$", minLength=1, maxLength=NAME_CHARACTERS)]
     role: Role
@@ -41,7 +41,7 @@ class TokenWanted(Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenEntry:
-    """`prefix`: how its secret begins."""
+    """API token. `prefix`: first characters of its secret."""
 
     id: int
     prefix: str
@@ -56,14 +56,14 @@ class TokenEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class NewToken(TokenEntry):
-    """`token`: the secret, shown this once."""
+    """New API token. `token`: the secret, shown only now."""
 
     token: str
 
 
-@get("/v1/tokens", opt={ACTION: Action.TOKENS_READ}, sync_to_thread=True, summary="API tokens, without their secrets")
+@get("/v1/tokens", opt={ACTION: Action.TOKENS_READ}, sync_to_thread=True, summary="List API tokens, without secrets")
 def list_tokens(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) -> Page[TokenEntry]:
-    """In the order in which they were made; revoked and expired ones too, until they are forgotten."""
+    """Return API tokens in the order of creation, also revoked and expired ones until they are deleted."""
     allow(request)
     control = control_of(request)
     with control.database.read() as connection:
@@ -73,16 +73,19 @@ def list_tokens(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) -> P
 
 @get("/v1/tokens/{token:int}", opt={ACTION: Action.TOKENS_READ}, sync_to_thread=True, summary="Show an API token")
 def show_token(request: Call, token: NumberInPath) -> TokenEntry:
-    """Without its secret."""
+    """Return an API token without its secret."""
     allow(request)
     control = control_of(request)
     with control.database.read() as connection:
         return TokenEntry(**_fields(find_token(connection, control.database.settings, token)))
 
 
-@post("/v1/tokens", opt={ACTION: Action.TOKENS_CHANGE}, sync_to_thread=True, summary="Make an API token")
+@post("/v1/tokens", opt={ACTION: Action.TOKENS_CHANGE}, sync_to_thread=True, summary="Create an API token")
 def create_token(request: Call, data: JSONBody[TokenWanted]) -> NewToken:
-    """Its secret is in the answer and nowhere else. 409 where a token of this name holds."""
+    """Create an API token. Its secret is in the answer and nowhere else.
+
+    409 if a valid token has this name.
+    """
     identity, control = allow(request), control_of(request)
     wanted = WantedToken(data.name, data.role, frozenset(data.tags), data.validity_d)
     credential, made = make_token(control.database, wanted, actor(identity), control.clock())
@@ -97,7 +100,10 @@ def create_token(request: Call, data: JSONBody[TokenWanted]) -> NewToken:
     summary="Revoke an API token",
 )
 def delete_token(request: Call, token: NumberInPath, last: FromQuery[bool] = False) -> TokenEntry:
-    """It opens nothing any more. 409 for the last token that can make others, unless `last` says that this is meant."""
+    """Revoke an API token; it is refused from now on.
+
+    409 for the last token that can create others, unless `last` is true.
+    """
     identity, control = allow(request), control_of(request)
 
     def check(found: ApiToken) -> None:

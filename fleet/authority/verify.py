@@ -22,7 +22,7 @@ def verified(certificate: x509.Certificate, trusted: Sequence[x509.Certificate],
         policy.build_client_verifier().verify(certificate, [])
         return device_certificate(certificate)
     except (VerificationError, NoDeviceError, ValueError) as error:
-        problem = f"the client certificate is none of this fleet's ({error!s:.200}); enrol the device anew"
+        problem = f"the client certificate is not of this fleet ({error!s:.200}); enrol the device again"
         raise RequestError(Fault.UNAUTHENTICATED, problem) from None
 
 
@@ -40,5 +40,5 @@ def check_holds(certificate: DeviceCertificate, revoked: Collection[str], now: d
 
 
 def _over(certificate: DeviceCertificate, problem: str) -> RequestError:
-    message = f"the certificate {certificate.serial} of {certificate.device} {problem}; enrol the device anew"
+    message = f"the certificate {certificate.serial} of {certificate.device} {problem}; enrol the device again"
     return RequestError(Fault.UNAUTHENTICATED, message)

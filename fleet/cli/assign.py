@@ -1,4 +1,4 @@
-"""`edge-fleet assign`: what a device runs, in fleets that a file server serves and no controller steers."""
+"""`edge-fleet assign`: what a device runs, in fleets with a file server and without a controller."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def _assigned(
 ) -> dict[str, Metadata[Targets]]:
     device = arguments.device
     if not NAME_PATTERN.fullmatch(device) or device == EVERY:
-        raise ConfigurationError(f"{device!r:.150} is no device's id; letters, digits, '.', '_' and '-' make one")
+        raise ConfigurationError(f"{device!r:.150} is not a device's id; use letters, digits, '.', '_' and '-'")
     if not (arguments.slots or arguments.file or arguments.nothing):
-        raise ConfigurationError(f"nothing is named for {device}; --nothing makes it retire all that it has")
+        raise ConfigurationError(f"no release is named for {device}; to make it retire all that it has, use --nothing")
     before = standing.get(device)
     assignment = next_assignment(
         device,
@@ -71,7 +71,7 @@ def _slots_before(before: Metadata[Targets]) -> set[str]:
 
 
 def read_slots(published: Published, texts: Sequence[str]) -> dict[str, Target]:
-    """`SLOT=OWNER/MODEL/VERSION`, each. Raises ConfigurationError."""
+    """Read slots, each written `SLOT=OWNER/MODEL/VERSION`. Raise ConfigurationError."""
     slots: dict[str, Target] = {}
     for text in texts:
         slot, _, release = text.partition("=")
@@ -80,7 +80,7 @@ def read_slots(published: Published, texts: Sequence[str]) -> dict[str, Target]:
         except ValueError as error:
             raise ConfigurationError(f"{text!r:.200} is not SLOT=OWNER/MODEL/VERSION: {error}") from None
         if not (is_slot(slot) and fits_slot(path, slot)):
-            raise ConfigurationError(f"{text!r:.200}: {slot!r:.100} is no slot for {path}; {HOLDS}")
+            raise ConfigurationError(f"{text!r:.200}: {slot!r:.100} is not a slot for {path}; {HOLDS}")
         if slot in slots:
             raise ConfigurationError(f"the slot {slot} is named twice; a slot holds one release")
         slots[slot] = assigned(published, path)
@@ -107,7 +107,7 @@ def _director(work: Workspace, arguments: argparse.Namespace, published: Publish
     signers = own_signers(work, arguments, {key.keyid for key in wanted.keys})
     if len(signers) < wanted.threshold:
         raise ConfigurationError(
-            f"{counted(wanted.threshold, 'key')} of the director must sign, and here are {len(signers)}; "
+            f"{counted(wanted.threshold, 'key')} of the director must sign, and {len(signers)} are here; "
             "name them with --key, or keep them in the folder keys"
         )
     return signers

@@ -1,4 +1,4 @@
-"""`edge-fleet audit`: what was done, by whom, and whether the log is as it was written."""
+"""`edge-fleet audit`: list the audit log, and verify that it is unchanged."""
 
 from __future__ import annotations
 
@@ -20,31 +20,34 @@ DIGEST_CHARACTERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A log that can be held against a noted head: `verified` as the API answers, `digest_of` an entry, "" for none."""
+    """Audit log to compare with a noted head.
+
+    `verified`: as the API answers. `digest_of`: digest of an entry, "" if there is none.
+    """
 
     verified: Json
     digest_of: Callable[[int], str]
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Carry out one action; its exit code."""
+    """Execute one action. Return its exit code."""
     return {"list": _list, "verify": _verify}[arguments.action](arguments)
 
 
 def _list(arguments: argparse.Namespace) -> int:
     query = {name: getattr(arguments, name) for name in ("actor", "subject")}
     found = bounded(client(arguments).pages(path_of("audit"), query, cursor="before"), arguments.limit)
-    return listed(arguments, "entries", found, ("no.", "at", "who", "what"), _row, none="nothing of the kind was done")
+    return listed(arguments, "entries", found, ("no.", "at", "who", "what"), _row, none="no such entries")
 
 
 def _row(one: Json) -> tuple[str, ...]:
-    """In 80 columns: an action and its subject are long words."""
+    """Return a row of the table, which fits 80 columns: action and subject are long and share one."""
     what = f"{one['action']} {one['subject']}: {said(one['details'])}".rstrip(": ")
     return str(one["sequence"]), local(one["at"]), one["actor"], what
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    """1 where the log is not as it was written, or lacks the noted head."""
+    """Verify the log. Return 1 if it was changed, or does not contain the noted head."""
     noted = _noted(arguments.head) if arguments.head else None
     if arguments.dir:
         from fleet.cli.beside import beside
@@ -62,17 +65,17 @@ def _judge(arguments: argparse.Namespace, log: Log, noted: tuple[int, str] | Non
         print_json(found)
     elif found["ok"]:
         print(f"{counted(found['sequence'], 'entry', 'entries')}, each as it was written")
-        print(f"note this elsewhere, and give it next time: --head {found['sequence']}:{found['digest']}")
+        print(f"note this elsewhere, and pass it next time: --head {found['sequence']}:{found['digest']}")
     else:
         print(f"the audit log is not as it was written: entry {found['broken_at']} {found['problem']}")
     return 0 if found["ok"] else 1
 
 
 def _other(number: int, end: int) -> Json:
-    """How a whole log lacks a noted head."""
+    """Return how a log that is intact differs from a noted head."""
     if number > end:
         return {"broken_at": end + 1, "problem": f"is missing: the log ends before it, and entry {number} was noted"}
-    return {"broken_at": number, "problem": "is another than was noted: the chain was made anew"}
+    return {"broken_at": number, "problem": "differs from the one that was noted: the chain was computed again"}
 
 
 def _asked(asked: Client) -> Log:
@@ -108,5 +111,5 @@ def _noted(text: str) -> tuple[int, str]:
     if not (colon and number.isascii() and number.isdecimal() and 0 < int(number) < 2**53):
         raise ConfigurationError(f"{text!r:.100} is no head; write NUMBER:DIGEST, as edge-fleet audit verify shows it")
     if len(digest) != DIGEST_CHARACTERS or set(digest) - set("0123456789abcdef"):
-        raise ConfigurationError(f"{digest!r:.80} is no digest of {DIGEST_CHARACTERS} hexadecimal digits")
+        raise ConfigurationError(f"{digest!r:.80} is not a digest of {DIGEST_CHARACTERS} hexadecimal digits")
     return int(number), digest

@@ -1,4 +1,4 @@
-"""`edge-fleet backup` and `migrate`: the controller's database, beside the controller."""
+"""`edge-fleet backup`: save and restore the controller's database, on the controller's machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.terminal.tables import counted, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Carry out one action; its exit code."""
+    """Execute one action. Return its exit code."""
     return {"save": _save, "restore": _restore}[arguments.action](arguments)
 
 
@@ -26,17 +26,17 @@ def _save(arguments: argparse.Namespace) -> int:
     if there and there.exists() and file.exists() and file.samefile(there):
         raise ConfigurationError("is the database itself; name another file", file=arguments.file)
     if file.exists() and not backup.is_backup(file):
-        raise ConfigurationError("is there already, and no backup; name another file", file=arguments.file)
+        raise ConfigurationError("exists already and is not a backup; name another file", file=arguments.file)
     with beside(arguments.dir) as database:
         return _say(arguments, backup.save(database, file), "saved, and read again")
 
 
 def _restore(arguments: argparse.Namespace) -> int:
-    """Devices keep what they have: versions of assignments go on far above those that were given."""
+    """Restore a backup. Versions of assignments go on far above those that were issued, so devices accept them."""
     settings = load_config(Path(arguments.dir)).database
     file = Path(arguments.file)
     if not file.is_file():
-        raise ConfigurationError("is no file", file=arguments.file)
+        raise ConfigurationError("is not a file", file=arguments.file)
     saved = backup.restore(file, place_of(arguments.dir), settings)
     return _say(arguments, saved, "restored; start edge-fleet serve, which brings it up to date")
 

@@ -1,4 +1,4 @@
-"""The controller's database, for verbs that work beside it: as whoever may write in its folder."""
+"""Direct access to the controller's database, for verbs that run as a user who may write in its folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from gateway.domain.errors import ConfigurationError, UnreachableError
 
 @contextmanager
 def beside(folder: str, *, make: bool = False) -> Iterator[Database]:
-    """The database that `fleet.toml` names; `make`: also one that is not there yet, as serve does. Raises
-    ConfigurationError, UnreachableError where it does not answer, OSError."""
+    """Open the database that `fleet.toml` names. `make`: create it if it does not exist, as serve does.
+
+    Raise ConfigurationError, UnreachableError if it does not answer, OSError.
+    """
     place = place_of(folder)
     if not make and place.file is not None and not place.file.exists():
-        raise ConfigurationError("is no database; edge-fleet serve makes it", file=str(place.file))
+        raise ConfigurationError("is not a database; edge-fleet serve creates it", file=str(place.file))
     try:
         with closing(open_database(place, load_config(Path(folder)).database)) as database:
             yield database
@@ -28,8 +30,8 @@ def beside(folder: str, *, make: bool = False) -> Iterator[Database]:
 
 
 def place_of(folder: str) -> Place:
-    """Where it is, or would be. Raises ConfigurationError."""
+    """Return the location of the folder's database, which may not exist. Raise ConfigurationError."""
     path = Path(folder)
     if not path.is_dir():
-        raise ConfigurationError("is no folder; name the controller's with --dir", file=folder)
+        raise ConfigurationError("is not a folder; name the controller's with --dir", file=folder)
     return read_place(load_config(path).database.url, path)

@@ -1,4 +1,4 @@
-"""`edge-fleet bootstrap`: what a device is given once, by hand: the root it will trust, its name and the addresses."""
+"""`edge-fleet bootstrap`: files that a device is given once, by hand: the root to trust, its name, the addresses."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def command(arguments: argparse.Namespace) -> int:
     """Write root.json and device.json."""
     work, out, device = workspace(arguments), Path(arguments.out), arguments.device
     if not NAME_PATTERN.fullmatch(device):
-        raise ConfigurationError(f"{device!r:.150} is no device's id; letters, digits, '.', '_' and '-' make one")
+        raise ConfigurationError(f"{device!r:.150} is not a device's id; use letters, digits, '.', '_' and '-'")
     url = (arguments.url or work.settings.url).rstrip("/")
     if not url.startswith(SCHEMES):
         raise ConfigurationError(
-            f"{url!r:.200} is no address; name where public is served with --url https://… or url in fleet.toml"
+            f"{url!r:.200} is not an address; name where public is served with --url https://… or url in fleet.toml"
         )
     versions = root_versions(work.public)
     if not versions:

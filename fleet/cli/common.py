@@ -1,4 +1,4 @@
-"""What verbs share: the publisher's folder, keys and their secrets, what is printed of drafts."""
+"""Helpers of verbs: the publisher's folder, keys and their secrets, output on drafts."""
 
 from __future__ import annotations
 
@@ -38,14 +38,17 @@ PASSPHRASE_VARIABLE = "EDGE_FLEET_PASSPHRASE"  # noqa: S105  # its name, not one
 
 
 def workspace(arguments: argparse.Namespace) -> Workspace:
-    """The folder of --dir with its fleet.toml. Raises ConfigurationError."""
+    """Return the folder of --dir with its fleet.toml. Raise ConfigurationError."""
     folder = Path(arguments.dir)
     return Workspace(folder, load_config(folder).publisher)
 
 
 @contextmanager
 def writing(arguments: argparse.Namespace) -> Iterator[Workspace]:
-    """The same, with nobody else changing it; with --remote, the controller's. Raises UnreachableError."""
+    """Yield the folder of --dir, locked; with --remote, that of the controller.
+
+    Raise UnreachableError if another process holds the lock.
+    """
     if is_remote(arguments):
         with remote_workspace(client(arguments)) as remote:
             yield remote
@@ -56,17 +59,20 @@ def writing(arguments: argparse.Namespace) -> Iterator[Workspace]:
 
 
 def is_remote(arguments: argparse.Namespace) -> bool:
-    """Whether a verb works at a controller in place of a folder."""
+    """Return whether a verb works at a controller instead of a folder."""
     return bool(getattr(arguments, "remote", False) or getattr(arguments, "url", None))
 
 
 def now() -> datetime:
-    """The system's clock, in UTC."""
+    """Return the time of the system's clock, in UTC."""
     return datetime.now(UTC)
 
 
 def asker(arguments: argparse.Namespace, *, attended: bool = True) -> Callable[[str], str]:
-    """Return what asks for passphrases and PINs: --passphrase-file, the environment, else (`attended`) the terminal."""
+    """Return a function that asks for passphrases and PINs.
+
+    It reads --passphrase-file, else the environment, else (`attended`) the terminal.
+    """
 
     def ask(what: str) -> str:
         if arguments.passphrase_file:
@@ -87,14 +93,14 @@ def asker(arguments: argparse.Namespace, *, attended: bool = True) -> Callable[[
 
 
 def public_keys(files: Iterable[str]) -> list[Key]:
-    """The keys of `.pub` files. Raises ConfigurationError."""
+    """Return the keys of `.pub` files. Raise ConfigurationError."""
     return [read_public(Path(file)).key for file in files]
 
 
 def own_signers(work: Workspace, arguments: argparse.Namespace, wanted: Collection[str]) -> list[Signer]:
-    """Of --key, else of the folder `keys`, those that may sign here; others are not even opened.
+    """Return those keys of --key, else of the folder `keys`, that may sign here; others are not opened.
 
-    Raises ConfigurationError, UnreachableError.
+    Raise ConfigurationError, UnreachableError.
     """
     files = [Path(file) for file in arguments.key or sorted(map(str, work.keys.glob(f"*{PUBLIC_SUFFIX}")))]
     publics = [file if file.suffix == PUBLIC_SUFFIX else file.with_suffix(PUBLIC_SUFFIX) for file in files]
@@ -108,7 +114,7 @@ def own_signers(work: Workspace, arguments: argparse.Namespace, wanted: Collecti
 
 
 def program_beside(program: str, named: str | None) -> str:
-    """Return the path of a device's program on this machine. Raises UnreachableError where there is none."""
+    """Return the path of a device's program on this machine. Raise UnreachableError if there is none."""
     beside = Path(sys.executable).with_name(program)
     found = named or (str(beside) if beside.exists() else shutil.which(program))
     if not found:
@@ -117,7 +123,7 @@ def program_beside(program: str, named: str | None) -> str:
 
 
 def run_check(program: str, command: Sequence[str], settings: FleetSettings) -> dict[str, Any]:
-    """Return the JSON that a check by `program` prints, `ok` only where it ended well. Raises UnreachableError."""
+    """Return the JSON that a check by `program` prints; `ok` only if it exited with 0. Raise UnreachableError."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=settings.check_timeout_s, check=False)
         verdict = json.loads(done.stdout)
@@ -158,7 +164,7 @@ def withdraw(
 
 
 def draft_json(work: Workspace, draft: Draft) -> dict[str, Any]:
-    """A draft that waits, for programs."""
+    """Return a draft that waits as a JSON object."""
     return {
         "role": draft.role,
         "version": draft.metadata.signed.version,
@@ -178,7 +184,7 @@ def draft_json(work: Workspace, draft: Draft) -> dict[str, Any]:
 
 
 def save_drafts(work: Workspace, drafts: Sequence[Draft], *, as_json: bool, warnings: Sequence[str] = ()) -> int:
-    """Write drafts and say what comes next, and on standard error what to think of before; 0."""
+    """Write drafts, and print what comes next, and warnings on standard error. Return 0."""
     voided = [role for role, waiting in work.drafts().items() if waiting.metadata.signatures]
     work.save(drafts)
     for warning in warnings:
@@ -198,7 +204,7 @@ def save_drafts(work: Workspace, drafts: Sequence[Draft], *, as_json: bool, warn
 
 @contextmanager
 def byte_progress(what: str, total_bytes: int) -> Iterator[Callable[[int], object]]:
-    """A bar on standard error that fills by bytes; silent when that is no terminal. Yields what advances it."""
+    """Show a progress bar in bytes on standard error, if that is a terminal. Yield what advances it."""
     with progress(in_bytes=True) as bar:
         task = bar.add_task(what, total=total_bytes)
         yield lambda piece: bar.advance(task, piece)

@@ -1,4 +1,4 @@
-"""`edge-fleet delegate`: the role of an owner, of software or of settings, its keys and threshold."""
+"""`edge-fleet delegate`: keys and threshold of an owner's role, or of the role of software or settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.domain.release_paths import KINDS
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Draft targets with the delegation, and what the owner has published, to be signed by the new keys."""
+    """Draft targets with the delegation, and the owner's published document, to be signed with the new keys."""
     owners = [slot for slot, kind in KINDS.items() if getattr(arguments, kind)]
     owners += [arguments.owner] if arguments.owner else []
     if len(owners) != 1:

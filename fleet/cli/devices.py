@@ -1,4 +1,4 @@
-"""`edge-fleet devices`: who they are, what they run, who is let in."""
+"""`edge-fleet devices`: list, label, enrol, revoke and remove devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = ("device", "state", "profile", "site", "tags", "runs", "seen ago")
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Carry out one action; its exit code."""
+    """Execute one action. Return its exit code."""
     return ACTIONS[arguments.action](arguments)
 
 
@@ -26,7 +26,7 @@ def _list(arguments: argparse.Namespace) -> int:
     query = {name: getattr(arguments, name) for name in names} | {"target": target_of(arguments.target or "")}
     found = bounded(client(arguments).pages(path_of("devices"), query), arguments.limit)
     asked = any(query.values())
-    none = "no device is like that" if asked else "no devices yet; edge-fleet devices token lets the first one in"
+    none = "no device matches" if asked else "no devices yet; edge-fleet devices token enrols the first one"
     code = listed(arguments, "devices", found, COLUMNS, _row, none=none)
     if found and not arguments.json:
         print(counted(len(found), "device"))
@@ -34,7 +34,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _row(device: Json) -> tuple[str, ...]:
-    """In 80 columns: what is as it should be says little."""
+    """Return a row of the table, which fits 80 columns: what is as it should be takes little space."""
     state = device["health"] if device["state"] == "enrolled" and device["health"] else device["state"]
     runs = ", ".join(_runs(one) for one in device["running"])
     tags, seen = ", ".join(device["tags"]), ago(device["seen"]).removesuffix(" ago")
@@ -42,7 +42,7 @@ def _row(device: Json) -> tuple[str, ...]:
 
 
 def _runs(one: Json) -> str:
-    """Such as "meter-reader 2", "meter-reader: rolled back"."""
+    """Return what a slot runs, such as "meter-reader 2", "meter-reader: rolled back"."""
     version = short(one["target"]).rpartition("/")[2]
     words = f"{one['slot']} {version}" if version else f"{one['slot']}:"
     return words if one["state"] == "committed" else f"{words} {one['state'].replace('_', ' ')}"
@@ -66,9 +66,9 @@ def _show(arguments: argparse.Namespace) -> int:
 def _facts(device: Json) -> list[tuple[str, str]]:
     state = device["state"]
     if device["revoked"]:
-        state += f" {local(device['revoked'])}: {device['revoked_because'] or 'nobody said why'}"
+        state += f" {local(device['revoked'])}: {device['revoked_because'] or 'no reason given'}"
     shown = next((one for one in device["certificates"] if not one["revoked"]), None)
-    certificate = f"{shown['serial']}, until {local(shown['expires'])}" if shown else "none that holds"
+    certificate = f"{shown['serial']}, until {local(shown['expires'])}" if shown else "none that is valid"
     return [
         ("device", device["id"]),
         ("state", state),
@@ -121,14 +121,14 @@ def _register(arguments: argparse.Namespace) -> int:
 def _withdraw(arguments: argparse.Namespace) -> int:
     device, slot = arguments.device, arguments.slot
     _delete(arguments, path_of("devices", device, "slots", slot))
-    said = f"{device}: ordered to empty {slot}, when its policy lets it"
+    said = f"{device}: ordered to empty {slot}, when its policy allows it"
     return _over(arguments, {"device": device, "withdrawn": slot}, said)
 
 
 def _remove(arguments: argparse.Namespace) -> int:
     device = arguments.device
     _delete(arguments, path_of("devices", device))
-    return _over(arguments, {"removed": device}, f"{device}: known no more; the name may be enrolled anew")
+    return _over(arguments, {"removed": device}, f"{device}: removed; the name may be enrolled again")
 
 
 def _delete(arguments: argparse.Namespace, path: str) -> None:
@@ -194,7 +194,7 @@ def _standing(one: Json) -> str:
 
 def _revoke_token(arguments: argparse.Namespace) -> int:
     client(arguments).ask("DELETE", path_of("enrolments", arguments.id))
-    return _over(arguments, {"revoked": arguments.id}, f"enrolment token {arguments.id} lets nobody in any more")
+    return _over(arguments, {"revoked": arguments.id}, f"enrolment token {arguments.id} is revoked")
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {

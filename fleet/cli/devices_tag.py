@@ -13,15 +13,15 @@ from gateway.terminal.tables import counted, plain, print_json
 
 
 def tag(arguments: argparse.Namespace) -> int:
-    """Preview, ask, change exactly as many devices as the preview said; 1 if the operator declines."""
+    """Preview, ask, change exactly as many devices as the preview said. Return 1 if the operator declines."""
     asked, body = client(arguments), _body(arguments)
     found = _ask(asked, {**body, "dry_run": True})
     if arguments.dry_run or not found["changed"]:
         return _print(arguments, found, "would change" if found["changed"] else "nothing to change")
     if not arguments.yes:
         if arguments.json or not sys.stdin.isatty():
-            problem = f"{found['changed']} devices would change and nobody is here to confirm it"
-            raise ConfigurationError(f"{problem}; add --yes, or --dry-run to look only")
+            problem = f"{found['changed']} devices would change and there is no terminal to confirm it"
+            raise ConfigurationError(f"{problem}; add --yes, or --dry-run for a preview only")
         facts([*_words(body), ("changes", _devices(found))])
         if input("change these? [y/N] ").strip().lower() not in {"y", "yes"}:
             print("nothing was changed")

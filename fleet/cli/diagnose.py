@@ -1,4 +1,4 @@
-"""`edge-fleet devices diagnose` and `answers`: what a device says of itself when it is asked."""
+"""`edge-fleet devices diagnose` and `answers`: requests for diagnostics, and devices' answers."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ from gateway.domain.errors import UnreachableError
 from gateway.terminal.tables import plain, print_json
 
 LOOK_S = 2.0
-"""Between two looks for an answer."""
+"""Seconds between two checks for an answer."""
 
 
 def diagnose(arguments: argparse.Namespace) -> int:
-    """Ask, and wait for the answer where that is wanted; 0. Raises UnreachableError where none came in time."""
+    """Request diagnostics, and wait for the answer if --wait is given. Return 0.
+
+    Raise UnreachableError if none came in time.
+    """
     asked, path = client(arguments), path_of("devices", arguments.device, "diagnostics")
     request = asked.ask("POST", path, body={"wanted": arguments.want} if arguments.want else {})
     if arguments.wait is None:
         return _told(arguments, request)
     if not arguments.json:
-        print(f"{arguments.device} answers with its next question …", file=sys.stderr)
+        print(f"{arguments.device} answers after its next poll …", file=sys.stderr)
     return _answer(arguments, _awaited(asked, f"{path}/{request['id']}", arguments.wait))
 
 
 def answers(arguments: argparse.Namespace) -> int:
-    """What was asked for, or one answer; 0."""
+    """Print the requests, or one answer. Return 0."""
     asked, path = client(arguments), path_of("devices", arguments.device, "diagnostics")
     if arguments.request is not None:
         return _answer(arguments, asked.ask("GET", f"{path}/{arguments.request}"))
     found = list(asked.pages(path))
     columns = ("request", "wanted", "asked", "by", "answered")
-    return listed(arguments, "diagnostics", found, columns, _row, none=f"{arguments.device} was not asked for anything")
+    return listed(arguments, "diagnostics", found, columns, _row, none=f"no requests to {arguments.device}")
 
 
 def _row(one: Json) -> tuple[str, ...]:
@@ -57,7 +60,7 @@ def _told(arguments: argparse.Namespace, request: Json) -> int:
     if arguments.json:
         print_json(request)
         return 0
-    print(f"request {request['id']}: {request['device']} answers with its next question, then")
+    print(f"request {request['id']}: {request['device']} answers after its next poll; to see it:")
     print(f"edge-fleet devices answers {request['device']} --request {request['id']}")
     return 0
 

@@ -1,4 +1,4 @@
-"""`edge-fleet doctor`: what keeps the controller of a folder from its work, and what to do about it."""
+"""`edge-fleet doctor`: problems of the controller in a folder, and what to do about them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gateway.terminal.tables import print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print findings; return 1 where there are any."""
+    """Print findings. Return 1 if there are any."""
     folder = Path(arguments.dir)
     if not folder.is_dir():
-        raise ConfigurationError("is no folder; --dir names the controller's", file=arguments.dir)
+        raise ConfigurationError("is not a folder; name the controller's with --dir", file=arguments.dir)
     found = findings(observe(folder, load_config(folder)))
     if arguments.json:
         print_json({"ok": not found, "findings": [asdict(finding) for finding in found]})

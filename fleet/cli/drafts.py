@@ -1,4 +1,4 @@
-"""`edge-fleet drafts`, and `edge-fleet publish` at a controller. Drafts and signatures are sent; keys stay here."""
+"""`edge-fleet drafts`, and `edge-fleet publish` at a controller. Drafts and signatures are sent, keys are not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PUBLISH_TIMEOUT_S = 1_800.0
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Carry out one action; its exit code."""
+    """Carry out one action. Return its exit code."""
     verbs: dict[str, Callable[[argparse.Namespace], int]] = {
         "list": _list,
         "show": _show,
@@ -39,7 +39,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def publish_remote(arguments: argparse.Namespace) -> int:
-    """Send signatures that came back, then let the controller publish what is ready."""
+    """Send signatures that were made elsewhere, then let the controller publish what is ready."""
     if arguments.key or arguments.mirror:
         raise ConfigurationError("the controller signs with its own online keys and fills its bucket itself")
     asked = client(arguments, ClientSettings(read_timeout_s=PUBLISH_TIMEOUT_S))
@@ -95,7 +95,7 @@ def _download(arguments: argparse.Namespace) -> int:
 
 
 def _upload(arguments: argparse.Namespace) -> int:
-    """Send each file: a copy of the draft that waits adds its signatures, another one is a new draft."""
+    """Send each file: a copy of the waiting draft adds its signatures, any other is a new draft."""
     asked = client(arguments)
     waiting = {entry["role"]: entry["document"] for entry in asked.pages(path_of("drafts"))}
     done = []
@@ -111,7 +111,7 @@ def _upload(arguments: argparse.Namespace) -> int:
 
 
 def _sign(arguments: argparse.Namespace) -> int:
-    """Sign at this machine what waits at the controller; 1 where the holder declined."""
+    """Sign drafts of the controller on this machine. Return 1 if the holder declined one."""
     check_seen(arguments)
     asked = client(arguments)
     drafts = [_downloaded(asked, role) for role in arguments.role]
@@ -119,7 +119,7 @@ def _sign(arguments: argparse.Namespace) -> int:
     done = []
     for draft in drafts:
         if not {signer.public_key.keyid for signer in signers} & draft.keys.keys():
-            raise ConfigurationError(f"none of these keys has a say in {draft.role}; see edge-fleet drafts show")
+            raise ConfigurationError(f"none of these keys may sign {draft.role}; see edge-fleet drafts show")
         signed = sign_draft(draft, signers, arguments, draft.role)
         if signed is None:
             return 1
@@ -156,7 +156,7 @@ def _downloaded(asked: Client, role: str) -> Draft:
 
 
 def _send_signatures(asked: Client, draft: Draft) -> Json:
-    """Send the signatures of a draft, and nothing else of it."""
+    """Send only the signatures of a draft."""
     found = [{"keyid": one.keyid, "sig": one.signature} for one in draft.metadata.signatures.values()]
     if not found:
         raise ConfigurationError(

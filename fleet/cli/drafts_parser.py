@@ -14,13 +14,13 @@ def _role(parser: argparse.ArgumentParser) -> None:
 
 
 def _download(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=named, metavar="FILE", help="where to (default: ROLE.json here)")
+    parser.add_argument("--out", type=named, metavar="FILE", help="file to write (default: ROLE.json here)")
     _role(parser)
 
 
 def _upload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", nargs="+", type=named, help="drafts, signed or not")
-    parser.add_argument("--replace", action="store_true", help="take the place of another draft of the role that waits")
+    parser.add_argument("--replace", action="store_true", help="replace another draft of the role that waits")
     remote_options(parser)
 
 

@@ -1,4 +1,4 @@
-"""`edge-fleet profile add` and `edge-fleet policy add`: files that devices take as they are."""
+"""`edge-fleet profile add` and `edge-fleet policy add`: files that devices use unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.domain.signed_release import TIME_FORMAT
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Draft the role with this file in place of an older one of its name."""
+    """Draft the role with this file, which replaces an older one of its name."""
     file, kind, suffix = Path(arguments.file), arguments.kind, SUFFIXES[arguments.kind]
     if file.suffix != suffix or not NAME_PATTERN.fullmatch(file.name):
         problem = f"must be called NAME{suffix}, of letters, digits, '.', '_' and '-'"
@@ -35,7 +35,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _freed(work: Workspace, path: str, content: bytes) -> list[str]:
-    """What the policy ends at once that the published one of its name still holds back."""
+    """Return warnings on blackouts of the published policy that this one ends at once."""
     target = work.published().target(path)
     if target is None:
         return []
@@ -43,13 +43,13 @@ def _freed(work: Workspace, path: str, content: bytes) -> list[str]:
         before = read_policy(work.target_content(target), path)
     except ConfigurationError as error:
         problem = "it is not known which blackouts this one leaves out"
-        return [f"{problem}: {error}; see to it that it lists those that have begun"]
+        return [f"{problem}: {error}; make sure that it lists those that have begun"]
     return [_said(blackout) for blackout in given_back(before, read_policy(content, path), now())]
 
 
 def _said(blackout: Blackout) -> str:
     name = f"the blackout {blackout.start.strftime(TIME_FORMAT)} to {blackout.end.strftime(TIME_FORMAT)}"
     return (
-        f"{name} has begun, and this policy lists it no more up to now: the hours that stood still in it count as "
-        "waited, which may free the whole fleet at once. Keep it; to end it early, give it an end that is still to come"
+        f"{name} has begun, and this policy no longer lists it up to now: the hours that did not count in it then do, "
+        "which may free the whole fleet at once. Keep it; to end it early, give it an end in the future"
     )

@@ -13,15 +13,17 @@ from gateway.terminal.tables import plain
 
 POSITION, GAP = "position", "gap"
 AWAY_LIMIT_S = 600.0
-"""So long a controller may be away: its replicas are updated, its machine starts again."""
+"""Longest time for which a controller may be away, for example for an update or a restart."""
 
 
 def follow(
     asked: Client, query: Query, until_s: float | None = None, *, answered_s: float = -AWAY_LIMIT_S
 ) -> Iterator[Message]:
-    """Yield changes until the monotonic time `until_s` (None: for good), signs of life among them. A controller that
-    never answered is an error at once; one that did, `answered_s` or later, is waited for. Raises UnreachableError, and
-    what the controller refuses."""
+    """Yield changes and heartbeats until the monotonic time `until_s` (None: forever).
+
+    A controller that never answered is an error at once; one that answered at `answered_s` or later is waited for.
+    Raise UnreachableError, and what the controller refuses.
+    """
     after = ""
     while True:
         try:
@@ -40,5 +42,5 @@ def follow(
 
 
 def say_waiting(error: UnreachableError) -> None:
-    """Say why nothing is shown."""
+    """Print why nothing is shown."""
     print(f"waiting: {plain(str(error))}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`edge-fleet keys`: make a key, register a token's, show public parts."""
+"""`edge-fleet keys`: create a key, register a token's, show public parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.terminal.tables import print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """`new` or `show`."""
+    """Execute `new` or `show`. Return 0."""
     if arguments.action == "new":
         return _new(arguments)
     folder = Path(arguments.out)
@@ -47,7 +47,7 @@ def _new(arguments: argparse.Namespace) -> int:
 
 
 def _passphrase(arguments: argparse.Namespace, name: str) -> str:
-    """Asked twice where it is typed."""
+    """Return the passphrase. If it is typed, ask twice and compare."""
     ask = asker(arguments)
     passphrase = ask(f"new passphrase of {name}")
     if arguments.passphrase_file or not _typed() or ask("the same again") == passphrase:

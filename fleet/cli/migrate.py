@@ -21,14 +21,14 @@ from gateway.terminal.tables import counted, print_json, progress
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Carry out what the options say; return the exit code."""
+    """Execute what the options say. Return the exit code."""
     if arguments.to:
         return _move(arguments)
     return _undo(arguments) if arguments.undo_move else _upgrade(arguments)
 
 
 def _upgrade(arguments: argparse.Namespace) -> int:
-    """0; with --check 1 where the tables are older than this program's."""
+    """Migrate, or only check. Return 0; with --check 1 if the tables are older than this program's."""
     with beside(arguments.dir, make=not arguments.check) as database:
         before, newest = migrate.known(database), migrate.newest()
         after = before if arguments.check else migrate.upgrade(database)
@@ -42,7 +42,7 @@ def _upgrade(arguments: argparse.Namespace) -> int:
 
 
 def _move(arguments: argparse.Namespace) -> int:
-    """0; 1 where the audit log that was moved is not as it was written."""
+    """Move the fleet. Return 0, or 1 if the audit log that was moved was changed before."""
     old, new = _existing(arguments.dir), _target(arguments)
     settings = load_config(Path(arguments.dir)).database
     try:
@@ -89,7 +89,7 @@ def _undo(arguments: argparse.Namespace) -> int:
 def _existing(folder: str) -> Place:
     place = place_of(folder)
     if place.file is not None and not place.file.exists():
-        raise ConfigurationError("is no database; [database] url in fleet.toml names another one?", file=str(place))
+        raise ConfigurationError("is not a database; does [database] url name another one?", file=str(place))
     return place
 
 

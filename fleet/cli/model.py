@@ -58,7 +58,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def check(program: str, folder: Path, settings: FleetSettings) -> dict[str, Any]:
-    """Return what `edge-gateway models check` reports of the folder: digests, golden sets. Raises UnreachableError."""
+    """Return what `edge-gateway models check` reports of the folder: digests, golden sets. Raise UnreachableError."""
     with tempfile.TemporaryDirectory(prefix="edge-fleet-") as state:
         return run_check(PROGRAM, [program, "models", "check", str(folder), "--json", "--state", state], settings)
 
@@ -72,7 +72,7 @@ def untried(verdict: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_levels(model: Model, verdict: Mapping[str, Any]) -> None:
-    """Refuse a release that devices would refuse for its level. Raises ConfigurationError with the remedy."""
+    """Refuse a release that devices would refuse for its level. Raise ConfigurationError with the remedy."""
     required = required_level(model.manifest, signed=True, configured="")
     for release in verdict["releases"]:
         for variant in release["variants"]:

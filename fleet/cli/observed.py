@@ -27,12 +27,12 @@ from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.kernel_clock import clock_synchronised
 
 PORT_NOTICE = timedelta(days=14)
-"""How long before its end the certificate of the port is to be renewed by its owner."""
+"""Time before its end from which the owner is to renew the certificate of the port."""
 NOTHING = "nothing is published yet"
 
 
 def observe(folder: Path, config: FleetConfig) -> Observed:
-    """Read everything. Raises ConfigurationError for what cannot be read at all, OSError."""
+    """Read everything. Raise ConfigurationError for what cannot be read at all, OSError."""
     tables, newest = _database(folder)
     published = Workspace(folder, config.publisher).published()
     here = _keys_here(folder / "keys")
@@ -47,7 +47,7 @@ def observe(folder: Path, config: FleetConfig) -> Observed:
 
 
 def _database(folder: Path) -> tuple[Tables, datetime | None]:
-    """Return its revision, and the time of the newest record."""
+    """Return the database's revision, and the time of its newest record."""
     file, newest = place_of(str(folder)).file, migrate.newest()
     if file is not None and not file.exists():
         return Tables("", newest), None
@@ -69,13 +69,16 @@ def _blobs(config: FleetConfig) -> Blobs:
 
 
 def _certificates(folder: Path, config: FleetConfig) -> Iterator[Lifetime]:
-    """The CA's, where there is one, and the port's, where another authority signed it: the CA's own is renewed."""
+    """Yield the lifetimes of the CA and, if another authority signed it, of the port's certificate.
+
+    A port certificate by the CA itself is renewed automatically.
+    """
     authority = folder / AUTHORITY_FOLDER / CERTIFICATE_FILE
     if authority.exists():
         notice = timedelta(days=config.authority.validity_d)  # from then on it ends before those that it signs
         yield _lifetime(authority, notice, 'let another CA follow it: fleet/README.md, "The device CA"')
     if config.listen.tls and config.listen.certificate:
-        yield _lifetime(folder / config.listen.certificate, PORT_NOTICE, "renew it; serve shows the new one by itself")
+        yield _lifetime(folder / config.listen.certificate, PORT_NOTICE, "renew it; serve then uses the new one")
 
 
 def _lifetime(file: Path, notice: timedelta, remedy: str) -> Lifetime:

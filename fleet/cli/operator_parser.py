@@ -1,4 +1,4 @@
-"""The verbs by which operators ask a controller: options and examples."""
+"""Verbs of operators that call a controller: options and examples."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ PARTS = ("doctor", "log", "status", "vitals")
 
 
 def _devices_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state", choices=STATES, help="those in this state only")
+    parser.add_argument("--state", choices=STATES, help="only devices in this state")
     for name, what in (("profile", "device profile"), ("site", "site"), ("serial", "serial number")):
-        parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those with this {what} only")
-    tags_option(parser, "those with this tag only")
-    parser.add_argument("--target", type=named, metavar="OWNER/MODEL/VERSION", help="those that run it only")
-    query_option(parser, "those that match it only")
+        parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"only devices with this {what}")
+    tags_option(parser, "only devices with this tag")
+    parser.add_argument("--target", type=named, metavar="OWNER/MODEL/VERSION", help="only devices that run it")
+    query_option(parser, "only devices that match it")
     limit_option(parser)
     remote_options(parser)
 
 
 def _devices_show(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
-    parser.add_argument("--inventory", action="store_true", help="also what it found in itself")
+    parser.add_argument("--inventory", action="store_true", help="also its inventory")
     remote_options(parser)
 
 
 def _devices_label(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
-    tags_option(parser, "all its tags from now on")
-    parser.add_argument("--no-tags", action="store_true", help="it bears none from now on")
-    _tag_changes(parser, "where it is; '' for nowhere")
+    tags_option(parser, "replace all its tags by this one")
+    parser.add_argument("--no-tags", action="store_true", help="remove all its tags")
+    _tag_changes(parser, "its site; '' for none")
     remote_options(parser)
 
 
@@ -57,7 +57,7 @@ def _devices_tag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", metavar="DEVICE", nargs="*", type=named, help=words)
     query_option(parser, "devices that match it ('all': every device)")
     _tag_changes(parser, "the site of all of them; '' for none")
-    parser.add_argument("--dry-run", action="store_true", help="only say how many would change")
+    parser.add_argument("--dry-run", action="store_true", help="only print how many would change")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     remote_options(parser)
 
@@ -71,16 +71,16 @@ def _tag_changes(parser: argparse.ArgumentParser, site: str) -> None:
 
 
 def _devices_register(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("serial", metavar="SERIAL", type=named, help="as the device tells it when it enrols")
-    parser.add_argument("--id", type=named, metavar="ID", help="what it is to be called (default: the serial)")
-    tags_option(parser, "a tag it bears from the start")
-    parser.add_argument("--site", type=named, metavar="SITE", help="where it is")
+    parser.add_argument("serial", metavar="SERIAL", type=named, help="as the device reports it when it enrols")
+    parser.add_argument("--id", type=named, metavar="ID", help="its id (default: the serial)")
+    tags_option(parser, "a tag that the device gets")
+    parser.add_argument("--site", type=named, metavar="SITE", help="its site")
     remote_options(parser)
 
 
 def _devices_withdraw(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
-    parser.add_argument("slot", metavar="SLOT", type=named, help="the slot that is to be empty")
+    parser.add_argument("slot", metavar="SLOT", type=named, help="the slot to empty")
     _because(parser)
 
 
@@ -90,7 +90,7 @@ def _devices_revoke(parser: argparse.ArgumentParser) -> None:
 
 
 def _because(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--because", type=named, metavar="WHY", help="for whoever reads the audit log")
+    parser.add_argument("--because", type=named, metavar="WHY", help="reason, for the audit log")
     remote_options(parser)
 
 
@@ -118,13 +118,13 @@ def _devices_tokens(parser: argparse.ArgumentParser) -> None:
 
 
 def _number(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", type=positive, help="its number, as the list shows it")
+    parser.add_argument("id", metavar="ID", type=positive, help="its id, as the list shows it")
     remote_options(parser)
 
 
 def _diagnose(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
-    parser.add_argument("--want", choices=PARTS, action="append", help="what to ask for; repeatable (default: all)")
+    parser.add_argument("--want", choices=PARTS, action="append", help="part to request; repeatable (default: all)")
     parser.add_argument(
         "--wait",
         type=number,
@@ -143,10 +143,10 @@ def _answers(parser: argparse.ArgumentParser) -> None:
 
 
 def _tokens_create(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", type=named, help="whose it is; the audit log names it so")
-    parser.add_argument("--role", choices=ROLES, required=True, help="what it may do")
+    parser.add_argument("name", metavar="NAME", type=named, help="name of its holder, as the audit log shows it")
+    parser.add_argument("--role", choices=ROLES, required=True, help="role, which says what it may do")
     tags_option(parser, "for devices with this tag only")
-    parser.add_argument("--days", type=span, metavar="D", help="how long it holds (default 90)")
+    parser.add_argument("--days", type=span, metavar="D", help="how long it is valid (default 90)")
     _out(parser)
     beside_option(parser)
     remote_options(parser)
@@ -160,7 +160,7 @@ def _tokens_revoke(parser: argparse.ArgumentParser) -> None:
 DEVICES = Verb(
     "devices",
     "devices",
-    "list, label, tag, register, revoke and remove devices; make enrolment tokens; ask for diagnostics",
+    "list, label, tag, register, revoke and remove devices; create enrolment tokens; request diagnostics",
     "  edge-fleet devices list --tag pilot --site berlin\n"
     "  edge-fleet devices show camera-7\n"
     "  edge-fleet devices token --tag pilot --out camera-7.token\n"
@@ -176,7 +176,7 @@ DEVICES = Verb(
         ),
         Action(
             "show",
-            "one device: what it runs and is to run, how it is, its certificate",
+            "one device: what it runs and is to run, its health, its certificate",
             "  edge-fleet devices show camera-7\n  edge-fleet devices show camera-7 --inventory --json",
             _devices_show,
         ),
@@ -197,37 +197,37 @@ DEVICES = Verb(
         ),
         Action(
             "register",
-            "expect a device by its serial: it enrols without a token",
+            "register a device by its serial: it enrols without a token",
             "  edge-fleet devices register 10000000a1b2c3d4 --id camera-8 --tag pilot",
             _devices_register,
         ),
         Action(
             "withdraw",
-            "take a model off a device: the slot is not assigned any more",
+            "remove a model from a device: the slot is no longer assigned",
             "  edge-fleet devices withdraw camera-7 meter-reader --because 'no meter there'",
             _devices_withdraw,
         ),
         Action(
             "revoke",
-            "let a device in no more; its certificates open nothing from now on",
+            "refuse a device and its certificates from now on",
             "  edge-fleet devices revoke camera-7 --because stolen",
             _devices_revoke,
         ),
         Action(
             "readmit",
-            "let a revoked device enrol again",
+            "allow a revoked device to enrol again",
             "  edge-fleet devices readmit camera-7",
             _devices_readmit,
         ),
         Action(
             "remove",
-            "forget a device that is revoked, or never enrolled",
+            "remove a device that is revoked, or never enrolled",
             "  edge-fleet devices remove camera-7 --because scrapped",
             _devices_revoke,
         ),
         Action(
             "token",
-            "make an enrolment token: it lets one device in, once",
+            "create an enrolment token: it enrols one device, once",
             "  edge-fleet devices token --tag pilot --site berlin\n"
             "  edge-fleet devices token --device camera-7 --hours 2 --out camera-7.token",
             _devices_token,
@@ -235,19 +235,19 @@ DEVICES = Verb(
         Action("tokens", "enrolment tokens, used and unused", "  edge-fleet devices tokens", _devices_tokens),
         Action(
             "revoke-token",
-            "an unused enrolment token lets nobody in any more",
+            "revoke an unused enrolment token",
             "  edge-fleet devices revoke-token 7",
             _number,
         ),
         Action(
             "diagnose",
-            "ask a device for diagnostics; it answers with its next question",
+            "request diagnostics from a device; it answers after its next poll",
             "  edge-fleet devices diagnose camera-7 --want log --want doctor --wait 120",
             _diagnose,
         ),
         Action(
             "answers",
-            "what a device was asked for, and what it answered",
+            "requests for diagnostics to a device, and its answers",
             "  edge-fleet devices answers camera-7\n  edge-fleet devices answers camera-7 --request 3",
             _answers,
         ),
@@ -257,7 +257,7 @@ DEVICES = Verb(
 TOKENS = Verb(
     "tokens",
     "tokens",
-    "make, list and revoke API tokens, by which operators and programs ask",
+    "create, list and revoke API tokens of operators and programs",
     "  edge-fleet tokens create ann --role admin --dir . --out ann.token  # the first\n"
     "  edge-fleet tokens create ben --role operator --tag pilot --days 30\n"
     "  edge-fleet tokens list\n"
@@ -265,13 +265,13 @@ TOKENS = Verb(
     actions(
         Action(
             "create",
-            "make a token; its secret is shown once",
+            "create a token; its secret is shown once",
             "  edge-fleet tokens create ann --role admin --dir . --out ann.token\n"
             "  edge-fleet tokens create grafana --role viewer --days 365",
             _tokens_create,
         ),
         Action("list", "all tokens, without their secrets", "  edge-fleet tokens list", _devices_tokens),
-        Action("revoke", "a token opens nothing any more", "  edge-fleet tokens revoke 3", _tokens_revoke),
+        Action("revoke", "revoke a token", "  edge-fleet tokens revoke 3", _tokens_revoke),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The verbs of `edge-fleet`: options and examples."""
+"""Verbs of `edge-fleet`: options and examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.terminal.program import Program, Verb, json_option, named
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out one verb; its exit code."""
+    """Execute one verb. Return its exit code."""
     return PROGRAM.main(arguments)
 
 
@@ -35,7 +35,7 @@ def _own_keys(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _quorum(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--key", type=named, metavar="PUB", nargs="+", required=True, help="who may sign: .pub files")
+    parser.add_argument("--key", type=named, metavar="PUB", nargs="+", required=True, help="public keys: .pub files")
     parser.add_argument(
         "--threshold", type=positive, metavar="N", help="how many must sign (default: as before, else 2)"
     )
@@ -46,7 +46,7 @@ def _keys(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="the new key's name, or .pub files (default: all here)"
     )
-    parser.add_argument("--out", type=named, metavar="DIR", default=".", help="where keys are (default: here)")
+    parser.add_argument("--out", type=named, metavar="DIR", default=".", help="folder of keys (default: here)")
     parser.add_argument("--hsm", type=named, metavar="URI", help="a key that a PKCS#11 token holds: hsm:2?label=TOKEN")
     parser.add_argument(
         "--no-passphrase", action="store_true", help="do not encrypt (mode 0600 is all that protects it)"
@@ -115,13 +115,11 @@ def _sign(parser: argparse.ArgumentParser) -> None:
 
 
 def _publish(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "draft", type=named, nargs="*", metavar="DRAFT", help="signed drafts that came back from elsewhere"
-    )
+    parser.add_argument("draft", type=named, nargs="*", metavar="DRAFT", help="drafts that were signed elsewhere")
     parser.add_argument(
         "--mirror",
         action="store_true",
-        help="also bring blobs that were published before into the bucket of [blobs.s3]",
+        help="also upload blobs that were published before to the bucket of [blobs.s3]",
     )
     _own_keys(parser, "key of snapshot and timestamp")
     drafting_options(parser)
@@ -140,9 +138,7 @@ def _assign(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--file", type=named, metavar="PATH", action="append", default=[], help="profiles/X.toml or policy/X.json"
     )
-    parser.add_argument(
-        "--renew", action="store_true", help="what is assigned already, signed again; DEVICE may be 'all'"
-    )
+    parser.add_argument("--renew", action="store_true", help="sign again what is assigned; DEVICE may be 'all'")
     parser.add_argument("--nothing", action="store_true", help="assign nothing: the device retires what it has")
     _own_keys(parser, "key of the director")
     publisher_options(parser)
@@ -164,7 +160,7 @@ def _serve(parser: argparse.ArgumentParser) -> None:
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
-        help="least that is told on stderr (info)",
+        help="lowest level that is logged on stderr (info)",
     )
     _secrets(parser)
     publisher_options(parser)
@@ -182,14 +178,14 @@ VERBS = (
     Verb(
         "doctor",
         "doctor",
-        "what keeps the controller from its work: database, clock, certificates, keys, blobs; 1 on findings",
+        "check the controller's database, clock, certificates, keys and blobs; 1 on findings",
         "  edge-fleet doctor --dir /var/lib/edge-fleet\n  edge-fleet doctor --json | jq .findings",
         publisher_options,
     ),
     Verb(
         "keys",
         "keys",
-        "make a key, or register one that a token holds; show public keys",
+        "create a key, or register one that a token holds; show public keys",
         "  edge-fleet keys new alice                    # alice.pem (secret), alice.pub\n"
         "  edge-fleet keys new online --out keys --no-passphrase\n"
         "  PYKCS11LIB=/usr/lib/libykcs11.so edge-fleet keys new bob --hsm hsm:2\n"
@@ -218,7 +214,7 @@ VERBS = (
     Verb(
         "sign",
         "sign",
-        "show drafts in words and sign them; needs nothing but the drafts and the key",
+        "show drafts in words and sign them; needs only the drafts and the key",
         "  edge-fleet sign drafts/models-acme.json --key acme.pem\n"
         "  edge-fleet sign drafts/*.json --key alice.pem --key bob.pub --yes",
         _sign,
@@ -258,10 +254,10 @@ VERBS = (
     Verb(
         "assign",
         "assign",
-        "say what a device runs, for fleets without a controller: writes assignments/DEVICE.json",
+        "set what a device runs, for fleets without a controller: writes assignments/DEVICE.json",
         "  edge-fleet assign camera-7 meter-reader=acme/meter-reader/2 \\\n"
         "      --file profiles/lab.toml\n"
-        "  edge-fleet assign all --renew        # daily: assignments hold 24 hours",
+        "  edge-fleet assign all --renew        # daily: they expire after 24 hours",
         _assign,
     ),
     Verb(

@@ -1,4 +1,4 @@
-"""`edge-fleet publish`: what is signed goes into `public`, in an order that harms no device."""
+"""`edge-fleet publish`: copies what is signed to `public`, in an order that harms no device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gateway.terminal.tables import counted, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Take signatures that came back, then publish what is ready and say what waits."""
+    """Merge signatures that were made elsewhere, then publish what is ready and print what waits."""
     if is_remote(arguments):
         return publish_remote(arguments)
     with writing(arguments) as work:
@@ -47,7 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _running(folder: str) -> Mapping[tuple[str, str], int]:
-    """Return how many devices run what, by slot and path; nothing where no controller's database can be read."""
+    """Return how many devices run each release, by slot and path; empty if no controller's database can be read."""
     from fleet.cli.beside import beside
 
     try:
@@ -56,13 +56,15 @@ def _running(folder: str) -> Mapping[tuple[str, str], int]:
     except ConfigurationError:  # no controller works in this folder
         return {}
     except (UnreachableError, AwayError, OSError) as error:
-        print(f"edge-fleet: devices that this concerns are not counted: {error}", file=sys.stderr)
+        print(f"edge-fleet: affected devices are not counted: {error}", file=sys.stderr)
         return {}
 
 
 def _upload(work: Workspace, content: Iterable[str], *, whole: bool) -> int | None:
-    """Blobs that are about to be published, into the bucket of `[blobs.s3]`; `whole`: and all that were. None: there is
-    no bucket."""
+    """Upload blobs that are about to be published to the bucket of `[blobs.s3]`; `whole`: and published ones.
+
+    Return how many were uploaded, or None if there is no bucket.
+    """
     settings = load_config(work.folder).blobs
     if not settings.s3.bucket:
         return None
@@ -76,7 +78,7 @@ def _upload(work: Workspace, content: Iterable[str], *, whole: bool) -> int | No
 
 
 def _take_back(work: Workspace, drafts: dict[str, Draft], names: list[str]) -> None:
-    """Signatures of drafts that were signed elsewhere join those that wait here."""
+    """Merge the signatures of drafts that were signed elsewhere into those that wait here."""
     for name in names:
         returned = work.read_draft(Path(name))
         if returned.role not in drafts:

@@ -1,4 +1,4 @@
-"""The verbs that read records and keep them: telemetry, audit, backup, migrate; options and examples."""
+"""Verbs that read and keep records: telemetry, audit, backup, migrate; options and examples."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _streams(parser: argparse.ArgumentParser) -> None:
 def _rows(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
     parser.add_argument("stream", metavar="STREAM", type=named, help="vitals, statistics, state, events, updates")
-    parser.add_argument("--after", type=named, metavar="BOOT.SEQ", help="from the row that follows this one")
-    parser.add_argument("--follow", action="store_true", help="the last rows, then what comes, until Ctrl-C")
+    parser.add_argument("--after", type=named, metavar="BOOT.SEQ", help="start with the row that follows this one")
+    parser.add_argument("--follow", action="store_true", help="the last rows, then new ones, until Ctrl-C")
     limit_option(parser)
     remote_options(parser)
 
@@ -47,35 +47,35 @@ def _devices(parser: argparse.ArgumentParser) -> None:
 
 def _events(parser: argparse.ArgumentParser) -> None:
     for name in ("device", "kind", "rollout"):
-        parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those of this {name} only")
-    query_option(parser, "those of devices that match it only")
-    parser.add_argument("--follow", action="store_true", help="the last events, then what comes, until Ctrl-C")
+        parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"only those of this {name}")
+    query_option(parser, "only those of devices that match it")
+    parser.add_argument("--follow", action="store_true", help="the last events, then new ones, until Ctrl-C")
     limit_option(parser, 100)
     remote_options(parser)
 
 
 def _alerts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state", choices=("pending", "open", "closed"), help="those in this state only")
+    parser.add_argument("--state", choices=("pending", "open", "closed"), help="only those in this state")
     for name in ("rule", "device"):
-        parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those of this {name} only")
-    query_option(parser, "those of devices that match it only")
+        parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"only those of this {name}")
+    query_option(parser, "only those of devices that match it")
     parser.add_argument(
-        "--follow", action="store_true", help="the last alerts, then what opens and closes, until Ctrl-C"
+        "--follow", action="store_true", help="the last alerts, then those that open and close, until Ctrl-C"
     )
     limit_option(parser, 100)
     remote_options(parser)
 
 
 def _audit_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--actor", type=named, metavar="WHO", help="what this one did only")
-    parser.add_argument("--subject", type=named, metavar="WHAT", help="what was done to this only")
+    parser.add_argument("--actor", type=named, metavar="WHO", help="only actions of this actor")
+    parser.add_argument("--subject", type=named, metavar="WHAT", help="only actions on this subject")
     limit_option(parser, 100)
     remote_options(parser)
 
 
 def _audit_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--head", type=named, metavar="NUMBER:DIGEST", help="that the log must hold: noted at an earlier time"
+        "--head", type=named, metavar="NUMBER:DIGEST", help="head noted earlier, which the log must contain"
     )
     beside_option(parser)
     remote_options(parser)
@@ -89,18 +89,18 @@ def _backup_file(parser: argparse.ArgumentParser) -> None:
 
 def _migrate(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--check", action="store_true", help="only say whether it is needed: 1 where it is")
+    what.add_argument("--check", action="store_true", help="only check whether it is needed: 1 if it is")
     what.add_argument(
         "--to",
         type=named,
         metavar="URL",
         help="move the whole fleet into this empty database: postgresql://USER@HOST/NAME (password: PGPASSWORD or "
-        "~/.pgpass) or sqlite:////FILE; no controller may run. If it is cut off, give the same command again",
+        "~/.pgpass) or sqlite:////FILE; no controller may run. If it is interrupted, repeat the same command",
     )
     what.add_argument(
         "--undo-move",
         action="store_true",
-        help="use a database again that the fleet moved away from, where the other one is lost",
+        help="use a database again that the fleet moved away from, if the other one is lost",
     )
     folder_option(parser)
     json_option(parser)
@@ -109,7 +109,7 @@ def _migrate(parser: argparse.ArgumentParser) -> None:
 TELEMETRY = Verb(
     "telemetry",
     "telemetry",
-    "what devices tell of themselves: streams, rows, events, alerts",
+    "telemetry of devices: streams, rows, events, alerts",
     "  edge-fleet telemetry streams camera-7\n"
     "  edge-fleet telemetry rows camera-7 vitals --follow\n"
     "  edge-fleet telemetry newest camera-7 state --limit 5\n"
@@ -118,13 +118,13 @@ TELEMETRY = Verb(
     actions(
         Action(
             "streams",
-            "a device's streams, and what is missing in them",
+            "a device's streams, and rows missing in them",
             "  edge-fleet telemetry streams camera-7",
             _streams,
         ),
         Action(
             "rows",
-            "rows of a stream in their order",
+            "rows of a stream, in order",
             "  edge-fleet telemetry rows camera-7 updates --json\n"
             "  edge-fleet telemetry rows camera-7 vitals --follow\n"
             "  edge-fleet telemetry rows camera-7 vitals --after 1795259000.41",
@@ -139,7 +139,7 @@ TELEMETRY = Verb(
         ),
         Action(
             "events",
-            "what happened on devices, the newest first",
+            "events on devices, newest first",
             "  edge-fleet telemetry events --device camera-7\n  edge-fleet telemetry events --kind rollback --json\n"
             "  edge-fleet telemetry events --query 'tag=pilot and accelerator=coral-*'\n"
             "  edge-fleet telemetry events --follow --json",
@@ -147,7 +147,7 @@ TELEMETRY = Verb(
         ),
         Action(
             "alerts",
-            "what is wrong in the fleet, and what was, the newest first",
+            "open and past alerts, newest first",
             "  edge-fleet telemetry alerts --state open\n  edge-fleet telemetry alerts --query 'site=berlin'\n"
             "  edge-fleet telemetry alerts --follow",
             _alerts,
@@ -158,15 +158,15 @@ TELEMETRY = Verb(
 AUDIT = Verb(
     "audit",
     "audit",
-    "what was done, by whom, and whether the log is as it was written",
+    "list the audit log, and verify that it is unchanged",
     "  edge-fleet audit list --actor ann\n"
     "  edge-fleet audit verify\n"
     "  edge-fleet audit verify --dir /var/lib/edge-fleet",
     actions(
-        Action("list", "the newest entries first", "  edge-fleet audit list --subject camera-7", _audit_list),
+        Action("list", "entries, newest first", "  edge-fleet audit list --subject camera-7", _audit_list),
         Action(
             "verify",
-            "hold every entry against its digest; 1 where one is not as it was written",
+            "check every entry against its digest; 1 if one was changed",
             "  edge-fleet audit verify\n"
             "  edge-fleet audit verify --dir . \\\n"
             "      --head 42:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae",
@@ -178,18 +178,18 @@ AUDIT = Verb(
 BACKUP = Verb(
     "backup",
     "backup",
-    "copy the controller's database to one file while it works, and back",
+    "copy the controller's database to one file while it is in use, and restore it",
     "  edge-fleet backup save /backup/fleet.backup\n  edge-fleet backup restore /backup/fleet.backup --dir .",
     actions(
         Action(
             "save",
-            "copy it, and read the copy again",
+            "copy the database, and check the copy",
             "  edge-fleet backup save /backup/fleet.backup --dir /var/lib/edge-fleet",
             _backup_file,
         ),
         Action(
             "restore",
-            "put a copy where no database is; no controller may run meanwhile",
+            "restore a copy where no database is; no controller may run meanwhile",
             "  edge-fleet backup restore /backup/fleet.backup --dir /var/lib/edge-fleet",
             _backup_file,
         ),
@@ -199,7 +199,7 @@ BACKUP = Verb(
 MIGRATE = Verb(
     "migrate",
     "migrate",
-    "bring the database's tables up to date, as serve does when it starts; or move the fleet to another database",
+    "migrate the database's tables, as serve does when it starts; or move the fleet to another database",
     "  edge-fleet migrate --check\n"
     "  edge-fleet migrate --dir /var/lib/edge-fleet\n"
     "  edge-fleet migrate --to postgresql://fleet@db.example/fleet\n"

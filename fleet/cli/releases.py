@@ -1,4 +1,4 @@
-"""`edge-fleet releases`: what was published, as the controller verified it."""
+"""`edge-fleet releases`: published releases, as the controller verified them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gateway.terminal.tables import plain, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Carry out one action; its exit code."""
+    """Execute one action. Return its exit code."""
     return {"list": _list, "show": _show}[arguments.action](arguments)
 
 
 def _list(arguments: argparse.Namespace) -> int:
     found = bounded(client(arguments).pages(path_of("releases"), {"model": arguments.model}), arguments.limit)
     columns = ("owner", "model", "version", "floor", "released", "state")
-    none = "no releases; edge-fleet publish brings them, and the controller reads them within moments"
+    none = "no releases; edge-fleet publish publishes them, and the controller reads them within seconds"
     return listed(
         arguments, "releases", found, columns, _row, none="no release of this model" if arguments.model else none
     )

@@ -1,4 +1,4 @@
-"""The verbs that draft what devices take: models, programs, settings, profiles and policies; options and examples."""
+"""Options and examples of the verbs that draft models, programs, settings, profiles and policies."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _software(parser: argparse.ArgumentParser) -> None:
         help="add: wheels for one kind of device, pip's own among them; withdraw: @software/PROGRAM/VERSION",
     )
     parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
-    parser.add_argument("--python", type=named, metavar="3.N", help="Python of the devices, where no wheel names it")
-    parser.add_argument("--machine", type=named, metavar="M", help="x86_64 or aarch64, where no wheel names it")
+    parser.add_argument("--python", type=named, metavar="3.N", help="Python of the devices, if no wheel names it")
+    parser.add_argument("--machine", type=named, metavar="M", help="x86_64 or aarch64, if no wheel names it")
     parser.add_argument("--edge-software", type=named, metavar="PATH", help="the program that checks wheels")
     drafting_options(parser)
 
@@ -32,7 +32,7 @@ def _settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         metavar="FILE|RELEASE",
-        help="add: a part of edge-gateway.toml (empty: takes settings away); withdraw: @settings/NAME/VERSION",
+        help="add: a part of edge-gateway.toml (empty: removes the settings); withdraw: @settings/NAME/VERSION",
     )
     parser.add_argument(
         "--name", type=named, metavar="NAME", help="add: a site or a class of devices; each name has its own versions"
@@ -48,7 +48,7 @@ def _edge_gateway(parser: argparse.ArgumentParser) -> None:
         "--edge-gateway",
         type=named,
         metavar="PATH",
-        help="the program that checks (default: beside this one, else in PATH)",
+        help="the program that checks (default: in this one's folder, else in PATH)",
     )
 
 
@@ -61,7 +61,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
         metavar="DIR|RELEASE",
         help="add: a version's folder, …/NAME/VERSION with its manifest.toml; withdraw: OWNER/MODEL/VERSION",
     )
-    parser.add_argument("--owner", type=named, metavar="O", help="add: who signs it")
+    parser.add_argument("--owner", type=named, metavar="O", help="add: the owner, who signs it")
     parser.add_argument(
         "--slot",
         type=named,
@@ -88,7 +88,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
 def _file(kind: str) -> Options:
     def options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("action", choices=("add",), help=f"add: check FILE and draft the role {kind}")
-        parser.add_argument("file", metavar="FILE", help="the file; its name stays")
+        parser.add_argument("file", metavar="FILE", help="the file; its name is kept")
         parser.set_defaults(kind=kind)
         drafting_options(parser)
 

@@ -1,4 +1,4 @@
-"""What verbs that ask a controller share: where it is and who asks, times for people, files that hold a secret."""
+"""Helpers of verbs that call a controller: its address and token, times for people, files that hold a secret."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ TOKEN_VARIABLE = "EDGE_FLEET_TOKEN"  # noqa: S105  # its name, not one
 TOKEN_LIMIT_BYTES = 4_096
 SAID_CHARACTERS = 160
 FACT_WIDTH = 20
-"""Of a value, where the terminal is narrow."""
+"""Least width of a value on a narrow terminal."""
 
 
 def client(arguments: argparse.Namespace, settings: ClientSettings | None = None) -> Client:
-    """Of the controller that --url names. Raises ConfigurationError."""
+    """Return a client of the controller that --url names. Raise ConfigurationError."""
     url = arguments.url or os.environ.get(URL_VARIABLE, "")
     if not url:
-        raise ConfigurationError(f"which controller? name it with --url https://HOST:PORT or {URL_VARIABLE}")
+        raise ConfigurationError(f"no controller is named; use --url https://HOST:PORT or {URL_VARIABLE}")
     return Client(Access(url, _token(arguments), arguments.ca or os.environ.get(CA_VARIABLE, "")), settings)
 
 
@@ -44,15 +44,15 @@ def _token(arguments: argparse.Namespace) -> str:
     else:
         text = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not text:
-        problem = "a token is needed: its file with --token-file, or itself in"
-        raise ConfigurationError(f"{problem} {TOKEN_VARIABLE}; an admin makes one: edge-fleet tokens create")
+        problem = "a token is needed: name its file with --token-file, or put it into"
+        raise ConfigurationError(f"{problem} {TOKEN_VARIABLE}; an admin creates one: edge-fleet tokens create")
     if not (text.isascii() and text.isprintable()):
         raise ConfigurationError("holds no token", file=arguments.token_file or TOKEN_VARIABLE)
     return text
 
 
 def bounded(items: Iterable[Json], limit: int) -> list[Json]:
-    """The first of them; says on standard error where there are more."""
+    """Return the first `limit` items; print on standard error if there are more."""
     found = list(islice(items, limit + 1))
     if len(found) > limit:
         print(f"{limit} shown, and there are more: --limit N", file=sys.stderr)
@@ -60,12 +60,12 @@ def bounded(items: Iterable[Json], limit: int) -> list[Json]:
 
 
 def local(text: str | None) -> str:
-    """A time of the API by the wall clock here; "-" for none."""
+    """Return a time of the API in local time; "-" for none."""
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M") if text else "-"
 
 
 def ago(text: str | None, now: datetime | None = None) -> str:
-    """How long ago, in the largest unit that fits; "never" for none."""
+    """Return how long ago a time is, in the largest unit that fits; "never" for none."""
     if not text:
         return "never"
     seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(text)).total_seconds()
@@ -84,12 +84,15 @@ def short(target: str) -> str:
 
 
 def target_of(text: str) -> str:
-    """The inverse of `short`; a whole path stays, and nothing. Raises ConfigurationError."""
+    """Return the path of a release; the inverse of `short`. A whole path, and "", are returned unchanged.
+
+    Raise ConfigurationError.
+    """
     return release_of(text).path if text else ""
 
 
 def release_of(text: str) -> ReleasePath:
-    """Return the release that is written like that, or by its path. Raises ConfigurationError."""
+    """Return the release that is named in short form or by its path. Raise ConfigurationError."""
     try:
         return parse_written(short(text))
     except ValueError as error:
@@ -97,14 +100,14 @@ def release_of(text: str) -> ReleasePath:
 
 
 def said(document: Json, limit: int = SAID_CHARACTERS) -> str:
-    """A document in one line, name=value; what is empty is left out."""
+    """Return a document in one line, name=value, without empty values."""
     filled = {name: value for name, value in document.items() if value not in (None, "", [], {})}
     text = " ".join(f"{name}={one if isinstance(one, str) else json.dumps(one)}" for name, one in filled.items())
     return plain(text if len(text) <= limit else f"{text[: limit - 1].rpartition(' ')[0] or text[: limit - 1]}…")
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> None:
-    """Name and value, line by line; on a terminal what is longer goes on below itself."""
+    """Print names and values, line by line; on a terminal long values are wrapped."""
     width = max(len(name) for name, _ in pairs) + 2
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for name, value in pairs:
@@ -121,8 +124,7 @@ def listed(
     *,
     none: str,
 ) -> int:
-    """A list as JSON under `name`, as a table of the columns in which something stands, or in words where nothing is
-    found; 0."""
+    """Print a list: as JSON under `name`, as a table without empty columns, or `none` if it is empty. Return 0."""
     if arguments.json:
         print_json({name: found})
         return 0
@@ -136,15 +138,15 @@ def listed(
 
 
 def check_out(out: str | None) -> None:
-    """Before a secret is made for it: a file that is there may hold another one. Raises ConfigurationError."""
+    """Raise ConfigurationError if the file for a secret exists: it may hold another one. Call it before."""
     if out and Path(out).exists():
-        raise ConfigurationError("is there already; name another file, or move it away", file=out)
+        raise ConfigurationError("exists already; name another file, or move it away", file=out)
     if out and not Path(out).parent.is_dir():
-        raise ConfigurationError("is in no folder that is there", file=out)
+        raise ConfigurationError("is in a folder that does not exist", file=out)
 
 
 def hand_out(secret: str, out: str | None, what: str) -> None:
-    """To a file that only its owner reads, or to standard output. Raises OSError."""
+    """Write the secret to a file that only its owner can read, or to standard output. Raise OSError."""
     if out:
         write_durably(Path(out), f"{secret}\n".encode(), mode=0o600)
         print(f"{what} is in {out}, which only you can read; it is shown nowhere again", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`edge-fleet rollouts replay`: whether what was decided follows from what was recorded, asked again here."""
+"""`edge-fleet rollouts replay`: checks whether the recorded decisions follow from the recorded facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.terminal.tables import counted, print_json
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """0 where each recorded decision follows; 1 where one does not."""
+    """Decide again from the facts. Return 0 if each recorded decision follows, 1 if one does not."""
     asked, path = client(arguments), path_of("rollouts", arguments.rollout)
     spec = read_spec(asked.ask("GET", path)["spec"])
     found = replaying.replay(spec, (read_fact(document) for document in asked.pages(f"{path}/facts")))

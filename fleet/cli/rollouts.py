@@ -1,4 +1,4 @@
-"""`edge-fleet rollouts`: make them, approve them, steer them, look at them."""
+"""`edge-fleet rollouts`: create, approve, control and show rollouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.terminal.tables import counted, plain, print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Carry out one action; its exit code."""
+    """Execute one action. Return its exit code."""
     return ACTIONS[arguments.action](arguments)
 
 
@@ -33,7 +33,10 @@ def _wanted(arguments: argparse.Namespace) -> Query:
 
 
 def _row(one: Json) -> tuple[str, ...]:
-    """In 80 columns: the id says when it was created. The slot is called as the model, mostly."""
+    """Return a row of the table, which fits 80 columns.
+
+    The id contains the time of creation. The slot is shown only if it differs from the model's name.
+    """
     release = short(one["target"])
     slot = "" if release.split("/")[1:2] == [one["slot"]] else f" as {one['slot']}"
     state = f"{one['state']}, archived" if one["archived"] else one["state"]
@@ -77,11 +80,11 @@ def _create(arguments: argparse.Namespace) -> int:
 
 
 def _revise(arguments: argparse.Namespace) -> int:
-    """In place of the draft that was read, and of no other one."""
+    """Replace the draft, if it is still the one that was read."""
     asked, path, document = client(arguments), path_of("rollouts", arguments.rollout), specification(arguments)
     before, state = asked.read(path)
     if arguments.replaces not in {None, before["spec_digest"]}:
-        problem = f"the spec digest of {arguments.rollout} is {before['spec_digest']}: it was revised meanwhile"
+        problem = f"the spec digest of {arguments.rollout} is {before['spec_digest']}: it was revised since"
         raise RequestError(Fault.INVALID, f"{problem}; see edge-fleet rollouts show {arguments.rollout}")
     return _print(arguments, asked.ask("PUT", path, body=document, if_match=state))
 
@@ -97,10 +100,10 @@ def _preview(arguments: argparse.Namespace) -> int:
     print()
     print_table(("wave", "takes"), [(_wave(one["wave"]), str(one["devices"])) for one in found["waves"]])
     if found["held"]:
-        print(f"in another rollout of this slot, and join when that is over: {found['held']}")
+        print(f"devices in another rollout of this slot, which join when that is over: {found['held']}")
     if found["unknown_zones"]:
         sites = plain(", ".join(found["unknown_zones"]))
-        print(f"sites whose time zone is not known, and whose windows never open: {sites}")
+        print(f"sites with an unknown time zone, whose windows never open: {sites}")
     return 0
 
 
@@ -109,13 +112,13 @@ def _wave(wave: int) -> str:
 
 
 def _approve(arguments: argparse.Namespace) -> int:
-    """Whoever approves says which specification: the one that is shown, or the one that --spec names."""
+    """Approve the specification that is shown, or the one that --spec names."""
     asked, path = client(arguments), path_of("rollouts", arguments.rollout)
     view = asked.ask("GET", path)
     digest = arguments.spec or view["spec_digest"]
     if not (arguments.spec or arguments.yes):
         if arguments.json or not sys.stdin.isatty():
-            problem = f"nobody is here to say yes; --spec {digest} approves what you saw, --yes whatever it is"
+            problem = f"there is no terminal to ask on; --spec {digest} approves what you saw, --yes whatever it is"
             raise ConfigurationError(problem)
         facts([("rollout", f"{view['id']} {view['name']}"), *words(view["spec"])])
         if input("approve this? [y/N] ").strip().lower() not in {"y", "yes"}:
@@ -125,7 +128,7 @@ def _approve(arguments: argparse.Namespace) -> int:
 
 
 def _word(verb: str) -> Callable[[argparse.Namespace], int]:
-    """Pause, abort and the like: one word to the controller."""
+    """Return the action for a verb such as pause or abort, which takes only a reason."""
 
     def say(arguments: argparse.Namespace) -> int:
         body = {"reason": arguments.because} if getattr(arguments, "because", None) else None

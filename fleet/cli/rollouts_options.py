@@ -1,4 +1,4 @@
-"""How waves and times are written on the command line."""
+"""Options of rollouts on the command line: waves, times, digests."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 WAVES = "5%,25%,100%"
-"""Where neither file nor option says."""
+"""Waves if neither file nor option names them."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _WAVE = re.compile(r"(\d+(?:\.\d+)?)(%?)(!?)")
 
 
 def waves(text: str) -> list[dict[str, Any]]:
-    """`5%,25%!,100%`: percent of all devices reached, or so many more devices; `!`: an operator lets it begin."""
+    """Parse waves such as `5%,25%!,100%`.
+
+    A wave is a percentage of all devices that is then reached, or a number of further devices. `!`: it needs approval.
+    """
     found = [_WAVE.fullmatch(part.strip()) for part in text.split(",")]
     made = [_wave(*match.groups()) for match in found if match]
     if len(made) != len(found):
@@ -30,14 +33,14 @@ def _wave(number: str, percent: str, approval: str) -> dict[str, Any]:
 
 
 def digest(text: str) -> str:
-    """SHA-256, as hex."""
+    """Parse a SHA-256, as hex."""
     if not _DIGEST.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"write the whole spec digest, as rollouts show says it, not {text!r:.80}")
+        raise argparse.ArgumentTypeError(f"write the whole spec digest, as rollouts show prints it, not {text!r:.80}")
     return text
 
 
 def duration(text: str) -> float:
-    """Seconds of 90, 90s, 15m, 2h or 1d."""
+    """Parse 90, 90s, 15m, 2h or 1d. Return seconds."""
     match = _DURATION.fullmatch(text)
     if not match:
         raise argparse.ArgumentTypeError(f"write a time as 90s, 15m, 2h or 1d, not {text!r:.40}")
@@ -45,7 +48,7 @@ def duration(text: str) -> float:
 
 
 def day(text: str) -> str:
-    """A date, at which it begins here, or a time; in RFC 3339."""
+    """Parse a date, which means its begin in local time, or a time. Return it in RFC 3339."""
     try:
         return datetime.fromisoformat(text).astimezone().isoformat()
     except (ValueError, OverflowError):

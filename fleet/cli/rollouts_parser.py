@@ -13,7 +13,7 @@ DEVICE_STATES = ("pending", "offered", "downloading", "probation", "committed", 
 
 
 def _releases_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", type=named, metavar="MODEL", help="those of this model only")
+    parser.add_argument("--model", type=named, metavar="MODEL", help="only releases of this model")
     limit_option(parser)
     remote_options(parser)
 
@@ -25,13 +25,13 @@ def _releases_show(parser: argparse.ArgumentParser) -> None:
 
 def _spec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spec", type=named, metavar="FILE", help="a specification, .json or .toml; options change it")
-    what = parser.add_argument_group("what, and for whom")
+    what = parser.add_argument_group("what, and for which devices")
     what.add_argument("--target", type=named, metavar="OWNER/MODEL/VERSION", help="the release")
     what.add_argument("--slot", type=named, metavar="SLOT", help="the model's name on the device (default: MODEL)")
     what.add_argument("--name", type=named, metavar="NAME", help="of the rollout (default: SLOT-VERSION)")
     what.add_argument("--query", type=named, metavar="QUERY", help="which devices, as 'tag = pilot' (default: all)")
     what.add_argument("--static", action="store_true", help="devices that match later do not join")
-    how = parser.add_argument_group("how fast (TIME as 90s, 15m, 2h or 1d)")
+    how = parser.add_argument_group("how fast (TIME is 90s, 15m, 2h or 1d)")
     how.add_argument(
         "--waves", type=waves, metavar="W,W,…", help=f"N%% reached, or N more; '!' needs approval (default {_shown()})"
     )
@@ -39,24 +39,24 @@ def _spec(parser: argparse.ArgumentParser) -> None:
     for option, what_for in (
         ("--canary-soak", "how long canaries are watched (default: as --soak)"),
         ("--soak", "how long a wave is watched before the next (default 1h)"),
-        ("--silence", "a device that says nothing for so long failed (default 1d)"),
-        ("--deadline", "a device that is not done so long after its offer failed (default 7d)"),
-        ("--backoff", "before a device that failed tries again, then doubling (default 1h)"),
+        ("--silence", "a device that is silent for so long has failed (default 1d)"),
+        ("--deadline", "a device that is not done so long after its offer has failed (default 7d)"),
+        ("--backoff", "pause before a failed device tries again, then doubling (default 1h)"),
     ):
         how.add_argument(option, type=duration, metavar="TIME", dest=f"{option[2:].replace('-', '_')}_s", help=what_for)
     how.add_argument(
-        "--retries", type=positive, metavar="N", help="how often a device that failed tries again (default: never)"
+        "--retries", type=positive, metavar="N", help="how often a failed device tries again (default: never)"
     )
-    judged = parser.add_argument_group("when a wave is through, when all halts")
+    judged = parser.add_argument_group("when a wave has passed, and when the rollout halts")
     judged.add_argument(
-        "--success-percent", type=number, metavar="P", help="of a wave's devices have to commit (default 95)"
+        "--success-percent", type=number, metavar="P", help="percent of a wave's devices that must commit (default 95)"
     )
-    judged.add_argument("--success-sample", type=positive, metavar="N", help="and so many devices at least (default 1)")
+    judged.add_argument("--success-sample", type=positive, metavar="N", help="and at least so many devices (default 1)")
     judged.add_argument(
-        "--failed-percent", type=number, metavar="P", help="halt where more failed, beyond doubt (default 5)"
+        "--failed-percent", type=number, metavar="P", help="percent; halt if more failed, beyond doubt (default 5)"
     )
     judged.add_argument(
-        "--failed-sample", type=positive, metavar="N", help="nothing is judged before so many are done (default 5)"
+        "--failed-sample", type=positive, metavar="N", help="no halt before so many are done (default 5)"
     )
     judged.add_argument(
         "--rollback",
@@ -78,7 +78,7 @@ def _create(parser: argparse.ArgumentParser) -> None:
 def _revise(parser: argparse.ArgumentParser) -> None:
     _one(parser)
     _spec(parser)
-    seen = "spec digest that you saw (`rollouts show`): refuse where another operator revised the draft since"
+    seen = "spec digest that you saw (`rollouts show`): refuse if another operator revised the draft since"
     parser.add_argument("--replaces", metavar="DIGEST", help=seen)
 
 
@@ -88,9 +88,9 @@ def _preview(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(parser: argparse.ArgumentParser) -> None:
-    states = f"those in this state only: {', '.join(STATES)}"
+    states = f"only rollouts in this state: {', '.join(STATES)}"
     parser.add_argument("--state", choices=STATES, metavar="STATE", help=states)
-    parser.add_argument("--archived", action="store_true", help="archived ones, too")
+    parser.add_argument("--archived", action="store_true", help="also archived ones")
     limit_option(parser)
     remote_options(parser)
 
@@ -109,7 +109,7 @@ def _one(parser: argparse.ArgumentParser) -> None:
 
 def _why(parser: argparse.ArgumentParser) -> None:
     _one(parser)
-    parser.add_argument("--because", type=named, metavar="WHY", help="for whoever reads it later")
+    parser.add_argument("--because", type=named, metavar="WHY", help="reason, for the record")
 
 
 def _approve(parser: argparse.ArgumentParser) -> None:
@@ -126,9 +126,9 @@ def _approve_wave(parser: argparse.ArgumentParser) -> None:
 
 def _devices(parser: argparse.ArgumentParser) -> None:
     _one(parser)
-    states = f"those in this state only: {', '.join(DEVICE_STATES)}"
+    states = f"only devices in this state: {', '.join(DEVICE_STATES)}"
     parser.add_argument("--state", choices=DEVICE_STATES, metavar="STATE", help=states)
-    parser.add_argument("--wave", type=whole, metavar="N", help="those of this wave only; 0 is the canary")
+    parser.add_argument("--wave", type=whole, metavar="N", help="only devices of this wave; 0 is the canary")
     limit_option(parser)
 
 
@@ -140,10 +140,10 @@ def _watch(parser: argparse.ArgumentParser) -> None:
 RELEASES = Verb(
     "releases",
     "releases",
-    "releases as published and verified: what rollouts may be made of",
+    "published and verified releases, from which rollouts are made",
     "  edge-fleet releases list --model meter-reader\n  edge-fleet releases show acme/meter-reader/2",
     actions(
-        Action("list", "releases by their paths", "  edge-fleet releases list --json", _releases_list),
+        Action("list", "releases by path", "  edge-fleet releases list --json", _releases_list),
         Action(
             "show",
             "one release, and whether it may be rolled out",
@@ -177,32 +177,32 @@ ROLLOUTS = Verb(
             "      --query 'site=berlin' --canary 2 --waves 5%,25%!,100% --soak 2h",
             _create,
         ),
-        _simple("revise", "another specification for a draft", _revise, " --spec meter-reader-2.toml"),
+        _simple("revise", "replace the specification of a draft", _revise, " --spec meter-reader-2.toml"),
         Action(
             "preview",
-            "what a specification would reach; nothing is created",
+            "which devices a specification would reach; nothing is created",
             "  edge-fleet rollouts preview --target acme/meter-reader/2 --canary 1",
             _preview,
         ),
-        Action("list", "rollouts, the oldest first", "  edge-fleet rollouts list --state running", _list),
-        _simple("show", "one rollout: what it is to do, and where its waves stand"),
-        _simple("approve", "approve a draft: what is shown, or what --spec names", _approve, " --yes"),
-        _simple("start", "offer the release, as waves and windows say"),
+        Action("list", "rollouts, oldest first", "  edge-fleet rollouts list --state running", _list),
+        _simple("show", "one rollout: its specification, and the state of its waves"),
+        _simple("approve", "approve a draft: the one shown, or the one that --spec names", _approve, " --yes"),
+        _simple("start", "offer the release, as waves and windows allow"),
         _simple("pause", "offer nothing until it is resumed", _why, " --because holidays"),
-        _simple("resume", "go on; what failed until now is forgiven"),
-        _simple("abort", "end it for good, and withdraw its offers", _why, " --because superseded"),
+        _simple("resume", "continue; failures until now no longer count"),
+        _simple("abort", "end it permanently, and withdraw its offers", _why, " --because superseded"),
         _simple("rollback", "after an abort: all devices get back what they had"),
         _simple("approve-wave", "let a wave begin that needs approval", _approve_wave, " 2"),
         Action(
             "archive",
-            "leave rollouts that are over out of lists; nothing of them is deleted",
+            "hide rollouts that are over from lists; nothing is deleted",
             "  edge-fleet rollouts archive r261121-114500-a1b2c3\n  edge-fleet rollouts archive --before 2027-01-31",
             _archive,
         ),
         _simple("restore", "show an archived rollout in lists again"),
-        _simple("devices", "where its devices stand", _devices, " --state failed"),
-        _simple("watch", "bars that fill as waves do, until it is over: 0 finished, 1 aborted or halted", _watch),
-        _simple("replay", "whether each recorded decision follows from the facts before it: 1 where not"),
+        _simple("devices", "its devices and their states", _devices, " --state failed"),
+        _simple("watch", "show its waves until it is over: 0 finished, 1 aborted or halted", _watch),
+        _simple("replay", "check that each recorded decision follows from the facts: 1 if not"),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""A rollout's specification: from a file, from options, and in words (`fleet/rollouts/README.md` has the form)."""
+"""Specification of a rollout: from a file, from options, and in words (`fleet/rollouts/README.md` has the form)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ABORT: Json = {"min_sample": 5, "max_failed_percent": 5.0}
 
 
 def specification(arguments: argparse.Namespace) -> Json:
-    """What is sent to the controller, which judges it. Raises ConfigurationError."""
+    """Return the specification for the controller, which checks it. Raise ConfigurationError."""
     document = _from_file(Path(arguments.spec)) if arguments.spec else {}
     if arguments.target:
         document["target"] = target_of(arguments.target)
     if "target" not in document:
-        raise ConfigurationError("which release? --target OWNER/MODEL/VERSION, or a file with --spec")
+        raise ConfigurationError("no release is named; use --target OWNER/MODEL/VERSION, or a file with --spec")
     document |= _plain(arguments)
     _sections(document, arguments)
     target = document["target"]
@@ -50,7 +50,7 @@ def _plain(arguments: argparse.Namespace) -> Json:
 
 
 def _sections(document: Json, arguments: argparse.Namespace) -> None:
-    """Options change single values of a file's tables."""
+    """Apply options, which replace single values of a file's tables."""
     sections: tuple[tuple[str, Json, Json], ...] = (
         ("canary", {}, {"per_accelerator": arguments.canary, "soak_s": _canary_soak_s(arguments)}),
         ("success", SUCCESS, {"min_percent": arguments.success_percent, "min_sample": arguments.success_sample}),
@@ -67,13 +67,13 @@ def _sections(document: Json, arguments: argparse.Namespace) -> None:
 
 
 def _canary_soak_s(arguments: argparse.Namespace) -> float | None:
-    """Whoever asks for canaries and for a time means it for them, too."""
+    """Return the soak time of canaries: --soak holds for them, too, if --canary is given."""
     chosen: float | None = arguments.canary_soak_s
     return arguments.soak_s if chosen is None and arguments.canary is not None else chosen
 
 
 def _from_file(file: Path) -> Json:
-    """JSON, or TOML by the file's name."""
+    """Read JSON, or TOML if the file's name ends with it."""
     content = read_bounded(file, SPEC_LIMIT_BYTES)
     try:
         text = content.decode()
@@ -81,12 +81,12 @@ def _from_file(file: Path) -> Json:
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"is neither JSON nor, as NAME.toml, TOML: {error}", file=str(file)) from None
     if not isinstance(document, dict):
-        raise ConfigurationError("holds no object; fleet/rollouts/README.md shows a specification", file=str(file))
+        raise ConfigurationError("is not an object; fleet/rollouts/README.md shows a specification", file=str(file))
     return document
 
 
 def _toml(text: str) -> Json:
-    """Times as the API writes them: TOML has a type of its own for these."""
+    """Read TOML. Convert its times, which are a type of their own, to text as the API writes them."""
     document: Json = json.loads(
         json.dumps(tomllib.loads(text), default=lambda at: at.isoformat().replace("+00:00", "Z"))
     )
@@ -97,12 +97,12 @@ def _toml(text: str) -> Json:
 
 
 def words(spec: Json) -> list[tuple[str, str]]:
-    """What is to happen, for whoever approves it."""
+    """Return the specification in words, for its approver."""
     success, abort = spec["success"], spec["abort"]
     return [
         ("release", f"{short(spec['target']['path'])} into the slot {spec['slot']}"),
         ("digest", spec["target"]["sha256"]),
-        ("devices", spec["query"] + ("" if spec["dynamic"] else "; who matches later does not join")),
+        ("devices", spec["query"] + ("" if spec["dynamic"] else "; devices that match later do not join")),
         *([("canary", _canary(spec["canary"]))] if spec["canary"] else []),
         ("waves", f"{', '.join(map(wave_words, spec['waves']))}; {time_words(spec['soak_s'])} between"),
         (
@@ -119,13 +119,13 @@ def words(spec: Json) -> list[tuple[str, str]]:
 
 
 def wave_words(wave: Json) -> str:
-    """Such as "25 % (needs approval)" or "200 more"."""
+    """Return a wave in words, such as "25 % (needs approval)" or "200 more"."""
     size = f"{wave['percent']:g} %" if wave.get("percent") is not None else f"{wave['count']} more"
     return f"{size} (needs approval)" if wave.get("needs_approval") else size
 
 
 def time_words(seconds: float) -> str:
-    """In the largest unit that says it exactly."""
+    """Return a time in the largest unit that expresses it exactly."""
     for unit in ("d", "h", "m"):
         if seconds >= UNITS[unit] and seconds % UNITS[unit] == 0:
             return f"{seconds / UNITS[unit]:g} {'min' if unit == 'm' else unit}"

@@ -1,4 +1,4 @@
-"""A rollout as `watch` shows it: how far each wave is, in one line or one bar. Values in, values out."""
+"""View of a rollout for `watch`: progress of each wave, in one line or one bar. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gateway.terminal.tables import counted, plain
 UNDER_WAY = ("offered", "downloading", "probation")
 GAVE_UP = ("failed", "rolled_back", "silent")
 SOON = timedelta(minutes=1)
-"""An opening that is no further away is now, by another clock."""
+"""An opening that is not further away counts as now: clocks differ."""
 DONE, COMING, LOST, FREE = "█", "▒", "x", "·"
-"""Told apart without colours, too."""
+"""Characters of a bar, distinct without colours, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaveRow:
-    """`expected`: devices of the wave once it is full, as far as can be said now; `states` in words."""
+    """Row of one wave. `expected`: devices of the full wave, as far as is known now. `states`: in words."""
 
     label: str
     opened: bool
@@ -46,7 +46,7 @@ def running_words(preview: Json) -> str:
 
 
 def wave_rows(view: Json) -> list[WaveRow]:
-    """All waves in their order."""
+    """Return all waves in order."""
     devices = int(view["waiting"]) + sum(int(one["devices"]) for one in view["waves"])
     rows: list[WaveRow] = []
     for one in view["waves"]:
@@ -71,7 +71,10 @@ def _row(view: Json, one: Json, expected: int) -> WaveRow:
 
 
 def _expected(spec: Json, one: Json, devices: int, taken: int) -> int:
-    """Places that are taken, and those that are left. Of canaries nobody here knows how many kinds there are."""
+    """Return how many devices the wave has when it is full.
+
+    Of canaries that is not known here, because it depends on the kinds of accelerators.
+    """
     here = int(one["devices"])
     if one["wave"] == CANARY:
         return here
@@ -88,7 +91,7 @@ def _said(view: Json, one: Json) -> str:
 
 
 def label_of(spec: Json, wave: int) -> str:
-    """Such as "canary", "1. 25 %", "2. +200": waves are numbered as approve-wave numbers them."""
+    """Return the label of a wave, such as "canary", "1. 25 %", "2. +200", numbered as for approve-wave."""
     if wave == CANARY:
         return "canary"
     said = spec["waves"][wave - 1]
@@ -96,7 +99,10 @@ def label_of(spec: Json, wave: int) -> str:
 
 
 def bar(row: WaveRow, width: int) -> str:
-    """`width` characters: committed, gave up, under way, free. What is there is seen, however little; full is full."""
+    """Return `width` characters: committed, gave up, in progress, free.
+
+    Every part that is not empty gets a character, and a full bar has no free ones.
+    """
     if row.expected <= 0:
         return FREE * width
     parts = [(DONE, row.committed), (LOST, row.failed), (COMING, row.under_way)]
@@ -112,7 +118,7 @@ def bar(row: WaveRow, width: int) -> str:
 
 
 def headline(view: Json) -> str:
-    """State, waves, devices."""
+    """Return state, wave and devices in one line."""
     rows = wave_rows(view)
     if view["state"] in {"draft", "approved"}:
         return str(view["state"])
@@ -131,7 +137,7 @@ def _wave_of(view: Json) -> str:
 
 
 def notes(view: Json, now: datetime) -> list[str]:
-    """What an operator should know beside the bars."""
+    """Return what an operator should know besides the bars."""
     found = []
     if view["reason"] and view["state"] in {"paused", "aborted"}:
         found.append(plain(f"{'halted' if view['halted'] else view['state']}: {view['reason']}"))
@@ -152,22 +158,24 @@ def notes(view: Json, now: datetime) -> list[str]:
 
 
 def _opening(at: str | None, now: datetime) -> list[str]:
-    """Outside the windows and in blackouts all wait."""
+    """Return when devices are offered something again, outside the windows and in blackouts."""
     if at is None:
-        return ["no window opens any more"]
-    return [f"nobody is offered anything before {local(at)}"] if datetime.fromisoformat(at) > now + SOON else []
+        return ["no window will open again"]
+    return [f"no offers before {local(at)}"] if datetime.fromisoformat(at) > now + SOON else []
 
 
 def line(view: Json, now: datetime) -> str:
-    """All of it in one line, for logs."""
+    """Return everything in one line, for logs."""
     rows = [row for row in wave_rows(view) if row.opened]
-    waves = "; ".join(f"{row.label}: {row.states or 'nobody yet'}" for row in rows)
+    waves = "; ".join(f"{row.label}: {row.states or 'no device yet'}" for row in rows)
     return " | ".join(part for part in (headline(view), waves, *notes(view, now)) if part)
 
 
 def outcome(view: Json) -> int | None:
-    """The exit code of a rollout that is over or stopped by itself: 0 finished, 1 aborted or halted; None: it goes
-    on. What an operator paused has no evidence, and goes on when that one says so."""
+    """Return the exit code of a rollout that is over or halted: 0 finished, 1 aborted or halted; None: it goes on.
+
+    A rollout that an operator paused has no evidence, and goes on when it is resumed.
+    """
     if view["state"] == "finished":
         return 0
     stopped = view["state"] == "paused" and bool(view["halted"] or view["evidence"])

@@ -1,4 +1,4 @@
-"""`edge-fleet rotate` and `edge-fleet renew`: new keys for a role; a later expiry for what offline keys signed."""
+"""`edge-fleet rotate` and `edge-fleet renew`: new keys for a role; a later expiry of offline roles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleet.signing import Drafting, renew, rotate
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """`rotate` has keys, `renew` several roles."""
+    """Execute `rotate`, which has keys, or `renew`, which has several roles."""
     with writing(arguments) as work:
         drafting = work.drafting(now())
         if isinstance(arguments.role, list):

@@ -1,4 +1,4 @@
-"""`edge-fleet serve`: the controller, until SIGTERM or SIGINT."""
+"""`edge-fleet serve`: run the controller until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(arguments: argparse.Namespace) -> int:
         logging.getLogger(quiet).setLevel(logging.WARNING)
     folder = Path(arguments.dir)
     if not folder.is_dir():  # a mistyped one must not begin another fleet, with another CA
-        raise ConfigurationError("is no folder; --dir names the publisher's: edge-fleet repo init", file=str(folder))
+        raise ConfigurationError("is not a folder; name the publisher's with --dir", file=str(folder))
     signers, ask = _signers(folder / "keys", arguments), asker(arguments, attended=False)
     origin = Origin(folder, load_config(folder), signers, ask=ask)
     _allow_files(origin.config.serve)
@@ -75,7 +75,7 @@ def _warn(folder: Path, config: FleetConfig) -> None:
 def _signers(folder: Path, arguments: argparse.Namespace) -> Sequence[Signer]:
     """Return the online keys whose secret is in `folder` or in a token. Of other keys only the public part is there.
 
-    Raises ConfigurationError, UnreachableError.
+    Raise ConfigurationError, UnreachableError.
     """
     files = [file for file in sorted(folder.glob(f"*{PUBLIC_SUFFIX}")) if has_secret(file)]
     return [load_signer(file, asker(arguments)) for file in files]
@@ -89,7 +89,5 @@ def _allow_files(settings: ServingSettings) -> None:
     wanted = settings.max_connections + settings.max_handshakes + settings.max_requests + FILES_BESIDE
     allowed = allow_open_files(wanted)
     if allowed < wanted:
-        problem = (
-            "what [serve] allows takes %d open files, this process may have %d; raise that, or lower max_connections"
-        )
+        problem = "[serve] allows up to %d open files, this process may open %d; raise that, or lower max_connections"
         _log.warning(problem, wanted, allowed)

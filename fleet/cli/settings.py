@@ -67,7 +67,7 @@ def _read(file: Path) -> str:
 
 
 def _shown(work: Workspace, drafting: Drafting, path: ReleasePath) -> Iterator[tuple[TargetFile, bytes]]:
-    """Yield the published release before this one; of a drafted one the draft has the document already."""
+    """Yield the published release before this one; the draft already holds the document of a drafted one."""
     before = previous_settings(newest_targets(drafting, owner_role(SLOT)), path.model, path.version)
     if before and drafting.published.target(before.path):
         yield before, work.target_content(before)

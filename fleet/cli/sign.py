@@ -1,4 +1,4 @@
-"""`edge-fleet sign`: on the key holder's machine, with nothing but the drafts and the key."""
+"""`edge-fleet sign`: sign drafts on the key holder's machine, which needs only the drafts and the key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gateway.terminal.tables import counted, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Show each draft in words, ask, sign with every key that has a say in it; 1 where somebody said no."""
+    """Show each draft in words, ask, and sign with every key that may sign it. Return 1 if the holder declined one."""
     check_seen(arguments)
     limit = FleetSettings().document_limit_bytes
     drafts = {Path(name): read_draft(read_bounded(Path(name), limit), name) for name in arguments.draft}
@@ -38,27 +38,27 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def check_seen(arguments: argparse.Namespace) -> None:
-    """Raise ConfigurationError where nothing would be shown and nobody said that it was seen."""
+    """Raise ConfigurationError if drafts would be signed without being shown and without --yes."""
     if arguments.json and not arguments.yes:
-        raise ConfigurationError("--json shows nothing in words; add --yes once you have seen what is signed")
+        raise ConfigurationError("--json does not show drafts in words; add --yes once you have seen what is signed")
 
 
 def _concerning(drafts: Mapping[Path, Draft], signers: Sequence[Signer], *, as_json: bool) -> dict[Path, Draft]:
-    """The drafts in which these keys have a say; ConfigurationError where they have none in any."""
+    """Return the drafts that these keys may sign. Raise ConfigurationError if there are none."""
     ids = {signer.public_key.keyid for signer in signers}
     concerning = {file: draft for file, draft in drafts.items() if not ids.isdisjoint(draft.keys)}
     others = {file: draft for file, draft in drafts.items() if file not in concerning}
     if not concerning:
         roles = ", ".join(sorted(draft.role for draft in others.values()))
-        raise ConfigurationError(f"none of these keys has a say in {roles}", file=", ".join(map(str, others)))
+        raise ConfigurationError(f"none of these keys may sign {roles}", file=", ".join(map(str, others)))
     if not as_json:
         for file, draft in others.items():
-            print(f"passed over {file}: none of these keys has a say in {draft.role}")
+            print(f"skipped {file}: none of these keys may sign {draft.role}")
     return concerning
 
 
 def _sign(file: Path, draft: Draft, signers: list[Signer], arguments: argparse.Namespace) -> Draft | None:
-    """None where the holder declined."""
+    """Return the signed draft, or None if the holder declined."""
     signed = sign_draft(draft, signers, arguments, str(file))
     if signed is None:
         return None
@@ -73,7 +73,7 @@ def _sign(file: Path, draft: Draft, signers: list[Signer], arguments: argparse.N
 
 
 def sign_draft(draft: Draft, signers: Sequence[Signer], arguments: argparse.Namespace, what: str) -> Draft | None:
-    """Return the draft with signatures of these keys, each shown in words before; None if the holder declines."""
+    """Show the draft in words, ask, and return it with signatures of these keys; None if the holder declines."""
     for signer in signers:
         key = signer.public_key
         if key.keyid not in draft.keys or Quorum((key,), 1).signed_by(draft.metadata):

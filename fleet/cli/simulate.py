@@ -1,4 +1,4 @@
-"""`edge-fleet simulate`: play the devices, show how far they are, then what it cost."""
+"""`edge-fleet simulate`: simulate devices, show their progress, then the load that they caused."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from gateway.terminal.program import FINDING, OK, UNREACHABLE
 from gateway.terminal.tables import counted, print_json, print_table, progress
 
 FILE_LIMIT_BYTES = 64 * 2**20
-"""Of tokens for a million devices."""
+"""Size of a file with tokens for a million devices."""
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """1 where something was served that nobody signed, nobody was let in, or not all committed that should; 3 where
-    nobody answered."""
+    """Simulate devices. Return 3 if the controller never answered.
+
+    Return 1 if something was served that was not signed, if no device was enrolled, or if not all devices committed
+    that should.
+    """
     run, pids = _run(arguments), arguments.pid
     database = Path(arguments.database) if arguments.database else None
     before = read(pids, database)
@@ -42,11 +45,11 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def watched(before: Reading, pids: Sequence[int], database: Path | None, requests: int) -> dict[str, Any]:
-    """What devices saw is told also where the controller that was watched is another process by now."""
+    """Return the findings with the load on the controller; without, if its process is no longer there."""
     try:
         return spent(before, read(pids, database), requests, pids=bool(pids), database=bool(database))
     except ConfigurationError as error:
-        print(f"what it cost the controller is not known: {error}", file=sys.stderr)
+        print(f"the load on the controller is not known: {error}", file=sys.stderr)
         return spent(before, read((), None), requests, pids=False, database=False)
 
 
@@ -58,7 +61,7 @@ def _code(found: Mapping[str, Any], *, settled: bool) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> Run:
-    """Raises ConfigurationError, OSError."""
+    """Return what the options describe. Raise ConfigurationError, OSError."""
     settings = Settings(
         arguments.url[0],
         arguments.devices,
@@ -88,16 +91,16 @@ def _run(arguments: argparse.Namespace) -> Run:
 
 
 def _text(file: str) -> str:
-    """Raises ConfigurationError, OSError."""
+    """Read a text file, or standard input for "-". Raise ConfigurationError, OSError."""
     try:
         return sys.stdin.read() if file == "-" else read_bounded(Path(file), FILE_LIMIT_BYTES).decode()
     except UnicodeDecodeError:
-        raise ConfigurationError("holds no text, but something else", file=file) from None
+        raise ConfigurationError("is not a text file", file=file) from None
 
 
 @contextmanager
 def _bars(count: int) -> Iterator[Shown]:
-    """They fill as devices enrol, are offered a release, and commit it: in waves."""
+    """Show progress bars of devices that are enrolled, were offered a release, and committed it."""
     with progress() as bars:
         tasks = [bars.add_task(name, total=count) for name in ("enrolled ", "offered  ", "committed")]
 

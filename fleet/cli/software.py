@@ -54,7 +54,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _verdict(named: str | None, folder: Path, variant: SoftwareVariant, settings: FleetSettings) -> dict[str, Any]:
-    """Return what the check says of a variant, where this machine can try it. Raises UnreachableError."""
+    """Return the result of the check of a variant, if this machine can try it. Raise UnreachableError."""
     library, glibc = platform.libc_ver()
     here = Machine(platform.machine(), f"3.{sys.version_info.minor}", glibc if library == "glibc" else "")
     if reason := obstacle(variant, here):

@@ -41,12 +41,12 @@ class Standing:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print it; 0 whatever it is (`verify` judges)."""
+    """Print the status. Return 0 whatever it is (`verify` checks it)."""
     work = workspace(arguments)
     published = work.published()
     drafts = tuple(draft for draft in work.drafts().values() if not is_published(draft, published))
     if published.root is None and not drafts:
-        raise ConfigurationError("holds no repository; edge-fleet repo init begins one", file=str(work.folder))
+        raise ConfigurationError("holds no repository; edge-fleet repo init creates one", file=str(work.folder))
     assignments = read_assignments(work.public, work.settings.document_limit_bytes)
     standing = Standing(published, drafts, assignments, now())
     if arguments.json:
@@ -58,7 +58,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def roles(published: Published) -> Iterator[tuple[str, Quorum]]:
-    """Every role with its keys, from root down."""
+    """Yield every role with its keys, from root down."""
     if published.root:
         yield from ((role, quorum(published.root.signed, role)) for role in published.root.signed.roles)
     if published.targets:
@@ -67,7 +67,7 @@ def roles(published: Published) -> Iterator[tuple[str, Quorum]]:
 
 
 def releases(published: Published) -> list[tuple[str, str, str]]:
-    """Return path, signed floor, and why it is installed no more ("": it is), by model and version."""
+    """Return path, signed floor, and why it is no longer installed ("": it is), by model and version."""
     targets = [target for role in published.roles.values() for target in role.signed.targets.values()]
     found = [(t.path, signed_floor(t), barred(published, t.path)[0]) for t in targets if is_release(t.path)]
     return sorted(found, key=lambda entry: (entry[0].split("/")[:-2], version_order(entry[0].split("/")[-2])))

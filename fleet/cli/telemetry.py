@@ -1,4 +1,4 @@
-"""`edge-fleet telemetry`: what devices tell of themselves."""
+"""`edge-fleet telemetry`: telemetry of devices."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.tables import plain
 
 LOOK_S = 2.0
-"""Between two looks for new rows."""
+"""Seconds between two checks for new rows."""
 LAST = 10
-"""Rows, events or alerts that are shown before those that come."""
+"""Number of past rows, events or alerts that are shown before new ones."""
 EVENT_CHANGES = ["device.event"]
 ALERT_CHANGES = {
     None: ["alert.opened", "alert.closed"],
     "open": ["alert.opened"],
     "closed": ["alert.closed"],
 }
-"""Changes of alerts that end in a state."""
+"""Changes of alerts that lead to each state; None: all."""
 ELSEWHERE = frozenset({"attempt", "began", "changed", "release", "slot", "step", "target", "version"})
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Carry out one action; its exit code."""
+    """Execute one action. Return its exit code."""
     chosen = {"streams": _streams, "rows": _rows, "newest": _newest, "devices": _devices}
     chosen |= {"events": _events, "alerts": _alerts}
     return chosen[arguments.action](arguments)
@@ -38,7 +38,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _streams(arguments: argparse.Namespace) -> int:
     found = list(client(arguments).pages(path_of("devices", arguments.device, "telemetry")))
     columns = ("stream", "boot", "reached", "rows", "size", "lost", "missing")
-    return listed(arguments, "streams", found, columns, _stream_row, none=f"{arguments.device} has told nothing yet")
+    return listed(arguments, "streams", found, columns, _stream_row, none=f"{arguments.device} has sent nothing yet")
 
 
 def _stream_row(one: Json) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def _row(one: Json) -> tuple[str, str, str, str]:
 
 
 def _follow(arguments: argparse.Namespace, asked: Client, path: str) -> int:
-    """Line by line until Ctrl-C, one JSON document a line with --json: the last rows first, then what comes."""
+    """Print the last rows, then new ones, until Ctrl-C; with --json one JSON document per line."""
     after = arguments.after
     if not after:
         last = list(asked.pages(f"{path}/newest", {"limit": min(arguments.limit, LAST)}))
@@ -94,8 +94,10 @@ def _follow(arguments: argparse.Namespace, asked: Client, path: str) -> int:
 
 
 def _coming(asked: Client, path: str, after: str) -> Iterator[Json]:
-    """Rows after `after`, for good. A controller that answered and is away for a while is waited for. Raises
-    UnreachableError."""
+    """Yield rows after `after`, without end. Wait for a controller that answered and is away for a while.
+
+    Raise UnreachableError.
+    """
     answered_s = -AWAY_LIMIT_S
     while True:
         try:
@@ -138,7 +140,7 @@ def _followed(
     row: Callable[[Json], Sequence[str]],
     fits: Callable[[Json], bool],
 ) -> int:
-    """Line by line until Ctrl-C: the newest ones, once the stream is open, then what comes and is not among them."""
+    """Print line by line until Ctrl-C: the newest ones once the stream is open, then each new one."""
     shown: list[Json] | None = None
     for message in follow(client(arguments), wanted):
         if shown is None:
@@ -154,7 +156,10 @@ def _event_row(one: Json) -> tuple[str, ...]:
 
 
 def _happened(one: Json) -> str:
-    """Such as "acme/meter-reader/2: 3 of 40 runs failed". What stands elsewhere in the event is left out."""
+    """Return what happened, such as "acme/meter-reader/2: 3 of 40 runs failed".
+
+    Values that the event shows elsewhere are left out.
+    """
     document = {name: value for name, value in one["document"].items() if name not in ELSEWHERE}
     reason = document.pop("reason", "")
     words = f"{reason}; {said(document)}".strip("; ") if isinstance(reason, str) else said(one["document"])
@@ -181,5 +186,5 @@ def _alert_row(one: Json) -> tuple[str, ...]:
 
 
 def _place(one: Json) -> str:
-    """What `--after` takes."""
+    """Return the position of a row, as `--after` takes it."""
     return f"{one['boot_epoch']}.{one['seq']}"

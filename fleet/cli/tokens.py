@@ -1,4 +1,4 @@
-"""`edge-fleet tokens`: who may ask the controller for what."""
+"""`edge-fleet tokens`: API tokens of operators and programs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fleet.times import moment
 from gateway.terminal.tables import print_json
 
 NOTICE_D = 14
-"""An admin's last token that ends within so many days is pointed at."""
+"""Days before the end of the last admin token from which a notice is printed."""
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Carry out one action; its exit code."""
+    """Execute one action. Return its exit code."""
     return {"create": _create, "list": _list, "revoke": _revoke}[arguments.action](arguments)
 
 
@@ -43,7 +43,7 @@ def _made(arguments: argparse.Namespace) -> Json:
 
 
 def _made_beside(arguments: argparse.Namespace) -> Json:
-    """In the database itself, by whoever may write there: how the first token is made."""
+    """Create the token directly in the database, as a user who may write there: the way to the first token."""
     from fleet.cli.beside import beside
     from fleet.control.tokens import WantedToken, make_token
     from fleet.database import migrate
@@ -76,7 +76,7 @@ def _row(one: Json, now: datetime) -> tuple[str, ...]:
 def _standing(one: Json, now: datetime) -> str:
     if one["revoked"]:
         return f"revoked {local(one['revoked'])}"
-    return f"{'holds until' if _holds(one, now) else 'expired'} {local(one['expires'])}"
+    return f"{'valid until' if _holds(one, now) else 'expired'} {local(one['expires'])}"
 
 
 def _holds(one: Json, now: datetime) -> bool:
@@ -84,7 +84,7 @@ def _holds(one: Json, now: datetime) -> bool:
 
 
 def _notice(found: list[Json], now: datetime) -> None:
-    """Nobody is to find out by being locked out."""
+    """Print a notice if the last admin token for all devices ends soon, so that admins are not locked out."""
     ends = [
         datetime.fromisoformat(one["expires"])
         for one in found
@@ -92,7 +92,7 @@ def _notice(found: list[Json], now: datetime) -> None:
     ]
     if ends and max(ends) < now + timedelta(days=NOTICE_D):
         when = max(ends).astimezone().strftime("%Y-%m-%d %H:%M")
-        print(f"the last admin token for all devices ends {when}: make another before, edge-fleet tokens create")
+        print(f"the last admin token for all devices ends {when}: create another before: edge-fleet tokens create")
 
 
 def _revoke(arguments: argparse.Namespace) -> int:
@@ -101,5 +101,5 @@ def _revoke(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(token)
     else:
-        print(f"token {token['id']} of {token['name']} opens nothing any more")
+        print(f"token {token['id']} of {token['name']} is revoked")
     return 0

@@ -1,4 +1,4 @@
-"""`edge-fleet verify`: a whole repository as published, checked file by file; 1 where there are findings."""
+"""`edge-fleet verify`: check a whole published repository, file by file; 1 on findings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gateway.terminal.tables import counted, mark, print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print what holds how long, and what is wrong."""
+    """Print expiries and findings. Return 1 if there are findings."""
     work = workspace(arguments)
     folder = Path(arguments.folder) if arguments.folder else work.public
     if not folder.is_dir():
-        raise ConfigurationError("is no folder; name a repository as published", file=str(folder))
+        raise ConfigurationError("is not a folder; name a published repository", file=str(folder))
     with byte_progress("hashing", stated_bytes(folder, work.settings)) as advance:
         report = verify(folder, now(), work.settings, advance)
     if arguments.json:
@@ -28,7 +28,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def report_json(report: Report) -> dict[str, object]:
-    """What `--json` prints."""
+    """Return the document that `--json` prints."""
     return {
         "ok": not report.findings,
         "findings": [{"where": f.where, "problem": f.problem, "remedy": f.remedy} for f in report.findings],
@@ -39,7 +39,7 @@ def report_json(report: Report) -> dict[str, object]:
 
 
 def expiry_json(expiry: Expiry) -> dict[str, object]:
-    """One document's time, for programs."""
+    """Return the expiry of one document as a JSON object."""
     expires = expiry.expires.strftime(TIME_FORMAT)
     return {"what": expiry.what, "version": expiry.version, "expires": expires, "days_left": round(expiry.days, 2)}
 
@@ -57,4 +57,4 @@ def _print(report: Report) -> None:
         print()
         print_table(("where", "what is wrong", "what to do"), [(f.where, f.problem, f.remedy) for f in report.findings])
     else:
-        print("every signature, threshold, version, digest and expiry is as it should be")
+        print("every signature, threshold, version, digest and expiry is correct")

@@ -1,4 +1,4 @@
-"""`edge-fleet rollouts watch`: bars that fill as waves do, lines where nobody looks at a terminal."""
+"""`edge-fleet rollouts watch`: progress bars of waves on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 LOOK_S = 1.0
-"""Pause after a view: many devices may report in it."""
+"""Pause after each view, in seconds: many devices may report during it."""
 COLOURS = {DONE: "green", COMING: "yellow", LOST: "red bold", FREE: "dim"}
 BAR_LOW, BAR_HIGH = 10, 40
-"""Columns."""
+"""Width of a bar, in columns."""
 Show = Callable[[Json], None]
 
 
 def watch(arguments: argparse.Namespace) -> int:
-    """Until it is over or stopped by itself: 0 finished, 1 aborted or halted. Raises UnreachableError where --timeout
-    comes first."""
+    """Watch until the rollout is over or halted. Return 0 if it finished, 1 if it was aborted or halted.
+
+    Raise UnreachableError if --timeout comes first.
+    """
     asked = client(arguments)
     with _shown(arguments) as show:
         for view in _views(asked, arguments.rollout, arguments.timeout):
@@ -42,16 +44,16 @@ def watch(arguments: argparse.Namespace) -> int:
 
 
 def _views(asked: Client, rollout: str, timeout_s: float | None) -> Iterator[Json]:
-    """The rollout as it is, and again after each change that the last view does not show."""
+    """Yield the rollout, and again after each change that the last view does not show."""
     path, until_s = path_of("rollouts", rollout), None if timeout_s is None else time.monotonic() + timeout_s
-    view, is_old = asked.ask("GET", path), False  # what is refused is told before anything is waited for
+    view, is_old = asked.ask("GET", path), False  # a refusal is raised before the stream is opened
     yield view
     for message in follow(asked, {"rollout": rollout}, until_s, answered_s=time.monotonic()):
         is_old = is_old or message.event in {POSITION, GAP} or message.data.get("seq", 0) > view["facts"]
         if is_old:
             try:
                 view, is_old = asked.ask("GET", path), False
-            except UnreachableError as error:  # asked again at the next sign of life
+            except UnreachableError as error:  # repeated at the next message of the stream
                 say_waiting(error)
                 continue
             yield view
@@ -76,7 +78,7 @@ def _shown(arguments: argparse.Namespace) -> Iterator[Show]:
 
 
 def _lines(*, as_json: bool) -> Show:
-    """One for each change."""
+    """Return a function that prints one line for each change."""
     last = ""
 
     def show(view: Json) -> None:
@@ -92,7 +94,7 @@ def _lines(*, as_json: bool) -> Show:
 
 
 def picture(view: Json, width: int) -> Group:
-    """A headline, a bar for each wave, notes; no wider than the terminal."""
+    """Return a headline, a bar for each wave, and notes; no wider than the terminal."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

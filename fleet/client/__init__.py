@@ -1,1 +1,1 @@
-"""Asks a controller over HTTP, for the verbs of `edge-fleet`. Knows no room of the controller."""
+"""HTTP client of a controller, for the verbs of `edge-fleet`. It imports no package of the controller."""

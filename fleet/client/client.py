@@ -1,4 +1,4 @@
-"""One controller, one caller: requests in, plain JSON values out, refusals as the errors that a command line tells."""
+"""Client of one controller for one caller: requests in, plain JSON values out, refusals as errors of the commands."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from gateway.domain.errors import ConfigurationError, Fault, RequestError, Unrea
 from gateway.domain.retry import retry_after_s
 
 LATER = frozenset({429, 503})
-"""Nothing of the request was done; it is asked again after a pause."""
+"""Statuses after which nothing of the request was done; it is sent again after a pause."""
 RETRY_AFTER_S = 1.0
 KEY_HEADER = "idempotency-key"
 STREAM = {"accept": "text/event-stream"}
 SHORTEST_S = 0.1
-"""Wait for a message whose time is over."""
+"""Shortest wait for a message, in seconds."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 Query = Mapping[str, object]
 Json = dict[str, Any]
@@ -38,7 +38,7 @@ _Answered = tuple[urllib3.BaseHTTPResponse, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the controller is, who signs its certificate ("": whom the system trusts), who asks."""
+    """Controller and caller. `ca_file`: CA of the controller's certificate ("": the CAs that the system trusts)."""
 
     url: str
     token: str = field(repr=False)
@@ -46,14 +46,14 @@ class Access:
 
 
 class _Document(Json):
-    """A JSON object of an answer; whoever lacks what a controller always says is none."""
+    """JSON object of an answer. Access to a missing field means that the server is not a controller."""
 
     def __init__(self, fields: Json, url: str) -> None:
         super().__init__(fields)
         self._url = url
 
     def __missing__(self, name: str) -> object:
-        raise UnreachableError(f"{self._url} says nothing of {name!r}; is this an edge-fleet controller?")
+        raise UnreachableError(f"{self._url} answers without {name!r}; is this an edge-fleet controller?")
 
 
 class _LostError(Exception):
@@ -65,13 +65,16 @@ class _LostError(Exception):
 
 
 class Client:
-    """Keeps one connection. `ask` and `pages` raise ConfigurationError for what was asked wrongly (400),
-    UnreachableError where no answer is to be had, RequestError for other refusals."""
+    """Client with one connection.
+
+    `ask` and `pages` raise ConfigurationError for a wrong request (400), UnreachableError if there is no answer,
+    RequestError for other refusals.
+    """
 
     def __init__(
         self, access: Access, settings: ClientSettings | None = None, sleep: Callable[[float], object] = time.sleep
     ) -> None:
-        """Raises ConfigurationError for an address or a file that cannot be used."""
+        """Create a client. Raise ConfigurationError for an address or a file that cannot be used."""
         self._settings, self._sleep = settings or ClientSettings(), sleep
         self._url, self.reconnect_s = _checked(access), self._settings.backoff_s
         self._pool = urllib3.PoolManager(
@@ -87,8 +90,11 @@ class Client:
     def ask(
         self, method: str, path: str, query: Query | None = None, body: object = None, *, if_match: str = "*"
     ) -> Json:
-        """The answer's document, an empty one where none came. `body`: what is sent as JSON; bytes as they are.
-        `if_match`: state that `read` found, "" for none; the controller refuses where it is another one by then."""
+        """Send a request. Return the answer's document, an empty one if the answer has none.
+
+        `body`: is sent as JSON; bytes are sent as they are. `if_match`: state that `read` returned, "" for none; the
+        controller refuses the request if the resource has another one by then.
+        """
         headers = {} if method == "GET" or not if_match else {"if-match": if_match}
         if method == "POST":  # the controller carries it out once, however often it is sent
             headers[KEY_HEADER] = f'"{uuid.uuid4()}"'
@@ -96,48 +102,51 @@ class Client:
         return self._read(content or b"{}")
 
     def read(self, path: str) -> tuple[Json, str]:
-        """A resource, and the name of the state that it is in (its ETag)."""
+        """Return a resource and the name of its state (its ETag)."""
         response, content = self._answered("GET", path, None, {})
         return self._read(content), response.headers.get("etag", "")
 
     def read_bytes(self, path: str) -> tuple[bytes, str]:
-        """A resource as it is sent, and the name of its state."""
+        """Return a resource as it is sent, and its ETag."""
         response, content = self._answered("GET", path, None, {})
         return content, response.headers.get("etag", "")
 
     def fetch(self, path: str) -> bytes:
-        """The content at a path, as it is."""
+        """Return the content at a path, unchanged."""
         return self._answered("GET", path, None, {})[1]
 
     @property
     def settings(self) -> ClientSettings:
-        """Bounds of what this client asks."""
+        """Return the settings of this client."""
         return self._settings
 
     @property
     def url(self) -> str:
-        """Where the controller is, without a slash at the end."""
+        """Return the URL of the controller, without a slash at the end."""
         return self._url
 
     def pause(self, failures: int) -> None:
-        """Wait after so many failures in a row; each time twice as long."""
+        """Wait after this number of consecutive failures; each time twice as long."""
         self._sleep(min(self._settings.backoff_s * 2 ** (failures - 1), self._settings.wait_limit_s))
 
     def pages(self, path: str, query: Query | None = None, *, cursor: str = "after") -> Iterator[Json]:
-        """The items of a list, page after page. `cursor`: what its next page is asked for by."""
+        """Yield the items of a list, page by page. `cursor`: name of the parameter that requests the next page."""
         asked = {"limit": self._settings.page_rows, **(query or {})}
         while True:
             page = self.ask("GET", path, asked)
             if not {"items", "next"} <= page.keys():
-                raise UnreachableError(f"{self._url}{path} answers no list; is this an edge-fleet controller?")
+                raise UnreachableError(f"{self._url}{path} does not answer a list; is this an edge-fleet controller?")
             yield from page["items"]
             if page["next"] is None:
                 return
             asked[cursor] = page["next"]
 
     def changes(self, query: Query, after: str = "", until_s: float | None = None) -> Iterator[Message]:
-        """Messages of one connection to /v1/changes, behind the id `after`, until the controller ends it or the
-        monotonic time `until_s` comes. Raises UnreachableError where there is no connection, or where it breaks."""
+        """Yield messages of one connection to /v1/changes, after the id `after`.
+
+        It ends when the controller ends it or at the monotonic time `until_s`. Raise UnreachableError if the connection
+        fails or breaks.
+        """
         target, read_s = f"/v1/changes{_query({**query, 'after': after})}", self._patience_s(until_s)
         messages = Messages(self._settings.answer_limit_bytes, self.reconnect_s)
         try:
@@ -159,13 +168,15 @@ class Client:
         self.reconnect_s = min(pause_s, self._settings.wait_limit_s)
 
     def _patience_s(self, until_s: float | None) -> float:
-        """How long is waited for a message: no longer than until then."""
+        """Return how long to wait for a message: until `until_s` at most."""
         left_s = float("inf") if until_s is None else max(until_s - time.monotonic(), SHORTEST_S)
         return min(self._settings.read_timeout_s, left_s)
 
     def _answered(self, method: str, target: str, body: object, headers: Mapping[str, str]) -> _Answered:
-        """Ask until there is an answer other than "later"; after a lost connection only what has a key. Raises what
-        the answer refuses."""
+        """Send a request until there is an answer other than "later". Raise what the answer refuses.
+
+        After a lost connection, only a request with an idempotency key is sent again.
+        """
         lost = False
         for attempt in range(1, self._settings.attempts + 1):
             is_last = attempt == self._settings.attempts
@@ -204,18 +215,18 @@ class Client:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Raise UnreachableError for a certificate that is not believed, _LostError for other errors of connections."""
+        """Raise UnreachableError for a certificate that is not trusted, _LostError for other errors of connections."""
         try:
             yield
         except SSLError as error:
-            problem = f"its certificate is not believed ({error!s:.200}); name who signed it with --ca FILE"
+            problem = f"its certificate is not trusted ({error!s:.200}); name its CA with --ca FILE"
             raise UnreachableError(f"{self._url}: {problem}") from None
         except (HTTPError, OSError) as error:
             sent_it = not isinstance(error, (NewConnectionError, ConnectTimeoutError))
             raise _LostError(f"{self._url} does not answer: {_words(error)}", sent=sent_it) from None
 
     def _content(self, response: urllib3.BaseHTTPResponse) -> bytes:
-        """All of it; a connection with something left in it is closed."""
+        """Return the whole body. A connection with unread data is closed."""
         limit_bytes = self._settings.answer_limit_bytes
         try:
             content = response.read(limit_bytes + 1, decode_content=True)
@@ -234,24 +245,27 @@ class Client:
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            problem = f"answers something else than a JSON object ({content[:60]!r}); is this an edge-fleet controller?"
+            problem = f"does not answer with a JSON object ({content[:60]!r}); is this an edge-fleet controller?"
             raise UnreachableError(f"{self._url} {problem}")
         return document
 
 
 def path_of(*parts: object) -> str:
-    """Such as /v1/devices/NAME/labels. Raises ConfigurationError for what would be more than one part of a path, or
-    none: servers decode first and split then."""
+    """Return a path such as /v1/devices/NAME/labels.
+
+    Raise ConfigurationError for a part that would be several parts of a path, or none: servers decode before they
+    split.
+    """
     for part in map(str, parts):
         if "/" in part or part in {"", ".", ".."}:
-            raise ConfigurationError(f"{part!r:.140} is no name")
+            raise ConfigurationError(f"{part!r:.140} is not a name")
     return "/" + "/".join(quote(str(part), safe="") for part in ("v1", *parts))
 
 
 def _checked(access: Access) -> str:
     parts = urlsplit(access.url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigurationError(f"{access.url!r:.200} is no controller's address; write https://HOST[:PORT]")
+        raise ConfigurationError(f"{access.url!r:.200} is not a controller's address; write https://HOST[:PORT]")
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         raise ConfigurationError(f"{access.url!r:.200} would send the token in the clear; use https://")
     return access.url.rstrip("/")
@@ -262,11 +276,11 @@ def _context(ca_file: str) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca_file or None)
     except (OSError, ssl.SSLError) as error:
         why = error.reason if isinstance(error, ssl.SSLError) else error.strerror
-        raise ConfigurationError(f"holds no certificates that can be read: {why}", file=ca_file) from None
+        raise ConfigurationError(f"holds no readable certificates: {why}", file=ca_file) from None
 
 
 def _query(query: Query) -> str:
-    """Without what is not said; 0 is (the wave of canaries)."""
+    """Return the query string without empty values; 0 is kept (it is the wave of canaries)."""
     said = {name: value for name, value in query.items() if value not in (None, "", [], ()) and value is not False}
     plain = {name: "true" if value is True else value for name, value in said.items()}
     return f"?{urlencode(plain, doseq=True)}" if plain else ""
@@ -277,12 +291,12 @@ def _pause_s(response: urllib3.BaseHTTPResponse) -> float:
 
 
 def _is_later(response: urllib3.BaseHTTPResponse, content: bytes) -> bool:
-    """Whether the same request may be answered otherwise after a pause."""
+    """Return whether the same request may be answered otherwise after a pause."""
     return response.status in LATER or (response.status == IN_PROGRESS.status and IN_PROGRESS.uri.encode() in content)
 
 
 def _refusal(status: int, content: bytes, url: str) -> Exception:
-    """What a problem document (RFC 9457) says, or the status where none came."""
+    """Return the error for a problem document (RFC 9457), or for the status if there is none."""
     try:
         document = json.loads(content)
         detail, fault = str(document["detail"]), Fault(document["fault"])
@@ -296,5 +310,5 @@ def _refusal(status: int, content: bytes, url: str) -> Exception:
 
 
 def _words(error: Exception) -> str:
-    """urllib3's errors begin with the representation of a connection."""
+    """Return the message of an error of urllib3 without the representation of the connection."""
     return str(error).rpartition(": ")[2][:200] or type(error).__name__

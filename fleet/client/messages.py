@@ -1,4 +1,4 @@
-"""Server-Sent Events (WHATWG HTML, 9.2.6) from bytes as they come. Pure."""
+"""Server-Sent Events (WHATWG HTML, 9.2.6) from bytes as they arrive. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `event` "" and no data: a sign of life."""
+    """One message. `event` "" and no data: a heartbeat."""
 
     event: str = ""
     id: str = ""
@@ -18,7 +18,7 @@ class Message:
 
 
 class Messages:
-    """Parser of one stream. `retry_s`: how long to wait before the next connection, as the server says."""
+    """Parser of one stream. `retry_s`: wait before the next connection, set by the server."""
 
     def __init__(self, limit_bytes: int, retry_s: float) -> None:
         self._limit_bytes, self.retry_s = limit_bytes, retry_s

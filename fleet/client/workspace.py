@@ -36,11 +36,11 @@ class RemoteWorkspace(Workspace):
 
     @property
     def next_steps(self) -> str:
-        """What people do with a draft that was saved."""
+        """Return the next steps for a saved draft, for people."""
         return "edge-fleet drafts sign ROLE --key KEY where each key is, then edge-fleet publish --remote"
 
     def place(self, role: str) -> str:
-        """Return where a role's draft waits, for people."""
+        """Return the URL of a role's draft, for messages."""
         return f"{self.client.url}{path_of('drafts', role)}"
 
     def save(self, drafts: Iterable[Draft]) -> None:
@@ -108,7 +108,7 @@ def upload_file(client: Client, source: Path, artifact: Artifact, advance: Advan
 
 
 def _state_after(client: Client, path: str, offset: int, error: RequestError) -> Json:
-    """Return how much is there after a refusal. Raise it unless bytes came: then only their end was not carried out."""
+    """Return the state of an upload after a refusal. Raise the refusal unless bytes were received."""
     try:
         state = client.ask("GET", path)
     except RequestError:

@@ -1,1 +1,1 @@
-"""What the controller does: enrols, signs assignments, takes in reports, steers rollouts. Synchronous, no HTTP."""
+"""The controller's work: enrolment, assignments, ingestion of reports, rollouts. Synchronous, without HTTP."""

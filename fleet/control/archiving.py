@@ -22,14 +22,17 @@ ACTOR = "the controller"
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """Rollouts that were archived, by id; `more`: there may be others, ask again."""
+    """Rollouts that were archived, by id. `more`: there may be others; call again."""
 
     rollouts: tuple[str, ...]
     more: bool
 
 
 def archive(rolling: Rollouts, rollout: str, by: str, now: datetime, *, permit: Permit) -> Known:
-    """Archive a rollout. Raises ConflictError unless it is over, AbsentError, AwayError, and what `permit` raises."""
+    """Archive a rollout.
+
+    Raise ConflictError if it is not over, AbsentError, AwayError, and what `permit` raises.
+    """
 
     def done(connection: Connection) -> bool:
         return rollouts_archive.archive(connection, rollout, now)
@@ -38,7 +41,7 @@ def archive(rolling: Rollouts, rollout: str, by: str, now: datetime, *, permit: 
 
 
 def restore(rolling: Rollouts, rollout: str, by: str, now: datetime, *, permit: Permit) -> Known:
-    """Show an archived rollout in lists again. Raises AbsentError, AwayError, and what `permit` raises."""
+    """Show an archived rollout in lists again. Raise AbsentError, AwayError, and what `permit` raises."""
 
     def done(connection: Connection) -> bool:
         return rollouts_archive.restore(connection, rollout)
@@ -55,8 +58,11 @@ def archive_before(
     wanted: Callable[[StoredRollout], bool] = lambda _: True,
     fence: int = 0,
 ) -> Archived:
-    """Archive at most `ARCHIVE_LIMIT` rollouts that ended before `before` and are `wanted`; one entry in the audit log
-    names them. `fence`: of the leader that does so by itself. Raises FencedError, AwayError."""
+    """Archive at most `ARCHIVE_LIMIT` rollouts that ended before `before` and are `wanted`.
+
+    One entry in the audit log names them. `fence`: fencing token of the leader that archives by age; 0: an operator
+    does. Raise FencedError, AwayError.
+    """
     with database.write() as connection:
         if fence:
             guard(connection, fence)
@@ -70,7 +76,7 @@ def archive_before(
 
 
 def _chosen(connection: Connection, before: datetime, wanted: Callable[[StoredRollout], bool]) -> list[str]:
-    """Read on where many are not wanted: whether one is cannot be asked of the database."""
+    """Return the ids to archive. The database cannot evaluate `wanted`, so pages are read until enough are found."""
     chosen: list[str] = []
     after = ""
     while found := rollouts_archive.over_before(connection, before, after=after):

@@ -1,4 +1,4 @@
-"""Whether the certificate that a device showed still opens anything: by the database, which hears of it first."""
+"""Check of device certificates against the database, which learns of a revocation first."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from fleet.database.engine import Connection
 from fleet.database.polling import Polled
 from gateway.domain.errors import Fault, RequestError
 
-AGAIN = "enrol the device anew"
+AGAIN = "enrol the device again"
 
 
 def admitted(connection: Connection, serial: str, now: datetime) -> Polled:
-    """What there is for the device whose certificate has this serial. Raises RequestError UNAUTHENTICATED."""
+    """Return what the database holds for the device with this certificate, for one poll.
+
+    Raise RequestError UNAUTHENTICATED if the certificate is unknown, revoked or expired, or its device is not enrolled.
+    """
     found = polling.polled(connection, serial, now)
     problem = _problem(found, now)
     if found is None or problem:

@@ -1,8 +1,8 @@
-"""What time it is for whatever is destroyed by its age: a clock that is far ahead for a moment must cost nothing.
+"""Clock for deletion by age: a wall clock that leaps far ahead for a while must delete nothing.
 
-A wall clock that goes on as the machine's uptime does is believed. One that leaps ahead is believed once it went on
-evenly for `clock_steady_s`; until then the time before the leap goes on. A clock that is set back is believed at once:
-less is old by it.
+A wall clock that advances as the machine's uptime does is believed. A clock that leapt ahead is believed after it
+advanced evenly for `clock_steady_s`; until then the time from before the leap goes on. A clock that was set back is
+believed at once, because it makes everything younger.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at both clocks. `believed`: the time that things are destroyed by; `since_s`: uptime from which the wall
-    clock has gone on evenly."""
+    """Reading of both clocks at one time.
+
+    `believed`: the time to delete by. `since_s`: uptime since which the wall clock has advanced evenly.
+    """
 
     wall: datetime
     uptime_s: float
@@ -30,18 +32,21 @@ class Look:
 
     @property
     def leap(self) -> timedelta:
-        """How far the wall clock is ahead of what is believed."""
+        """Return how far the wall clock is ahead of the believed time."""
         return self.wall - self.believed
 
 
 def first_look(wall: datetime, uptime_s: float, latest: datetime | None, settings: ChoresSettings) -> Look:
-    """`latest`: the newest time that is recorded; a clock far ahead of that is not believed yet. None: nothing is."""
+    """Return the first reading. `latest`: the newest recorded time, or None if nothing is recorded.
+
+    A wall clock that is more than `clock_ahead_d` ahead of `latest` is not believed yet.
+    """
     far = latest is not None and wall - latest > timedelta(days=settings.clock_ahead_d)
     return Look(wall, uptime_s, latest if latest and far else wall, uptime_s)
 
 
 def next_look(before: Look, wall: datetime, uptime_s: float, settings: ChoresSettings) -> Look:
-    """Some time after `before`."""
+    """Return the reading that follows `before`."""
     passed, tolerance = timedelta(seconds=uptime_s - before.uptime_s), timedelta(seconds=settings.clock_leap_s)
     even = abs(wall - before.wall - passed) <= tolerance
     since_s = before.since_s if even else uptime_s
@@ -52,7 +57,7 @@ def next_look(before: Look, wall: datetime, uptime_s: float, settings: ChoresSet
 
 
 class CarefulClock:
-    """One per process. `uptime_s`: a clock that nobody sets."""
+    """Believed time of this process. `uptime_s`: a monotonic clock, which is never set."""
 
     def __init__(
         self,
@@ -67,26 +72,28 @@ class CarefulClock:
         self._tell()
 
     def read(self, now: datetime) -> datetime:
-        """The time to destroy by, where the system's clock says `now`; never later than that. For one thread, which
-        looks again and again."""
+        """Read both clocks and return the time to delete by, never later than `now` (the system's clock).
+
+        One thread calls it, regularly.
+        """
         self._look = next_look(self._look, now, self._uptime_s(), self._settings)
         self._tell()
         return self._look.believed
 
     def believed(self, now: datetime) -> datetime:
-        """The same for any thread, by what was believed at the last look."""
+        """Return the time to delete by, as of the last `read`. Any thread may call it."""
         look = self._look
         return min(now, look.believed + timedelta(seconds=self._uptime_s() - look.uptime_s))
 
     def _tell(self) -> None:
-        """Once when it is not believed any more, and once when it is again."""
+        """Log once when the wall clock is doubted, and once when it is believed again."""
         look, doubted = self._look, self._look.leap > timedelta()
         if doubted and not self._told:
             steady_s = self._settings.clock_steady_s
             problem = (
-                "the clock says %s, %s later than expected; what is old is judged as of %s until it went on evenly"
+                "the clock says %s, %s later than expected; records expire as of %s until the clock advanced evenly"
             )
             _log.warning(f"{problem} for %g s: set it if it is wrong", look.wall, look.leap, look.believed, steady_s)
         elif self._told and not doubted:
-            _log.warning("the clock is believed: %s", look.wall)
+            _log.warning("the clock is believed again: %s", look.wall)
         self._told = doubted

@@ -1,4 +1,4 @@
-"""Releases, as they were published and verify, in the database: what rollouts may be made of."""
+"""Catalogue of releases in the database: published releases that verify, from which rollouts are made."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ from gateway.trust.paths import release_path
 from gateway.trust.targets import check_floor, read_withdrawal
 
 RETRY = timedelta(seconds=60)
-"""After it could not be read: another publication is looked at at once, the same one again after so long."""
+"""Pause before a publication that could not be read is read again. Another publication is read at once."""
 _log = logging.getLogger(__name__)
 
 
 class Catalogue:
-    """Of one replica, used by its scheduler's thread. Replicas share the publisher's folder, or copies of it. What it
-    remembers ends with its office."""
+    """Catalogue of one replica, used by its scheduler's thread.
+
+    Replicas share the publisher's folder, or hold copies of it. What is in memory is forgotten with the leadership.
+    """
 
     def __init__(self, database: Database, workspace: Workspace) -> None:
         self._database, self._workspace = database, workspace
@@ -44,8 +46,10 @@ class Catalogue:
         self._again: datetime | None = None
 
     def refresh(self, now: datetime, fence: int) -> tuple[str, ...]:
-        """Read what is published, where something was published since; the targets that are new. What cannot be read
-        is logged, and what was known stays. Raises AwayError, FencedError."""
+        """Read the published releases if the publication changed. Return the targets that are new.
+
+        What cannot be read is logged, and the releases known before stay. Raise AwayError, FencedError.
+        """
         seen = publication_mark(self._workspace.public)
         due = self._again is not None and not self._again - RETRY <= now < self._again
         if not seen or (seen == self._seen and not due):
@@ -61,13 +65,15 @@ class Catalogue:
         return fresh
 
     def forget(self) -> None:
-        """Another leader may have read another copy since."""
+        """Forget what was read: another leader may have read another copy since."""
         self._seen, self._again = (), None
 
 
 def synchronise(database: Database, workspace: Workspace, now: datetime, fence: int) -> tuple[str, ...]:
-    """Bring the database in step with what is published; the targets that are new. `fence`: of the leader that reads.
-    Raises ConfigurationError, ConflictError, RefusedError, AwayError, FencedError."""
+    """Make the database match what is published. Return the targets that are new.
+
+    `fence`: fencing token of the leader. Raise ConfigurationError, ConflictError, RefusedError, AwayError, FencedError.
+    """
     published = workspace.published()
     with database.read() as connection:
         known = {entry.release.target: entry.release for entry in _all(connection, database)}
@@ -78,8 +84,11 @@ def synchronise(database: Database, workspace: Workspace, now: datetime, fence: 
 
 
 def verified_releases(published: Published, workspace: Workspace, known: Mapping[str, Release]) -> Iterator[Release]:
-    """All that owners signed and their delegation covers; `known` ones are not read again. What does not verify is
-    logged and left out. Raises ConfigurationError where targets itself is not signed."""
+    """Yield every release that its owner signed and the owner's delegation covers.
+
+    Releases in `known` are not read again. What does not verify is logged and left out. Raise ConfigurationError if the
+    top-level metadata is incomplete or not signed by its keys.
+    """
     for path, target in sorted(_verified_targets(published)):
         before = known.get(path)
         if before and (before.digest, before.floor) == (target.hashes["sha256"], signed_floor(target)):
@@ -92,8 +101,11 @@ def verified_releases(published: Published, workspace: Workspace, known: Mapping
 
 
 def usable(connection: Connection, target: str) -> str:
-    """Why a release is not to be assigned: not published (any more), as all replicas know it, or below its owner's
-    floor, as devices judge it; "": it may be."""
+    """Return why a release must not be assigned, or "" if it may be.
+
+    It must not be if it is not published (as all replicas know it), withdrawn, or below its owner's floor (as devices
+    check it).
+    """
     found = releases.find(connection, target)
     if found is None or found.withdrawn:
         gone = "withdrawn, or not published any more"
@@ -106,8 +118,10 @@ def usable(connection: Connection, target: str) -> str:
 
 
 def resolve(connection: Connection, named: str) -> Target:
-    """A release named by its path, or as acme/meter-reader/2. Raises RefusedError, ConflictError where it is not to be
-    assigned."""
+    """Return the release that is named by its path, or as acme/meter-reader/2.
+
+    Raise RefusedError if no such release is published, ConflictError if it must not be assigned.
+    """
     path = _path(named)
     found = releases.find(connection, path)
     if found is None:
@@ -119,7 +133,7 @@ def resolve(connection: Connection, named: str) -> Target:
 
 
 def _path(named: str) -> str:
-    """Return the path of a release. Raises RefusedError for what is written like none."""
+    """Return the path of a release. Raise RefusedError if `named` has neither form."""
     if is_release(named):
         return named
     try:

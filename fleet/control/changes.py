@@ -1,4 +1,4 @@
-"""Changes of the fleet as a reader follows them: one page after another, from a position that it names."""
+"""Changes of the fleet, read page by page from a position that the reader names."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Position:
     fact: int = LARGEST
 
     def __str__(self) -> str:
-        """Return it as programs hold it."""
+        """Return the position as text, as programs store it."""
         return str(self.number) if self.fact == LARGEST else f"{self.number}.{self.fact}"
 
 
 def read_position(text: str) -> Position:
-    """Read a position. Raises RefusedError."""
+    """Read a position. Raise RefusedError."""
     if not (text and re.fullmatch(POSITION_PATTERN, text)):
         raise RefusedError(f"no change has the id {text!r:.80}; send the id of the last message, or none")
     return Position(*map(int, text.split(".")))
@@ -45,7 +45,7 @@ def read_position(text: str) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One message. `position` is behind it; `about`: what was recorded, None where that is no longer known."""
+    """One message. `position` is behind it; `about`: what was recorded, None if that is no longer known."""
 
     position: Position
     kind: Kind
@@ -70,8 +70,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a reader may see and asks for. `scope`: tags, one of which a device must bear; `query`: selects devices.
-    Empty fields select everything."""
+    """Filter of a reader, by permission and request.
+
+    `scope`: tags, one of which a device must have; `query`: selects devices. Empty fields select everything.
+    """
 
     kinds: frozenset[Kind] = frozenset()
     device: str = ""
@@ -81,11 +83,11 @@ class Wanted:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether a change itself says everything that decides."""
+        """Return whether the change alone decides, without the database."""
         return not (self.query or self.scope)
 
     def names(self, change: Change) -> bool:
-        """Return whether a change is asked for, except for `query` and `scope`. Of one that is lost the kind counts."""
+        """Return whether a change passes, apart from `query` and `scope`. A lost change is selected by its kind."""
         if self.kinds and change.kind not in {Kind.GAP, *self.kinds}:
             return False
         told = self.device in {"", change.device} and self.rollout in {"", change.rollout}
@@ -116,14 +118,14 @@ class Feed:
         self._database, self._page_changes = database, page_changes
 
     def now(self) -> Position:
-        """Return the position behind everything that happened. Raises AwayError."""
+        """Return the position after all changes. Raise AwayError."""
         with self._database.glance() as connection:
             until = changes.settled(connection)
         with self._database.read() as connection:
             return Position(changes.newest(connection, until))
 
     def read(self, after: Position) -> Page:
-        """Return what follows `after`, a gap first where that is not known any more. Raises AwayError."""
+        """Return the page after `after`, with a gap first if `after` is no longer known. Raise AwayError."""
         with self._database.glance() as connection:
             until = changes.settled(connection)
         with self._database.read() as connection:
@@ -136,7 +138,7 @@ class Feed:
         return Page(loaded, reached, more=bool(found) and reached < Position(found[-1].number))
 
     def visible(self, found: Iterable[Change], wanted: Wanted) -> Sequence[Change]:
-        """Return those of these changes that a reader gets. Raises AwayError, RefusedError for its query."""
+        """Return those of these changes that a reader gets. Raise AwayError, RefusedError for its query."""
         named = [change for change in found if wanted.names(change)]
         if wanted.is_plain or not named:
             return named
@@ -148,13 +150,13 @@ class Feed:
             return _within(connection, named, wanted.scope) if wanted.scope else named
 
     def check(self, query: str) -> None:
-        """Raise RefusedError for a query that is none, AwayError."""
+        """Raise RefusedError for an invalid query, AwayError."""
         with self._database.read() as connection:
             selected(connection, query)
 
 
 def _begin(connection: Connection, after: Position, until: int) -> Position:
-    """Return `after`, or where to go on if it was swept, or never reached in this database."""
+    """Return `after`, or where to continue if it was swept, or never reached in this database."""
     swept = changes.swept(connection)
     if after > Position(max(changes.newest(connection), swept)):
         return Position(max(changes.newest(connection, until), swept))
@@ -175,7 +177,7 @@ def _spans(found: Iterable[StoredChange], begin: Position, limit: int) -> list[_
 
 
 def _merged(found: Sequence[Change]) -> list[Change]:
-    """Return the changes with one gap of a kind in place of several that follow each other. Pure."""
+    """Return the changes with one gap in place of several consecutive ones of a kind. Pure."""
     pairs = pairwise([*found, None])
     return [one for one, then in pairs if one and not (then and one.is_lost and then.is_lost and one.kind is then.kind)]
 
@@ -208,7 +210,7 @@ def _facts(connection: Connection, span: _Span) -> Iterator[Change]:
 
 
 def _within(connection: Connection, found: Sequence[Change], scope: frozenset[str]) -> Sequence[Change]:
-    """Return what lists show to a caller with this scope: devices by their tags, rollouts by their query."""
+    """Return the changes that a caller with this scope may see: devices by their tags, rollouts by their query."""
     concerned = {change.device for change in found if change.device}
     tagged = device_filter.tagged(connection, concerned, scope)
     facts = {change.rollout for change in found if isinstance(change.about, StoredFact)}

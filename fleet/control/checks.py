@@ -1,4 +1,4 @@
-"""Checks of a controller's surroundings, decided on values that `fleet.cli.observed` gathers. Pure."""
+"""Checks of a controller's environment, on values that `fleet.cli.observed` gathers. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fleet.roles import DIRECTOR
 from fleet.verify import Finding
 
 CLOCK_TOLERANCE = timedelta(minutes=5)
-"""How far the newest record may be ahead of this clock: replicas' clocks differ a little."""
+"""Largest lead of the newest record over this clock: the clocks of replicas differ a little."""
 PLAIN = "http://"
 OLDEST_SERVER = (14,)
 """The oldest PostgreSQL with which edge-fleet works."""
@@ -18,7 +18,7 @@ OLDEST_SERVER = (14,)
 
 @dataclass(frozen=True, slots=True)
 class Blobs:
-    """Addresses of files: `repository_url` is given to devices, `endpoint` is where a redirect leads ("": none)."""
+    """URLs of files. `repository_url` is given to devices; `endpoint` is where redirects lead ("": none)."""
 
     repository_url: str
     endpoint: str
@@ -26,7 +26,10 @@ class Blobs:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """`synchronised` None: the kernel may not be asked. `newest`: the newest record of the database, if any."""
+    """Time of this machine.
+
+    `synchronised` None: the kernel may not be asked. `newest`: time of the newest record in the database, if any.
+    """
 
     now: datetime
     synchronised: bool | None
@@ -35,7 +38,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Revision of the database and of this program; `problem`: why the database cannot be used, "" for nothing.
+    """Schema revision of the database and of this program. `problem`: why the database cannot be used ("": it can).
 
     `server`: version of PostgreSQL, () for SQLite.
     """
@@ -48,7 +51,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A certificate: where it is, from when until when it holds, how long before its end it is to be replaced."""
+    """Validity of a certificate. `notice`: how long before its end it is to be replaced."""
 
     where: str
     begins: datetime
@@ -59,7 +62,7 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class RoleKeys:
-    """`threshold` of the published keys of `role` must sign, and the secret parts of `here` of them are here."""
+    """Keys of a role: `threshold` of its published keys must sign; the secret parts of `here` of them are here."""
 
     role: str
     threshold: int
@@ -68,7 +71,7 @@ class RoleKeys:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """All that is judged. `unpublished`: why no published keys are known, "" where they are."""
+    """Everything that is checked. `unpublished`: why no published keys are known ("": they are)."""
 
     blobs: Blobs
     clock: Clock
@@ -91,9 +94,9 @@ def findings(observed: Observed) -> tuple[Finding, ...]:
 
 def _tables(tables: Tables) -> Iterator[Finding]:
     if tables.problem:
-        yield Finding("database", tables.problem, "see to the database, or to [database] url in fleet.toml")
+        yield Finding("database", tables.problem, "check the database, and [database] url in fleet.toml")
     elif not tables.revision:
-        yield Finding("database", "holds no tables yet", "edge-fleet serve makes them")
+        yield Finding("database", "holds no tables yet", "edge-fleet serve creates them")
     elif tables.revision != tables.newest:
         problem = f"its tables are of {tables.revision}, this program works with {tables.newest}"
         yield Finding("database", problem, "edge-fleet migrate, or start edge-fleet serve")
@@ -108,10 +111,10 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 def _clock(clock: Clock) -> Iterator[Finding]:
     if clock.synchronised is False:
-        yield Finding("clock", "nothing keeps it right", "let systemd-timesyncd or chrony reach a time server")
+        yield Finding("clock", "is not synchronised", "let systemd-timesyncd or chrony reach a time server")
     if clock.newest and clock.newest - clock.now > CLOCK_TOLERANCE:
         problem = f"says {clock.now:%Y-%m-%d %H:%M} UTC, but the newest record is of {clock.newest:%Y-%m-%d %H:%M} UTC"
-        yield Finding("clock", problem, "set the clock: what a clock that is behind signs expires early")
+        yield Finding("clock", problem, "set the clock: signatures by a clock that is behind expire early")
 
 
 def _certificate(one: Lifetime, now: datetime) -> Iterator[Finding]:
@@ -142,5 +145,5 @@ def _remedy(role: str) -> str:
 
 def _blobs(blobs: Blobs) -> Iterator[Finding]:
     if blobs.endpoint.startswith(PLAIN) and not blobs.repository_url.startswith(PLAIN):
-        problem = f"{blobs.endpoint} is plain http: devices come by https and refuse such a redirect"
+        problem = f"{blobs.endpoint} is plain http: devices use https and refuse such a redirect"
         yield Finding("[blobs.s3]", problem, "set endpoint, or public_endpoint, to an https address")

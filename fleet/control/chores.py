@@ -1,4 +1,4 @@
-"""What is tidied up beside the work, each in its own time: a chore that fails is tried again, and stops no other."""
+"""Periodic maintenance jobs, each with its own period. A job that fails is retried, and stops no other."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ from fleet.draft_rules import new_targets
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 
 TOUCHED_AT_ONCE = 5_000
-"""Devices whose last questions are written in one transaction: others want to write, too."""
+"""Devices whose last polls are written in one transaction; a bound, because others want to write too."""
 FAILED = "chore_failed_"
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """`work(fence, now)` says whether it is done; if not, it is due again in the next turn. `everywhere`: every replica
-    does it, with 0 for a fence; else the leader. `destroys`: by age, so `now` is the careful clock's."""
+    """Maintenance job. `work(fence, now)` returns whether it is done; if not, it is due again in the next tick.
+
+    `everywhere`: every replica does it, with fence 0; otherwise only the leader. `destroys`: it deletes by age, so its
+    `now` comes from the `CarefulClock`.
+    """
 
     name: str
     every_s: float
@@ -42,7 +45,10 @@ class Chore:
 
 @dataclass(slots=True)
 class Chores:
-    """One per process, used by one thread. `fence`: of this replica's office, None where it does not lead."""
+    """Maintenance jobs of one process, used by one thread.
+
+    `fence`: returns this replica's fencing token, None if it does not lead.
+    """
 
     control: Control
     fence: Callable[[], int | None]
@@ -52,11 +58,11 @@ class Chores:
     _due: dict[str, datetime] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """With all chores of the house, unless others are named."""
+        """Add all maintenance jobs of a controller, unless others are given."""
         self.chores = self.chores or all_chores(self.control)
 
     def turn(self, now: datetime) -> None:
-        """Do what is due."""
+        """Do the jobs that are due."""
         believed = self.careful.read(now)
         for chore in self.chores:
             fence = 0 if chore.everywhere else self.fence()
@@ -64,11 +70,11 @@ class Chores:
                 self._attempt(chore, fence, now, believed)
 
     def end(self) -> None:
-        """Before the process ends: what is gathered in memory is written."""
+        """Write what is buffered in memory, before the process ends."""
         flush_seen(self.control, self.control.clock())
 
     def _is_due(self, chore: Chore, now: datetime) -> bool:
-        """A clock that went back makes it due."""
+        """Return whether the job is due. A clock that was set back makes it due."""
         due = self._due.get(chore.name)
         return due is None or not due - timedelta(seconds=chore.every_s) <= now < due
 
@@ -93,7 +99,7 @@ class Chores:
 
 
 def all_chores(control: Control) -> tuple[Chore, ...]:
-    """What has to be done in a fleet."""
+    """Return all maintenance jobs of a controller."""
     settings = control.settings.chores
     folder = control.workspace.folder / AUTHORITY_FOLDER
     validity = timedelta(hours=settings.revocation_list_h)
@@ -144,7 +150,10 @@ def expire_uploads(control: Control, now: datetime) -> bool:
 
 
 def flush_seen(control: Control, now: datetime) -> bool:
-    """Write when devices were last seen. Raises AwayError; those are then written when they ask again."""
+    """Write when devices were last seen.
+
+    Raise AwayError; the times lost by that are written after the devices' next polls.
+    """
     due = control.seen.due(now)
     for names in chunks(sorted(due), TOUCHED_AT_ONCE):
         with control.database.write() as connection:
@@ -153,8 +162,10 @@ def flush_seen(control: Control, now: datetime) -> bool:
 
 
 def sweep_records(control: Control, fence: int, now: datetime) -> bool:
-    """Telemetry and events beyond their bounds go, a little at a time; whether none are left. Raises AwayError,
-    FencedError."""
+    """Delete telemetry and events beyond their bounds, in small steps. Return whether none are left.
+
+    Raise AwayError, FencedError.
+    """
     settings, began_s = control.database.settings, time.monotonic()
     while time.monotonic() - began_s < control.settings.chores.sweep_limit_s:
         with control.database.read() as connection:
@@ -169,8 +180,10 @@ def sweep_records(control: Control, fence: int, now: datetime) -> bool:
 
 
 def forget_expired(control: Control, fence: int, now: datetime) -> bool:
-    """Tokens and certificates that expired some time ago, which the audit log remembers, and answers to keys. Raises
-    AwayError, FencedError."""
+    """Delete tokens and certificates that expired some time ago, and old answers to idempotency keys.
+
+    The audit log still names the tokens and certificates. Raise AwayError, FencedError.
+    """
     expired = now - timedelta(days=control.settings.chores.forget_after_d)
     answered = now - timedelta(hours=control.settings.requests.idempotency_kept_h)
     forgetting: tuple[tuple[Callable[[Connection, datetime], int], datetime], ...]
@@ -188,8 +201,10 @@ def forget_expired(control: Control, fence: int, now: datetime) -> bool:
 
 
 def archive_ended(control: Control, fence: int, now: datetime) -> bool:
-    """Archive rollouts that ended `archive_rollouts_d` days ago; return whether none are left. Raises AwayError,
-    FencedError."""
+    """Archive rollouts that ended `archive_rollouts_d` days ago. Return whether none are left.
+
+    Raise AwayError, FencedError.
+    """
     days = control.settings.chores.archive_rollouts_d
     if not days:
         return True

@@ -1,4 +1,4 @@
-"""Who a slot of a device belongs to: what rollouts do to the desired state, and how it comes back."""
+"""Ownership of slots: how rollouts change the desired state of devices, and how it is restored."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from fleet.rollouts.facts_form import DECIDED, DECISIONS
 from fleet.rollouts.spec import Spec
 
 OFFERS = frozenset(name for name, kind in DECISIONS.items() if kind in {Offer, Retry})
-"""In documents of decisions."""
+"""Names of offers in documents of decisions."""
 
 
 def claimed(connection: Connection, spec: Spec, others: Sequence[str]) -> frozenset[str]:
-    """Devices that a rollout cannot have: one of the `others` that are live has offered them something for the slot, or
-    they have the same release in another slot, and a release serves in one only."""
+    """Return the devices that a rollout cannot have.
+
+    Either one of the live rollouts `others` offered them something for the slot, or they have the same release in
+    another slot: a release serves in one slot only.
+    """
     elsewhere = desired.elsewhere(connection, spec.target.path, spec.slot)
     return desired.held(connection, spec.slot, others) | elsewhere
 
@@ -34,7 +37,7 @@ def claimed(connection: Connection, spec: Spec, others: Sequence[str]) -> frozen
 def carry_out(
     connection: Connection, known: Known, decisions: Sequence[Decision], now: datetime, settings: DatabaseSettings
 ) -> int:
-    """Change what devices are to run as was decided; of how many a roll-back was not possible."""
+    """Change the desired state as decided. Return how many roll-backs were not possible."""
     offers = [decision for decision in decisions if isinstance(decision, (Offer, Retry))]
     returns = [decision.device for decision in decisions if isinstance(decision, RollBack)]
     desired.lock(connection, [*(offer.device for offer in offers), *returns])
@@ -44,7 +47,7 @@ def carry_out(
 
 
 def answered(connection: Connection, known: Known, made: Sequence[Made]) -> Sequence[Reported]:
-    """Return reports of devices by the attempts of this rollout; those that answer another offer are left out."""
+    """Return devices' reports with the attempts of this rollout, without those that answer another offer."""
     present = desired.of_devices(connection, sorted({one.report.device for one in made}), known.spec.slot)
     base, found = assignments.base(connection), []
     for one in made:
@@ -55,10 +58,12 @@ def answered(connection: Connection, known: Known, made: Sequence[Made]) -> Sequ
 
 
 def _answered(known: Known, made: Made, present: Desired | None, base: int) -> int | None:
-    """Return the attempt that a report is of: the latest, if it names that of the rollout's present offer.
+    """Return the attempt that a report belongs to, or None if it answers another offer.
 
-    0: it names none, or the device was told to go back and reports what it runs since, whoever offered that. None: it
-    answers another offer, or was made before the device had an assignment with what it is to run now. A report on
+    It is the latest attempt if the report names that of the rollout's present offer. It is 0 if the report names no
+    attempt, or if the device was told to go back and reports what it has run since, whichever rollout offered that.
+
+    None also if the report was made before the device had an assignment with its present desired state. A report on
     another release counts only above `base`: versions up to it may be those of a controller that was lost since the
     backup.
     """
@@ -95,8 +100,11 @@ def _offer(
 
 
 def _earlier(connection: Connection, known: Known, devices: Sequence[str]) -> Counter[str]:
-    """How often other rollouts offered these devices the same release, whatever they had since: in assignments attempts
-    count on from there, as a device that rejected it tries it again for a greater number only."""
+    """Count how often other rollouts offered these devices the same release, whatever they had since.
+
+    Attempts in assignments count on from there: a device that rejected a release tries it again only for a greater
+    number.
+    """
     slot, target = known.spec.slot, known.spec.target.path
     told = rollouts.of_devices(connection, devices, DECIDED, slot=slot, target=target, but=known.stored.id)
     return Counter(device for device, document in told if document["decision"] in OFFERS)
@@ -112,7 +120,10 @@ def _before(rollout: str, device: str, present: Desired | None) -> Before:
 def _return(
     connection: Connection, known: Known, devices: Sequence[str], now: datetime, settings: DatabaseSettings
 ) -> int:
-    """Back to what was there before, where the slot is still this rollout's; of how many that may not be assigned."""
+    """Restore what the slots held before, where the slot is still this rollout's.
+
+    Return for how many devices the former release must not be assigned any more.
+    """
     rollout, slot = known.stored.id, known.spec.slot
     present = desired.of_devices(connection, devices, slot)
     mine = [device for device in devices if device in present and present[device].rollout == rollout]

@@ -1,4 +1,4 @@
-"""What everything in this room works with."""
+"""Context of one controller replica: what the parts of this package work with."""
 
 from __future__ import annotations
 
@@ -30,15 +30,18 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The system's clock."""
+    """Return the time of the system's clock."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One replica. `keys`: the online ones that lie here (director, snapshot, timestamp); `url`: how devices reach
-    this controller, without a slash at its end; `holder`: what this replica is called among others; `counts`: what was
-    refused or happened, by reason."""
+    """One replica.
+
+    `keys`: the online keys that are here (director, snapshot, timestamp). `url`: the controller's URL for devices,
+    without a slash at its end. `holder`: the name of this replica among all. `counts`: refusals and other events, by
+    reason.
+    """
 
     database: Database
     authority: Authority

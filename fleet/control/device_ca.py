@@ -15,14 +15,14 @@ from fleet.database.engine import Connection, Database
 from gateway.domain.errors import ConfigurationError
 
 AUTHORITY_FOLDER = "authority"
-"""In the publisher's folder."""
+"""Folder of the CA, within the publisher's folder."""
 COPY = f"copy {KEY_FILE} and {CERTIFICATE_FILE} there"
 
 
 def open_device_ca(database: Database, folder: Path, settings: AuthoritySettings, by: str, now: datetime) -> Authority:
-    """The CA in `folder`, made where the fleet has none yet. `by`: this machine, for people.
+    """Open the CA in `folder`; create it if the fleet has none yet. `by`: name of this machine, for people.
 
-    Raises ConfigurationError where the fleet has another one, or has one that is not in the folder; OSError, AwayError.
+    Raise ConfigurationError if the fleet has another CA, or has one that is not in the folder; OSError, AwayError.
     """
     with database.write() as connection:
         known = authority.known(connection)
@@ -40,7 +40,7 @@ def open_device_ca(database: Database, folder: Path, settings: AuthoritySettings
 
 
 def _check_none(connection: Connection, known: KnownAuthority | None, folder: Path) -> None:
-    """A new one would turn away all devices that there are."""
+    """Raise ConfigurationError if the fleet has a CA: a new one would refuse all existing devices."""
     if known or certificates.any_known(connection):
         which = f" ({_shown(known)})" if known else ""
         problem = f"holds no {CERTIFICATE_FILE}, and the fleet has a device CA that is not here{which}"
@@ -50,7 +50,7 @@ def _check_none(connection: Connection, known: KnownAuthority | None, folder: Pa
 
 
 def _check_follows(known: KnownAuthority | None, found: Authority, folder: Path) -> None:
-    """Another CA may follow the one that is known where it still trusts that one's devices."""
+    """Raise ConfigurationError unless the CA found is the known one or still trusts the devices of that one."""
     if known and not found.trusts(known.certificate):
         mine = name_of(found.certificate_pem.decode())
         problem = f"is of another device CA ({mine}) than the fleet's: {_shown(known)}"

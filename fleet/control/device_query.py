@@ -1,4 +1,4 @@
-"""The query language of rollouts as a filter of the database. `fleet.rollouts.query.matches` defines what it means."""
+"""Translation of the rollouts' query language to a database filter, as `fleet.rollouts.query.matches` defines it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fleet.rollouts.query import VERSION, All, And, Match, Not, Operator, Query,
 from fleet.rollouts.query_parser import QueryError, parse
 
 COMPARISONS_LIMIT = 100
-"""Of one query: a database plans each by itself, and PostgreSQL takes seconds for several hundred."""
+"""Comparisons of one query: a database plans each by itself, and PostgreSQL takes seconds for hundreds."""
 
 
 def read_query(text: str) -> Query:
-    """Read a query. Raises RefusedError that names the character at which it is wrong."""
+    """Read a query. Raise RefusedError that names the character at which it is wrong."""
     try:
         return parse(text)
     except QueryError as error:
@@ -24,12 +24,12 @@ def read_query(text: str) -> Query:
 
 
 def selected(connection: Connection, text: str) -> Filter | None:
-    """Return the filter for a query, or None for "", which selects every device. Raises RefusedError."""
+    """Return the filter for a query, or None for "", which selects every device. Raise RefusedError."""
     return filter_of(connection, read_query(text)) if text else None
 
 
 def filter_of(connection: Connection, query: Query) -> Filter:
-    """Return a filter that a device passes exactly if `matches(query, device)`. Raises RefusedError."""
+    """Return a filter that a device passes exactly if `matches(query, device)`. Raise RefusedError."""
     if (count := _comparisons(query)) > COMPARISONS_LIMIT:
         problem = f"query: {count} comparisons, at most {COMPARISONS_LIMIT} are read; name several values by 'in'"
         raise RefusedError(problem)

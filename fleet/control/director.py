@@ -1,10 +1,12 @@
-"""Each device's assignment, signed when it is asked for and something of it changed, half of its life is over, or a
-nonce asks for one of its own. Most polls end with what the device has already.
+"""Assignments, signed on demand.
 
-Two replicas never give one version twice: the database says which is next, and keeps the document before anybody gets
-it. A release that its owner withdrew, or that is below the floor, is not assigned to a device that does not run it.
-In its place stands what the device runs, else the slot is left out. A slot that is left out goes on with what it runs:
-a removal is an order of its own.
+A device's assignment is signed when the device polls and something in it changed, half of its life is over, or a nonce
+asks for a document of its own. Most polls end with what the device has already.
+
+Two replicas never issue one version twice: the database says which is next, and stores the document before a device
+gets it. A release that its owner withdrew, or that is below the floor, is not assigned to a device that does not run
+it. The assignment names what the device runs instead, or leaves the slot out. A device goes on with what it runs in a
+slot that is left out; a removal is an explicit order.
 """
 
 from __future__ import annotations
@@ -40,23 +42,23 @@ from gateway.trust.assignment_form import NONCE, assignment_metadata
 from gateway.trust.settings import DEFAULTS
 
 BARRED = "release-barred"
-"""Kind of the event: what a device is to run may not be assigned."""
+"""Kind of the event: a device's desired release must not be assigned."""
 FIRST = 1
-"""Version of the first assignment that a device gets of a controller that was never restored."""
+"""Version of a device's first assignment by a controller that was never restored."""
 ASKED = "+diagnostics"
-"""Of a basis, where the assignment says that a request for diagnostics waits."""
+"""Suffix of a basis if the assignment says that a request for diagnostics waits."""
 
 ANOTHER = (
     "where they are lost, edge-fleet keys new NAME --out keys --no-passphrase makes another, "
     "and edge-fleet rotate director --key keys/NAME.pub drafts who is to trust it"
 )
 CLOCKS_APART = timedelta(hours=1)
-"""Replicas' clocks may be; a greater difference is a clock that was set."""
+"""Largest difference between replicas' clocks; a greater one means that a clock was set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """`digest`: the ETag; `content` None: it is what the device has."""
+    """Answer to a poll. `digest`: the ETag. `content` None: the device has it already."""
 
     digest: str
     content: bytes | None = field(repr=False)
@@ -64,9 +66,9 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """`targets` and `attempts` by slot; `barred`: what is left out or replaced, and why; `removed`: slots to empty.
+    """Slots of an assignment: `targets` and `attempts` by slot, `removed` slots to empty.
 
-    `carried`: what no assignment carried before.
+    `barred`: what is left out or replaced, and why. `carried`: what no assignment carried before.
     """
 
     targets: Mapping[str, Target]
@@ -77,13 +79,16 @@ class Slots:
 
     @property
     def extra(self) -> dict[str, object]:
-        """Return what the assignment says of slots beside their releases."""
+        """Return the fields of the assignment on slots that are not releases."""
         extra = {"attempts": dict(self.attempts), "removed": list(self.removed)}
         return {name: value for name, value in extra.items() if value}
 
 
 class Director:
-    """One per process; any thread may ask. `keys`: those that lie here; those of the director sign."""
+    """Signs assignments. One per process; any thread may call it.
+
+    `keys`: the online keys that are here; those of the director sign.
+    """
 
     def __init__(
         self,
@@ -101,11 +106,12 @@ class Director:
         self._signing = threading.Lock()
 
     def assigned(self, serial: str, now: datetime, *, etag: str = "", nonce: str = "") -> Answered:
-        """What the device with this certificate is to run. `etag`: the digest that it has; `nonce`: it wants a document
-        that repeats it.
+        """Return what the device with this certificate is to run.
 
-        Raises RequestError: UNAUTHENTICATED, INVALID for a nonce that is none, UNAVAILABLE where nothing is published
-        or the director's keys are not here, OVERLOADED.
+        `etag`: the digest that the device has. `nonce`: the device wants a document that repeats it.
+
+        Raise RequestError: UNAUTHENTICATED, INVALID for a malformed nonce, UNAVAILABLE if nothing is published or the
+        director's keys are not here, OVERLOADED.
         """
         if not NONCE.fullmatch(nonce):
             raise RequestError(Fault.INVALID, "a nonce has at most 128 letters, digits, '-' and '_'")
@@ -117,21 +123,21 @@ class Director:
         return self._as_it_was(polled, etag)
 
     def obstacle(self) -> str:
-        """Why this replica can sign for nobody now, and what to do; "": it can."""
+        """Return why this replica cannot sign assignments now, and what to do; "" if it can."""
         try:
             self._keys(self._publications.current())
         except RequestError as error:
             return error.message
         return ""
 
-    # ---- whether what was signed still stands ------------------------------------------------------------------------
+    # ---- validity of the current assignment --------------------------------------------------------------------------
     def _stands(self, polled: Polled, publication: Publication, now: datetime) -> bool:
         if polled.issued is None or polled.revision != polled.signed_revision or _was_ahead(polled.issued, now):
             return False
         return polled.basis == _basis(publication, polled) and now < self._renewal(polled)
 
     def _renewal(self, polled: Polled) -> datetime:
-        """Devices that were signed for together are not all signed for again together."""
+        """Return when to sign again. It is spread, so that devices signed for together are not renewed together."""
         if polled.issued is None or polled.expires is None:
             return datetime.min.replace(tzinfo=polled.certificate_expires.tzinfo)
         life, spread = polled.expires - polled.issued, _place(polled.device, polled.digest)
@@ -143,7 +149,7 @@ class Director:
         with self._database.glance() as connection:
             stored = assignments.current(connection, polled.device)
         if stored is None:
-            raise RequestError(Fault.UNAVAILABLE, "the assignment is being signed anew; ask again")
+            raise RequestError(Fault.UNAVAILABLE, "the assignment is being signed; repeat the request")
         return Answered(stored.digest, stored.content)
 
     def _anew(self, polled: Polled, now: datetime, nonce: str, etag: str) -> Answered:
@@ -154,7 +160,7 @@ class Director:
         self._counts["signing_overloaded"] += 1
         if nonce or polled.expires is None or polled.expires <= now:
             wait_s = self._settings.poll_s * (0.5 + _place(polled.device, str(now)))
-            problem = "many devices are signed for just now; ask again later"
+            problem = "too many assignments are being signed now; repeat the request later"
             raise RequestError(Fault.OVERLOADED, problem, retry_after_s=wait_s)
         return self._as_it_was(polled, etag)
 
@@ -196,7 +202,7 @@ class Director:
         return signed
 
     def _as_wanted(self, standing: StoredAssignment, revision: int, basis: str, now: datetime) -> bool:
-        """Another replica, or this device's own question a moment ago, has signed it meanwhile."""
+        """Return whether another replica, or another poll of this device, signed it in the meantime."""
         age, life = now - standing.issued, standing.expires - standing.issued
         young = age < life * self._settings.renew_share * 0.75 and not _was_ahead(standing.issued, now)
         return standing.revision == revision and standing.basis == basis and young
@@ -221,13 +227,15 @@ class Director:
         return replace(made, extra=slots.extra | ({"diagnostics": True} if polled.asked else {}))
 
     def poll_s(self, device: str) -> int:
-        """How long a device waits between two questions: not all of them the same, so that those that begin together
-        do not go on together."""
+        """Return how long a device waits between two polls.
+
+        It differs between devices, so that those that begin together do not stay together.
+        """
         spread = self._settings.poll_spread * (2 * _place(device, "poll") - 1)
         return min(max(round(self._settings.poll_s * (1 + spread)), DEFAULTS.poll_low_s), DEFAULTS.poll_high_s)
 
     def _keys(self, publication: Publication) -> list[Signer]:
-        """Raises RequestError UNAVAILABLE where too few of the director's keys are here."""
+        """Return the director's signers. Raise RequestError UNAVAILABLE if too few of its keys are here."""
         threshold = publication.director.threshold
         found = self._online.signers(DIRECTOR, [key.keyid for key in publication.director.keys], threshold)
         if len(found) < threshold:
@@ -237,7 +245,7 @@ class Director:
         return found
 
     def _sign(self, made: Assignment, signers: Sequence[Signer]) -> bytes:
-        """One at a time: a token's session is not for two threads."""
+        """Sign an assignment. One thread at a time: a token's session must not be used by two threads."""
         metadata = assignment_metadata(made)
         with self._signing:
             for signer in signers:
@@ -246,12 +254,12 @@ class Director:
 
 
 def _was_ahead(issued: datetime, now: datetime) -> bool:
-    """The clock was set back since: what was signed then would hold for too long."""
+    """Return whether the clock was set back since: what was signed before would be valid for too long."""
     return issued > now + CLOCKS_APART
 
 
 def _chosen(connection: Connection, publication: Publication, device: str, wanted: DesiredState) -> Slots:
-    """Return what may be assigned of what is wanted; in place of what may not be, what the device says it runs."""
+    """Return what may be assigned of what is wanted; in place of what may not be, what the device reports to run."""
     targets: dict[str, Target] = {}
     attempts: dict[str, int] = {}
     barred: list[tuple[Desired, str]] = []
@@ -286,7 +294,7 @@ def _running(
 
 
 def _events(device: str, slots: Slots, now: datetime) -> list[Event]:
-    """Once for each slot and release."""
+    """Return the events on barred releases. Their keys keep each to once for a slot and release."""
     return [
         Event(device, f"barred {one.digest} {one.slot}", now, BARRED, one.slot, one.target, one.rollout, {"why": why})
         for one, why in slots.barred
@@ -298,6 +306,6 @@ def _basis(publication: Publication, polled: Polled) -> str:
 
 
 def _place(*parts: str) -> float:
-    """From 0 up to 1: always the same for the same words."""
+    """Return a number from 0 up to 1 that depends only on the words."""
     digest = hashlib.sha256("\0".join(parts).encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48

@@ -1,7 +1,7 @@
-"""What a device was assigned by hand before it had a controller: it goes on from there.
+"""Takeover of assignments that were made by hand before the device had a controller.
 
-An assignment that began at version 1 again would be refused as older than what the device has; an empty one would
-retire all that it runs.
+An assignment that began at version 1 again would be refused as older than what the device has. An empty one would
+retire all that the device runs.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ByHand:
-    """`edge-fleet assign` signed it, and it lies in the published repository."""
+    """Assignment that `edge-fleet assign` signed, in the published repository."""
 
     assignment: Assignment
 
     def adopt(self, connection: Connection, now: datetime, settings: DatabaseSettings) -> int:
-        """Let this be what the device is to run; in slots of which a rollout has said so already, what it had before.
-        The version that follows. In a `write`."""
+        """Make this the desired state of the device. Return the next version.
+
+        A slot for which a rollout has already set the desired state keeps that; this becomes what the slot held before
+        it. Call it within `write`.
+        """
         device, slots = self.assignment.device, self.assignment.slots
         desired.lock(connection, [device])
         had = [Desired(device, slot, one.path, one.sha256, one.size_bytes, "", now) for slot, one in slots.items()]
@@ -50,14 +53,14 @@ class ByHand:
         return self.assignment.version + 1
 
     def note(self, connection: Connection, now: datetime) -> None:
-        """In the audit log, last."""
+        """Append the takeover to the audit log. Call it last in the transaction."""
         slots = {slot: target.path for slot, target in self.assignment.slots.items()}
         details = {"version": self.assignment.version, "slots": slots}
         audit.append(connection, Deed(ACTOR, "assignments.adopt", self.assignment.device, details), now)
 
 
 def by_hand(workspace: Workspace, publication: Publication, device: str) -> ByHand | None:
-    """The one that devices would believe; None where there is none."""
+    """Return the assignment made by hand that the device would believe, or None."""
     file = assignment_file(device)
     if not (workspace.public / file).exists():
         return None
@@ -67,9 +70,9 @@ def by_hand(workspace: Workspace, publication: Publication, device: str) -> ByHa
         )
         found = read_assignment(metadata.signed, file, DEFAULTS)
     except (ConfigurationError, Distrust, OSError) as error:
-        _log.warning("%s is not gone on from: %s", file, error)
+        _log.warning("%s is not adopted: %s", file, error)
         return None
     if publication.director.missing(metadata) or found.device != device:
-        _log.warning("%s is not gone on from: the director's keys did not sign it for this device", file)
+        _log.warning("%s is not adopted: the director's keys did not sign it for this device", file)
         return None
     return ByHand(found)

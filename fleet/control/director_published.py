@@ -1,4 +1,4 @@
-"""What is published, as the director needs it: read when it changed, and asked for by every poll."""
+"""Published metadata that the director needs, read when it changed and used by every poll."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ from gateway.trust.targets import check_floor, floor_of, read_withdrawal
 _log = logging.getLogger(__name__)
 NOTHING = "nothing is published yet; let the publisher run edge-fleet publish"
 JUDGED_S = 0.5
-"""How old may be, where something is to be signed, what is known of releases that are barred."""
+"""Greatest age in seconds of the list of barred releases when an assignment is to be signed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """`root`: the newest, as signed. `files`: profiles and policies, which every device is assigned. `director`: whose
-    keys sign assignments. `barred`: releases that devices are to run and may not, by path and digest. `basis`: names
-    what an assignment depends on beside the desired state."""
+    """Published metadata.
+
+    `root`: the newest, as signed. `files`: profiles and policies, which every device is assigned. `director`: the keys
+    that sign assignments. `barred`: desired releases that must not be assigned, by path and digest. `basis`: digest of
+    what an assignment depends on besides the desired state.
+    """
 
     published: Published
     root: bytes
@@ -43,14 +46,14 @@ class Publication:
     basis: str = field(init=False)
 
     def __post_init__(self) -> None:
-        """Names it."""
+        """Compute `basis`."""
         files = [(file.path, file.size_bytes, file.sha256) for file in self.files]
         keys = [self.director.threshold, *sorted(key.keyid for key in self.director.keys)]
         text = json.dumps([files, keys, sorted(self.barred)])
         object.__setattr__(self, "basis", hashlib.sha256(text.encode()).hexdigest()[:32])
 
     def refusal(self, connection: Connection, path: str, digest: str) -> str:
-        """Why this release may not be assigned; "": it may."""
+        """Return why this release must not be assigned, or "" if it may be."""
         found = self.published.target(path)
         if found is None:
             return "it is not published any more"
@@ -65,23 +68,23 @@ class Publication:
         return ""
 
     def signs(self, path: str, digest: str) -> bool:
-        """Return True if this release is published with this digest."""
+        """Return whether this release is published with this digest."""
         found = self.published.target(path)
         return found is not None and found.hashes.get("sha256") == digest
 
     def assigned(self, path: str) -> Target:
-        """A release that may be, as it is signed."""
+        """Return a release that may be assigned, as it is signed."""
         return assigned(self.published, path)
 
     def _floor(self, connection: Connection, owner: str, model: str) -> str:
-        """The greatest that is published, or that ever was."""
+        """Return the greatest floor that is published, or that ever was."""
         role = self.published.roles.get(owner_role(owner))
         known = releases.floor(connection, owner, model)
         return floor_of(role.signed, owner, model, known) if role else known
 
 
 class Publications:
-    """One per process; any thread may ask."""
+    """Cache of the publication. One per process; any thread may call it."""
 
     def __init__(
         self,
@@ -101,14 +104,14 @@ class Publications:
 
     @property
     def workspace(self) -> Workspace:
-        """What is read."""
+        """Return the publisher's folder that is read."""
         return self._workspace
 
     def current(self) -> Publication:
         """Return what the present timestamp names, read at most `published_every_s` ago.
 
-        While one thread reads it anew, others go by what was known, unless another timestamp is published: they wait.
-        Raises RequestError UNAVAILABLE where nothing is published or it cannot be read, AwayError.
+        While one thread reads it again, others use what was known, unless another timestamp is published: then they
+        wait. Raise RequestError UNAVAILABLE if nothing is published or it cannot be read, AwayError.
         """
         known, replaced = self._known, self._is_replaced()
         if known and self._monotonic() - self._looked_s < self._every_s and not replaced:
@@ -121,18 +124,21 @@ class Publications:
             if known is None:
                 raise
             self._looked_s, self._damaged = self._monotonic(), publication_mark(self._workspace.public)
-            _log.warning("the published repository cannot be read; what was known stands", exc_info=True)
+            _log.warning("the published repository cannot be read; the publication known before is used", exc_info=True)
             return known
         finally:
             self._lock.release()
 
     def fresh(self) -> Publication:
-        """As it is now, for what is to be signed. Raises as `current`."""
+        """Return the publication as it is now, to sign by it. Raise what `current` raises."""
         with self._lock:
             return self._looked()
 
     def _is_replaced(self) -> bool:
-        """Whether another timestamp is published: a device that read it refuses what an old director's key signed."""
+        """Return whether another timestamp is published.
+
+        A device that read it refuses what an old director's key signed.
+        """
         return publication_mark(self._workspace.public) not in {self._mark, self._damaged}
 
     def _looked(self) -> Publication:

@@ -1,4 +1,4 @@
-"""How many work at something costly at one time: who does not get in soon is told to come later."""
+"""Concurrency limit for costly work: a caller that does not get a place soon is refused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from contextlib import contextmanager
 
 
 class Door:
-    """For any thread. As many as there are places may wait, so that who waits does not take the threads of all others.
-    Each `who` is there once at most: one device does not take all places."""
+    """Concurrency limit. Any thread may use it.
+
+    As many callers as there are places may wait, so that waiting callers do not occupy all threads. Each `who` has one
+    place at most: one device cannot take all places.
+    """
 
     def __init__(self, places: int, wait_s: float) -> None:
         self._free, self._places, self._wait_s = threading.BoundedSemaphore(places), places, wait_s
@@ -18,7 +21,7 @@ class Door:
 
     @contextmanager
     def entered(self, who: str) -> Iterator[bool]:
-        """Whether there was a place, until the block ends."""
+        """Yield whether the caller got a place; it holds the place until the block ends."""
         if not self._take(who):
             yield False
             return

@@ -1,6 +1,6 @@
 """Drafts of the publisher's folder, changed over the API: uploaded, signed, withdrawn.
 
-Nothing that is sent is believed: `fleet.draft_rules` decides, and files must be here before a draft may name them.
+Uploads are not trusted: `fleet.draft_rules` checks them, and files must be stored before a draft may name them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from gateway.domain.signed_release import SignedRelease, disagreement
 
 LOCKED_RETRY_S = 1.0
 MISSING_SHOWN = 5
-"""Digests of missing files that a refusal names."""
+"""Largest number of digests of missing files that a refusal names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +61,18 @@ class DraftState:
 
 
 Check = Callable[[DraftState | None], object]
-"""Sees the draft that waits before it is changed; raises what refuses the change."""
+"""Check of the waiting draft before it is changed. It raises the refusal of a change."""
 
 
 class Drafts:
-    """One per process; any thread may use it. Replicas may share the folder."""
+    """Drafts of a controller: one per process, for any thread. Replicas may share the folder."""
 
     def __init__(self, database: Database, workspace: Workspace, settings: DraftSettings) -> None:
         self.database, self.workspace, self.settings = database, workspace, settings
         self._door = Door(1, settings.lock_wait_s)
 
     def waiting(self, now: datetime) -> tuple[DraftState, ...]:
-        """Return all drafts that wait, by role. Raise RequestError UNAVAILABLE, AwayError."""
+        """Return all waiting drafts, by role. Raise RequestError UNAVAILABLE, AwayError."""
         with self._reading():
             drafting = self.workspace.drafting(now)
         return self.states(drafting)
@@ -82,7 +82,7 @@ class Drafts:
         return _required({state.draft.role: state for state in self.waiting(now)}, role)
 
     def states(self, drafting: Drafting) -> tuple[DraftState, ...]:
-        """Return the drafts with what they wait for and what each one alone would change. Raise AwayError."""
+        """Return the drafts with their obstacles and the effect of each one alone. Raise AwayError."""
         published, running = drafting.published, self.running()
         _, waiting = choose_ready(published, drafting.drafts.values(), drafting.now)
         return tuple(
@@ -95,14 +95,14 @@ class Drafts:
         )
 
     def running(self) -> Mapping[tuple[str, str], int]:
-        """Return how many devices run what, by slot and path. Raise AwayError."""
+        """Return the number of devices that run each release, by slot and path. Raise AwayError."""
         with self.database.read() as connection:
             return watching.running_by_slot(connection)
 
     def put(self, role: str, content: bytes, by: str, now: datetime, *, replaces: bool, check: Check) -> DraftState:
-        """Let an uploaded draft wait. A copy of the draft that waits adds its signatures to it.
+        """Store an uploaded draft. A copy of the waiting draft adds its signatures to it.
 
-        `replaces`: the caller named the state of the draft that this one takes the place of. Raise ProblemError, and
+        `replaces`: the caller named the state of the draft that this one replaces. Raise ProblemError, and
         what `check` raises.
         """
         with _refusals():
@@ -140,7 +140,7 @@ class Drafts:
             return self._state(drafting, draft)
 
     def discard(self, role: str, by: str, now: datetime, *, check: Check) -> DraftState:
-        """Remove a draft. Return what it was. Raise AbsentError, and what `check` raises."""
+        """Remove a draft. Return it. Raise AbsentError, and what `check` raises."""
         with self.changing(by, now) as drafting:
             waiting = _required({state.draft.role: state for state in self.states(drafting)}, role)
             check(waiting)
@@ -152,7 +152,7 @@ class Drafts:
 
     @contextmanager
     def changing(self, by: str, now: datetime) -> Iterator[Drafting]:
-        """Hold the folder's lock and read what waits; one request at a time, and one that waits.
+        """Hold the folder's lock and read the drafts. One request works, and one waits.
 
         Raise RequestError OVERLOADED, UNAVAILABLE, ProblemError.
         """
@@ -192,7 +192,7 @@ class Drafts:
             self.workspace.save([draft])
 
     def _check_files(self, draft: Draft) -> None:
-        """Check that every file that new releases name is here, and that manifests say what is signed."""
+        """Check that every file of new releases is stored, and that manifests agree with what is signed."""
         for target in new_targets(draft):
             content = draft.documents.get(target.path)
             if content is None or not is_release(target.path):
@@ -222,7 +222,7 @@ class Drafts:
 def _read(role: str, content: bytes) -> Draft:
     check_no_private_key(content)
     uploaded = read_draft(content, "the draft")
-    check_no_private_key(draft_bytes(uploaded))  # JSON may spell it otherwise
+    check_no_private_key(draft_bytes(uploaded))  # JSON may have escaped it
     if uploaded.role != role:
         raise ConfigurationError(f"the draft is of {uploaded.role}, it was sent to {role!r:.140}")
     return uploaded
@@ -247,7 +247,7 @@ def _required(states: Mapping[str, DraftState], role: str) -> DraftState:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """What the rules refuse is raised as ProblemError."""
+    """Raise ProblemError for what the rules refuse."""
     kinds = (
         (OutdatedError, DRAFT_OUTDATED),
         (SignatureRefusedError, SIGNATURE_REFUSED),

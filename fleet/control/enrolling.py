@@ -1,13 +1,15 @@
-"""How a device comes into the fleet: by a one-time token, or by a serial that an operator registered.
+"""Enrolment of devices: by a one-time token, or by a serial that an operator registered.
 
-Its name is the token's, else that under which its serial was registered, else the one it asks for (the common name of
-its certificate request, its serial), else one made of its key. A token that names no device lets in new devices, and
-those that wait to be let in by their serial; who is enrolled already comes again with a token made for it alone. So a
-token that leaks makes nobody another device. And a token is for the device that was there, or not there, when it was
-made: one for a name that nobody has is void once a device is called so, whoever made it.
+The device's name is the token's, else that under which its serial was registered, else the one it asks for (the common
+name of its certificate request, its serial), else one derived from its key.
 
-Once more with the same token and the same key is the device whose answer was lost, for as long as the token would have
-been valid. A device that comes again with another key loses its earlier certificates.
+A token that names no device enrols new devices, and pre-registered devices by their serial. A device that is already
+enrolled needs a token made for it alone, so a token that leaks never takes over a device. A token is valid for the
+device that existed, or did not exist, when it was made. A token for an unused name is void once a device gets that
+name, whoever made the token.
+
+A second request with the same token and the same key comes from the device whose answer was lost. It is answered for as
+long as the token would have been valid. A device that enrols again with another key loses its earlier certificates.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ SUPERSEDED = "the device was enrolled again with another key"
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What a device that wants in says. `token` or `serial` may be empty; `request_pem`: its certificate request."""
+    """Request for enrolment. `token` or `serial` may be empty. `request_pem`: the certificate request."""
 
     request_pem: bytes
     token: str = field(default="", repr=False)
@@ -52,7 +54,10 @@ class Application:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """As whom a device is let in, and why. `known`: it is there already; `again`: its answer was lost."""
+    """Decision to enrol a device: its name, and why.
+
+    `known`: the record of a device that exists already. `again`: a repetition, because the answer was lost.
+    """
 
     device: str
     by: str
@@ -62,7 +67,7 @@ class Admission:
 
 
 class Enrolling:
-    """One per process; any thread may ask."""
+    """Enrols devices and renews their certificates. One per process; any thread may call it."""
 
     def __init__(
         self, database: Database, authority: Authority, settings: DirectorSettings, counts: Counter[str]
@@ -71,12 +76,15 @@ class Enrolling:
         self._backdated = timedelta(seconds=authority.settings.backdate_s + 1.0)  # certificates know whole seconds
 
     def enrol(self, asked: Application, now: datetime) -> DeviceCertificate:
-        """A certificate for the device. Raises RequestError: INVALID or TOO_LARGE for the certificate request,
-        UNAUTHENTICATED, ConflictError for a name or serial that is taken or a revoked device, OVERLOADED."""
+        """Issue a certificate for the device.
+
+        Raise RequestError: INVALID or TOO_LARGE for the certificate request, UNAUTHENTICATED, ConflictError for a name
+        or serial that is taken or a revoked device, OVERLOADED.
+        """
         try:
             name, digest = self._requested(asked)
             with self._database.read() as connection:
-                self._admit(connection, asked, name, digest, now)  # who is refused costs no write
+                self._admit(connection, asked, name, digest, now)  # a refusal costs no write
             with self._database.write() as connection:
                 made = self._enrolled(connection, asked, name, digest, now)
         except RequestError as error:
@@ -86,10 +94,10 @@ class Enrolling:
         return made
 
     def renew(self, serial: str, request_pem: bytes, now: datetime) -> DeviceCertificate:
-        """Another certificate for the device that shows this one, for another key. The one that it shows holds until
-        it expires: the answer may be lost.
+        """Issue another certificate, for another key, to the device that presents this certificate.
 
-        Raises RequestError: UNAUTHENTICATED, INVALID, TOO_LARGE, OVERLOADED.
+        The presented certificate stays valid until it expires, because the answer may be lost. Raise RequestError:
+        UNAUTHENTICATED, INVALID, TOO_LARGE, OVERLOADED.
         """
         digest = key_digest(request_pem, self._authority)
         with self._database.write() as connection:
@@ -100,12 +108,12 @@ class Enrolling:
             return made
 
     def _requested(self, asked: Application) -> tuple[str, str]:
-        """The name that the device asks for, and the digest of its key."""
+        """Return the name that the device asks for, and the digest of its key."""
         digest = key_digest(asked.request_pem, self._authority)
         wanted = (requested_name(asked.request_pem), asked.serial, f"{NAMED_BY_KEY}{digest[:KEY_CHARACTERS]}")
         return next(name for name in wanted if NAME_PATTERN.fullmatch(name)), digest
 
-    # ---- who may -----------------------------------------------------------------------------------------------------
+    # ---- admission ---------------------------------------------------------------------------------------------------
     def _admit(self, connection: Connection, asked: Application, name: str, digest: str, now: datetime) -> Admission:
         if not asked.token:
             since = now - timedelta(hours=self._settings.enrolment_token_h) - self._backdated
@@ -151,15 +159,15 @@ class Enrolling:
             devices.lock(connection, shown.device)
         device = admitted(connection, serial, now).device
         if shown and shown.key_digest == digest:
-            raise RequestError(Fault.INVALID, "a certificate is renewed for another key; make a new one and ask again")
+            raise RequestError(Fault.INVALID, "a renewed certificate needs another key; create one and try again")
         return device
 
     def _given(
         self, connection: Connection, device: str, request_pem: bytes, digest: str, now: datetime
     ) -> DeviceCertificate:
         if certificates.issued_since(connection, device, now - DAY) >= self._settings.certificates_per_day:
-            problem = f"{device:.140} was given {self._settings.certificates_per_day} certificates within a day"
-            raise RequestError(Fault.OVERLOADED, f"{problem}; ask again later", retry_after_s=3600.0)
+            problem = f"{device:.140} got {self._settings.certificates_per_day} certificates within a day"
+            raise RequestError(Fault.OVERLOADED, f"{problem}; repeat the request later", retry_after_s=3600.0)
         made = self._authority.sign_csr(request_pem, device, now)
         kept = Certificate(made.serial, device, made.issued, made.expires, key_digest=digest)
         certificates.add(connection, kept)
@@ -167,14 +175,16 @@ class Enrolling:
 
 
 def key_digest(request_pem: bytes, authority: Authority) -> str:
-    """SHA-256 (hex) of the key that a request is for. Raises RequestError INVALID, TOO_LARGE."""
+    """Return the SHA-256 (hex) of the key that a request is for. Raise RequestError INVALID, TOO_LARGE."""
     key = requested_key(request_pem, authority.settings)
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
 def _by_serial(connection: Connection, serial: str, digest: str, since: datetime) -> Admission:
-    """Who knows a serial becomes the device that it was registered for, until that is enrolled. `since`: so old may
-    an answer be that was lost."""
+    """Admit a device as the one that its serial was registered for, until that one is enrolled.
+
+    `since`: only certificates issued after it count as a lost answer.
+    """
     known = devices.by_serial(connection, serial)
     if known is None or known.state is State.REVOKED:
         raise _unknown_serial()
@@ -204,13 +214,13 @@ def _known(connection: Connection, device: str) -> Device | None:
 
 
 def _label(connection: Connection, token: EnrolmentToken, known: Device | None, device: str) -> None:
-    """What the token gives comes to what the device has."""
+    """Add the token's tags to the device's, and set its site if the token has one."""
     if token.tags or token.site:
         tags = token.tags | (known.tags if known else frozenset())
         devices.label(connection, device, tags, token.site or (known.site if known else ""))
 
 
 def _unknown_serial() -> RequestError:
-    """Whoever presents it is not told whether it is unknown, in use or revoked."""
-    problem = "neither a token nor a serial that waits to be enrolled came with the request; ask the operator for one"
+    """Return the refusal. It does not reveal whether the serial is unknown, in use or revoked."""
+    problem = "the request has neither a token nor a serial that waits for enrolment; ask the operator for one"
     return RequestError(Fault.UNAUTHENTICATED, problem)

@@ -1,5 +1,7 @@
-"""Devices whose next question would tell them something new. In memory alone: a hint has no authority, may be lost, and
-spares a device only the rest of its pause."""
+"""Wake hints: devices whose next poll would bring them something new.
+
+Hints are in memory only. A hint has no authority, may be lost, and spares a device only the rest of its poll interval.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ import threading
 from collections.abc import Iterable
 
 WAITING_LIMIT_DEVICES = 100_000
-"""Further ones are asked for nothing sooner than they would ask by themselves."""
+"""Devices that may wait for a hint. Further ones get no hint and poll at their usual time."""
 
 
 class Hints:
-    """Any thread may note and take."""
+    """Queue of devices to wake. Any thread may call it."""
 
     def __init__(self, limit_devices: int = WAITING_LIMIT_DEVICES) -> None:
         self._limit = limit_devices
@@ -20,7 +22,7 @@ class Hints:
         self.noted = threading.Event()
 
     def note(self, devices: Iterable[str]) -> None:
-        """They should ask soon; each waits once, and the first comes first."""
+        """Queue devices that should poll soon. Each waits once, in order of arrival."""
         with self._lock:
             for device in devices:
                 if len(self._waiting) < self._limit:
@@ -29,7 +31,7 @@ class Hints:
                 self.noted.set()
 
     def take(self, count: int) -> list[str]:
-        """At most so many, which then wait no more."""
+        """Remove and return at most `count` devices."""
         with self._lock:
             taken = [*self._waiting][:count]
             for device in taken:
@@ -39,6 +41,6 @@ class Hints:
             return taken
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many devices wait."""
         with self._lock:
             return len(self._waiting)

@@ -22,7 +22,7 @@ from fleet.problem_types import IN_PROGRESS, KEY_REUSED
 from fleet.problems import ProblemError
 
 AGAIN_S = 1.0
-"""Told to a caller whose first request has not ended."""
+"""Retry-After in seconds for a caller whose first request has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Answer:
 
 
 class _AnsweredError(Exception):
-    """Another replica answered meanwhile."""
+    """Raised if another replica answered in the meantime."""
 
     def __init__(self, kept: Kept) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _AnsweredError(Exception):
 
 
 class Answers:
-    """One per process; any thread may ask."""
+    """Answers to idempotency keys. One per process; any thread may call it."""
 
     def __init__(self, database: Database, settings: RequestSettings) -> None:
         self._database, self._settings = database, settings
@@ -60,9 +60,11 @@ class Answers:
         self._inside: set[Key] = set()
 
     def once(self, asked: Asked, work: Callable[[], Answer], now: datetime) -> Answer:
-        """Return what `work` answers, or what it answered the first time. All that `work` writes is written together
-        with its answer. Raises ProblemError 422 for another request with this key, 409 while the first is in progress,
-        AwayError, and what `work` raises."""
+        """Return what `work` answers, or what it answered the first time.
+
+        All that `work` writes is written together with its answer. Raise ProblemError 422 for another request with this
+        key, 409 while the first is in progress, AwayError, and what `work` raises.
+        """
         since = now - timedelta(hours=self._settings.idempotency_kept_h)
         with self._alone(asked.key):
             with self._database.glance() as connection:

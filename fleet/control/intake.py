@@ -1,5 +1,8 @@
-"""Telemetry taken in: rows stored once each, what they say of the device kept, what they mean to rollouts recorded; all
-of one request in one transaction, and acknowledged once that is on the disk."""
+"""Ingestion of telemetry.
+
+Rows are stored once each, the device's record is updated from them, and their effects on rollouts are recorded. One
+request is one transaction, and is acknowledged once that is on the disk.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +44,16 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.retry import TokenBuckets
 
 CONCERNED = (*LIVE, Status.ABORTED.value)
-"""Stored states of rollouts to which a report may mean something."""
+"""Stored states of rollouts that a report may concern."""
 TRACKED_DEVICES = 100_000
-"""Whose rows are counted; of more, the longest silent may begin anew."""
+"""Devices whose rows are counted. Beyond that, the counts of the longest silent ones start again."""
 HEARD_PER_SILENCE = 4
-"""How often a device that reports is recorded as heard within its rollout's `silence_s`, at least."""
+"""Least number of times within `silence_s` that a device that reports progress is recorded as heard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """Nothing is missing of this stream and boot up to number `seq`."""
+    """Acknowledgement that no row of this stream and boot up to number `seq` is missing."""
 
     stream: str
     boot_epoch: int
@@ -58,7 +61,7 @@ class Acknowledgement:
 
 
 class Intake:
-    """One per process; any thread may ask."""
+    """Ingestion of telemetry. One per process; any thread may call it."""
 
     def __init__(self, database: Database, settings: IntakeSettings, states: States, counts: Counter[str]) -> None:
         self._database, self._settings, self._states, self._counts = database, settings, states, counts
@@ -67,8 +70,10 @@ class Intake:
         self._lock = threading.Lock()
 
     def take(self, serial: str, body: bytes, encoding: str, now: Callable[[], datetime]) -> list[Acknowledgement]:
-        """From the device with this certificate. Raises RequestError: INVALID naming the line, TOO_LARGE,
-        UNAUTHENTICATED, OVERLOADED."""
+        """Store telemetry of the device with this certificate. Return one acknowledgement per stream and boot.
+
+        Raise RequestError: INVALID naming the line, TOO_LARGE, UNAUTHENTICATED, OVERLOADED.
+        """
         with self._database.glance() as connection:
             device = admitted(connection, serial, now()).device
         with self._door.entered(device) as free:
@@ -92,16 +97,19 @@ class Intake:
         return found
 
     def _check_rate(self, device: str, rows: int) -> None:
-        """Who tells all it can takes turns at writing from others, and alerts read what it told first."""
+        """Raise RequestError OVERLOADED if the device sends rows too fast.
+
+        Otherwise one device would keep others from writing, and delay the alerts that read its rows first.
+        """
         with self._lock:
             wait_s = self._rows.take(device, time.monotonic_ns(), rows)
         if wait_s:
             self._counts["rate_limited_rows"] += 1
-            problem = f"{device:.140} tells more than {self._settings.rows_per_s:g} rows a second; send the rest later"
+            problem = f"{device:.140} sends more than {self._settings.rows_per_s:g} rows a second; send the rest later"
             raise RequestError(Fault.OVERLOADED, problem, retry_after_s=wait_s)
 
     def _check(self, found: Sequence[Batch]) -> None:
-        """The bound of one batch is that of a request."""
+        """Raise RequestError TOO_LARGE: the bound of one batch also holds for a whole request."""
         limit = self._database.settings.telemetry.batch_limit_rows
         if sum(len(batch.rows) for batch in found) > limit:
             raise RequestError(Fault.TOO_LARGE, f"more than {limit} rows at once; send fewer")
@@ -126,7 +134,10 @@ class Intake:
     def _heard(
         self, connection: Connection, device: str, state: Sequence[Row], updates: Sequence[Row], now: datetime
     ) -> Counter[str]:
-        """What new rows say: of the device, of its slots, of updates that ended. Reports by what became of them."""
+        """Apply new rows to the device, its slots, and updates that ended.
+
+        Return the number of reports by their effect.
+        """
         slots = [found for row in state if row.kind == SLOT and (found := slot_report(device, row.document, row.at))]
         self._describe(connection, device, state, slots)
         said = [(name(row.document.get("slot")), reported(device, row.document)) for row in updates]
@@ -174,7 +185,10 @@ class Intake:
         return len(changed)
 
     def _changing(self, known: Known, reports: Sequence[Reported], now: datetime) -> list[Reported]:
-        """Held against the one device alone: a fold copies the table of devices, and some devices report a lot."""
+        """Return the reports that change the device's state in the rollout.
+
+        Only this device's state is folded: a fold copies the table of members, and some devices report a lot.
+        """
         mine = {report.device: known.state.members.get(report.device) for report in reports}
         state = replace(known.state, members={device: member for device, member in mine.items() if member})
         changed = []
@@ -186,8 +200,11 @@ class Intake:
         return changed
 
     def _matters(self, before: Member, after: Member, spec: Spec, now: datetime) -> bool:
-        """That it still goes on is recorded now and then, often enough not to be taken for silence; that it is held,
-        which may be told for hours to come, at once."""
+        """Return whether a change of a member's state is to be recorded.
+
+        That an update is still in progress is recorded now and then, often enough not to be taken for silence. That a
+        device holds it back, which may last for hours, is recorded at once.
+        """
         if before == after:
             return False
         held = after.held and not (before.held or before.held_for)

@@ -1,6 +1,6 @@
-"""What a device sends, as values: gzip against a bound, a JSON document, lines of telemetry. Pure.
+"""Request bodies of devices, as values: bounded gzip, a JSON document, lines of telemetry. Pure.
 
-Whoever sends it may mean ill: sizes are known before anything is believed, and a line that is none is named.
+The sender may be malicious: sizes are checked before anything is parsed, and an error names the line.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from gateway.domain.manifest_toml import NAME_PATTERN
 GZIP = 31
 """zlib's `wbits` for gzip with its header and checksum."""
 MEMBERS_LIMIT = 16
-"""Of a body in gzip: zlib hands back what follows each as a copy, and an empty one takes 20 bytes."""
+"""Members of a gzip body: zlib copies what follows each of them, and an empty one takes only 20 bytes."""
 PIECE_BYTES = 65_536
 UNSUPPORTED_MEDIA = 415
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 NUMBER_LIMIT = 2**63
 NESTING_LIMIT = 64
-"""Objects and lists within each other. What nears the depth of Python's stack can be kept, and never be read again."""
+"""Depth of nested objects and lists. Near Python's recursion limit a document can be stored, not read."""
 ESCAPED = 3
-"""How many times longer than UTF-8 a text may be once it is kept as ASCII: JSON writes é, two bytes, in six."""
+"""Largest ratio of a text as ASCII in JSON to the same in UTF-8: é is two bytes, and six when escaped."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A record, or a gap (`last`): numbers that the device dropped. What else it says is not asked for."""
+    """A record, or a gap (with `last`): numbers that the device dropped. Other fields are ignored."""
 
     stream: str
     boot_epoch: int
@@ -48,7 +48,7 @@ class Line(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one request: lines, streams and boots that they are of; and of one row's document."""
+    """Bounds of one request (lines; streams and boots), and of one row's document."""
 
     lines: int
     sources: int
@@ -65,8 +65,11 @@ _DECODER = msgspec.json.Decoder(Line)
 
 
 def plain_body(body: bytes, encoding: str, limit_bytes: int) -> bytes:
-    """A request's body, unpacked. Raises RequestError TOO_LARGE before there is more of it than `limit_bytes`, INVALID
-    for what is no gzip; ProblemError 415 for another encoding."""
+    """Return a request's body, decompressed.
+
+    Raise RequestError TOO_LARGE before more than `limit_bytes` are decompressed, INVALID for a body that is not gzip;
+    ProblemError 415 for another encoding.
+    """
     if encoding in {"", "identity"}:
         return _bounded(body, limit_bytes)
     if encoding != "gzip":
@@ -74,23 +77,25 @@ def plain_body(body: bytes, encoding: str, limit_bytes: int) -> bytes:
     try:
         return _unpacked(body, limit_bytes)
     except zlib.error as error:
-        raise RequestError(Fault.INVALID, f"the body is no gzip: {error!s:.200}") from None
+        raise RequestError(Fault.INVALID, f"the body is not gzip: {error!s:.200}") from None
 
 
 def document_of(content: bytes) -> dict[str, Any]:
-    """A JSON object. Raises RequestError INVALID."""
+    """Parse a JSON object. Raise RequestError INVALID."""
     try:
         document = msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise RequestError(Fault.INVALID, f"the body is no JSON object: {error!s:.200}") from None
+        raise RequestError(Fault.INVALID, f"the body is not a JSON object: {error!s:.200}") from None
     if is_deep(content, document):
         raise RequestError(Fault.INVALID, f"the body is nested deeper than {NESTING_LIMIT} levels")
     return document
 
 
 def is_deep(text: bytes, document: Any) -> bool:
-    """Whether more than `NESTING_LIMIT` objects and lists are within each other. `text`: what was read; most
-    of it holds fewer of them in all."""
+    """Return whether objects and lists are nested more than `NESTING_LIMIT` deep.
+
+    `text`: the document as it was read. Most texts have fewer brackets than that altogether, which is quick to check.
+    """
     if text.count(b"{") + text.count(b"[") <= NESTING_LIMIT:
         return False
     level: list[Any] = [document]
@@ -103,8 +108,10 @@ def is_deep(text: bytes, document: Any) -> bool:
 
 
 def batches(content: bytes, limits: Limits) -> list[Batch]:
-    """Lines by stream and boot, in the order in which these first come. Raises RequestError INVALID that names the
-    line, TOO_LARGE."""
+    """Parse lines into batches by stream and boot, in the order of their first lines.
+
+    Raise RequestError INVALID that names the line, TOO_LARGE.
+    """
     found: dict[tuple[str, int], _Source] = {}
     for number, text in _lines(content, limits.lines):
         line = _read(number, text)
@@ -124,7 +131,7 @@ def batches(content: bytes, limits: Limits) -> list[Batch]:
 
 
 def _unpacked(body: bytes, limit_bytes: int) -> bytes:
-    """One or several members (RFC 1952, 2.2). A bomb is given up as soon as it is one."""
+    """Decompress one or several gzip members (RFC 1952, 2.2). A bomb is refused as soon as it exceeds the limit."""
     plain = bytearray()
     for _ in range(MEMBERS_LIMIT):
         if not body:
@@ -135,9 +142,9 @@ def _unpacked(body: bytes, limit_bytes: int) -> bytes:
             if len(plain) > limit_bytes:
                 raise _too_large(limit_bytes)
             body = inflating.unconsumed_tail
-        plain += inflating.flush()  # what the last bytes stand for: some kilobytes
+        plain += inflating.flush()  # the rest that zlib still holds: some kilobytes
         if not inflating.eof:
-            raise zlib.error("it ends before its end")
+            raise zlib.error("it is truncated")
         body = inflating.unused_data
     if body:
         raise zlib.error(f"it has more than {MEMBERS_LIMIT} members")
@@ -155,7 +162,7 @@ def _too_large(limit_bytes: int) -> RequestError:
 
 
 def _lines(content: bytes, limit: int) -> Iterator[tuple[int, bytes]]:
-    """Numbered from 1; empty ones are passed over, and count."""
+    """Yield the lines that are not empty, with their numbers from 1."""
     if content.count(b"\n") > limit:
         raise RequestError(Fault.TOO_LARGE, f"more than {limit} lines at once; send fewer")
     for number, text in enumerate(content.split(b"\n"), 1):
@@ -170,11 +177,11 @@ def _read(number: int, text: bytes) -> Line:
         raise _odd(number, f"{error!s:.200}") from None
     numbers = (line.boot_epoch, line.seq, line.seq if line.last is None else line.last)
     if not all(0 <= value < NUMBER_LIMIT for value in numbers) or line.seq < 1:
-        raise _odd(number, "its numbers are from 1, its boot epoch from 0, to 2**63 - 1")
+        raise _odd(number, "numbers must be from 1, and the boot epoch from 0, to 2**63 - 1")
     if not NAME_PATTERN.fullmatch(line.stream):
-        raise _odd(number, f"its stream {line.stream!r:.80} is no name")
+        raise _odd(number, f"its stream {line.stream!r:.80} is not a name")
     if line.last is None and not NAME_PATTERN.fullmatch(line.kind):
-        raise _odd(number, f"its kind {line.kind!r:.80} is no name")
+        raise _odd(number, f"its kind {line.kind!r:.80} is not a name")
     return line
 
 
@@ -191,7 +198,7 @@ def _time(number: int, text: str) -> datetime:
     except ValueError:
         found = None
     if found is None or found.tzinfo is None or not EPOCH <= found < LATEST:
-        raise _odd(number, f"its time {text!r:.80} is none with a time zone, from 1970 on")
+        raise _odd(number, f"its time {text!r:.80} is not a time with a time zone, from 1970 on")
     return found
 
 

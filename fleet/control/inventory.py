@@ -1,4 +1,4 @@
-"""What a device found in itself, and what it answers when an operator asks how it is."""
+"""Inventories of devices, and their answers to requests for diagnostics."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fleet.database.engine import Database
 from gateway.domain.errors import Fault, RequestError
 
 WANTED = "wanted"
-"""Under this key the parts stand in what is kept of a request."""
+"""Key of the requested parts in the stored request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request for diagnostics that waits."""
+    """Request for diagnostics that waits for an answer."""
 
     id: int
     wanted: Sequence[str]
@@ -32,15 +32,20 @@ class Asked:
 
 
 class Inventories:
-    """One per process; any thread may ask. Each method raises RequestError UNAUTHENTICATED for a certificate (its
-    serial) that opens nothing, and AwayError."""
+    """Store of inventories and diagnostics. One per process; any thread may call it.
+
+    Each method raises RequestError UNAUTHENTICATED for a certificate (its serial) that is not valid, and AwayError.
+    """
 
     def __init__(self, database: Database, settings: IntakeSettings) -> None:
         self._database, self._settings = database, settings
         self._door = Door(settings.at_once, settings.wait_s)
 
     def keep(self, serial: str, body: bytes, encoding: str, now: datetime) -> None:
-        """An inventory, as `edge-gateway probe --json` says it. Raises RequestError INVALID, TOO_LARGE, OVERLOADED."""
+        """Store an inventory, as `edge-gateway probe --json` prints it.
+
+        Raise RequestError INVALID, TOO_LARGE, OVERLOADED.
+        """
         device = self._device(serial, now)
         with self._read(device, body, encoding, self._settings.inventory_limit_bytes) as document:
             kinds = accelerators(document.get("accelerators"))
@@ -48,15 +53,17 @@ class Inventories:
                 devices.describe(connection, device, profile=_profile(document), accelerators=kinds, inventory=document)
 
     def asked(self, serial: str, now: datetime) -> list[Asked]:
-        """Requests that wait for this device, the oldest first."""
+        """Return the requests that wait for this device, the oldest first."""
         with self._database.read() as connection:
             device = admitted(connection, serial, now).device
             waiting = diagnostics.waiting(connection, device, now)
         return [Asked(one.id, _parts(one.wanted.get(WANTED)), one.expires) for one in waiting]
 
     def answered(self, serial: str, body: bytes, encoding: str, now: datetime) -> None:
-        """Keep an answer. Raises RequestError INVALID, TOO_LARGE, NOT_FOUND, OVERLOADED; ConflictError for a second
-        one."""
+        """Store an answer.
+
+        Raise RequestError INVALID, TOO_LARGE, NOT_FOUND, OVERLOADED; ConflictError for a second answer.
+        """
         device = self._device(serial, now)
         with self._read(device, body, encoding, self._settings.answer_limit_bytes) as document:
             number, answer = document.get("id"), document.get("answer")
@@ -67,10 +74,13 @@ class Inventories:
 
     @contextmanager
     def _read(self, device: str, body: bytes, encoding: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
-        """A document; parsed it takes many times what it does as text, so not all of them at once."""
+        """Yield the parsed document.
+
+        Parsed, a document takes many times the memory of its text, so the number of those read at one time is limited.
+        """
         with self._door.entered(device) as free:
             if not free:
-                raise RequestError(Fault.OVERLOADED, "many devices, or this one, send just now; send it again later")
+                raise RequestError(Fault.OVERLOADED, "too many documents are being read; send it again later")
             yield document_of(plain_body(body, encoding, limit_bytes))
 
     def _device(self, serial: str, now: datetime) -> str:
@@ -79,7 +89,7 @@ class Inventories:
 
 
 def accelerators(found: object) -> tuple[str, ...]:
-    """Kinds of what an inventory lists, each once, in their order; what is no name is left out."""
+    """Return the kinds of accelerators in an inventory, each once, in order. What is not a name is left out."""
     entries: Iterable[Any] = found if isinstance(found, list) else []
     kinds = (name(entry.get("kind")) for entry in entries if isinstance(entry, dict))
     return tuple(dict.fromkeys(kind for kind in kinds if kind))[:ACCELERATORS_LIMIT]

@@ -17,12 +17,15 @@ NAMES_SHOWN = 20
 """Devices that an answer and the audit log name."""
 
 SUBJECT_CHARACTERS = 100
-"""Of a query that the list of audit entries shows; the whole of it is among the details."""
+"""Characters of a query in the list of audit entries. The details contain all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Which devices (a query, or names) get which labels. `expected`: how many devices may change, None: any number."""
+    """Change of labels for devices that a query selects, or that are named.
+
+    `expected`: how many devices may change; None: any number.
+    """
 
     change: LabelChange
     query: str = ""
@@ -32,8 +35,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How many devices were selected and how many of them changed; the first of those; and how many unused enrolment
-    tokens are void because their device lost a tag (0 in a preview)."""
+    """Numbers of devices that were selected and that changed, and the first of those that changed.
+
+    `enrolments_void`: unused enrolment tokens that are void because their device lost a tag (0 in a preview).
+    """
 
     selected: int
     changed: int
@@ -55,7 +60,7 @@ def check(order: Order) -> None:
 
 
 def preview(database: Database, order: Order) -> Outcome:
-    """Return what `relabel` would do now; nothing changes. Raises RefusedError, AbsentError, AwayError."""
+    """Return what `relabel` would do now; nothing changes. Raise RefusedError, AbsentError, AwayError."""
     check(order)
     with database.read() as connection:
         selected, changed = _found(connection, database, order)
@@ -63,14 +68,16 @@ def preview(database: Database, order: Order) -> Outcome:
 
 
 def relabel(database: Database, order: Order, by: str, now: datetime) -> Outcome:
-    """Change all of the devices, or none. Raises ConflictError if another number of devices than `expected` would
-    change; RefusedError, AbsentError, AwayError."""
+    """Change all of the devices, or none.
+
+    Raise ConflictError if another number of devices than `expected` would change; RefusedError, AbsentError, AwayError.
+    """
     check(order)
     with database.write() as connection:
         enrolment.hold(connection)
         selected, changed = _found(connection, database, order, lock=True)
         if order.expected not in {None, len(changed)}:
-            problem = f"{len(changed)} devices would change, not {order.expected}; nothing was changed, look again"
+            problem = f"{len(changed)} devices would change, not {order.expected}; nothing was changed: preview again"
             raise ConflictError(problem)
         labels.apply(connection, changed, order.change)
         void = enrolment.void_all(connection, (effect.device for effect in changed if effect.lost))

@@ -1,4 +1,4 @@
-"""What an operator takes away: a model from a device, a device from the fleet. Refused while a rollout counts on it."""
+"""Removal of a model from a device, and of a device from the fleet. Refused while a rollout depends on it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fleet.database.engine import Connection
 from fleet.database.errors import AbsentError, ConflictError
 
 Permit = Callable[[Connection], Device]
-"""The device, where the caller may do this to it; raises where not."""
+"""Check that raises if the caller may not do this to a device; otherwise returns the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Motive:
-    """Who wants it, why, and when: for the audit log."""
+    """Caller, reason and time of a removal, for the audit log."""
 
     by: str
     because: str
@@ -28,16 +28,19 @@ class Motive:
 
 
 def withdraw(rolling: Rollouts, device: str, slot: str, motive: Motive, *, permit: Permit) -> None:
-    """Order the device to empty the slot, by its next assignment. Raises AbsentError where nothing is assigned there,
-    ConflictError that names the rollout, AwayError, and what `permit` raises."""
-    with rolling.database.read() as connection:  # most of the facts, while nobody waits
+    """Order the device to empty the slot, by its next assignment.
+
+    Raise AbsentError if nothing is assigned there, ConflictError that names the rollout, AwayError, and what `permit`
+    raises.
+    """
+    with rolling.database.read() as connection:  # reads most of the facts without a lock
         permit(connection)
         _check_free(connection, rolling, device, slot)
     with rolling.database.write() as connection:
         _check_free(connection, rolling, device, slot, lock=True)
         desired.lock(connection, [device])
-        permit(connection)  # by what is desired now
-        _check_free(connection, rolling, device, slot)  # a rollout that began, and offered, meanwhile
+        permit(connection)  # by the desired state as it is now
+        _check_free(connection, rolling, device, slot)  # a rollout may have begun, and offered, in the meantime
         before = desired.of_devices(connection, [device], slot).get(device)
         if before is None:
             raise AbsentError(f"nothing is assigned to {device!r:.140} in the slot {slot!r:.140}")
@@ -48,9 +51,12 @@ def withdraw(rolling: Rollouts, device: str, slot: str, motive: Motive, *, permi
 
 
 def remove(rolling: Rollouts, device: str, motive: Motive, *, permit: Permit) -> None:
-    """The device is known no more; what rollouts and the audit log say of it stays. Its telemetry goes first, a
-    little in each transaction: killed in between, the device is still there, and is removed again. Raises ConflictError
-    where it is not revoked, or names the rollout; AbsentError, AwayError, and what `permit` raises."""
+    """Remove a device from the fleet; what rollouts and the audit log say of it stays.
+
+    Its telemetry is deleted first, some in each transaction: if the process is killed in between, the device still
+    exists and can be removed again. Raise ConflictError if the device is not revoked, or one that names the rollout;
+    AbsentError, AwayError, and what `permit` raises.
+    """
     with rolling.database.read() as connection:
         removal.check(permit(connection))
         _check_free(connection, rolling, device)
@@ -59,7 +65,7 @@ def remove(rolling: Rollouts, device: str, motive: Motive, *, permit: Permit) ->
 
 
 def _removed(rolling: Rollouts, device: str, motive: Motive, permit: Permit) -> bool:
-    """In one transaction some telemetry, or all else where none is left."""
+    """Delete in one transaction some telemetry or, if none is left, everything else. Return whether all is done."""
     with rolling.database.write() as connection:
         telemetry.hold(connection, device)
         removal.check(permit(connection))
@@ -75,8 +81,10 @@ def _removed(rolling: Rollouts, device: str, motive: Motive, permit: Permit) -> 
 
 
 def _check_free(connection: Connection, rolling: Rollouts, device: str, slot: str = "", *, lock: bool = False) -> None:
-    """No rollout that is not over has the device as a member. `slot` "": in any slot; `lock`: none comes to have it
-    before the transaction ends. Raises ConflictError."""
+    """Raise ConflictError if a rollout that is not over has the device as a member.
+
+    `slot` "": in any slot. `lock`: no rollout can take the device before the transaction ends.
+    """
     settings = rolling.database.settings
     for stored in live_rollouts(connection, settings):
         if slot not in {"", stored.slot}:
@@ -92,4 +100,4 @@ def _check_free(connection: Connection, rolling: Rollouts, device: str, slot: st
 def _remedy(slot: str) -> str:
     if slot:
         return "wait until it is over, or abort it"
-    return "it lets go of a revoked device within seconds while a scheduler works; then ask again"
+    return "the scheduler removes a revoked device from it within seconds; then repeat the request"

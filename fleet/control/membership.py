@@ -1,4 +1,4 @@
-"""Which devices a rollout is for: what the database knows of them, held against its query."""
+"""Membership of rollouts: devices as the database knows them, compared with a rollout's query."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENROLLED = Wanted(state=State.ENROLLED)
 
 
 def pages(database: Database, limit_rows: int) -> Iterator[Sequence[devices.Device]]:
-    """All devices of the fleet, each page in a transaction of its own."""
+    """Yield all devices of the fleet, each page in a transaction of its own."""
     after = ""
     while page := read_page(database, after, limit_rows):
         yield page
@@ -32,7 +32,7 @@ def pages(database: Database, limit_rows: int) -> Iterator[Sequence[devices.Devi
 
 
 def read_page(database: Database, after: str, limit_rows: int) -> Sequence[devices.Device]:
-    """The devices that follow `after`; empty at the end."""
+    """Return the devices that follow `after`; empty at the end."""
     found: list[devices.Device] = []
     with database.read() as connection:
         while len(found) < limit_rows:
@@ -46,14 +46,14 @@ def read_page(database: Database, after: str, limit_rows: int) -> Sequence[devic
 
 
 def device_of(known: devices.Device, zones: Mapping[str, str]) -> Device:
-    """As a query asks. The time zone of its site is what `zones` says, else the site's own name."""
+    """Return a device as queries see it. The time zone of its site is in `zones`, else the site's own name."""
     versions = {running.slot: version for running in known.running if (version := version_of(running))}
     zone = zones.get(known.site, known.site)
     return Device(known.id, known.site, known.profile, known.tags, known.accelerators, versions, zone)
 
 
 def version_of(running: Running) -> str:
-    """Of the release that runs; "" where its path names none that fits the slot."""
+    """Return the version of the release that runs, or "" if its path names none that fits the slot."""
     try:
         named = release_path(running.target)
         return named.version if fits_slot(running.target, running.slot) else ""
@@ -68,7 +68,7 @@ def changes(
     claimed: AbstractSet[str],
     zones: Mapping[str, str],
 ) -> tuple[Joined | Left, ...]:
-    """Who of these devices joins, who leaves: only enrolled ones are in rollouts."""
+    """Return which of these devices join and which leave. Only enrolled devices are members of rollouts."""
     here, gone = [], []
     for device in known:
         if device.state is State.ENROLLED:
@@ -81,8 +81,10 @@ def changes(
 def awaited(
     connection: Connection, settings: DatabaseSettings, known: Known, held: AbstractSet[str], zones: Mapping[str, str]
 ) -> bool:
-    """Whether somebody would join who is not there: a device that another rollout has, or had until now. `held`: those
-    for which it does not wait. Looks until it finds one."""
+    """Return whether a device would join that is absent because another rollout has it, or had it until now.
+
+    `held`: devices for which the rollout does not wait. It reads pages of devices until it finds one.
+    """
     after = ""
     while page := devices.page(connection, ENROLLED, settings, after=after, limit_rows=PAGE_ROWS):
         found = changes(known.spec, known.state, page, held, zones)
@@ -93,6 +95,6 @@ def awaited(
 
 
 def taken_away(state: Standing, claimed: AbstractSet[str]) -> tuple[Left, ...]:
-    """Devices that wait here while another rollout has offered them something for the same slot."""
+    """Return as leaving the waiting members to which another rollout offered something for the same slot."""
     waiting = (member for member in state.members.values() if member.waiting and member.device in claimed)
     return tuple(Left(member.device, CLAIMED) for member in waiting)

@@ -1,4 +1,4 @@
-"""Keys by which this controller signs. The folder is read again when the publication names a key that is missing."""
+"""Keys with which this controller signs. The folder is read again if the publication names a missing key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class OnlineKeys:
-    """One per process; any thread may ask. `held`: keys that were read at the start."""
+    """Online keys. One per process; any thread may call it. `held`: keys that were read at the start."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class OnlineKeys:
     def signers(self, role: str, keyids: Sequence[str], threshold: int) -> list[Signer]:
         """Return the signers of these keys that are here.
 
-        The folder is read first where they are fewer than `threshold`: at once for keys that `role` did not lack at the
-        last look, otherwise at most every `every_s`.
+        The folder is read first if they are fewer than `threshold`: at once for keys that `role` did not lack at the
+        last reading, otherwise at most every `every_s`.
         """
         with self._lock:
             missing = frozenset(keyids) - self._held.keys()
@@ -72,4 +72,4 @@ class OnlineKeys:
         """Log a problem once, until it is another one or solved."""
         if self._problems.get(file) != problem:
             self._problems[file] = problem
-            _log.warning("a key cannot be loaded, and is tried again when it is needed: %s", problem)
+            _log.warning("a key cannot be loaded; it is tried again when it is needed: %s", problem)

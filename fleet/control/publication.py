@@ -1,4 +1,4 @@
-"""Publication over the API: what is ready goes into `public`, signed by the online keys that lie here."""
+"""Publication over the API: moves ready drafts into `public`, signed with the online keys in `keys`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from fleet.verify import Expiry, expiries
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 
 SUBJECT_CHARACTERS = 100
-"""Of the published roles, as the list of audit entries shows them; all of them are among the details."""
+"""Largest number of characters of the published roles in the list of audit entries; the details hold all roles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is published, and what a publication would do. `ready`: roles; `waiting`: why others wait."""
+    """Published state, and the effect of a publication. `ready`: roles; `waiting`: why others wait."""
 
     expiries: tuple[Expiry, ...]
     ready: tuple[str, ...]
@@ -40,7 +40,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was published: versions by role. `files` were copied; `uploaded` into the bucket, None if there is none."""
+    """Result of a publication: versions by role, files copied, files uploaded (None: no bucket)."""
 
     published: Mapping[str, int]
     waiting: Mapping[str, str]
@@ -51,7 +51,7 @@ class Done:
 
 
 class Publisher:
-    """One per process; any thread may use it. `bucket`: where blobs go besides the folder, None if nowhere."""
+    """Publisher of a controller: one per process, for any thread. `bucket`: second place of blobs, or None."""
 
     def __init__(self, drafts: Drafts, keys: OnlineKeys, bucket: Blobs | None) -> None:
         self._drafts, self._keys, self._bucket = drafts, keys, bucket
@@ -65,9 +65,9 @@ class Publisher:
         return self._standing(drafting)
 
     def publish(self, by: str, now: datetime, *, check: Callable[[Standing], object]) -> Done:
-        """Publish what is ready, with a new timestamp. `check` sees the state before, and raises what refuses it.
+        """Publish what is ready, with a new timestamp. `check` gets the state before, and raises a refusal.
 
-        Stopped anywhere, it can be repeated. Raise ProblemError, RequestError OVERLOADED, UNAVAILABLE, AwayError.
+        An interrupted publication can be repeated. Raise ProblemError, RequestError OVERLOADED, UNAVAILABLE, AwayError.
         """
         with self._drafts.changing(by, now) as drafting:
             standing = self._standing(drafting)
@@ -98,7 +98,7 @@ class Publisher:
             raise ProblemError(PUBLICATION_REFUSED.status, problem, kind=PUBLICATION_REFUSED) from None
 
     def _signers(self, drafting: Drafting) -> list[Signer]:
-        """Return the online keys that lie here, of the published root and of the drafted one."""
+        """Return the online keys in `keys`, of the published root and of the drafted one."""
         found: dict[str, Signer] = {}
         for root in online_roots(drafting.published, drafting.drafts):
             for role in ONLINE:

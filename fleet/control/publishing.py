@@ -1,5 +1,7 @@
-"""Timestamp and snapshot signed anew in time, as `edge-fleet publish` does, with the online keys that lie here. Drafts
-are left alone: what is released is for people to say."""
+"""Renewal of timestamp and snapshot before they expire, as `edge-fleet publish` does, with the online keys here.
+
+Drafts are left alone: people decide what is released.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ _log = logging.getLogger(__name__)
 
 
 def renew_published(workspace: Workspace, keys: OnlineKeys, now: datetime, share: float) -> bool:
-    """Where less than `share` of the life of either is left; whether there is nothing more to do. An operator who works
-    in the folder goes first, and where none of the keys lies here, somebody else renews them. Raises
-    ConfigurationError where only some of the keys are here, or the folder is damaged, OSError."""
+    """Sign timestamp and snapshot if less than `share` of either's life is left. Return whether it is done.
+
+    An operator who works in the folder goes first. If none of the keys is here, they are renewed elsewhere. Raise
+    ConfigurationError if only some of the keys are here, or the folder is damaged; OSError.
+    """
     published = workspace.published()
     if not is_due(workspace, published, now, share) or not _signers(published, keys, TIMESTAMP):
         return True
@@ -30,19 +34,19 @@ def renew_published(workspace: Workspace, keys: OnlineKeys, now: datetime, share
         try:
             stack.enter_context(workspace.locked())
         except UnreachableError as error:
-            _log.info("timestamp is signed anew later: %s", error)
+            _log.info("timestamp and snapshot will be signed later: %s", error)
             return False
         published = workspace.published()
         if is_due(workspace, published, now, share):
             both = (*_signers(published, keys, TIMESTAMP), *_signers(published, keys, SNAPSHOT))
             signers = list({signer.public_key.keyid: signer for signer in both}.values())
             workspace.publish(plan_publication(published, [], signers, now, workspace.settings))
-            _log.info("timestamp and snapshot are signed anew")
+            _log.info("timestamp and snapshot signed")
     return True
 
 
 def is_due(workspace: Workspace, published: Published, now: datetime, share: float) -> bool:
-    """False also where nothing is published yet."""
+    """Return whether timestamp or snapshot is to be signed; False if nothing is published yet."""
     timestamp, snapshot = published.timestamp, published.snapshot
     if published.root is None or timestamp is None or snapshot is None:
         return False

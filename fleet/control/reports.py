@@ -1,6 +1,6 @@
-"""What devices say of their slots, read as values: what runs there, how it is, what it means to a rollout. Pure.
+"""Devices' reports on their slots, as values: what runs, its health, and its meaning to a rollout. Pure.
 
-Devices may say anything: whatever is not as it should be is left out, and a report that names no release is none.
+Devices may send anything: a malformed value is left out, and a report that names no release is ignored.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from gateway.domain.release_paths import is_slot
 STATE, UPDATES = "state", "updates"
 """Streams (gateway/agent/README.md, "What it tells the fleet")."""
 SLOT, DEVICE = "slot", "device"
-"""Kinds of the stream `state`."""
+"""Kinds of rows of the stream `state`."""
 GONE, COMMITTED, ROLLED_BACK = "gone", "committed", "rolled_back"
 ROLLBACK, UPDATE = "rollback", "update"
 """Kinds of events."""
 PATH_LIMIT_CHARS = 512
 ASSIGNMENT_LIMIT = 2**53 - 1
-"""Greatest version of an assignment that a report may name: what every JSON reader holds exactly."""
+"""Greatest version of an assignment that a report may name: every JSON reader holds it exactly."""
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A report and the version of the assignment that the device had then; 0: it does not say (an older agent)."""
+    """A report, and the version of the assignment that the device had then (0: an older agent, which does not say)."""
 
     report: Reported
     assignment: int = 0
@@ -44,7 +44,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """Report of a device on a slot. `running` None: it is gone; `made` None: it answers no offer."""
+    """Report of a device on a slot. `running` None: the slot is gone. `made` None: it answers no offer."""
 
     slot: str
     running: Running | None
@@ -53,7 +53,7 @@ class SlotReport:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a device says that it is."""
+    """Health of a device, as the device reports it."""
 
     state: str
     details: Mapping[str, object]
@@ -61,7 +61,7 @@ class Health:
 
 
 def slot_report(device: str, document: Document, at: datetime) -> SlotReport | None:
-    """A row of stream `state`, kind `slot`; None where it names no slot."""
+    """Read a row of stream `state`, kind `slot`; return None if it names no slot."""
     slot = _slot(document)
     if not slot:
         return None
@@ -73,7 +73,7 @@ def slot_report(device: str, document: Document, at: datetime) -> SlotReport | N
 def reported(device: str, document: Document) -> Made | None:
     """Return what a slot's state, or the end of an update, means to a rollout; None: nothing.
 
-    Who says that it is done is taken at the digest that it says it committed, whatever it was assigned.
+    A device that reports success is recorded with the digest that it says it committed, whatever it was assigned.
     """
     state = document.get("state")
     committed = document.get("committed")
@@ -86,7 +86,7 @@ def reported(device: str, document: Document) -> Made | None:
 
 
 def health(document: Document) -> Health | None:
-    """A row of stream `state`, kind `device`; None where it says no state."""
+    """Read a row of stream `state`, kind `device`; return None if it says no state."""
     state = word(document.get("state"))
     if not state:
         return None
@@ -101,7 +101,7 @@ def health(document: Document) -> Health | None:
 
 
 def update_event(device: str, row: Row) -> Event | None:
-    """The end of an update as an operator should see it; None where it cannot be told from others."""
+    """Return the end of an update as an event for operators; None if it cannot be told from others."""
     document, key = row.document, word(row.document.get("key"))
     state = document.get("state")
     if not key or state not in {COMMITTED, ROLLED_BACK}:
@@ -123,23 +123,23 @@ def update_event(device: str, row: Row) -> Event | None:
 
 
 def name(value: object) -> str:
-    """A name, or ""."""
+    """Return `value` if it is a name, otherwise ""."""
     return value if isinstance(value, str) and NAME_PATTERN.fullmatch(value) else ""
 
 
 def path(value: object) -> str:
-    """A path in the repository, or ""."""
+    """Return `value` if it is a path in the repository, otherwise ""."""
     fits = isinstance(value, str) and len(value) <= PATH_LIMIT_CHARS
     return str(value) if fits and all(NAME_PATTERN.fullmatch(part) for part in str(value).split("/")) else ""
 
 
 def word(value: object, limit_chars: int = 64) -> str:
-    """What devices write in their own words, but short and plain; or ""."""
+    """Return `value` if it is short and of plain characters, otherwise ""."""
     return value if isinstance(value, str) and len(value) <= limit_chars and _PLAIN.fullmatch(value) else ""
 
 
 def text(value: object, limit_chars: int = TEXT_LIMIT_CHARS) -> str:
-    """Words of a device's on one line that steers no terminal; "" of what is no text."""
+    """Return text of a device on one line that cannot control a terminal; "" if `value` is not text."""
     if not isinstance(value, str):
         return ""
     return "".join(c if c.isprintable() else " " for c in value[:limit_chars])
@@ -154,7 +154,7 @@ def _slot(document: Document) -> str:
 
 
 def _running(slot: str, document: Document, at: datetime) -> Running:
-    """What is committed; "" where nothing is yet."""
+    """Return what is committed in the slot; "" for what is not there yet."""
     committed = document.get("committed")
     there: Document = committed if isinstance(committed, Mapping) else {}
     digest = there.get("release")
@@ -172,7 +172,7 @@ def _running(slot: str, document: Document, at: datetime) -> Running:
 
 
 def _served(document: Document, version: str) -> tuple[str, str]:
-    """Variant and accelerator of the version that is committed."""
+    """Return variant and accelerator of the committed version."""
     serving = document.get("serving")
     for one in serving[:16] if isinstance(serving, list) else []:
         if isinstance(one, Mapping) and version and one.get("version") == version:
@@ -190,7 +190,7 @@ def _counted(document: Document, name: str, limit: int) -> int:
 
 
 def _reason(document: Document) -> str:
-    """The first that it gives, of why it is not done."""
+    """Return the first reason that the device gives for not being done."""
     failure, held = document.get("failure"), document.get("held")
     said = [failure.get("reason") if isinstance(failure, Mapping) else None, document.get("rejected")]
     said += [held.get("why") if isinstance(held, Mapping) else None, document.get("waits_for")]
@@ -198,7 +198,7 @@ def _reason(document: Document) -> str:
 
 
 def _evidence(document: Document) -> dict[str, float | int | str]:
-    """Measurements with a failure, as facts keep them: flat, finite, bounded."""
+    """Return the measurements of a failure, as facts keep them: flat, finite, bounded."""
     failure = document.get("failure")
     evidence = failure.get("evidence") if isinstance(failure, Mapping) else None
     if not isinstance(evidence, Mapping):

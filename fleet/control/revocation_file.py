@@ -1,5 +1,7 @@
-"""The revocation list as proxies read it: a file, written anew where it is not what the database says, or half of its
-life is over."""
+"""Revocation list as a file for proxies.
+
+It is written again if it differs from the database, or half of its life is over.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,11 @@ LIMIT_BYTES = 268_435_456
 def write_revocations(
     database: Database, authority: Authority, folder: Path, now: datetime, validity: timedelta
 ) -> bool:
-    """Where it is needed. True: the file is as it should be; False: another replica is at it, perhaps by what it read
-    some time ago. Raises AwayError, ConfigurationError, OSError."""
+    """Write the list if needed.
+
+    Return True if the file is as it should be, False if another replica is writing it, perhaps from older data. Raise
+    AwayError, ConfigurationError, OSError.
+    """
     with _locked(folder) as alone:
         if not alone:
             return False
@@ -41,7 +46,7 @@ def _holds(known: Listed, revoked: dict[str, datetime], now: datetime, validity:
 
 
 def _revoked(database: Database, now: datetime) -> dict[str, datetime]:
-    """All of them, of one moment, with the times since when."""
+    """Return the serials of all revoked certificates at one time, with the times of their revocation."""
     found, after, settings = dict[str, datetime](), "", database.settings
     with database.read() as connection:
         limit_rows = settings.page_limit_rows
@@ -53,7 +58,7 @@ def _revoked(database: Database, now: datetime) -> dict[str, datetime]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Whether no other process writes it; replicas may share the folder."""
+    """Yield whether no other process writes the file; replicas may share the folder."""
     with (folder / LOCK_FILE).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

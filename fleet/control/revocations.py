@@ -1,4 +1,4 @@
-"""Serials of revoked certificates, as they were read last: every request asks, and none waits for the database."""
+"""Cache of the serials of revoked certificates: every request checks it, and none waits for the database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleet.database.engine import Database
 
 
 class Revocations:
-    """One per process; any thread may ask."""
+    """Serials of revoked certificates. One per process; any thread may call it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -19,12 +19,15 @@ class Revocations:
         self._reading = threading.Lock()
 
     def serials(self) -> Collection[str]:
-        """Lower-case hex, of certificates that have not expired."""
+        """Return the serials, in lower-case hex, of revoked certificates that have not expired."""
         return self._serials
 
     def refresh(self, now: datetime) -> None:
-        """Read them anew, one after the other: who read first does not have the last word. Not within a transaction.
-        Raises AwayError; what was known before stands then."""
+        """Read the serials again. Do not call it within a transaction.
+
+        Readers take turns, so that an older reading does not replace a newer one. Raise AwayError; the known ones then
+        stay.
+        """
         with self._reading:
             self._serials = self._read(now)
 

@@ -1,4 +1,4 @@
-"""What operators say of rollouts: each word is a recorded fact, refused where it would have no effect."""
+"""Operators' actions on rollouts: each is a recorded fact, and is refused if it would have no effect."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ from gateway.domain.errors import ConfigurationError
 
 GLOB = frozenset("*?")
 Permit = Callable[[Known], None]
-"""Raises where the caller may not do this to the rollout."""
+"""Check that raises if the caller may not do this to the rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """What rollouts are worked on with. `workspace`: the publisher's folder; `due`: set where the scheduler should look
-    at once; `hints`: devices for which there is something new."""
+    """Context of operations on rollouts.
+
+    `workspace`: the publisher's folder. `due`: set if the scheduler should evaluate rollouts at once. `hints`: devices
+    for which there is something new.
+    """
 
     database: Database
     workspace: Workspace
@@ -47,7 +50,7 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What an operator says. `deed` names it in the audit log; `details` stand there beside it."""
+    """Action of an operator. `deed` names it in the audit log, with `details`."""
 
     event: Event
     deed: str
@@ -56,9 +59,11 @@ class Word:
 
 
 def drafted(connection: Connection, document: Mapping[str, Any], scope: Collection[str] = ()) -> Spec:
-    """A specification, its release looked up and its query narrowed to `scope` (tags; empty: all devices). Its target
-    may be a name (`acme/meter-reader/2`). Raises RefusedError that names what is wrong, ConflictError for a release
-    that is not to be assigned."""
+    """Return a specification with its release resolved and its query narrowed to `scope` (tags; empty: all devices).
+
+    Its target may be a name (`acme/meter-reader/2`). Raise RefusedError that names what is wrong, ConflictError for a
+    release that must not be assigned.
+    """
     named = document.get("target")
     target = resolve(connection, str(named.get("path", "") if isinstance(named, Mapping) else named))
     found = {"path": target.path, "size_bytes": target.size_bytes, "sha256": target.sha256}
@@ -74,7 +79,7 @@ def drafted(connection: Connection, document: Mapping[str, Any], scope: Collecti
 
 
 def create(rolling: Rollouts, spec: Spec, by: str, now: datetime) -> Known:
-    """A draft. Raises AwayError."""
+    """Create a draft. Raise AwayError."""
     rollout = f"r{now:%y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     said = (rollout, spec.name, spec.slot, spec.target.path, DRAFT, spec_document(spec), now, by)
     stored, settings = StoredRollout(*said), rolling.database.settings
@@ -87,7 +92,10 @@ def create(rolling: Rollouts, spec: Spec, by: str, now: datetime) -> Known:
 
 
 def revise(rolling: Rollouts, rollout: str, spec: Spec, by: str, now: datetime, *, permit: Permit) -> Known:
-    """Another specification for a draft. Raises ConflictError once it is more than a draft, AbsentError, AwayError."""
+    """Replace the specification of a draft.
+
+    Raise ConflictError if the rollout is no longer a draft, AbsentError, AwayError, and what `permit` raises.
+    """
     settings = rolling.database.settings
     with rolling.database.write() as connection:
         permit(rolling.states.read(connection, rollout, settings, lock=True))
@@ -98,10 +106,13 @@ def revise(rolling: Rollouts, rollout: str, spec: Spec, by: str, now: datetime, 
 
 
 def say(rolling: Rollouts, rollout: str, word: Word, now: datetime, *, permit: Permit) -> Known:
-    """Record what an operator says; the scheduler then looks at once. Raises ConflictError where it would have no
-    effect, or its release is not to be assigned any more; AbsentError, AwayError, and what `permit` raises."""
+    """Record an operator's action; the scheduler then evaluates the rollouts at once.
+
+    Raise ConflictError if the action would have no effect, or the release must not be assigned any more; AbsentError,
+    AwayError, and what `permit` raises.
+    """
     settings = rolling.database.settings
-    with rolling.database.read() as connection:  # most of its facts, while nobody waits
+    with rolling.database.read() as connection:  # reads most of the facts without a lock
         rolling.states.keep(rolling.states.read(connection, rollout, settings))
     with rolling.database.write() as connection:
         known = rolling.states.read(connection, rollout, settings, lock=True)
@@ -128,8 +139,10 @@ def _check(connection: Connection, known: Known, event: Event) -> None:
 
 
 def within(query: Query, scope: Collection[str]) -> str:
-    """The query as text, for devices of the scope only: visible to whoever approves it. Raises RefusedError for a scope
-    that no query can say."""
+    """Return the query as text, limited to devices of the scope; an approver sees the limit.
+
+    Raise RefusedError for a scope that a query cannot express.
+    """
     if not scope or covers(scope, query):
         return query_text(query)
     plain = sorted(tag for tag in scope if not GLOB & set(tag))
@@ -140,8 +153,10 @@ def within(query: Query, scope: Collection[str]) -> str:
 
 
 def covers(scope: Collection[str], query: Query) -> bool:
-    """Whether a caller with this scope (empty: all) has every device that the query can match: it demands one of the
-    scope's tags."""
+    """Return whether a caller with this scope (empty: all) covers every device that the query can match.
+
+    It does if the query demands one of the scope's tags.
+    """
     parts = query.parts if isinstance(query, And) else (query,)
     return not scope or any(_demands(part, scope) for part in parts)
 

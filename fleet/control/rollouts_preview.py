@@ -1,4 +1,4 @@
-"""What the fleet, as it is now, makes of a specification, before anything is created."""
+"""Preview of a specification on the fleet as it is now, before anything is created."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from fleet.rollouts.waves import places
 
 ZONES_SHOWN = 20
 VERSIONS_SHOWN = 20
-"""Of a preview: the versions that most devices run; the others are counted together."""
+"""Versions that a preview shows, the most frequent first; the others are counted together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Number of matching devices by set of accelerators (`strata`), by wave, `held` by other rollouts, and by the
-    version that they report in the slot (`running`; "": none; `running_others`: devices with other versions)."""
+    """Numbers of matching devices.
+
+    By set of accelerators (`strata`), by wave, `held` by other rollouts, and by the version that they report in the
+    slot (`running`; "": none; `running_others`: devices with other versions).
+    """
 
     devices: int
     strata: Mapping[str, int]
@@ -39,7 +42,7 @@ class Preview:
 
 
 def preview(rolling: Rollouts, spec: Spec) -> Preview:
-    """Every device of the fleet is held against the query. Raises AwayError."""
+    """Match every device of the fleet against the query, and count. Raise AwayError."""
     held, strata, zones, counted = _held(rolling, spec), Counter[str](), set[str](), 0
     running = Counter[str]()
     for device in _matching(rolling, spec):
@@ -62,7 +65,7 @@ def preview(rolling: Rollouts, spec: Spec) -> Preview:
 
 
 def wave_sizes(spec: Spec, strata: Mapping[str, int]) -> dict[int, int]:
-    """How many devices each wave takes, where none comes or goes."""
+    """Return how many devices each wave takes if none joins or leaves."""
     devices, taken, sizes = sum(strata.values()), 0, dict[int, int]()
     for wave in range(spec.first_wave, spec.last_wave + 1):
         if wave == CANARY and spec.canary:

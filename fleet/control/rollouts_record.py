@@ -1,4 +1,4 @@
-"""Facts of rollouts between the database and `fleet.rollouts`, and the states they add up to, kept in memory."""
+"""Facts of rollouts between the database and `fleet.rollouts`, with the folded states kept in memory."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fleet.rollouts.spec_form import read_spec
 from fleet.rollouts.state import State, Status
 
 RETURNING = "returning"
-"""How a rollout is stored that was aborted while devices are still to be told; for people it is aborted."""
+"""Stored state of an aborted rollout while devices are still to be rolled back; shown to people as aborted."""
 LIVE = (Status.RUNNING.value, Status.PAUSED.value, RETURNING)
-"""Stored states of rollouts in which something may be to be done."""
+"""Stored states of rollouts in which there may be something to do."""
 STATES_LIMIT = 64
-"""Rollouts whose state is kept in memory; those that were not asked for longest go first."""
+"""Rollouts whose state is kept in memory; the least recently used go first."""
 MEMBERS_LIMIT = 1_000_000
-"""Devices of all these rollouts together, unless one alone has more; one takes some 500 bytes."""
+"""Members of all these rollouts together, unless one alone has more; a member takes some 500 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A rollout, and where its facts leave it."""
+    """A rollout with the state that its facts fold to."""
 
     stored: StoredRollout
     spec: Spec
@@ -40,15 +40,20 @@ class Known:
 
 
 class States:
-    """Of committed facts only, so that they hold whatever became of who read them. Any thread may ask."""
+    """Cache of folded states. Any thread may call it.
+
+    It holds committed facts only, so its states are valid whatever became of the transaction that read them.
+    """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[Spec, State]] = OrderedDict()
         self._lock = threading.Lock()
 
     def read(self, connection: Connection, rollout: str, settings: DatabaseSettings, *, lock: bool = False) -> Known:
-        """From the database, only what is new of it; `lock`: nobody adds a fact before the transaction ends.
-        Raises AbsentError."""
+        """Read a rollout; only the facts that are new are read from the database.
+
+        `lock`: no other transaction adds a fact before this one ends. Raise AbsentError.
+        """
         stored = rollouts.get(connection, rollout, lock=lock)
         spec, state = self._at_most(stored)
         while state.seq < stored.sequence:
@@ -57,7 +62,7 @@ class States:
         return Known(stored, spec, state)
 
     def keep(self, known: Known) -> None:
-        """For the next time. Only what is committed."""
+        """Keep a state for the next reading. Only for states whose facts are committed."""
         if known.state.status is Status.DRAFT:
             return  # its specification may become another
         with self._lock:
@@ -68,7 +73,7 @@ class States:
                 self._kept.popitem(last=False)
 
     def forget(self) -> None:
-        """All of them: what the database holds may be another one than before."""
+        """Forget all states: the database may hold other facts than before."""
         with self._lock:
             self._kept.clear()
 
@@ -76,7 +81,7 @@ class States:
         return sum(len(state.members) for _, state in self._kept.values())
 
     def _at_most(self, stored: StoredRollout) -> tuple[Spec, State]:
-        """What is kept, unless the database was put back behind it."""
+        """Return the cached state, unless the database was restored to an earlier one."""
         with self._lock:
             kept = self._kept.get(stored.id)
         if kept is None or kept[1].seq > stored.sequence:
@@ -85,23 +90,23 @@ class States:
 
 
 def live_rollouts(connection: Connection, settings: DatabaseSettings) -> list[StoredRollout]:
-    """All rollouts in which something may be to be done, the oldest first."""
+    """Return all rollouts in which there may be something to do, the oldest first."""
     return [*rollouts.every(connection, settings, states=LIVE, page_rows=settings.page_limit_rows)]
 
 
 def fact_of(stored: StoredFact) -> Fact:
-    """As `fleet.rollouts` reads it. Raises ConfigurationError for one that no version of this program wrote."""
+    """Return the fact as `fleet.rollouts` reads it. Raise ConfigurationError if no version of this program wrote it."""
     return Fact(stored.sequence, stored.at, read_event(stored.document, f"fact {stored.sequence}"))
 
 
 def new_fact(at: datetime, event: Event) -> NewFact:
-    """As the database keeps it."""
+    """Return the fact as the database stores it."""
     subject = event.decision if isinstance(event, Decided) else event
     return NewFact(at, kind_of(event), getattr(subject, "device", ""), event_document(event))
 
 
 def facts_after(state: State, events: Iterable[Event], now: datetime) -> Iterable[Fact]:
-    """Events as the facts that they become."""
+    """Return the events as the facts that follow `state`."""
     return (Fact(seq, now, event) for seq, event in enumerate(events, state.seq + 1))
 
 
@@ -114,8 +119,11 @@ def add(
     *,
     settled: bool = False,
 ) -> Known:
-    """Record events as the next facts of a rollout that this transaction has locked; where they leave it. `settled`:
-    all that follows from them is done in this transaction. Raises ConflictError where others came since it was read."""
+    """Record events as the next facts of a rollout that this transaction has locked. Return the rollout after them.
+
+    `settled`: all that follows from them is done in this transaction. Raise ConflictError if other facts were added
+    since the rollout was read.
+    """
     state = fold(known.spec, facts_after(known.state, events, now), known.state)
     stored, sequence = _stored_as(known.stored, state, events, settled=settled), known.state.seq
     for page in [*chunks(events, settings.facts_limit_rows)] or [[]]:
@@ -125,7 +133,7 @@ def add(
 
 
 def _stored_as(known: StoredRollout, state: State, events: Iterable[Event], *, settled: bool) -> str:
-    """As lists show it. What ends is `RETURNING` until the scheduler has told all devices."""
+    """Return the state to store for lists. An ended rollout is `RETURNING` until all devices are told."""
     if state.status is not Status.ABORTED or settled:
         return state.status.value
     ended = any(isinstance(event, (Aborted, RollbackRequested, Decided)) for event in events)

@@ -1,4 +1,4 @@
-"""The one replica that decides: it looks at every rollout that is not over, again and again."""
+"""Scheduler: the leader among the replicas evaluates every rollout that is not over, once per tick."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from fleet.rollouts.schedule import known_zone
 from gateway.domain.errors import ConfigurationError
 
 LEASE_SHARE = 3
-"""How many times within a lease the office is asked for again."""
+"""Number of times within a lease that the leadership is renewed."""
 UNATTENDED = (
-    "nobody looked at rollouts from %s to %s (no controller, no database, or a clock that leapt); "
-    "what they wait for waits for as much longer"
+    "rollouts were not evaluated between %s and %s (no controller, no database, or a clock that leapt); "
+    "their timers are extended by that gap"
 )
-PASSED_OVER = "the rollout %s is passed over in this turn"
+PASSED_OVER = "the rollout %s is skipped in this tick"
 _log = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """One per replica, used by one thread. What it remembers ends with its office."""
+    """Scheduler of one replica, used by one thread. What it holds in memory is forgotten with the leadership."""
 
     def __init__(self, rolling: Rollouts, holder: str, clock: Callable[[], datetime]) -> None:
-        """`holder`: what this replica is called. Raises ConfigurationError for time zones that nobody knows."""
+        """Create the scheduler. `holder`: name of this replica. Raise ConfigurationError for unknown zones."""
         self._rolling, self._holder, self._clock = rolling, holder, clock
         self._candidate = leader.candidate(rolling.database, holder)
         self._catalogue = Catalogue(rolling.database, rolling.workspace)
@@ -48,16 +48,22 @@ class Scheduler:
 
     @property
     def leads(self) -> bool:
-        """Whether this replica was in office when it looked last."""
+        """Return whether this replica led at its last check."""
         return self._fence is not None
 
     @property
     def fence(self) -> int | None:
-        """Of its office, as it looked last; whoever decides by it guards what it writes. Any thread may ask."""
+        """Return the fencing token as of the last check; None if this replica does not lead.
+
+        Callers that decide by it guard what they write. Any thread may call it.
+        """
         return self._fence
 
     def turn(self, now: datetime) -> None:
-        """Look at everything once, where this replica leads. Raises AwayError, FencedError; the next turn goes on."""
+        """Evaluate all rollouts once, if this replica leads.
+
+        Raise AwayError, FencedError; the next tick goes on.
+        """
         try:
             self._stand(now)
             if self._fence is not None:
@@ -69,7 +75,7 @@ class Scheduler:
             raise
 
     def resign(self) -> None:
-        """Leave the office to another replica. Twice is harmless."""
+        """Hand the leadership to another replica. A second call has no effect."""
         self._forget(None)
         self._candidate.resign()
 
@@ -83,7 +89,7 @@ class Scheduler:
             self._forget(fence)
 
     def _forget(self, fence: int | None) -> None:
-        """A new reign begins with what the database says."""
+        """Forget what was known, and set the fencing token: a new leader begins with what the database holds."""
         if fence is not None:
             _log.info("%s leads now (fence %d)", self._holder, fence)
         self._fence, self._after = fence, ""
@@ -94,7 +100,7 @@ class Scheduler:
         self._rolling.states.forget()
 
     def _look(self, now: datetime) -> Collection[str]:
-        """Returns the rollouts that were passed over."""
+        """Evaluate the live rollouts. Return those that were skipped."""
         live = self._live()
         self._swept &= {rollout.id for rollout in live}
         if not live:
@@ -103,8 +109,11 @@ class Scheduler:
         return self._look_at_each(live, self._next_devices(), now)
 
     def _look_at_each(self, live: Sequence[StoredRollout], devices: Sequence[Device], now: datetime) -> Collection[str]:
-        """As `_look`. One that the database keeps waiting is a matter of that rollout, while the office is kept; a
-        second one is none. Raises AwayError, FencedError."""
+        """Evaluate each of the live rollouts. Return those that were skipped.
+
+        One rollout that the database keeps waiting is skipped while the leadership is kept. A second one is taken for a
+        problem of the database. Raise AwayError, FencedError.
+        """
         over, missed, kept_waiting = set[str](), set[str](), False
         for rollout in live:
             there = [other for other in live if other.id not in over]
@@ -136,20 +145,25 @@ class Scheduler:
         return self._turn(rollout, live, now).look(rollout.id, () if new else devices, complete=True)
 
     def _turn(self, rollout: StoredRollout, live: Sequence[StoredRollout], now: datetime) -> Turn:
-        """As long as it takes, the office is kept. Raises FencedError where another replica has it now."""
+        """Return the evaluation of a rollout; renew the leadership before it.
+
+        Raise FencedError if another replica leads now.
+        """
         fence = self._keep_office()
         others = [other.id for other in live if other.slot == rollout.slot]
         return Turn(self._rolling, fence, others, self._zones, now, self._attendance.last(now, rollout.id))
 
     def _keep_office(self, *, ask: bool = False) -> int:
-        """The fence of this turn; `ask`: the database is asked for it now. Raises FencedError where another replica
-        leads by now, AwayError."""
+        """Renew the leadership if it is time, and return its fencing token.
+
+        `ask`: ask the database now. Raise FencedError if another replica leads now, AwayError.
+        """
         before = self._fence
         if ask:
             self._stood_s = float("-inf")
         self._stand(self._clock())
         if self._fence is None or self._fence != before:
-            raise FencedError("another replica leads by now; this one begins anew")
+            raise FencedError("another replica leads now; this one starts again as a follower")
         return self._fence
 
     def _warn(self, now: datetime) -> None:
@@ -158,13 +172,13 @@ class Scheduler:
             _log.warning(UNATTENDED, looked, now)
 
     def _live(self) -> Sequence[StoredRollout]:
-        """Those that end come first: what they give back is free for the others. Then the oldest."""
+        """Return the live rollouts: those that end first, because they free devices for others; then the oldest."""
         database = self._rolling.database
         with database.read() as connection:
             return sorted(live_rollouts(connection, database.settings), key=lambda rollout: rollout.state != RETURNING)
 
     def _next_devices(self) -> Sequence[Device]:
-        """Some of the fleet in each turn, so that all come round: whatever changed about a device is seen."""
+        """Return the next page of the fleet: every change of a device is seen within one round."""
         limit_rows = self._rolling.settings.devices_per_turn
         found = read_page(self._rolling.database, self._after, limit_rows)
         self._after = found[-1].id if len(found) == limit_rows else ""
@@ -172,12 +186,12 @@ class Scheduler:
 
 
 def zones_of(settings: SchedulerSettings) -> Mapping[str, str]:
-    """Time zone by site. Raises ConfigurationError."""
+    """Return the time zones by site. Raise ConfigurationError."""
     zones = {}
     for entry in settings.zones:
         site, _, zone = entry.rpartition("=")
         if not site or not zone or not known_zone(zone):
-            problem = f"must be SITE=ZONE with a zone as Europe/Berlin, not {entry!r:.200}"
+            problem = f"must be SITE=ZONE with a zone such as Europe/Berlin, not {entry!r:.200}"
             raise ConfigurationError(problem, table="scheduler", key="zones")
         zones[site] = zone
     return zones

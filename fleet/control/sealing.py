@@ -22,7 +22,7 @@ def seal(plain: bytes, secret: str, about: str) -> bytes:
 
 
 def unseal(sealed: bytes, secret: str, about: str) -> bytes:
-    """Decrypt what `seal` returned. Raises RequestError INTERNAL where a byte or `about` differs."""
+    """Decrypt what `seal` returned. Raise RequestError INTERNAL if a byte or `about` differs."""
     salt, nonce, rest = sealed[:SALT_BYTES], sealed[SALT_BYTES:][:NONCE_BYTES], sealed[SALT_BYTES + NONCE_BYTES :]
     try:
         return _cipher(secret, salt).decrypt(nonce, rest, about.encode())

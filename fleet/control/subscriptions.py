@@ -1,5 +1,7 @@
-"""Open streams of changes on one replica. One thread looks for new changes for all of them; a stream that waits costs
-no thread and no statement."""
+"""Open streams of changes on one replica.
+
+One thread reads new changes for all of them; a waiting stream costs no thread and no statement.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ TURNED_AWAY = "streams_turned_away"
 
 
 class Subscription:
-    """One open stream. It is ended from outside where its token holds no more, or the controller stops."""
+    """One open stream. It is ended if its token becomes invalid, or the controller stops."""
 
     def __init__(self, token: int) -> None:
         """Create it in the event loop that serves the stream."""
@@ -28,15 +30,15 @@ class Subscription:
         self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
 
     def has_ended(self) -> bool:
-        """Return whether nothing more is to be sent."""
+        """Return whether the stream has ended."""
         return self._ended
 
     def expect(self) -> None:
-        """Forget the news so far: what they said is read now."""
+        """Clear the notification: the changes that it announced are read now."""
         self._news.clear()
 
     async def wait(self, limit_s: float) -> bool:
-        """Wait for news or the end; return False if `limit_s` was over before."""
+        """Wait for a notification or the end. Return False after `limit_s` without either."""
         if self._ended:
             return True
         try:
@@ -46,14 +48,14 @@ class Subscription:
         return True
 
     def notify(self, *, end: bool = False) -> None:
-        """Wake the stream up. Any thread may; a loop that is closed has no streams left."""
+        """Wake the stream up, from any thread. A closed event loop has no streams left."""
         self._ended = self._ended or end
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._news.set)
 
 
 class Subscriptions:
-    """All open streams of a replica. Streams live in the event loop, `turn` runs in a thread of its own."""
+    """All open streams of a replica. Streams run in the event loop, `turn` runs in its own thread."""
 
     def __init__(self, database: Database, settings: ChangesSettings, counts: Counter[str]) -> None:
         self.feed, self.settings = Feed(database, settings.page_changes), settings
@@ -66,11 +68,11 @@ class Subscriptions:
         self._reached = Position(0)
 
     def __len__(self) -> int:
-        """Return how many are open."""
+        """Return the number of open streams."""
         return len(self._open)
 
     def open(self, token: int) -> Subscription:
-        """Admit a stream of this API token. Raises RequestError OVERLOADED, UNAVAILABLE; ProblemError 429."""
+        """Admit a stream of this API token. Raise RequestError OVERLOADED, UNAVAILABLE; ProblemError 429."""
         subscription = Subscription(token)
         with self._lock:
             self._check(token)
@@ -96,7 +98,7 @@ class Subscriptions:
             raise RequestError(Fault.OVERLOADED, problem, retry_after_s=settings.refused_retry_s)
 
     def recent(self, after: Position) -> Page | None:
-        """Return what follows `after`, if memory holds all of it."""
+        """Return the page after `after`, or None if memory does not hold all of it."""
         with self._lock:
             if self._begin is None or not self._begin <= after <= self._reached:
                 return None
@@ -104,7 +106,7 @@ class Subscriptions:
             return Page(found, self._reached, more=False)
 
     def turn(self, now: datetime) -> None:
-        """Look for new changes and for tokens that hold no more, if any stream is open. Raises AwayError."""
+        """Read new changes, and end streams of invalid tokens, if any stream is open. Raise AwayError."""
         with self._lock:
             streams = [*self._open]
             if not streams:

@@ -1,4 +1,4 @@
-"""One look at one rollout: what is new, who belongs to it, what follows, and its doing; all of it or nothing."""
+"""Evaluation of one rollout: read new facts, recompute membership, decide, record and apply, in one transaction."""
 
 from __future__ import annotations
 
@@ -24,32 +24,35 @@ from fleet.rollouts.spec import Spec
 from fleet.rollouts.state import State, Status
 
 ACTOR = "the scheduler"
-"""Who decided, in facts and in the audit log."""
+"""Name of the scheduler in facts and in the audit log."""
 LOOKS = 2
-"""As many turns may pass between two looks before that is a gap."""
+"""Number of ticks that may pass between two evaluations before that counts as a gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be recorded: what happened, and what was decided then."""
+    """Events to record, and the decisions that follow from them."""
 
     events: Sequence[Event]
     decisions: Sequence[Decision]
 
     @property
     def ends(self) -> bool:
-        """Whether the rollout would be over."""
+        """Return whether the rollout would be over."""
         return Finish() in self.decisions
 
     def put_off(self) -> Plan:
-        """Not decided yet: the next turn asks again."""
+        """Return the plan without its decisions: the next tick decides."""
         return replace(self, decisions=())
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the leader looks at rollouts with. `live`: the rollouts of one slot in which something may be to be done;
-    `zones`: time zone by site; `fence`: of its office; `looked`: when somebody did so before."""
+    """Context of evaluations by the leader.
+
+    `live`: the rollouts of one slot in which there may be something to do. `zones`: time zone by site. `fence`: fencing
+    token of the leader. `looked`: time of the previous evaluation, by any leader.
+    """
 
     rolling: Rollouts
     fence: int
@@ -59,11 +62,14 @@ class Turn:
     looked: datetime
 
     def look(self, rollout: str, devices: Sequence[Device], *, complete: bool) -> Known:
-        """Take in what changed about `devices`; decide, where all devices were looked at since this replica leads
-        (`complete`): a share of a part of the fleet would be wrong. Of many decisions some are recorded and carried
-        out, and the next turn is due at once. Raises FencedError, AwayError, AbsentError."""
+        """Record what changed about `devices`, then decide, if `complete`.
+
+        `complete`: all devices were read since this replica leads; shares of a part of the fleet would be wrong. Of
+        many decisions a part is recorded and applied, and the next tick is due at once. Raise FencedError, AwayError,
+        AbsentError.
+        """
         database, states, settings = self.rolling.database, self.rolling.states, self.rolling.database.settings
-        with database.read() as connection:  # most of the work, while nobody waits for it
+        with database.read() as connection:  # most of the work, without a lock
             known = states.read(connection, rollout, settings)
             states.keep(known)
             plan = self._plan(connection, known, devices, complete=complete)
@@ -79,7 +85,7 @@ class Turn:
             here = [device for device in devices if device.id not in gone]
             plan = self._plan(connection, known, here, complete=complete)
             if plan.ends and not over:
-                plan = plan.put_off()  # whether somebody is awaited is looked at while nobody waits
+                plan = plan.put_off()  # whether devices are awaited is read without a lock, in the next tick
             known = self._act(connection, known, plan)
         states.keep(known)
         self.rolling.hints.note(one.device for one in plan.decisions if isinstance(one, (Offer, Retry, RollBack)))
@@ -88,7 +94,7 @@ class Turn:
         return known
 
     def _plan(self, connection: Connection, known: Known, devices: Sequence[Device], *, complete: bool) -> Plan:
-        if known.state.status is Status.ABORTED:  # whoever joined or left: what was offered is taken back
+        if known.state.status is Status.ABORTED:  # offers are taken back, whichever devices joined or left
             return Plan((), self._decided(known.spec, known.state))
         others = [other for other in self.live if other != known.stored.id]
         taken = claimed(connection, known.spec, others)
@@ -106,7 +112,10 @@ class Turn:
         return Plan(events, self._decided(known.spec, state))
 
     def _gap(self, known: Known) -> Sequence[Unattended]:
-        """Once for each, and before anything is decided. Half of the patience with devices is one already."""
+        """Return the gap since the last evaluation, once for each gap, and before anything is decided.
+
+        Half of the time after which devices count as silent is already a gap.
+        """
         settings = self.rolling.settings
         longest_s = max(LOOKS * settings.turn_s, min(settings.gap_s, known.spec.silence_s / 2))
         since = max(self.looked, known.state.attended_at)
@@ -116,12 +125,14 @@ class Turn:
         return decide(spec, state, self.now, self.rolling.settings.decisions_per_turn)
 
     def _is_part(self, plan: Plan) -> bool:
-        """Whether there may be more to decide."""
+        """Return whether there may be more to decide."""
         return len(plan.decisions) >= self.rolling.settings.decisions_per_turn
 
     def _awaited(self, connection: Connection, known: Known, plan: Plan) -> bool:
-        """Whether it would end without devices that older rollouts have, or had until now; older, so that no two wait
-        for each other."""
+        """Return whether the rollout would end without devices that older rollouts have, or had until now.
+
+        Only older ones count, so that no two rollouts wait for each other.
+        """
         state = fold(known.spec, facts_after(known.state, plan.events, self.now), known.state)
         younger = [other for other in self.live if other > known.stored.id]
         held = desired.held(connection, known.spec.slot, younger)
@@ -138,13 +149,13 @@ class Turn:
 
 
 def _barred(connection: Connection, known: Known) -> Sequence[Paused]:
-    """Nobody is offered what devices would refuse."""
+    """Return a pause if the release must not be assigned: no device is offered what it would refuse."""
     why = usable(connection, known.spec.target.path) if known.state.status is Status.RUNNING else ""
     return (Paused(ACTOR, why[:TEXT_LIMIT_CHARS]),) if why else ()
 
 
 def _deeds(known: Known, plan: Plan, kept: int) -> Iterator[Deed]:
-    """For the audit log: what an operator should know. Of devices only how many; the facts name them."""
+    """Yield entries for the audit log. Devices are only counted there; the facts name them."""
     for event in plan.events:
         if isinstance(event, Paused):
             yield Deed(ACTOR, "rollouts.pause", known.stored.id, {"reason": event.reason})

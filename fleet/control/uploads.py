@@ -1,8 +1,8 @@
 """Files of releases that arrive in pieces, each named by its SHA-256 digest.
 
 A file lies in `uploads/` until it is complete and has its digest; then it is renamed into `staged/`, where drafts may
-name it. What was acknowledged is on the disk. A process that is killed leaves the bytes that came, and the client goes
-on from there.
+name it. Acknowledged bytes are on the disk. If the process is killed, they stay, and the client
+continues after them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from gateway.domain.manifest_toml import DIGEST_PATTERN
 
 LOCK_FILE = ".lock"
 TAIL_BYTES = 32
-"""Of the piece before that are searched together with the next one: a private key may begin in either."""
+"""Bytes of the previous piece that are searched with the next one: a private key may span both."""
 AGAIN_S = 1.0
-"""Told to a caller while another request writes to the same upload."""
+"""Retry-After, in seconds, while another request writes to the same upload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """State of a file. `received_bytes` are on the disk; `expires`: when an incomplete one is removed, else None."""
+    """State of a file. `received_bytes` are on the disk; `expires`: time of removal if incomplete, else None."""
 
     digest: str
     size_bytes: int
@@ -52,7 +52,7 @@ class Upload:
 
 
 class Uploads:
-    """One per process; any thread may use it. Replicas may share the folder."""
+    """Uploads of a controller: one per process, for any thread. Replicas may share the folder."""
 
     def __init__(self, database: Database, workspace: Workspace, settings: DraftSettings) -> None:
         self._database, self._workspace, self._settings = database, workspace, settings
@@ -66,7 +66,7 @@ class Uploads:
         return found
 
     def begin(self, digest: str, size_bytes: int, by: str, now: datetime) -> Upload:
-        """Reserve room for a file, or return the one that was begun or is complete.
+        """Reserve room for a file, or return the upload that exists.
 
         Raise ProblemError if another size was announced or there is no room, RequestError TOO_LARGE, UNAVAILABLE.
         """
@@ -105,7 +105,7 @@ class Uploads:
             return Appending(file, found.size_bytes, part, lambda: folder_problems(self._workspace, self._settings))
 
     def complete(self, digest: str, by: str, now: datetime) -> Upload:
-        """Stage a file that has all of its bytes; one that has fewer stays as it is.
+        """Stage a file if all its bytes are received; otherwise leave it as it is.
 
         Raise ProblemError, and remove the upload, if its bytes have another digest.
         """
@@ -126,7 +126,7 @@ class Uploads:
 
     @contextmanager
     def _verifying(self, digest: str) -> Iterator[None]:
-        """Bound how many threads hash files. Raise RequestError OVERLOADED."""
+        """Limit the number of threads that hash files. Raise RequestError OVERLOADED."""
         with self._door.entered(digest) as has_place:
             if not has_place:
                 problem = "all bytes are here and other files are being verified; send an empty PATCH later"
@@ -134,7 +134,7 @@ class Uploads:
             yield
 
     def expire(self, now: datetime, wanted: frozenset[str]) -> int:
-        """Remove what nobody continued for `unfinished_kept_h`, and staged files that no draft names (`wanted`).
+        """Remove uploads idle for `unfinished_kept_h`, and staged files that no draft names (`wanted`).
 
         The caller holds the folder's lock. Return how many files were removed. Raise OSError.
         """
@@ -180,7 +180,7 @@ class Uploads:
 
     @contextmanager
     def _reserving(self) -> Iterator[None]:
-        """Decide about room one after the other, in all replicas that share the folder."""
+        """Serialise reservations in all replicas that share the folder."""
         self._workspace.uploads.mkdir(parents=True, exist_ok=True)
         with (self._workspace.uploads / LOCK_FILE).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -233,7 +233,7 @@ class Appending:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Let others add to it. Raise RequestError."""
+        """Release the upload for other requests. Raise RequestError."""
         with self._told():
             self._file.close()
 

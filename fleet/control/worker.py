@@ -1,4 +1,4 @@
-"""A thread that does one thing again and again."""
+"""Thread that repeats one function."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _log = logging.getLogger(__name__)
 
 
 class Worker:
-    """`work(now)` every `every_s`, sooner when woken (by `due`, too). What it raises is logged, and tried again in its
-    turn. `end` is done last, in the same thread."""
+    """Thread that calls `work(now)` every `every_s`, sooner when woken (also by `due`).
+
+    What it raises is logged, and the next call follows in its time. `end` is called last, in the same thread.
+    """
 
     def __init__(
         self,
@@ -32,15 +34,15 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Once."""
+        """Start the thread, once."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Something may be to be done."""
+        """Make the next call due now."""
         self._due.set()
 
     def stop(self, wait_s: float) -> None:
-        """What it is doing ends; no longer than `wait_s` is waited for it."""
+        """Let the current call end, and wait for it no longer than `wait_s`."""
         self._ended = True
         self._due.set()
         self._thread.join(wait_s)

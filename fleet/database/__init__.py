@@ -1,1 +1,1 @@
-"""What the controller must not forget: SQLAlchemy Core on SQLite or PostgreSQL, migrated by Alembic. See README.md."""
+"""The controller's database: SQLAlchemy Core on SQLite or PostgreSQL, migrated by Alembic. See README.md."""

@@ -1,6 +1,6 @@
-"""What is wrong in the fleet, until it is not: so that a restart neither forgets an alert nor tells it again.
+"""Alerts, stored so that a restart neither forgets an alert nor reports it again.
 
-`fleet.watch.judge` decides; here it is kept, and how far it was told to whoever is to hear of it.
+`fleet.watch.judge` decides; this module stores alerts and how far each was reported.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fleet.database.settings import DatabaseSettings
 from fleet.database.tables import alerts, device_tags, devices
 
 STANDING_LIMIT = 100_000
-"""Alerts that are not closed; whoever judges opens no more than a setting of its own."""
+"""Alerts that are not closed. The alert rules open no more than a setting of their own."""
 
 
 class State(enum.StrEnum):
-    """PENDING: it is so, but not for long enough yet to be told."""
+    """State of an alert. PENDING: the condition holds, but not for long enough yet to be reported."""
 
     PENDING = "pending"
     OPEN = "open"
@@ -35,10 +35,11 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """`key` names it for good. `device` "": it is not of one device. `subject`: what of it, such as a slot.
+    """An alert. `key` is its permanent name.
 
-    `since`: when it began; `heard`: the last that was heard of it, not exactly; `calm`: since when it is not so any
-    more, though it is open yet.
+    `device` "": it is not about one device. `subject`: what it is about, such as a slot. `since`: when the condition
+    began. `heard`: when it was last observed, approximately. `calm`: since when the condition no longer holds, although
+    the alert is still open.
     """
 
     key: str
@@ -57,7 +58,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """An alert whose opening or closing nobody was told of yet. `change`: 1 it opened, 2 it closed."""
+    """An alert whose opening or closing was not reported yet. `change`: 1 it opened, 2 it closed."""
 
     alert: Alert
     change: int
@@ -69,14 +70,14 @@ _COLUMNS = [alerts.c[name] for name in Alert.__slots__]
 
 
 def standing(connection: Connection) -> tuple[Alert, ...]:
-    """All that are not closed."""
+    """Return all alerts that are not closed."""
     statement = sa.select(*_COLUMNS).where(alerts.c.state.in_([State.OPEN, State.PENDING]))
     found = connection.execute(statement.order_by(alerts.c.key).limit(STANDING_LIMIT))
     return tuple(_alert(row) for row in found)
 
 
 def put(connection: Connection, changed: Iterable[Alert], *, tell: bool) -> None:
-    """Keep them as they are now. `tell`: somebody is to hear of it; else it counts as told."""
+    """Store alerts as they are now. `tell`: their changes are to be reported; otherwise they count as reported."""
     found = bounded(changed, STANDING_LIMIT, "alerts")
     rows = [{**_values(alert), "told": 0 if tell else 2} for alert in found]
     if rows:
@@ -87,7 +88,7 @@ def put(connection: Connection, changed: Iterable[Alert], *, tell: bool) -> None
 
 
 def _note(connection: Connection, found: Sequence[Alert]) -> None:
-    """Add to the changes what opens or closes."""
+    """Record changes for alerts that open or close."""
     before: dict[str, int] = {}
     for keys in chunks(alert.key for alert in found):
         mine = sa.select(alerts.c.key, alerts.c.changes).where(alerts.c.key.in_(keys))
@@ -101,7 +102,7 @@ def _note(connection: Connection, found: Sequence[Alert]) -> None:
 
 
 def drop(connection: Connection, keys: Iterable[str]) -> None:
-    """Forget those that never opened."""
+    """Delete alerts that never opened."""
     rows = [{"its_key": key} for key in bounded(keys, STANDING_LIMIT, "alerts")]
     if rows:
         mine = alerts.c.key == sa.bindparam("its_key", type_=alerts.c.key.type)
@@ -109,7 +110,7 @@ def drop(connection: Connection, keys: Iterable[str]) -> None:
 
 
 def untold(connection: Connection, limit_rows: int) -> tuple[Untold, ...]:
-    """The longest waiting first."""
+    """Return alerts with changes to report, the longest waiting first."""
     changed = sa.func.coalesce(alerts.c.closed, alerts.c.opened)
     statement = sa.select(alerts.c.changes, *_COLUMNS).where(alerts.c.told < alerts.c.changes)
     found = connection.execute(statement.order_by(changed, alerts.c.key).limit(limit_rows))
@@ -117,7 +118,7 @@ def untold(connection: Connection, limit_rows: int) -> tuple[Untold, ...]:
 
 
 def told(connection: Connection, key: str, change: int) -> None:
-    """It arrived, or nobody will be told any more."""
+    """Note that a change was reported, or never will be."""
     mine = sa.update(alerts).where(alerts.c.key == key, alerts.c.told < change)
     connection.execute(mine.values(told=change))
 
@@ -134,9 +135,11 @@ def page(
     before: str = "",
     limit_rows: int = 100,
 ) -> tuple[Alert, ...]:
-    """The newest first, by when they began, from the one before the key `before`; "" matches all. `scope`: only of
-    devices with one of these tags, and none of a device that had the name before it was removed. `matching`: of devices
-    that pass this filter."""
+    """Return alerts, newest first by when they began, from the one before the key `before`; "" matches all.
+
+    `scope`: only alerts on devices with one of these tags, and none on a device that had the name before it was
+    removed. `matching`: only alerts on devices that pass this filter.
+    """
     exact = {"state": state, "rule": rule, "device": device}
     wanted = [alerts.c[name] == value for name, value in exact.items() if value]
     wanted += [alerts.c.key < before] if before else []
@@ -152,26 +155,26 @@ def page(
 
 
 def of_keys(connection: Connection, keys: Iterable[str]) -> dict[str, Alert]:
-    """Return those of these alerts that are still kept."""
+    """Return the alerts of these keys that are still stored."""
     wanted = sa.select(*_COLUMNS)
     found = (row for some in chunks(keys) for row in connection.execute(wanted.where(alerts.c.key.in_(some))))
     return {row.key: _alert(row) for row in found}
 
 
 def counts(connection: Connection) -> dict[str, int]:
-    """How many are open, by rule."""
+    """Return how many alerts are open, by rule."""
     statement = sa.select(alerts.c.rule, sa.func.count()).where(alerts.c.state == State.OPEN).group_by(alerts.c.rule)
     return {rule: int(count) for rule, count in connection.execute(statement)}
 
 
 def waiting(connection: Connection) -> int:
-    """How many changes nobody was told of yet."""
+    """Return how many alerts have changes to report."""
     statement = sa.select(sa.func.count()).where(alerts.c.told < alerts.c.changes)
     return int(connection.execute(statement).scalar_one())
 
 
 def forget(connection: Connection, before: datetime, limit_rows: int) -> int:
-    """Remove those that closed before that time, and the oldest closed ones beyond `limit_rows`; how many."""
+    """Delete alerts that closed before `before`, and the oldest closed ones beyond `limit_rows`. Return how many."""
     over = alerts.c.state == State.CLOSED
     gone = connection.execute(sa.delete(alerts).where(over, alerts.c.closed < before)).rowcount
     beyond = sa.select(alerts.c.closed).where(over).order_by(alerts.c.closed.desc()).offset(limit_rows).limit(1)

@@ -1,5 +1,8 @@
-"""Signed assignments, one per device. Versions only grow, and none is given twice: not by two replicas at once, and
-not by a controller that was restored from a backup."""
+"""Signed assignments, one per device.
+
+Versions only grow, and none is issued twice: not by two replicas at once, and not by a controller that was restored
+from a backup.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,16 @@ from fleet.database.errors import ConflictError
 from fleet.database.tables import assignments, numbers
 
 BASE = "assignment base"
-"""Versions at or below it may have been given by a controller that this one was restored from, and hold nothing."""
+"""Versions up to this number may have been issued by a controller that was lost before a restore; they are void."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAssignment:
-    """`digest`: SHA-256 (hex) of `content`, the ETag; `revision`: of the desired state it was signed from; `basis`:
-    names what else of it may change (`fleet.control.director`)."""
+    """A signed assignment.
+
+    `digest`: SHA-256 (hex) of `content`, the ETag. `revision`: of the desired state it was signed from. `basis`: names
+    what else it depends on (`fleet.control.director`).
+    """
 
     device: str
     version: int
@@ -33,34 +39,42 @@ class StoredAssignment:
 
 
 def current(connection: Connection, device: str) -> StoredAssignment | None:
-    """The one that holds, also if expired; None: sign one."""
+    """Return the valid assignment, even if expired. None: sign one."""
     row = connection.execute(_CURRENT, {"of": device}).one_or_none()
     return StoredAssignment(*row) if row and row.version > base(connection) else None
 
 
 def next_version(connection: Connection, device: str) -> int:
-    """What to sign next, in a `write`. Until its transaction ends no other replica gets a version for this device:
-    sign and `put` within it."""
+    """Return the version to sign next, within a `write`.
+
+    Until its transaction ends no other replica gets a version for this device: sign and `put` within it.
+    """
     alone(connection, f"assignment of {device}")
     last = connection.execute(_LAST, {"of": device}).scalar()
     return max(last or 0, base(connection)) + 1
 
 
 def put(connection: Connection, signed: StoredAssignment) -> None:
-    """Keep it, before it is handed out. Raises ConflictError where this version or a later one is there already (do
-    not hand it out: read the current one), or the device is unknown."""
+    """Store an assignment before it is handed out.
+
+    Raise ConflictError if this version or a later one exists (do not hand it out: read the current one), or the device
+    is unknown.
+    """
     values = {name: getattr(signed, name) for name in StoredAssignment.__slots__}
     if signed.version <= base(connection) or connection.execute(_newer(connection), values).rowcount != 1:
         raise ConflictError(f"version {signed.version} of the assignment of {signed.device!r:.140} is given already")
 
 
 def base(connection: Connection) -> int:
-    """0 where no backup was ever restored."""
+    """Return the base of versions; 0 if no backup was ever restored."""
     return int(connection.execute(_BASE).scalar() or 0)
 
 
 def leap(connection: Connection, by: int) -> int:
-    """After a restore: forget all versions, and begin beyond what the lost controller can have given. The new base."""
+    """Void all versions after a restore, and begin beyond what the lost controller can have issued.
+
+    Return the new base.
+    """
     last = connection.execute(sa.select(sa.func.max(assignments.c.version))).scalar()
     value = max(last or 0, base(connection)) + by
     add = adding(connection, numbers).values(name=BASE, value=value)
@@ -72,11 +86,11 @@ _MINE = assignments.c.device == sa.bindparam("of", type_=assignments.c.device.ty
 _CURRENT, _LAST = sa.select(assignments).where(_MINE), sa.select(assignments.c.version).where(_MINE)
 _BASE = sa.select(numbers.c.value).where(numbers.c.name == BASE)
 _NEWER: dict[str, Insert] = {}
-"""By dialect: building it takes longer than carrying it out."""
+"""Statement by dialect: building it takes longer than executing it."""
 
 
 def _newer(connection: Connection) -> Insert:
-    """An INSERT that replaces older versions only."""
+    """Return an INSERT that replaces older versions only."""
     dialect = connection.dialect.name
     if dialect not in _NEWER:
         add = adding(connection, assignments)

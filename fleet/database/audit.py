@@ -1,5 +1,8 @@
-"""The audit log, chained as `fleet.audit` says. An entry is written in the transaction of the deed it tells of, as its
-last statement: those who write one wait for each other until their transactions end."""
+"""The audit log, chained as in `fleet.audit`.
+
+An entry is written in the transaction of its deed, as the last statement: writers of entries wait for each other until
+their transactions end.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from fleet.database.tables import FACT_BYTES, audit
 
 
 def append(connection: Connection, deed: Deed, now: datetime) -> Entry:
-    """Write it down. Raises RefusedError for what is too long or no JSON."""
+    """Append an entry. Raise RefusedError if its details are too long or not JSON."""
     alone(connection, "audit")
     plain = replace(deed, details=json.loads(document_text(deed.details, FACT_BYTES)))  # as it will be read again
     entry = chained(head(connection), plain, now)
@@ -31,7 +34,7 @@ def append(connection: Connection, deed: Deed, now: datetime) -> Entry:
 
 
 def head(connection: Connection) -> Head:
-    """Where the log ends."""
+    """Return the end of the log."""
     row = connection.execute(sa.select(audit).order_by(audit.c.sequence.desc()).limit(1)).one_or_none()
     return head_of(_entry(row)) if row else Head()
 
@@ -46,7 +49,7 @@ def page(
     before: int | None = None,
     limit_rows: int = 100,
 ) -> tuple[Entry, ...]:
-    """The newest first, from the one before number `before`; "" matches all."""
+    """Return entries, newest first, from the one before number `before`; "" matches all."""
     exact = {"actor": actor, "action": action, "subject": subject}
     wanted = [audit.c[name] == value for name, value in exact.items() if value]
     wanted += [audit.c.sequence < before] if before is not None else []
@@ -56,8 +59,11 @@ def page(
 
 
 def verify(connection: Connection, settings: DatabaseSettings) -> Head | Break:
-    """Hold the whole log against its digests, a page at a time: where it ends, or the first entry that is not as it
-    was written. What was cut off at the end shows only against a head that was noted elsewhere."""
+    """Check the whole log against its digests, page by page.
+
+    Return its end, or the first entry that is not as it was written. Entries cut off at the end are detected only
+    against a head that was noted elsewhere.
+    """
     found: Head | Break = Head()
     while isinstance(found, Head):
         following = sa.select(audit).where(audit.c.sequence > found.sequence).order_by(audit.c.sequence)

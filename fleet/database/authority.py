@@ -1,4 +1,4 @@
-"""Which device CA the fleet has: devices that one replica lets in would be strangers to a replica with another."""
+"""Record of the fleet's device CA: a replica would refuse the devices of a replica with another CA."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = "device CA"
 
 @dataclass(frozen=True, slots=True)
 class KnownAuthority:
-    """`certificate`: of the CA that signs (PEM); `by`: which machine said so, `since` when."""
+    """Record of the CA. `certificate`: of the CA that signs (PEM). `by`: machine that wrote it, `since` when."""
 
     certificate: str
     since: datetime
@@ -24,7 +24,10 @@ class KnownAuthority:
 
 
 def known(connection: Connection) -> KnownAuthority | None:
-    """None: nobody said yet. Until the transaction, a `write`, ends, no other replica looks."""
+    """Return the record, or None if there is none yet. Call it within a `write`.
+
+    No other replica reads it before that transaction ends.
+    """
     alone(connection, _NAME)
     columns = [authority.c[name] for name in KnownAuthority.__slots__]
     row = connection.execute(sa.select(*columns).where(authority.c.name == _NAME)).one_or_none()
@@ -32,7 +35,7 @@ def known(connection: Connection) -> KnownAuthority | None:
 
 
 def put(connection: Connection, now_known: KnownAuthority) -> None:
-    """From now on it is this one."""
+    """Replace the record."""
     values = {name: getattr(now_known, name) for name in KnownAuthority.__slots__}
     add = adding(connection, authority).values(name=_NAME, **values)
     connection.execute(add.on_conflict_do_update(index_elements=[authority.c.name], set_=values))

@@ -1,4 +1,4 @@
-"""A copy of the whole database in one file, taken while it is in use, and back again."""
+"""Backup of the whole database into one file while it is in use, and its restore."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gateway.domain.errors import ConfigurationError, UnreachableError
 
 PART_SUFFIX = ".part"
 POSTGRESQL = b"PGDMP"
-"""How a file of pg_dump's custom format begins."""
+"""First bytes of a file in pg_dump's custom format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """`revision` of the tables within."""
+    """A backup. `revision`: of the tables in it."""
 
     file: Path
     size_bytes: int
@@ -35,9 +35,9 @@ class Saved:
 
 
 def save(database: Database, file: Path) -> Saved:
-    """Copy to `file` (0600, replaced whole): one moment of the database, read again to see that it is sound.
+    """Copy the database to `file` (0600, replaced whole), as of one moment, and read the copy to check it.
 
-    Raises ConfigurationError where the copy fails or is damaged, AwayError, OSError; then an older file stands.
+    Raise ConfigurationError if the copy fails or is damaged, AwayError, OSError; then an older file stays.
     """
     found = migrate.revision(database)
     with _replacing(file) as part:
@@ -50,23 +50,24 @@ def save(database: Database, file: Path) -> Saved:
 
 
 def is_backup(file: Path) -> bool:
-    """Whether it begins as one does, or is empty. Raises OSError."""
+    """Return whether the file begins as a backup does, or is empty. Raise OSError."""
     with file.open("rb") as opened:
         return opened.read(16).startswith((b"SQLite format 3\0", POSTGRESQL)) or not file.stat().st_size
 
 
 def restore(file: Path, place: Place, settings: DatabaseSettings | None = None) -> Saved:
-    """Put a copy where no database is yet, bring its tables up to date, and leap over the assignment versions that
-    were given since it was taken: devices refuse those. No `edge-fleet serve` may run meanwhile.
+    """Restore a backup where no database is yet.
 
-    Raises ConfigurationError where there is a database already, or the copy is damaged; OSError.
+    Its tables are migrated, and assignment versions leap over those that were issued since the backup, because devices
+    would refuse those. No `edge-fleet serve` may run meanwhile. Raise ConfigurationError if there is a database
+    already, or the backup is damaged; OSError.
     """
     settings = settings or DatabaseSettings()
     _check_kind(file, place)
     if place.file is None:
         return _restore_server(file, place, settings)
     if place.file.exists() and place.file.stat().st_size:
-        raise ConfigurationError("is there already; move it away first, with its -wal", file=str(place.file))
+        raise ConfigurationError("exists already; move it away first, with its -wal", file=str(place.file))
     place.file.parent.mkdir(parents=True, exist_ok=True)
     with _replacing(place.file) as part:
         _copy(file, part)
@@ -76,13 +77,13 @@ def restore(file: Path, place: Place, settings: DatabaseSettings | None = None) 
 
 
 def _check_kind(file: Path, place: Place) -> None:
-    """A copy goes back into the kind of database that it is of."""
+    """Raise ConfigurationError unless the backup is of the same kind of database as `place`."""
     with file.open("rb") as opened:
         dumped = opened.read(len(POSTGRESQL)) == POSTGRESQL
     if dumped == (place.file is None):
         return
     kinds = ("PostgreSQL", "SQLite") if dumped else ("SQLite", "PostgreSQL")
-    problem = f"is no copy of {kinds[1]}: one of {kinds[0]} is restored into {kinds[0]}; see [database] url"
+    problem = f"is not a backup of {kinds[1]}: one of {kinds[0]} is restored into {kinds[0]}; see [database] url"
     raise ConfigurationError(problem, file=str(file))
 
 
@@ -99,7 +100,7 @@ def _restore_server(file: Path, place: Place, settings: DatabaseSettings) -> Sav
 def _made_current(place: Place, settings: DatabaseSettings) -> str:
     with closing(open_database(place, settings)) as database:
         if not migrate.revision(database):
-            raise ConfigurationError("holds no tables of edge-fleet; it is no backup of one", file=str(place))
+            raise ConfigurationError("holds no tables of edge-fleet; it is not one of its backups", file=str(place))
         with database.write() as connection:
             assignments.leap(connection, settings.restore_leap)
             if sa.inspect(connection).has_table(tables.changes.name):  # an older backup has none
@@ -110,7 +111,7 @@ def _made_current(place: Place, settings: DatabaseSettings) -> str:
 
 @contextmanager
 def _replacing(file: Path) -> Iterator[Path]:
-    """An empty file beside it, 0600, that takes its name at the end, and is on the disk by then."""
+    """Yield an empty file (0600) in the same folder. At the end it is synced and renamed to `file`."""
     part = file.with_name(f".{file.name}{PART_SUFFIX}")
     part.unlink(missing_ok=True)
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -126,7 +127,7 @@ def _replacing(file: Path) -> Iterator[Path]:
 
 
 def _copy(source: Path, copy: Path) -> None:
-    """SQLite's online backup: those who write meanwhile are not disturbed, and are not in it."""
+    """Copy by SQLite's online backup: concurrent writers are not blocked, and their changes are not in the copy."""
     uri = source.absolute().as_uri()
     try:
         with closing(sqlite3.connect(f"{uri}?mode=ro", uri=True)) as reading, closing(sqlite3.connect(copy)) as writing:
@@ -139,13 +140,13 @@ def _copy(source: Path, copy: Path) -> None:
 
 def _check(opened: sqlite3.Connection) -> None:
     found = [row[0] for row in opened.execute("PRAGMA integrity_check(5)")]
-    found += [f"{table} names what is not there" for table, *_ in opened.execute("PRAGMA foreign_key_check")][:5]
+    found += [f"{table} refers to missing rows" for table, *_ in opened.execute("PRAGMA foreign_key_check")][:5]
     if found != ["ok"]:
         raise sqlite3.DatabaseError(f"it is damaged: {'; '.join(found)!s:.500}")
 
 
 def _single(file: Path) -> None:
-    """One file without a log beside it."""
+    """Turn the database into one file, without a write-ahead log."""
     with closing(sqlite3.connect(file)) as opened:
         opened.execute("PRAGMA journal_mode = DELETE")
 

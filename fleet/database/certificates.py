@@ -16,7 +16,7 @@ from fleet.database.tables import certificates, devices
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """`revoked` None: it holds until it expires. `key_digest`: SHA-256 (hex) of its public key."""
+    """A device certificate. `revoked` None: not revoked. `key_digest`: SHA-256 (hex) of its public key."""
 
     serial: str
     device: str
@@ -28,31 +28,31 @@ class Certificate:
 
 
 def add(connection: Connection, certificate: Certificate) -> None:
-    """Before it is handed out. Raises ConflictError for a serial that was used, or a device that is unknown."""
+    """Store a certificate before it is handed out. Raise ConflictError for a used serial or an unknown device."""
     values = {name: getattr(certificate, name) for name in Certificate.__slots__}
     connection.execute(sa.insert(certificates).values(**values))
 
 
 def find(connection: Connection, serial: str) -> Certificate | None:
-    """The one with this serial."""
+    """Return the certificate with this serial, or None."""
     row = connection.execute(sa.select(certificates).where(certificates.c.serial == serial)).one_or_none()
     return Certificate(*row) if row else None
 
 
 def any_known(connection: Connection) -> bool:
-    """Whether anybody was ever given one that is remembered."""
+    """Return whether any certificate is stored."""
     return connection.execute(sa.select(certificates.c.serial).limit(1)).first() is not None
 
 
 def of_device(connection: Connection, device: str, settings: DatabaseSettings) -> tuple[Certificate, ...]:
-    """The newest first."""
+    """Return the device's certificates, newest first."""
     statement = sa.select(certificates).where(certificates.c.device == device)
     newest = statement.order_by(certificates.c.issued.desc(), certificates.c.serial)
     return tuple(Certificate(*row) for row in connection.execute(newest.limit(settings.page_limit_rows)))
 
 
 def revoke(connection: Connection, serial: str, because: str, now: datetime) -> None:
-    """It opens nothing any more. Raises AbsentError; again changes nothing."""
+    """Revoke a certificate; it is refused from now on. Raise AbsentError. A second call changes nothing."""
     mine = certificates.c.serial == serial
     change = sa.update(certificates).where(mine, certificates.c.revoked.is_(None))
     if connection.execute(change.values(revoked=now, revoked_because=because)).rowcount == 0 and not find(
@@ -62,26 +62,26 @@ def revoke(connection: Connection, serial: str, because: str, now: datetime) -> 
 
 
 def revoke_all(connection: Connection, device: str, because: str, now: datetime) -> int:
-    """All of a device that hold; how many."""
+    """Revoke all certificates of a device. Return how many were not revoked before."""
     held = sa.update(certificates).where(certificates.c.device == device, certificates.c.revoked.is_(None))
     return connection.execute(held.values(revoked=now, revoked_because=because)).rowcount
 
 
 def revoke_other_keys(connection: Connection, device: str, key_digest: str, because: str, now: datetime) -> int:
-    """All of a device that hold and are for another key; how many."""
+    """Revoke the device's certificates for other keys. Return how many were not revoked before."""
     held = sa.update(certificates).where(certificates.c.device == device, certificates.c.revoked.is_(None))
     others = held.where(certificates.c.key_digest != key_digest)
     return connection.execute(others.values(revoked=now, revoked_because=because)).rowcount
 
 
 def issued_since(connection: Connection, device: str, since: datetime) -> int:
-    """How many a device was given after that time."""
+    """Return how many certificates were issued to a device after `since`."""
     mine = (certificates.c.device == device, certificates.c.issued > since)
     return int(connection.execute(sa.select(sa.func.count()).where(*mine)).scalar_one())
 
 
 def has_key(connection: Connection, device: str, key_digest: str, since: datetime) -> bool:
-    """Whether the device was given one for this key after that time, and it is not revoked."""
+    """Return whether the device has a certificate for this key that was issued after `since` and is not revoked."""
     mine = (certificates.c.device == device, certificates.c.key_digest == key_digest, certificates.c.issued > since)
     held = sa.select(certificates.c.serial).where(*mine, certificates.c.revoked.is_(None))
     return connection.execute(held.limit(1)).first() is not None
@@ -90,7 +90,7 @@ def has_key(connection: Connection, device: str, key_digest: str, since: datetim
 def revoked(
     connection: Connection, now: datetime, settings: DatabaseSettings, *, after: str = "", limit_rows: int = 1000
 ) -> tuple[Certificate, ...]:
-    """What a revocation list names: revoked, not yet expired; in the order of serials, from the one after `after`."""
+    """Return the entries of a revocation list: revoked, not yet expired, by serial, from the one after `after`."""
     named = certificates.c.revoked.is_not(None) & (certificates.c.expires > now) & (certificates.c.serial > after)
     statement = sa.select(certificates).where(named).order_by(certificates.c.serial)
     limit = page_limit(limit_rows, settings.page_limit_rows)
@@ -98,8 +98,11 @@ def revoked(
 
 
 def forget(connection: Connection, before: datetime) -> int:
-    """Remove those that expired before that time; how many. The newest of each device stays until that is removed:
-    where the clock was wrong for a moment, a device without it would have to be enrolled by hand."""
+    """Delete certificates that expired before `before`. Return how many.
+
+    The newest of each device stays until the device is removed: after a temporarily wrong clock, a device without one
+    would have to be enrolled by hand.
+    """
     later = certificates.alias("later")
     newer = sa.exists().where(later.c.device == certificates.c.device, later.c.expires > certificates.c.expires)
     gone = sa.exists().where(devices.c.id == certificates.c.device, devices.c.removed.is_not(None))

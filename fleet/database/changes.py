@@ -1,8 +1,8 @@
 """The order in which events, alerts and facts of rollouts were recorded, for programs that follow the fleet.
 
-A row refers to what its transaction recorded. PostgreSQL gives numbers before the commit, so that a smaller number may
-become visible after a greater one. A transaction that adds rows therefore holds a shared lock that names the last
-number given before. Readers stop at the smallest of these (`settled`); nobody waits for such a lock.
+A row refers to what its transaction recorded. PostgreSQL assigns numbers before the commit, so that a smaller number
+may become visible after a greater one. A transaction that adds rows therefore holds a shared lock that names the last
+number assigned before. Readers stop at the smallest of these (`settled`); no transaction waits for such a lock.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewChange:
-    """Reference to what was recorded. `subject`: id of an event, key of an alert, or id of a rollout with the numbers
-    of its `first` and `last` new fact. `at`: by which it becomes too old."""
+    """Reference to what was recorded.
+
+    `subject`: id of an event, key of an alert, or id of a rollout with the numbers of its `first` and `last` new fact.
+    `at`: time from which its age is counted.
+    """
 
     at: datetime
     kind: Kind
@@ -72,11 +75,13 @@ def add(connection: Connection, recorded: Iterable[NewChange]) -> None:
 
 
 def settled(connection: Connection) -> int:
-    """Return the number up to which no transaction adds rows any more. Ask it by a `glance` before the `read` begins
-    that goes by it."""
+    """Return the number up to which no transaction adds rows any more.
+
+    Call it in a `glance` before the `read` that uses it begins.
+    """
     if connection.dialect.name != "postgresql":
         return LARGEST
-    last = int(connection.execute(_LAST).scalar_one())  # before the locks: who gets a smaller number holds one by now
+    last = int(connection.execute(_LAST).scalar_one())  # before the locks: smaller numbers hold one by now
     return min((_floor(int(held), last) for held in connection.execute(_HELD).scalars()), default=last)
 
 
@@ -87,7 +92,7 @@ def _floor(held: int, last: int) -> int:
 
 
 def after(connection: Connection, number: int, until: int, limit_rows: int) -> tuple[StoredChange, ...]:
-    """Return changes from `number` on, that one included, up to `until`."""
+    """Return changes from `number` to `until`, both included."""
     wanted = sa.select(*_COLUMNS).where(changes.c.id >= number, changes.c.id <= until)
     found = connection.execute(wanted.order_by(changes.c.id).limit(limit_rows))
     return tuple(StoredChange(row.id, Kind(row.kind), row.subject, row.first, row.last) for row in found)
@@ -106,8 +111,11 @@ def swept(connection: Connection) -> int:
 
 
 def sweep(connection: Connection, now: datetime, settings: DatabaseSettings) -> int:
-    """Remove at most `sweep_rows` changes that are too old or too many, and note up to where; how many. Call again
-    until it is 0. The newest stays: SQLite counts on from it."""
+    """Remove at most `sweep_rows` changes that are too old or too many. Return their number.
+
+    Record up to which number changes were removed. Call it again until it returns 0. The newest change stays: SQLite
+    derives the next number from it.
+    """
     cut = min(_cut(connection, now, settings), newest(connection) - 1)
     old = sa.select(changes.c.id).where(changes.c.id <= cut).order_by(changes.c.id)
     found = connection.execute(old.limit(settings.telemetry.sweep_rows)).scalars().all()
@@ -119,7 +127,7 @@ def sweep(connection: Connection, now: datetime, settings: DatabaseSettings) -> 
 
 
 def _cut(connection: Connection, now: datetime, settings: DatabaseSettings) -> int:
-    """Return the number before the first change that is young, or one of the newest `changes_limit_rows`."""
+    """Return the number before the first change that is young enough, or among the newest `changes_limit_rows`."""
     young = sa.select(changes.c.id).where(changes.c.at >= now - timedelta(days=settings.changes_age_limit_d))
     first = connection.execute(young.order_by(changes.c.id).limit(1)).scalar()
     many = sa.select(changes.c.id).order_by(changes.c.id.desc()).offset(settings.changes_limit_rows).limit(1)
@@ -127,7 +135,7 @@ def _cut(connection: Connection, now: datetime, settings: DatabaseSettings) -> i
 
 
 def leap(connection: Connection, by: int) -> None:
-    """After a restore: go on beyond all numbers that the lost controller can have given, with a gap before them."""
+    """Skip, after a restore, all numbers that the lost controller can have assigned, and leave a gap there."""
     number = newest(connection) + by
     gap = {"id": number, "at": EPOCH, "kind": Kind.GAP, "subject": "", "first": 0, "last": 0}
     connection.execute(sa.insert(changes).values(gap))

@@ -1,5 +1,4 @@
-"""How values stand in columns, alike in SQLite and PostgreSQL: bounded, exact, and refused here where one of them could
-not keep them."""
+"""Types of columns, equal on SQLite and PostgreSQL: bounded, exact, and checked before they reach the database."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ LARGEST = 2**63 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 RowNumber = BigInteger().with_variant(Integer, "sqlite")
-"""Counts by itself: SQLite does that for INTEGER only."""
+"""Number that the database assigns: SQLite does that for INTEGER only."""
 
 
 class Words(TypeDecorator[str]):
-    """Text of at most `limit_bytes` in UTF-8. PostgreSQL keeps no NUL, and UTF-8 has no lone surrogates."""
+    """Text of at most `limit_bytes` in UTF-8. PostgreSQL stores no NUL, and UTF-8 has no lone surrogates."""
 
     impl = Text
     cache_ok = True
@@ -30,54 +29,54 @@ class Words(TypeDecorator[str]):
         self.limit_bytes = limit_bytes
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Raises RefusedError."""
+        """Check the text. Raise RefusedError."""
         if value is None:
             return None
         try:
             size_bytes = len(value.encode())
         except UnicodeEncodeError:
-            raise RefusedError(f"{value!r:.80} is no text: it holds half of a surrogate pair") from None
+            raise RefusedError(f"{value!r:.80} is not text: it has half of a surrogate pair") from None
         if "\0" in value:
-            raise RefusedError(f"{value!r:.80} holds a NUL character, which is not kept")
+            raise RefusedError(f"{value!r:.80} has a NUL character, which cannot be stored")
         if size_bytes > self.limit_bytes:
-            raise RefusedError(f"{value!r:.80} has {size_bytes} bytes, at most {self.limit_bytes} are kept")
+            raise RefusedError(f"{value!r:.80} has {size_bytes} bytes, at most {self.limit_bytes} are stored")
         return str(value)
 
 
 class Moment(TypeDecorator[datetime]):
-    """A time in UTC, as microseconds since 1970."""
+    """Time in UTC, as microseconds since 1970."""
 
     impl = BigInteger
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
-        """Raises RefusedError for a time that does not say its zone."""
+        """Convert to microseconds. Raise RefusedError for a time without a time zone."""
         if value is None:
             return None
         if value.tzinfo is None:
-            raise RefusedError(f"{value} says no time zone; times are UTC")
+            raise RefusedError(f"{value} has no time zone; times are UTC")
         return (value - EPOCH) // _MICROSECOND
 
     def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
-        """Aware, in UTC."""
+        """Return the time with the time zone UTC."""
         return None if value is None else EPOCH + timedelta(microseconds=value)
 
 
 class Whole(TypeDecorator[int]):
-    """A number from 0 to 2**63 - 1."""
+    """Number from 0 to 2**63 - 1."""
 
     impl = BigInteger
     cache_ok = True
 
     def process_bind_param(self, value: int | None, dialect: Dialect) -> int | None:
-        """Raises RefusedError."""
+        """Check the number. Raise RefusedError."""
         if value is not None and not (type(value) is int and 0 <= value <= LARGEST):
-            raise RefusedError(f"{value!r:.80} is no number from 0 to {LARGEST}")
+            raise RefusedError(f"{value!r:.80} is not a number from 0 to {LARGEST}")
         return value
 
 
 class Document(TypeDecorator[Any]):
-    """Plain JSON values, as text in one form: keys sorted, ASCII, at most `limit_bytes`."""
+    """Plain JSON values, as text in one canonical form: keys sorted, ASCII, at most `limit_bytes`."""
 
     impl = Text
     cache_ok = True
@@ -87,11 +86,11 @@ class Document(TypeDecorator[Any]):
         self.limit_bytes = limit_bytes
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        """Raises RefusedError."""
+        """Convert to text. Raise RefusedError."""
         return None if value is None else document_text(value, self.limit_bytes)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        """As it was put in; mappings and sequences as dict and list."""
+        """Return the parsed document: mappings as dict, sequences as list."""
         return None if value is None else json.loads(value)
 
 
@@ -106,27 +105,27 @@ class Content(TypeDecorator[bytes]):
         self.limit_bytes = limit_bytes
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
-        """Raises RefusedError."""
+        """Check the size. Raise RefusedError."""
         if value is not None and len(value) > self.limit_bytes:
-            raise RefusedError(f"{len(value)} bytes are too many, at most {self.limit_bytes} are kept")
+            raise RefusedError(f"{len(value)} bytes are too many, at most {self.limit_bytes} are stored")
         return value
 
 
 def document_text(value: Any, limit_bytes: int) -> str:
-    """JSON in one form. Raises RefusedError for what is no JSON value, or too large."""
+    """Return JSON in its canonical form. Raise RefusedError for what is not JSON, or too large."""
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
-        raise RefusedError(f"no JSON document: {error!s:.200}") from None
+        raise RefusedError(f"not a JSON document: {error!s:.200}") from None
     if len(text) > limit_bytes:
-        raise RefusedError(f"the document has {len(text)} bytes, at most {limit_bytes} are kept")
+        raise RefusedError(f"the document has {len(text)} bytes, at most {limit_bytes} are stored")
     return text
 
 
 def _plain(value: Any) -> Any:
-    """Mappings and sets that json does not know; sets in order, so that one set has one text."""
+    """Convert mappings and sets that json does not know. Sets are sorted, so that one set has one text."""
     if isinstance(value, (set, frozenset)):
         return sorted(value)
     if hasattr(value, "items"):
         return dict(value.items())
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")

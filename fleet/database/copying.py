@@ -47,7 +47,10 @@ def chunk_rows(table: Table) -> int:
 
 
 def _chunks(old: Database, source: Connection, table: Table) -> Iterator[Sequence[dict[str, Any]]]:
-    """Errors name the source here: the caller's transaction would name the target."""
+    """Yield the rows of a table in chunks.
+
+    Errors are translated here for the source: the caller's transaction would name the target.
+    """
     plain = _plain(table)
     ordered = sa.select(plain).order_by(*(plain.c[column.name] for column in table.primary_key))
     with old.translated():

@@ -1,4 +1,4 @@
-"""Secrets that are shown once and kept as digests: enrolment and API tokens."""
+"""Secrets that are shown once and stored as digests: enrolment and API tokens."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 SECRET_BYTES = 32
 PREFIX_CHARACTERS = 10
-"""Of the text, kept in the clear so that people can tell tokens apart: the kind, and 36 of 256 random bits."""
+"""Characters stored in the clear, to tell tokens apart: the kind, and 36 of 256 random bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """`text` is shown once; `prefix` and `digest` (SHA-256, hex) are kept. 256 random bits need no salt."""
+    """A token. `text` is shown once; `prefix` and `digest` (SHA-256, hex) are stored. 256 random bits need no salt."""
 
     text: str = field(repr=False)
     prefix: str
@@ -21,11 +21,14 @@ class Credential:
 
 
 def new_credential(kind: str) -> Credential:
-    """`kind` tells people and secret scanners what they found ("efe_": enrolment, "eft_": API token)."""
+    """Generate a token. `kind` identifies it to people and secret scanners.
+
+    "efe_": enrolment token, "eft_": API token.
+    """
     return read_credential(kind + secrets.token_urlsafe(SECRET_BYTES))
 
 
 def read_credential(text: str) -> Credential:
-    """What somebody presents."""
+    """Return the credential for a token that a caller presents."""
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     return Credential(text, text[:PREFIX_CHARACTERS], digest)

@@ -1,4 +1,4 @@
-"""What each device is to run, by slot. The director signs assignments from it."""
+"""Desired state: the release that each device is to run, by slot. The director signs assignments from it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from fleet.database.tables import devices as known
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """`rollout`: because of which ("": an operator's own doing). `digest`, `size_bytes`: of the release document.
-    `attempt`: which offer this is, as the assignment says it (0: it does not). `signed`: version of the first
-    assignment that carries it (0: none does yet)."""
+    """Desired release of one slot of a device.
+
+    `rollout`: its cause ("": an operator). `digest`, `size_bytes`: of the release document. `attempt`: number of this
+    offer in the assignment (0: none). `signed`: version of the first assignment that carries it (0: none yet).
+    """
 
     device: str
     slot: str
@@ -35,8 +37,10 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What a device was to run in the slot of `rollout` before that offered it something. `target` "": nothing;
-    `because`: the rollout that had put it there, at its `attempt`."""
+    """Release that a device was to run in the slot of `rollout` before that rollout offered it something.
+
+    `target` "": nothing. `because`: the rollout that had set it, at its `attempt`.
+    """
 
     rollout: str
     device: str
@@ -49,9 +53,10 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """State of one device. `revision` grows with every change; 0: nothing was ever desired.
+    """Desired state of one device.
 
-    `removed`: slots that it is ordered to empty. A slot that is in neither keeps what it runs.
+    `revision` grows with every change; 0: nothing was ever desired. `removed`: slots that the device is ordered to
+    empty. A slot that is in neither keeps what it runs.
     """
 
     revision: int
@@ -60,15 +65,18 @@ class DesiredState:
 
 
 def lock(connection: Connection, devices: Iterable[str]) -> None:
-    """Nobody else changes what these devices are to run, until the transaction ends. First, where a change depends on
-    what is read; all devices at once."""
+    """Lock the desired state of these devices until the transaction ends.
+
+    Call it first, for all devices at once, if a change depends on what is read.
+    """
     _revise(connection, devices, 0)
 
 
 def put(connection: Connection, wanted: Iterable[Desired], settings: DatabaseSettings) -> None:
-    """Set slots of devices, all or none. What they run already counts as a change too; ask first.
+    """Set slots of devices, all or none.
 
-    Raises ConflictError for a device that is unknown.
+    Setting a slot to what it already holds counts as a change too; check before. Raise ConflictError for an unknown
+    device.
     """
     rows = bounded(wanted, settings.facts_limit_rows, "changes of what devices are to run")
     if not rows:
@@ -83,7 +91,7 @@ def put(connection: Connection, wanted: Iterable[Desired], settings: DatabaseSet
 
 
 def mark_signed(connection: Connection, carried: Iterable[Desired], version: int) -> None:
-    """Remember that this version is the first that carries these. One that was exchanged meanwhile is not marked."""
+    """Record that this version is the first that carries these. One that was replaced since is not marked."""
     names = ("device", "slot", "target", "rollout", "attempt")
     for row in carried:
         same = [getattr(desired.c, name) == getattr(row, name) for name in names]
@@ -108,14 +116,14 @@ def _take_back_removals(connection: Connection, devices: Sequence[str], slot: st
 
 
 def clear(connection: Connection, device: str) -> None:
-    """Nothing is desired of it any more, nor remembered of what was."""
+    """Delete the desired state of a device, and what it was before."""
     _revise(connection, {device})
     for table in (desired, desired_before, removals):
         connection.execute(sa.delete(table).where(table.c.device == device))
 
 
 def remember(connection: Connection, before: Iterable[Before], settings: DatabaseSettings) -> None:
-    """What devices had, in the transaction that offers them something else; what was remembered before is replaced."""
+    """Store what devices had, in the transaction that offers them something else. It replaces older records."""
     rows = bounded(before, settings.facts_limit_rows, "changes of what devices are to run")
     if not rows:
         return
@@ -127,7 +135,7 @@ def remember(connection: Connection, before: Iterable[Before], settings: Databas
 
 
 def recall(connection: Connection, had: Iterable[Desired]) -> None:
-    """What a device turns out to have had, for rollouts that remember that they found its slot empty."""
+    """Store what a device had, for rollouts that recorded its slot as empty."""
     for row in had:
         same = sa.select(rollouts.c.id).where(rollouts.c.slot == row.slot)
         empty = sa.and_(desired_before.c.device == row.device, desired_before.c.target == "")
@@ -137,7 +145,7 @@ def recall(connection: Connection, had: Iterable[Desired]) -> None:
 
 
 def before(connection: Connection, rollout: str, devices: Sequence[str]) -> dict[str, Before]:
-    """What these devices had before the rollout's offers, by device; those that it offered nothing are left out."""
+    """Return what these devices had before the rollout's offers, by device. Devices without an offer are left out."""
     found: dict[str, Before] = {}
     for ids in chunks(devices):
         mine = sa.select(desired_before).where(desired_before.c.rollout == rollout, desired_before.c.device.in_(ids))
@@ -146,14 +154,17 @@ def before(connection: Connection, rollout: str, devices: Sequence[str]) -> dict
 
 
 def of_device(connection: Connection, device: str) -> DesiredState:
-    """The revision is read first: a change that comes between leaves it too low, and so is signed once more."""
+    """Return the desired state of a device.
+
+    The revision is read first: a change in between leaves it too low, which only causes one more signature.
+    """
     revision = connection.execute(_REVISION, {"of": device}).scalar_one_or_none() or 0
     slots = tuple(Desired(*row) for row in connection.execute(_SLOTS, {"of": device}))
     return DesiredState(revision, slots, frozenset(connection.execute(_REMOVED, {"of": device}).scalars()))
 
 
 def of_devices(connection: Connection, devices: Sequence[str], slot: str) -> dict[str, Desired]:
-    """What these devices are to run in one slot, by device; those without are left out."""
+    """Return what these devices are to run in one slot, by device. Devices without are left out."""
     found: dict[str, Desired] = {}
     for ids in chunks(devices):
         mine = sa.select(desired).where(desired.c.slot == slot, desired.c.device.in_(ids))
@@ -162,14 +173,14 @@ def of_devices(connection: Connection, devices: Sequence[str], slot: str) -> dic
 
 
 def targets(connection: Connection) -> set[tuple[str, str]]:
-    """Path and digest of all that any device is to run."""
+    """Return path and digest of every release that any device is to run."""
     return {
         (row.target, row.digest) for row in connection.execute(sa.select(desired.c.target, desired.c.digest).distinct())
     }
 
 
 def held(connection: Connection, slot: str, rollouts: Sequence[str]) -> frozenset[str]:
-    """Devices that run something in the slot because of one of these rollouts."""
+    """Return the devices that are to run something in the slot because of one of these rollouts."""
     found: set[str] = set()
     for ids in chunks(rollouts):
         mine = sa.select(desired.c.device).where(desired.c.slot == slot, desired.c.rollout.in_(ids))
@@ -178,14 +189,16 @@ def held(connection: Connection, slot: str, rollouts: Sequence[str]) -> frozense
 
 
 def elsewhere(connection: Connection, target: str, slot: str) -> frozenset[str]:
-    """Devices that are to run the target in another slot."""
+    """Return the devices that are to run the target in another slot."""
     mine = sa.select(desired.c.device).where(desired.c.target == target, desired.c.slot != slot)
     return frozenset(connection.execute(mine).scalars())
 
 
 def _revise(connection: Connection, named: Iterable[str], by: int = 1) -> None:
-    """First, and in one order everywhere: whoever changes the same devices waits here, and not in a ring. `by` 0: it
-    does no more than that."""
+    """Increase the revision of devices by `by`; with 0 only lock them.
+
+    It comes first, and in one order everywhere, so that transactions on the same devices wait here and do not deadlock.
+    """
     plain = "C" if connection.dialect.name == "postgresql" else "BINARY"  # the order of Python's strings
     more = {"revision": desired_revisions.c.revision + by}
     for ids in chunks(sorted(set(named))):
@@ -199,4 +212,4 @@ _OF = sa.bindparam("of", type_=desired.c.device.type)
 _REVISION = sa.select(desired_revisions.c.revision).where(desired_revisions.c.device == _OF)
 _SLOTS = sa.select(desired).where(desired.c.device == _OF).order_by(desired.c.slot)
 _REMOVED = sa.select(removals.c.slot).where(removals.c.device == _OF)
-"""Built once: a director asks them for every assignment."""
+"""Statements built once: the director uses them for every assignment."""

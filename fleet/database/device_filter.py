@@ -1,5 +1,7 @@
-"""SQL conditions on devices, of which a caller composes a filter: `fleet.control.device_query` does so for the query
-language of rollouts."""
+"""SQL conditions on devices, from which callers compose filters.
+
+`fleet.control.device_query` does so for the query language of rollouts.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,15 @@ from fleet.database.tables import PATH_BYTES, device_running, device_tags, devic
 from gateway.domain.release_paths import KINDS
 
 Filter = sa.ColumnElement[bool]
-"""A condition on a row of `devices`. It compares only with `is`."""
+"""Condition on a row of `devices`. Compare it only with `is`."""
 CPU = "cpu"
-"""The accelerator of a device without one."""
+"""Accelerator of a device without one."""
 TARGETS_LIMIT = 10_000
-"""Different releases in one slot that a comparison of versions looks at."""
+"""Different releases in one slot that a comparison of versions reads."""
 _ESCAPE = "\\"
 _MODELS = "models/*/*"
 _RESERVED = {slot: f"{kind}/*" for slot, kind in KINDS.items()}
-"""How the paths of releases begin up to the version, for models and by reserved slot."""
+"""Patterns of releases' paths up to the version, for models and by reserved slot."""
 
 
 def everything() -> Filter:
@@ -60,7 +62,7 @@ def passing(connection: Connection, named: Iterable[str], wanted: Filter) -> fro
 
 
 def tagged(connection: Connection, named: Iterable[str], tags: Iterable[str]) -> dict[str, datetime]:
-    """Return those of these devices that bear one of the tags, and when each was registered."""
+    """Return those of these devices that have one of the tags, and when each was registered."""
     mine = sa.select(device_tags.c.device).where(device_tags.c.tag.in_(sorted(tags)))
     wanted = sa.select(devices.c.id, devices.c.registered).where(devices.c.id.in_(mine))
     found = (wanted.where(devices.c.id.in_(ids)) for ids in chunks(named))
@@ -102,8 +104,11 @@ class DeviceConditions:
         return _runs(device_running.c.slot == slot, self._is_release(begin), any_of(exact))
 
     def version_that(self, slot: str, holds: Callable[[str], bool]) -> Filter:
-        """Return whether `holds` of the version that runs in `slot`. SQL cannot order versions, so `holds` is asked for
-        each version that runs somewhere. Raises RefusedError for more than `TARGETS_LIMIT` releases in the slot."""
+        """Return whether `holds` of the version that runs in `slot`.
+
+        SQL cannot order versions, so `holds` is called for each version that runs on any device. Raise RefusedError for
+        more than `TARGETS_LIMIT` releases in the slot.
+        """
         here = sa.and_(device_running.c.slot == slot, self._is_release(_RESERVED.get(slot, _MODELS)))
         distinct = sa.select(device_running.c.target).where(here).distinct().limit(TARGETS_LIMIT + 1)
         found = self._connection.execute(distinct).scalars().all()
@@ -137,7 +142,7 @@ class DeviceConditions:
         return sa.or_(*([column.in_(exact)] if exact else []), *globs)
 
     def _like(self, column: sa.ColumnElement[Any], glob: str) -> Filter:
-        """Case matters, on both databases; SQLite's LIKE ignores it."""
+        """Return whether `column` matches `glob`, with case, on both databases. SQLite's LIKE ignores case."""
         if self._connection.dialect.name == "sqlite":
             return sa.func.glob(sa.literal(glob.replace("[", "[[]"), Words(PATH_BYTES)), column) == 1
         for special in (_ESCAPE, "%", "_"):
@@ -151,6 +156,8 @@ def _runs(*wanted: Filter) -> Filter:
 
 
 def _apart(rows: sa.Select[Any]) -> Filter:
-    """Return whether there are `rows`. PostgreSQL would make a join of a plain EXISTS, and plans hundreds of joins for
-    longer than a statement may take."""
+    """Return whether there are `rows`.
+
+    PostgreSQL would turn a plain EXISTS into a join, and planning hundreds of joins takes longer than a statement may.
+    """
     return rows.exists().is_(sa.true())

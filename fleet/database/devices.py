@@ -1,4 +1,4 @@
-"""Devices: who they are, what they have, what they run."""
+"""Devices: identity, inventory, labels, and what they run."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ TAGS_LIMIT = 64
 ACCELERATORS_LIMIT = 64
 SLOTS_LIMIT = 64
 CLOCKS_APART = timedelta(hours=1)
-"""Replicas' clocks are less: what was seen so much later was seen by a clock that was ahead."""
+"""More than replicas' clocks differ. A time that is so much later was written by a clock that was ahead."""
 
 
 class State(enum.StrEnum):
-    """PRE_REGISTERED: may enrol by its serial; REVOKED: may do nothing until an operator lets it in again."""
+    """State of a device. PRE_REGISTERED: may enrol by its serial. REVOKED: refused until an operator readmits it."""
 
     PRE_REGISTERED = "pre-registered"
     ENROLLED = "enrolled"
@@ -43,7 +43,7 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a device says it runs in a slot. `digest`: of the signed release document."""
+    """Release that a device reports to run in a slot. `digest`: of the signed release document."""
 
     slot: str
     target: str
@@ -56,7 +56,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`seen`: when it last asked, exact to `seen_every_s`; `serial` "": none is known."""
+    """A device. `seen`: time of its last poll, exact to `seen_every_s`. `serial` "": none is known."""
 
     id: str
     state: State
@@ -77,8 +77,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which devices a list shows: those to which all applies that is not empty. `scope`: with one of these tags;
-    `matching`: those that pass this filter."""
+    """Selection of devices for a list: devices that match every field that is not empty.
+
+    `scope`: with one of these tags. `matching`: those that pass this filter.
+    """
 
     state: State | None = None
     profile: str = ""
@@ -91,7 +93,7 @@ class Wanted:
 
 
 def register(connection: Connection, device: str, serial: str, now: datetime) -> None:
-    """Expect a device with this serial. Raises ConflictError where the id or the serial is taken."""
+    """Register a device with this serial, to be enrolled later. Raise ConflictError if id or serial is taken."""
     if not device:
         raise RefusedError("a device needs an id")
     statement = adding(connection, devices).values(**_new(device, State.PRE_REGISTERED, serial, now))
@@ -101,9 +103,9 @@ def register(connection: Connection, device: str, serial: str, now: datetime) ->
 
 
 def enrol(connection: Connection, device: str, now: datetime) -> None:
-    """It proved by token or serial that it may: new, pre-registered, or once more after it lost its key.
+    """Record that a device was enrolled: new, pre-registered, or again after it lost its key.
 
-    Raises ConflictError for a revoked one, RefusedError without an id.
+    The caller has checked its token or serial. Raise ConflictError for a revoked device, RefusedError without an id.
     """
     if not device:
         raise RefusedError("a device needs an id")
@@ -119,7 +121,10 @@ def enrol(connection: Connection, device: str, now: datetime) -> None:
 
 
 def revoke(connection: Connection, device: str, because: str, now: datetime) -> None:
-    """From now on it may do nothing; see to its certificates too. Raises AbsentError; again changes nothing."""
+    """Mark a device as revoked. The caller revokes its certificates.
+
+    Raise AbsentError. A second call changes nothing.
+    """
     change = sa.update(devices).where(devices.c.id == device, devices.c.state != State.REVOKED)
     done = connection.execute(change.values(state=State.REVOKED, revoked=now, revoked_because=because))
     if done.rowcount == 0:
@@ -127,7 +132,7 @@ def revoke(connection: Connection, device: str, because: str, now: datetime) -> 
 
 
 def readmit(connection: Connection, device: str) -> None:
-    """A revoked device may enrol again. Raises ConflictError where it is not revoked, AbsentError."""
+    """Allow a revoked device to enrol again. Raise ConflictError if it is not revoked, AbsentError."""
     change = sa.update(devices).where(devices.c.id == device, devices.c.state == State.REVOKED, _HERE)
     done = connection.execute(change.values(state=State.PRE_REGISTERED, revoked=None, revoked_because=""))
     if done.rowcount == 0:
@@ -136,14 +141,16 @@ def readmit(connection: Connection, device: str) -> None:
 
 
 def lock(connection: Connection, device: str) -> None:
-    """Until the transaction ends nobody enrols, revokes or removes this device. Before what holds of it is read, where
-    it is given a certificate by that."""
+    """Lock the device until the transaction ends: it cannot be enrolled, revoked or removed.
+
+    Call it before reading what decides on a certificate for the device.
+    """
     mine = sa.select(devices.c.id).where(devices.c.id == device)
-    connection.execute(mine.with_for_update(key_share=True))  # what only hangs on the device does not wait
+    connection.execute(mine.with_for_update(key_share=True))  # rows that only refer to the device do not wait
 
 
 def label(connection: Connection, device: str, tags: Iterable[str], site: str) -> None:
-    """Replace tags and site. Raises AbsentError, RefusedError for too many tags or an empty one."""
+    """Replace tags and site. Raise AbsentError, RefusedError for too many tags or an empty one."""
     wanted = sorted(set(bounded(tags, TAGS_LIMIT, "tags")))
     if "" in wanted:
         raise RefusedError("a tag has at least one character")
@@ -156,7 +163,7 @@ def label(connection: Connection, device: str, tags: Iterable[str], site: str) -
 def describe(
     connection: Connection, device: str, *, profile: str, accelerators: Sequence[str], inventory: Json
 ) -> None:
-    """What the device found in itself. `inventory`: as `edge-gateway probe --json` says it. Raises AbsentError."""
+    """Store a device's inventory, as `edge-gateway probe --json` prints it. Raise AbsentError."""
     kinds = bounded(accelerators, ACCELERATORS_LIMIT, "accelerators")
     _change(connection, device, profile=profile, accelerators=kinds, inventory=inventory)
 
@@ -164,7 +171,7 @@ def describe(
 def report(
     connection: Connection, device: str, running: Iterable[Running], health: str, details: Json | None = None
 ) -> None:
-    """What it runs now, in all of its slots, and how it is. Raises AbsentError, RefusedError."""
+    """Replace what a device runs, in all of its slots, and its health. Raise AbsentError, RefusedError."""
     slots = bounded(running, SLOTS_LIMIT, "slots")
     _change(connection, device, health=health, health_details=details or {})
     connection.execute(sa.delete(device_running).where(device_running.c.device == device))
@@ -174,8 +181,10 @@ def report(
 
 
 def report_slots(connection: Connection, device: str, running: Iterable[Running], gone: Iterable[str]) -> None:
-    """What changed of what it runs: these slots are so now, those are no more. Raises ConflictError for an unknown
-    device, RefusedError."""
+    """Update the slots `running` of a device and delete the slots `gone`.
+
+    Raise ConflictError for an unknown device, RefusedError.
+    """
     slots, over = bounded(running, SLOTS_LIMIT, "slots"), bounded(gone, SLOTS_LIMIT, "slots")
     mine = device_running.c.device == device
     if over:
@@ -194,13 +203,16 @@ def report_slots(connection: Connection, device: str, running: Iterable[Running]
 
 
 def report_health(connection: Connection, device: str, health: str, details: Json, profile: str = "") -> None:
-    """How it is; `profile` "": it does not say. Raises AbsentError."""
+    """Store a device's health. `profile` "": unchanged. Raise AbsentError."""
     _change(connection, device, health=health, health_details=details, **({"profile": profile} if profile else {}))
 
 
 def touch(connection: Connection, seen: Mapping[str, datetime]) -> None:
-    """Write when devices were last seen (`fleet.database.seen` says which). Unknown ones are passed over, and no time
-    goes back, unless so far that a clock was ahead: until it came round, nobody would hear that one is silent."""
+    """Write when devices were last seen (`fleet.database.seen` says which).
+
+    Unknown devices are ignored. No time goes back, unless so far that a clock must have been ahead: until the time was
+    reached again, silence of the device would go unnoticed.
+    """
     add = adding(connection, device_seen)
     known = sa.select(devices.c.id, sa.bindparam("at", type_=device_seen.c.seen.type)).where(
         devices.c.id == sa.bindparam("known", type_=devices.c.id.type), _HERE
@@ -210,12 +222,12 @@ def touch(connection: Connection, seen: Mapping[str, datetime]) -> None:
         set_={"seen": add.excluded.seen},
         where=sa.or_(device_seen.c.seen < add.excluded.seen, _ahead_of(add.excluded.seen)),
     )
-    if seen:  # in one order everywhere: two replicas that write the same devices do not wait for each other in a ring
+    if seen:  # in one order everywhere: two replicas that write the same devices do not deadlock
         connection.execute(later, [{"known": device, "at": at} for device, at in sorted(seen.items())])
 
 
 def get(connection: Connection, device: str) -> Device:
-    """One device. Raises AbsentError."""
+    """Return one device. Raise AbsentError."""
     found = _read(connection, sa.select(*_SUMMARY).where(devices.c.id == device, _HERE))
     if not found:
         raise _absent(device)
@@ -223,13 +235,13 @@ def get(connection: Connection, device: str) -> Device:
 
 
 def by_serial(connection: Connection, serial: str) -> Device | None:
-    """The device that an operator registered, or that enrolled, with this serial."""
+    """Return the device that was registered, or enrolled, with this serial, or None."""
     found = _read(connection, sa.select(*_SUMMARY).where(devices.c.serial == serial)) if serial else ()
     return found[0] if found else None
 
 
 def inventory(connection: Connection, device: str) -> Json:
-    """What it found in itself; large. Raises AbsentError."""
+    """Return a device's inventory, which is large. Raise AbsentError."""
     mine = sa.select(devices.c.inventory).where(devices.c.id == device, _HERE)
     found = connection.execute(mine).scalar_one_or_none()
     if found is None:
@@ -240,20 +252,23 @@ def inventory(connection: Connection, device: str) -> Json:
 def page(
     connection: Connection, wanted: Wanted, settings: DatabaseSettings, *, after: str = "", limit_rows: int = 100
 ) -> tuple[Device, ...]:
-    """Devices in the order of their ids, from the one that follows `after`."""
+    """Return devices in the order of their ids, from the one that follows `after`."""
     statement = sa.select(*_SUMMARY).where(devices.c.id > after, *_conditions(wanted)).order_by(devices.c.id)
     return _read(connection, statement.limit(page_limit(limit_rows, settings.page_limit_rows)))
 
 
 def counts(connection: Connection, wanted: Wanted) -> dict[State, int]:
-    """How many there are, by state."""
+    """Return how many devices there are, by state."""
     statement = sa.select(devices.c.state, sa.func.count()).where(*_conditions(wanted)).group_by(devices.c.state)
     found = {State(state): int(count) for state, count in connection.execute(statement)}
     return {state: found.get(state, 0) for state in State}
 
 
 def empty(connection: Connection, device: str) -> None:
-    """What is known of it beside its row goes. See to its telemetry before: that may be much (`sweep.clear`)."""
+    """Delete what is stored about a device, except its row.
+
+    Its telemetry must be deleted before, because there may be much of it (`sweep.clear`).
+    """
     for table in (device_tags, device_running, device_seen, diagnostics, events, telemetry_sources):
         connection.execute(sa.delete(table).where(table.c.device == device))
 
@@ -263,13 +278,13 @@ _SUMMARY = [column for column in devices.c if column.name not in {"inventory", "
 
 
 def _again(connection: Connection, device: str, serial: str, now: datetime) -> bool:
-    """A device that was removed is expected once more, as if it were new; whether it was, and the serial is free."""
+    """Register a removed device again as if it were new. Return whether it was removed and the serial is free."""
     taken = sa.select(devices.c.id).where(devices.c.serial == serial).exists()
     mine = sa.update(devices).where(devices.c.id == device, devices.c.removed.is_not(None), ~taken)
     new = {"state": State.PRE_REGISTERED, "serial": serial or None, "registered": now, "removed": None}
     if connection.execute(mine.values(**new)).rowcount != 1:
         return False
-    empty(connection, device)  # of what was under way when it was removed
+    empty(connection, device)  # rows that concurrent transactions added when it was removed
     return True
 
 

@@ -1,4 +1,4 @@
-"""What operators ask devices for, and what these answer. A device hears of it with its poll."""
+"""Operators' requests for diagnostics, and devices' answers. A device learns of a request with its poll."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.database.tables import diagnostics
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`wanted`: what is asked for, with its bounds; `answer`: None until there is one."""
+    """Request for diagnostics. `wanted`: the parts, with their bounds. `answer`: None until there is one."""
 
     id: int
     device: str
@@ -40,11 +40,11 @@ def ask(
     expires: datetime,
     by: str,
 ) -> int:
-    """The request's id. Raises ConflictError where too many wait already, or for no device."""
+    """Store a request. Return its id. Raise ConflictError if too many wait already, or for an unknown device."""
     alone(connection, f"diagnostics of {device}")
     if len(waiting(connection, device, now)) >= settings.diagnostics_open_limit:
-        problem = f"{settings.diagnostics_open_limit} requests wait for {device!r:.140} to ask"
-        raise ConflictError(f"{problem}; wait for its answers, or until they expire")
+        problem = f"{settings.diagnostics_open_limit} requests wait for an answer of {device!r:.140}"
+        raise ConflictError(f"{problem}; wait for the answers, or until they expire")
     made = {"asked": now, "asked_by": by, "expires": expires, "answer": {}}
     add = sa.insert(diagnostics).values(device=device, wanted=wanted, **made).returning(diagnostics.c.id)
     request = int(connection.execute(add).scalar_one())
@@ -56,15 +56,17 @@ def ask(
 
 
 def waiting(connection: Connection, device: str, now: datetime) -> tuple[Request, ...]:
-    """What the device is still to answer, the oldest first."""
+    """Return the requests that the device is still to answer, oldest first."""
     mine = (diagnostics.c.device == device, diagnostics.c.answered.is_(None), diagnostics.c.expires > now)
     found = connection.execute(sa.select(diagnostics).where(*mine).order_by(diagnostics.c.id))
     return tuple(_request(row) for row in found)
 
 
 def answer(connection: Connection, request: int, device: str, said: Json, now: datetime) -> None:
-    """Keep a device's answer. Raises AbsentError where it was not asked for that, ConflictError for a second one, or
-    one that comes too late."""
+    """Store a device's answer.
+
+    Raise AbsentError if there is no such request, ConflictError for a second answer, or one that is too late.
+    """
     mine = (diagnostics.c.id == request, diagnostics.c.device == device)
     change = sa.update(diagnostics).where(*mine, diagnostics.c.answered.is_(None), diagnostics.c.expires > now)
     if connection.execute(change.values(answered=now, answer=said)).rowcount == 1:
@@ -75,7 +77,7 @@ def answer(connection: Connection, request: int, device: str, said: Json, now: d
 
 
 def of_device(connection: Connection, device: str) -> tuple[Request, ...]:
-    """All that are kept, the newest first: at most `diagnostics_limit`."""
+    """Return all stored requests of a device, newest first: at most `diagnostics_limit`."""
     mine = sa.select(diagnostics).where(diagnostics.c.device == device).order_by(diagnostics.c.id.desc())
     return tuple(_request(row) for row in connection.execute(mine))
 

@@ -1,9 +1,10 @@
-"""Connections and transactions. A read sees one moment of the database; a write happens whole or not at all, and is on
-the disk when it returns.
+"""Connections and transactions.
 
-SQLite: one writer at a time (`BEGIN IMMEDIATE`, so that it never fails half way because another one wrote), and within
-a process they queue for the one connection instead of asking again and again. PostgreSQL: READ COMMITTED for writes;
-statements that decide lock what they decide on.
+A read sees a snapshot of the database. A write happens whole or not at all, and is on the disk when it returns.
+
+SQLite: one writer at a time (`BEGIN IMMEDIATE`, so that it never fails half way because another one wrote). Writers of
+one process queue for the one connection instead of retrying. PostgreSQL: READ COMMITTED for writes; statements that
+decide lock the rows that they decide on.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from fleet.database.settings import DatabaseSettings
 from fleet.database.unit import Effect, Unit, current
 
 Connection = sa.Connection
-"""What the functions of this room take; whoever composes them needs no SQLAlchemy."""
+"""Connection that the functions of this package take; their callers need no SQLAlchemy."""
 Insert = sqlite.Insert | postgresql.Insert
 DAMAGED = ("malformed", "file is not a database")
-"""What SQLite says of a file that it can no longer read (SQLITE_CORRUPT, SQLITE_NOTADB)."""
+"""SQLite's errors on a file that it can no longer read (SQLITE_CORRUPT, SQLITE_NOTADB)."""
 FULL = ("disk is full", "No space left on device")
-"""What SQLite and PostgreSQL say of a disk without room."""
+"""Errors of SQLite and PostgreSQL on a full disk."""
 LOCKED = "database is locked"
-"""What SQLite says of a file that another connection holds."""
+"""SQLite's error on a file that another connection holds."""
 PROGRAM = "edge-fleet"
-"""How connections name themselves to PostgreSQL."""
+"""Name of these connections in PostgreSQL."""
 _ASK_AGAIN_S = 0.01
 _COMMON: dict[str, Any] = {
     "hide_parameters": True,  # an error's text goes to logs; digests of tokens do not
@@ -45,7 +46,7 @@ _COMMON: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Opened by `open_database`; any number of threads may use it. `close` when done."""
+    """A database, opened by `open_database`. Any number of threads may use it. `close` it when done."""
 
     place: Place
     settings: DatabaseSettings
@@ -55,23 +56,25 @@ class Database:
 
     @contextmanager
     def glance(self) -> Iterator[Connection]:
-        """For a single statement that only looks, such as a poll's: as `read`, but on PostgreSQL without the round
-        trips of a transaction, which are most of its time. Raises AwayError."""
+        """Yield a connection for a single statement that only reads, such as a poll's. Raise AwayError.
+
+        On PostgreSQL it saves the round trips of a transaction, which take most of the time of a `read`.
+        """
         with self.translated(), self.glances.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A moment of the database, to be looked at only. Raises AwayError."""
+        """Yield a connection that reads a snapshot of the database. Raise AwayError."""
         with self.translated(), self.reads.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """What is done within happens when the body ends, or not at all where it raises. Within a unit: together with
-        all that the unit writes.
+        """Yield a connection whose changes are committed when the body ends, or rolled back if it raises.
 
-        Raises AwayError, ConflictError for what is there already, RefusedError for what cannot be kept.
+        Within a unit they are committed together with all that the unit writes. Raise AwayError, ConflictError for what
+        exists already, RefusedError for what cannot be stored.
         """
         unit = current.get()
         if unit is None:
@@ -84,8 +87,10 @@ class Database:
 
     @contextmanager
     def unit(self, begun: Callable[[Connection], None]) -> Iterator[Unit]:
-        """Make all writes of this thread one transaction, which ends with the body. `begun` runs in it before the
-        first write. Raises as `write`."""
+        """Make all writes of this thread one transaction, which ends with the body.
+
+        `begun` runs in it before the first write. Raise what `write` raises.
+        """
         with ExitStack() as opened:
             unit = Unit(self._begun, begun, opened)
             opened.callback(current.reset, current.set(unit))
@@ -107,14 +112,14 @@ class Database:
             yield connection
 
     def close(self) -> None:
-        """Close all connections; one that somebody still works with, as soon as it is given back. Twice is harmless."""
+        """Close all connections; one in use is closed when it is returned. A second call has no effect."""
         for engine in (self.reads, self.writes):
             event.listen(engine.pool, "checkin", _close_late)
             engine.dispose()
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """What SQLAlchemy raises within is raised as `fleet.database.errors` has it."""
+        """Raise errors of SQLAlchemy as errors of `fleet.database.errors`."""
         try:
             yield
         except sa.exc.IntegrityError as error:
@@ -132,7 +137,10 @@ class Database:
 
 
 def open_database(place: Place, settings: DatabaseSettings | None = None) -> Database:
-    """No connection is made yet, and no table: `migrate.upgrade` sees to those. Raises OSError (SQLite's folder)."""
+    """Open a database without connecting to it; `migrate.upgrade` creates the tables.
+
+    Raise OSError (SQLite's folder).
+    """
     settings = settings or DatabaseSettings()
     if place.file is None:
         return _postgresql(place, settings)
@@ -142,9 +150,10 @@ def open_database(place: Place, settings: DatabaseSettings | None = None) -> Dat
 
 
 def open_alone(place: Place, settings: DatabaseSettings) -> Database:
-    """Open a database for `migrate.exclusive` alone. SQLite then fails while another connection has the file open.
+    """Open a database for `migrate.exclusive` alone.
 
-    Without a log beside the file, one large transaction into an empty file takes no second copy of it on the disk.
+    SQLite then fails while another connection has the file open. It uses no write-ahead log, so that one large
+    transaction into an empty file takes no second copy of it on the disk.
     """
     if place.file is None:
         return _postgresql(place, settings)
@@ -155,12 +164,12 @@ def open_alone(place: Place, settings: DatabaseSettings) -> Database:
 
 def _remedy(problem: str) -> str:
     if any(words in problem for words in DAMAGED):
-        return "stop what uses it, move it away with its -wal, and put a backup there: edge-fleet backup restore"
+        return "stop what uses it, move it away with its -wal, and restore a backup: edge-fleet backup restore"
     if any(words in problem for words in FULL):
-        return "make room on its disk, and try again"
+        return "free space on its disk, and try again"
     if LOCKED in problem:
-        return "stop what works with it (edge-fleet serve), and try again"
-    return "try again, and see to it if this stays so"
+        return "stop what uses it (edge-fleet serve), and try again"
+    return "try again, and check the database if this persists"
 
 
 def _close_late(_opened: Any, record: sa.pool.ConnectionPoolEntry) -> None:
@@ -168,37 +177,40 @@ def _close_late(_opened: Any, record: sa.pool.ConnectionPoolEntry) -> None:
 
 
 def adding(connection: Connection, table: Table) -> Insert:
-    """An INSERT that knows ON CONFLICT, which SQLAlchemy has per dialect only."""
+    """Return an INSERT that supports ON CONFLICT, which SQLAlchemy has per dialect only."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def alone(connection: Connection, what: str) -> None:
-    """Until the transaction ends nobody else gets past this for the same `what`. A write in SQLite is alone anyway."""
+    """Hold an advisory lock on `what` until the transaction ends. On SQLite a write is alone anyway."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock_number(what))))
 
 
 def try_alone(connection: Connection, what: str) -> bool:
-    """As `alone`, without waiting: return whether nobody else holds it."""
+    """Take the lock of `alone` without waiting. Return whether it was free."""
     if connection.dialect.name != "postgresql":
         return True
     return bool(connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(lock_number(what)))).scalar_one())
 
 
 def lock_number(what: str) -> int:
-    """PostgreSQL's advisory locks are 64-bit numbers, signed."""
+    """Return the number of an advisory lock of PostgreSQL: 64 bits, signed."""
     return int.from_bytes(hashlib.sha256(what.encode(errors="surrogatepass")).digest()[:8], signed=True)
 
 
 def server_version(database: Database) -> tuple[int, ...]:
-    """Return the version of PostgreSQL, as (15, 5); () for SQLite. Raises AwayError."""
+    """Return the version of PostgreSQL, as (15, 5); () for SQLite. Raise AwayError."""
     with database.read() as connection:
         dialect = connection.dialect
         return tuple(map(int, dialect.server_version_info or ())) if dialect.name == "postgresql" else ()
 
 
 def connected_apart(database: Database) -> Connection:
-    """To PostgreSQL, beside the pool and without transactions; closed for good by `close`. Raises AwayError."""
+    """Return a connection to PostgreSQL outside the pool, without transactions.
+
+    `close` ends it for good. Raise AwayError.
+    """
     engine = _server(database.place, database.settings, poolclass=sa.NullPool)
     with database.translated():
         return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -249,7 +261,10 @@ def _sqlite(place: Place, settings: DatabaseSettings, connections: int, begin: s
 
 
 def _to_write_ahead(opened: sqlite3.Connection, patience_s: float) -> None:
-    """Two that open a new file at once both turn from reader to writer, for which SQLite does not wait by itself."""
+    """Switch to the write-ahead log, and retry while another connection does so.
+
+    Two connections that open a new file at once both turn from reader to writer, for which SQLite does not wait.
+    """
     until = time.monotonic() + patience_s
     while True:
         try:
@@ -263,5 +278,5 @@ def _to_write_ahead(opened: sqlite3.Connection, patience_s: float) -> None:
 
 
 def _first_line(error: sa.exc.DBAPIError) -> str:
-    """What the database says, without the details line, in which values stand."""
+    """Return the database's message without the details line, which contains values."""
     return (str(error.orig).strip().splitlines() or [type(error.orig).__name__])[0][:300]

@@ -1,4 +1,4 @@
-"""Enrolment tokens: each lets one device in, once."""
+"""Enrolment tokens: each enrols one device, once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gateway.domain.errors import Fault
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentToken:
-    """`device` "": any id may be taken with it. `tags` and `site` are given to the device."""
+    """Enrolment token. `device` "": for any id. `tags` and `site` are given to the device."""
 
     id: int
     prefix: str
@@ -39,17 +39,20 @@ class EnrolmentToken:
 
 
 class TokenRefusedError(RefusedError):
-    """Unknown, used, expired, or made for another device: whoever presents it is not told which."""
+    """Token that is unknown, used, expired, or for another device; the caller is not told which."""
 
     def __init__(self) -> None:
-        super().__init__("this enrolment token does not let this device in; ask the operator for a new one")
+        super().__init__("this enrolment token is not valid for this device; ask the operator for a new one")
         self.fault = Fault.UNAUTHENTICATED
 
 
 def hold(connection: Connection) -> None:
-    """Until the transaction ends nobody else makes, uses up or voids tokens, nor enrols. Whoever goes by the tags of a
-    device, or changes them, calls it first: who may make a token for it is said by its tags. Whoever readmits one, too:
-    what it was revoked for must not be overlooked by an enrolment under way."""
+    """Lock enrolment until the transaction ends: no token is made, redeemed or voided, and no device is enrolled.
+
+    Call it first in a transaction that depends on the tags of a device, or changes them: tags decide who may make a
+    token for the device. Call it also to readmit a device, so that an enrolment in progress respects why it was
+    revoked.
+    """
     alone(connection, "enrolment")
 
 
@@ -65,7 +68,7 @@ def create(
     tags: Iterable[str] = (),
     site: str = "",
 ) -> int:
-    """Keep a new token's digest; its id. Raises RefusedError where too many wait to be used."""
+    """Store a new token's digest. Return its id. Raise RefusedError if too many tokens are unused."""
     wanted = sorted(set(bounded(tags, TAGS_LIMIT, "tags")))
     hold(connection)
     waiting = sa.select(sa.func.count()).where(tokens.c.used.is_(None), tokens.c.expires > now)
@@ -78,13 +81,13 @@ def create(
 
 
 def find(connection: Connection, text: str) -> EnrolmentToken | None:
-    """The token that somebody presents, used, expired or not."""
+    """Return the token that a caller presents, even if used or expired."""
     row = connection.execute(sa.select(tokens).where(tokens.c.digest == read_credential(text).digest)).one_or_none()
     return _token(row) if row else None
 
 
 def redeem(connection: Connection, text: str, device: str, now: datetime) -> EnrolmentToken:
-    """Use it up for this device: of all who try at the same time, one succeeds. Raises TokenRefusedError."""
+    """Use the token up for this device. Of concurrent attempts one succeeds. Raise TokenRefusedError."""
     fits = sa.or_(tokens.c.device == "", tokens.c.device == device)
     mine = tokens.c.digest == read_credential(text).digest
     change = sa.update(tokens).where(mine, tokens.c.used.is_(None), tokens.c.expires > now, fits)
@@ -95,14 +98,14 @@ def redeem(connection: Connection, text: str, device: str, now: datetime) -> Enr
 
 
 def revoke(connection: Connection, token: int) -> None:
-    """An unused token lets nobody in any more. Raises AbsentError for one that is not there, or was used."""
+    """Delete an unused token. Raise AbsentError if there is none with this id, or it was used."""
     unused = sa.delete(tokens).where(tokens.c.id == token, tokens.c.used.is_(None))
     if connection.execute(unused).rowcount == 0:
         raise AbsentError(f"no unused enrolment token has the id {token}")
 
 
 def void(connection: Connection, device: str) -> int:
-    """Unused tokens made for this device alone let nobody in any more; how many. Those for anybody stay."""
+    """Delete unused tokens made for this device alone. Return how many."""
     return void_all(connection, [device])
 
 
@@ -124,8 +127,10 @@ def page(
     after: int = 0,
     limit_rows: int = 100,
 ) -> tuple[EnrolmentToken, ...]:
-    """In the order in which they were made, from the one that follows `after`. `scope`: that give one of these tags;
-    empty: all."""
+    """Return tokens in the order of their creation, from the one that follows `after`.
+
+    `scope`: only tokens that give one of these tags; empty: all.
+    """
     limit = page_limit(limit_rows, settings.page_limit_rows)
     wanted = [tokens.c.id > after, *([_gives(scope)] if scope else [])]
     statement = sa.select(tokens).where(*wanted).order_by(tokens.c.id).limit(limit)
@@ -133,16 +138,18 @@ def page(
 
 
 def _gives(scope: frozenset[str]) -> sa.ColumnElement[bool]:
-    """Whether the list of tags, which is kept as text, holds one of these: within a JSON string a quotation mark has a
-    backslash before it, so one after a bracket or a comma begins a tag. (`replace` is the one function by which SQLite
-    and PostgreSQL alike look for a text and mind its case.)"""
+    """Return whether a token's list of tags, stored as JSON text, contains one of these.
+
+    Within a JSON string a quotation mark has a backslash before it, so one after a bracket or a comma begins a tag.
+    (`replace` is the one function by which both SQLite and PostgreSQL search a text and respect case.)
+    """
     kept = sa.type_coerce(tokens.c.tags, sa.Text)
     begun = [f"{before}{document_text(tag, TAGS_BYTES)}" for tag in sorted(scope) for before in "[,"]
     return sa.or_(*(sa.func.replace(kept, tag, "") != kept for tag in begun))
 
 
 def forget(connection: Connection, before: datetime) -> int:
-    """Remove those that expired before that time, used or not; how many (the audit log remembers them)."""
+    """Delete tokens that expired before `before`, used or not. Return how many. The audit log still names them."""
     return connection.execute(sa.delete(tokens).where(tokens.c.expires < before)).rowcount
 
 

@@ -1,4 +1,4 @@
-"""What a statement can end in. All say by `fault` what a caller should do, as every refused request does."""
+"""Errors of statements. `fault` says what a caller should do, as for every refused request."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from gateway.domain.errors import Fault, RequestError
 
 
 class DatabaseError(RequestError, DontWrapMixin):
-    """Nothing of the transaction happened."""
+    """Failure of a transaction, of which nothing happened."""
 
 
 class AbsentError(DatabaseError):
-    """What was named is not there."""
+    """Reference to an object that does not exist."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Fault.NOT_FOUND, message)
 
 
 class RefusedError(DatabaseError):
-    """A value that is not kept: too long, out of range, not text."""
+    """Value that cannot be stored: too long, out of range, not text."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Fault.INVALID, message)
 
 
 class ConflictError(DatabaseError):
-    """It is there already, or somebody else changed it since it was read: read again and decide again (HTTP 409)."""
+    """Object that exists already, or that was changed since it was read: read and decide again (HTTP 409)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Fault.INVALID, message)
 
 
 class FencedError(DatabaseError):
-    """Another replica leads by now: what this one decided is void."""
+    """Loss of the leadership to another replica: what this one decided is void."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Fault.UNAVAILABLE, message)
 
 
 class AwayError(DatabaseError):
-    """The database does not answer, is busy, or its disk is full; the same may succeed later."""
+    """Database that does not answer, is busy, or whose disk is full; the same may succeed later."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(Fault.UNAVAILABLE, message, retry_after_s=retry_after_s)

@@ -1,4 +1,4 @@
-"""What happened on devices and an operator should see: rollbacks with their evidence, and what else they report."""
+"""Events on devices for operators: roll-backs with their evidence, and what else devices report."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from fleet.database.tables import device_tags, events
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`key` tells one event of a device from the next: sent again, it is not recorded again. `at`: its clock.
+    """An event. `key` identifies it for its device: an event that is sent again is not recorded again.
 
-    `slot`, `target`, `rollout`: what it is about, "" where that says nothing.
+    `at`: by the device's clock. `slot`, `target`, `rollout`: what it is about ("": nothing).
     """
 
     device: str
@@ -38,7 +38,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """`id` grows in the order in which events were received."""
+    """A recorded event. `id` grows in the order in which events were received."""
 
     id: int
     received: datetime
@@ -46,8 +46,11 @@ class StoredEvent:
 
 
 def record(connection: Connection, happened: Iterable[Event], now: datetime, settings: DatabaseSettings) -> int:
-    """Keep those that are new; how many. Of each device the newest `device_events_limit_rows` stay: one that tells
-    without end pushes out its own. Raises ConflictError for a device that is unknown."""
+    """Store the events that are new. Return how many.
+
+    Of each device the newest `device_events_limit_rows` stay, so a device that reports endlessly displaces only its own
+    events. Raise ConflictError for an unknown device.
+    """
     rows = bounded(happened, settings.page_limit_rows, "events")
     if not rows:
         return 0
@@ -79,8 +82,10 @@ def page(
     before: int | None = None,
     limit_rows: int = 100,
 ) -> tuple[StoredEvent, ...]:
-    """The newest first, from the one received before id `before`; "" matches all. `scope`: of devices that bear one of
-    these tags; empty: of all. `matching`: of devices that pass this filter."""
+    """Return events, newest first, from the one received before id `before`; "" matches all.
+
+    `scope`: only of devices with one of these tags; empty: of all. `matching`: only of devices that pass this filter.
+    """
     exact = {"device": device, "kind": kind, "rollout": rollout}
     wanted = [events.c[name] == value for name, value in exact.items() if value]
     wanted += [events.c.id < before] if before is not None else []
@@ -95,14 +100,16 @@ def page(
 
 
 def of_ids(connection: Connection, ids: Iterable[int]) -> dict[int, StoredEvent]:
-    """Return those of these events that are still kept."""
+    """Return the events of these ids that are still stored."""
     found = (row for some in chunks(ids) for row in connection.execute(_EVENTS.where(events.c.id.in_(some))))
     return {row[0]: _event(row) for row in found}
 
 
 def sweep(connection: Connection, now: datetime, settings: DatabaseSettings) -> int:
-    """Remove at most `sweep_rows` events: those older than telemetry is kept, then the oldest beyond their number;
-    how many. Call again until it is 0."""
+    """Delete at most `sweep_rows` events. Return how many; call again until it is 0.
+
+    First those older than the age limit of telemetry, then the oldest beyond the limit of their number.
+    """
     ids, limit_rows = sa.select(events.c.id), settings.telemetry.sweep_rows
     old = ids.where(events.c.received < now - timedelta(days=settings.telemetry.age_limit_d))
     gone = connection.execute(sa.delete(events).where(events.c.id.in_(old.limit(limit_rows)))).rowcount

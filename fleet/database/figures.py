@@ -1,5 +1,7 @@
-"""How much there is of everything, for a page of metrics. Counted by the database, which takes it a moment: see
-`[metrics] cache_s`."""
+"""Numbers of stored objects, for the metrics page.
+
+The database counts them, which takes a moment: see `[metrics] cache_s`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from fleet.database.tables import assignments, certificates, events, rollouts, t
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`lost_rows`: of the sources that are known; `open_alerts` by rule."""
+    """Numbers of stored objects. `lost_rows`: of the sources that are stored. `open_alerts`: by rule."""
 
     devices: Mapping[str, int]
     rollouts: Mapping[str, int]
@@ -33,7 +35,7 @@ class Figures:
 
 
 def figures(connection: Connection) -> Figures:
-    """All of them, as of one moment."""
+    """Return all figures, as of one moment."""
     by_state = sa.select(rollouts.c.state, sa.func.count()).group_by(rollouts.c.state)
     kept = [sa.func.coalesce(sa.func.sum(telemetry_sources.c[name]), 0) for name in ("rows", "bytes", "lost")]
     rows, size_bytes, lost = connection.execute(sa.select(*kept)).one()
@@ -53,7 +55,7 @@ def figures(connection: Connection) -> Figures:
 
 
 def size_of(connection: Connection) -> int:
-    """Bytes that the database takes on its disk, without SQLite's log."""
+    """Return the bytes that the database takes on its disk, without SQLite's log."""
     if connection.dialect.name == "postgresql":
         return int(connection.execute(sa.select(sa.func.pg_database_size(sa.func.current_database()))).scalar_one())
     pages, page_bytes = (
@@ -63,7 +65,7 @@ def size_of(connection: Connection) -> int:
 
 
 def _merged(found: Iterable[Any]) -> dict[str, int]:
-    """A rollout whose devices are still told to go back is aborted, for people."""
+    """Count by state as shown to people: a rollout whose devices are still being rolled back is aborted."""
     counts: Counter[str] = Counter()
     for state, count in found:
         counts["aborted" if state == "returning" else state] += int(count)

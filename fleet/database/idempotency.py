@@ -14,7 +14,7 @@ from fleet.database.tables import idempotency_keys as keys
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`token`: id of the caller's API token; `digest`: SHA-256 (hex) of the key."""
+    """Idempotency key. `token`: id of the caller's API token. `digest`: SHA-256 (hex) of the key."""
 
     token: int
     digest: str
@@ -41,7 +41,7 @@ def find(connection: Connection, key: Key, since: datetime) -> Kept | None:
 
 
 def add(connection: Connection, key: Key, kept: Kept, now: datetime, limit_rows: int) -> None:
-    """Keep an answer in place of an expired one. Beyond `limit_rows` of a caller the oldest are removed."""
+    """Store an answer in place of an expired one. Beyond `limit_rows` of a caller the oldest are deleted."""
     connection.execute(sa.delete(keys).where(_is(key)))
     mine = keys.c.token == key.token
     oldest = sa.select(keys.c.at).where(mine).order_by(keys.c.at.desc()).offset(limit_rows - 1).limit(1)
@@ -53,7 +53,7 @@ def add(connection: Connection, key: Key, kept: Kept, now: datetime, limit_rows:
 
 
 def forget(connection: Connection, before: datetime) -> int:
-    """Remove answers that were given before that time; return how many."""
+    """Delete answers that were given before `before`. Return how many."""
     return connection.execute(sa.delete(keys).where(keys.c.at < before)).rowcount
 
 

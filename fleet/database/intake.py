@@ -1,4 +1,4 @@
-"""What of a batch of telemetry is taken, and why the rest is not. Pure."""
+"""Decision which rows of a batch of telemetry are stored, and why the others are not. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GAPS = "gaps, scattered"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a stream: `seq` counts from 1 within a boot; `at` by the device's clock."""
+    """Row of a stream. `seq` counts from 1 within a boot; `at` is by the device's clock."""
 
     seq: int
     at: datetime
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Of one stream and boot. `lost`: numbers that the device dropped before they could be sent."""
+    """Rows of one stream and boot. `lost`: numbers that the device dropped before they could be sent."""
 
     stream: str
     boot_epoch: int
@@ -40,8 +40,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """`received` afterwards; `rows` to be stored; `lost`: how many numbers are lost for good by this batch; `left`:
-    how many rows were left out, by reason."""
+    """Result of a batch. `received`: state after it. `rows`: to store.
+
+    `lost`: how many more numbers are lost for good. `left`: how many rows were left out, by reason.
+    """
 
     received: Received
     rows: Sequence[Row]
@@ -50,10 +52,11 @@ class Taken:
 
 
 def take(received: Received, batch: Batch, settings: TelemetrySettings) -> Taken:
-    """Decide on a batch that was checked. What is left out can be sent again; what was taken before is a duplicate.
+    """Decide on a batch that was checked.
 
-    Rows far beyond the acknowledged one, or in too many separate runs, are left out: what a device can make the
-    controller remember is bounded, and a device that sends in order never notices.
+    Rows that are left out can be sent again; rows that were stored before are duplicates. Rows far beyond the
+    acknowledged one, or in too many separate runs, are left out. This bounds what a device can make the controller
+    remember; a device that sends in order never notices.
     """
     left: Counter[str] = Counter()
     known = received.joined(batch.lost)
@@ -79,21 +82,21 @@ def take(received: Received, batch: Batch, settings: TelemetrySettings) -> Taken
 
 
 def check(batch: Batch, settings: TelemetrySettings) -> None:
-    """Raises RefusedError for what no device of ours sends: too many rows, or numbers below 1."""
+    """Raise RefusedError for what no device of ours sends: too many rows, or numbers below 1."""
     if len(batch.rows) > settings.batch_limit_rows:
-        problem = f"{len(batch.rows)} rows at once; at most {settings.batch_limit_rows} are taken"
+        problem = f"{len(batch.rows)} rows at once; at most {settings.batch_limit_rows} are accepted"
         raise RefusedError(problem)
     if len(batch.lost) > settings.spans_limit:
-        raise RefusedError(f"{len(batch.lost)} gaps at once; at most {settings.spans_limit} are taken")
+        raise RefusedError(f"{len(batch.lost)} gaps at once; at most {settings.spans_limit} are accepted")
     numbers = [row.seq for row in batch.rows] + [number for span in batch.lost for number in span]
     if any(not 1 <= number < 2**63 for number in numbers) or any(first > last for first, last in batch.lost):
         raise RefusedError("rows and gaps are numbered from 1 to 2**63 - 1, the first of a gap before its last")
     if not 0 <= batch.boot_epoch < 2**63:
-        raise RefusedError(f"{batch.boot_epoch!r:.40} is no boot epoch; it is a number from 0 to 2**63 - 1")
+        raise RefusedError(f"{batch.boot_epoch!r:.40} is not a boot epoch; it is a number from 0 to 2**63 - 1")
 
 
 def _nearest(wanted: Received, limit: int, known: Received) -> Received:
-    """The runs nearest to the acknowledged row, and all that was known already."""
+    """Return the runs nearest to the acknowledged row, and all that was known already."""
     kept = known.joined([(1, wanted.contiguous)]) if wanted.contiguous else known
     for span in wanted.beyond:
         more = kept.joined([span])

@@ -21,7 +21,7 @@ _HERE = devices.c.removed.is_(None)
 
 @dataclass(frozen=True, slots=True)
 class LabelChange:
-    """Tags to add and to remove; `site` None: sites stay."""
+    """Tags to add and to remove. `site` None: sites stay."""
 
     add: frozenset[str] = frozenset()
     remove: frozenset[str] = frozenset()
@@ -30,7 +30,7 @@ class LabelChange:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a change does to one device: tags that it gains, tags that it loses, and whether its site changes."""
+    """Effect of a change on one device: tags that it gains, tags that it loses, and whether its site changes."""
 
     device: str
     gained: frozenset[str]
@@ -39,15 +39,20 @@ class Effect:
 
 
 def matching_ids(connection: Connection, matching: Filter, settings: DatabaseSettings, *, lock: bool) -> list[str]:
-    """Return the devices that pass a filter, by id. `lock`: until the transaction ends none is removed. Raises
-    RefusedError for more than `bulk_limit_devices`."""
+    """Return the devices that pass a filter, by id.
+
+    `lock`: none of them is removed before the transaction ends. Raise RefusedError for more than `bulk_limit_devices`.
+    """
     found = _ids(matching, lock=lock).limit(settings.bulk_limit_devices + 1)
     return _at_most(connection.execute(found).scalars(), settings)
 
 
 def named_ids(connection: Connection, names: Iterable[str], settings: DatabaseSettings, *, lock: bool) -> list[str]:
-    """Return the devices of these names, by id. `lock`: until the transaction ends none is removed. Raises AbsentError
-    that names one that is not known, RefusedError for more than `bulk_limit_devices`."""
+    """Return the devices of these names, by id.
+
+    `lock`: none of them is removed before the transaction ends. Raise AbsentError that names an unknown one,
+    RefusedError for more than `bulk_limit_devices`.
+    """
     wanted = _at_most(sorted(set(names)), settings)
     found: list[str] = []
     for ids in chunks(wanted):
@@ -58,8 +63,10 @@ def named_ids(connection: Connection, names: Iterable[str], settings: DatabaseSe
 
 
 def effects(connection: Connection, ids: Iterable[str], change: LabelChange) -> list[Effect]:
-    """Return what `change` does to these devices, those left out to which it does nothing. Raises RefusedError for a
-    device that would have too many tags."""
+    """Return the effects of `change` on these devices; devices that it does not change are left out.
+
+    Raise RefusedError for a device that would have too many tags.
+    """
     found: list[Effect] = []
     for chunk in chunks(ids):
         tags: dict[str, set[str]] = {device: set() for device in chunk}
@@ -72,7 +79,7 @@ def effects(connection: Connection, ids: Iterable[str], change: LabelChange) -> 
 
 
 def apply(connection: Connection, changed: Sequence[Effect], change: LabelChange) -> None:
-    """Carry out what `effects` returned in this transaction."""
+    """Apply what `effects` returned in this transaction."""
     for part in chunks(changed):
         ids = [effect.device for effect in part]
         if change.remove:

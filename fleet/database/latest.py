@@ -1,4 +1,4 @@
-"""When something was recorded last: a clock that is far beyond that may be wrong."""
+"""Time of the newest record: a clock that is far beyond it may be wrong."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fleet.database.tables import audit, events
 
 
 def latest(connection: Connection) -> datetime | None:
-    """The last entry of the audit log, or the last event that was received, whichever is later; None: there is none.
+    """Return the time of the last audit entry or the last received event, whichever is later, or None.
 
-    The last ones, not the latest: what was written while a clock was wrong is followed by what was written since.
+    It is the last ones that count, not the latest: records written by a wrong clock are followed by later ones.
     """
     found = (
         connection.execute(sa.select(audit.c.at).order_by(audit.c.sequence.desc()).limit(1)).scalar(),

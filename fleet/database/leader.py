@@ -1,7 +1,9 @@
-"""One replica decides. It holds an office with a number, its fence, that grows with every change of the holder; what it
-writes is guarded by that number, so that a leader that was believed dead and is not changes nothing.
+"""Election of the leader among replicas.
 
-PostgreSQL: an advisory lock on a connection of its own, which ends with the leader. SQLite: a row with an end.
+A leadership has a number, its fencing token, that grows with every change of the leader. The leader guards its writes
+with that number, so that a leader that was believed dead, and is not, changes nothing.
+
+PostgreSQL: an advisory lock on a connection of its own, which ends with the leader. SQLite: a row with an expiry.
 """
 
 from __future__ import annotations
@@ -24,57 +26,61 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Candidate(Protocol):
-    """A replica that would lead. Used by one thread."""
+    """Replica that takes part in the election. Used by one thread."""
 
     def stand(self, now: datetime) -> int | None:
-        """Take or keep the office: its fence, or None while another one holds it. Call it every third of `lease_s`.
-        Raises AwayError."""
+        """Take or keep the leadership. Return the fencing token, or None while another replica leads.
+
+        Call it every third of `lease_s`. Raise AwayError.
+        """
         ...
 
     def resign(self) -> None:
-        """Leave it to others at once. Twice is harmless."""
+        """Give up the leadership at once. A second call has no effect."""
         ...
 
 
 def candidate(database: Database, holder: str, office: str = OFFICE) -> Candidate:
-    """`holder` tells people which replica leads, and must differ between replicas."""
+    """Return a candidate. `holder` names this replica to people, and must differ between replicas."""
     if database.place.file is None:
         return LockCandidate(database, holder, office)
     return LeaseCandidate(database, holder, office)
 
 
 def guard(connection: Connection, fence: int, office: str = OFFICE) -> None:
-    """First statement of every write that a leader decided on: nobody follows it in office before this transaction
-    ends. Raises FencedError where somebody did."""
+    """Check the leadership; the first statement of every write that a leader decided on.
+
+    No other replica becomes leader before this transaction ends. Raise FencedError if one has.
+    """
     mine = sa.select(leadership.c.fence).where(leadership.c.office == office).with_for_update(read=True)
     found = connection.execute(mine).scalar_one_or_none()
     if found != fence:
         raise FencedError(
-            f"the office {office!r:.80} has passed from fence {fence} to {found}; this replica leads no more"
+            f"the leadership {office!r:.80} has passed from fence {fence} to {found}; this replica no longer leads"
         )
 
 
 def holder(connection: Connection, office: str = OFFICE) -> str:
-    """Who took the office last; "": nobody ever did."""
+    """Return which replica became leader last, or "" if none ever did."""
     found = connection.execute(sa.select(leadership.c.holder).where(leadership.c.office == office)).scalar()
     return str(found or "")
 
 
 def last_look(connection: Connection) -> datetime | None:
-    """When all rollouts were looked at last, as far as it was written down; None: never."""
+    """Return when all rollouts were evaluated last, as far as it was stored; None: never."""
     value = connection.execute(sa.select(numbers.c.value).where(numbers.c.name == _LOOK)).scalar_one_or_none()
     return None if value is None else EPOCH + value * _MICROSECOND
 
 
 def keep_look(connection: Connection, at: datetime) -> None:
-    """They were looked at; `guard` comes first."""
+    """Store when all rollouts were evaluated; call `guard` first."""
     value = (at - EPOCH) // _MICROSECOND
     add = adding(connection, numbers).values(name=_LOOK, value=value)
     connection.execute(add.on_conflict_do_update(index_elements=[numbers.c.name], set_={"value": value}))
 
 
 class LeaseCandidate:
-    """For SQLite. Its clocks are those of one machine; a clock that jumps makes the office change hands, no more."""
+    """Candidate on SQLite. All replicas use one machine's clock; a clock that jumps only changes the leader."""
 
     def __init__(self, database: Database, holder: str, office: str) -> None:
         self._database, self._holder, self._office = database, holder, office
@@ -104,8 +110,11 @@ class LeaseCandidate:
 
 
 class LockCandidate:
-    """For PostgreSQL, from version 14 on. The server ends the lock with the connection, within `lease_s` also where the
-    leader's machine is gone or the leader hangs."""
+    """Candidate on PostgreSQL, from version 14 on.
+
+    The server releases the lock when the connection ends. That takes at most `lease_s`, also if the leader's machine is
+    gone or the leader hangs.
+    """
 
     def __init__(self, database: Database, holder: str, office: str) -> None:
         self._database, self._holder, self._office = database, holder, office
@@ -134,7 +143,7 @@ class LockCandidate:
             with contextlib.suppress(sa.exc.SQLAlchemyError):  # a connection that is gone holds no lock
                 connection.execute(
                     sa.select(sa.func.pg_advisory_unlock_all())
-                )  # at once; after a close it takes a moment
+                )  # immediately; after a close it takes a moment
             connection.close()
 
     def _acquire(self) -> bool:
@@ -151,7 +160,7 @@ class LockCandidate:
 
 
 def _answers(connection: Connection) -> bool:
-    """The lock lives as long as its connection does."""
+    """Return whether the connection works: the lock lives as long as it does."""
     try:
         connection.execute(sa.select(1))
     except sa.exc.SQLAlchemyError:
@@ -160,7 +169,7 @@ def _answers(connection: Connection) -> bool:
 
 
 def _following(connection: Connection, office: str, holder: str) -> int:
-    """The fence after the last one."""
+    """Return the next fencing token, and store it."""
     found = connection.execute(sa.select(leadership.c.fence).where(leadership.c.office == office)).scalar_one_or_none()
     fence = (found or 0) + 1
     _enter(connection, office, fence, holder, None)
@@ -174,7 +183,10 @@ def _enter(connection: Connection, office: str, fence: int, holder: str, until: 
 
 
 def _watch(connection: Connection, lease_s: float) -> None:
-    """Otherwise a server asks after a silent client two hours later, and keeps one that hangs for ever."""
+    """Bound how long the server keeps a silent connection.
+
+    By default a server checks a silent client after two hours, and keeps one that hangs for ever.
+    """
     every_s = max(1, int(lease_s / 3))
     keepalives = {f"tcp_keepalives_{name}": every_s for name in ("idle", "interval")} | {"tcp_keepalives_count": 2}
     for name, value in (keepalives | {"idle_session_timeout": int(1000 * lease_s)}).items():

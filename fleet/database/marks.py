@@ -1,7 +1,7 @@
-"""Marks of a move between two databases. A controller refuses to start on a database that holds one.
+"""Marks of a move between two databases. A controller refuses to start on a marked database.
 
 The source gets `MOVED` when its copy is complete. The target holds `ARRIVING` from its first row until the source is
-marked. Both are tables of their own, outside the schema: they exist only while they say something.
+marked. Each is a table of its own outside the schema, and exists only while it applies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.domain.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One move: its number, which both databases hold, and the `[database] url` of the other database."""
+    """Mark of one move: its number, which both databases hold, and the `[database] url` of the other database."""
 
     id: str
     other: str
@@ -42,14 +42,14 @@ ARRIVING = _table("unfinished_move")
 
 
 def read(connection: Connection, table: Table) -> Mark | None:
-    """Return the mark in `table`, or None where there is none."""
+    """Return the mark in `table`, or None if there is none."""
     if not sa.inspect(connection).has_table(table.name):
         return None
     return Mark(*connection.execute(sa.select(table)).one())
 
 
 def put(connection: Connection, table: Table, mark: Mark) -> None:
-    """Write the mark. Its transaction makes it hold."""
+    """Write the mark. It holds when the transaction is committed."""
     table.create(connection)
     connection.execute(sa.insert(table).values(id=mark.id, other=mark.other, at=mark.at))
 
@@ -60,7 +60,7 @@ def remove(connection: Connection, table: Table) -> None:
 
 
 def refuse(connection: Connection, place: Place) -> None:
-    """Raise ConfigurationError where the database holds a mark."""
+    """Raise ConfigurationError if the database holds a mark."""
     if mark := read(connection, ARRIVING):
         problem = (
             f"a move of {mark.other} into it did not end; start it again where that one is configured: "

@@ -1,4 +1,4 @@
-"""Brings a database to the tables this program knows, step by step (Alembic), as one transaction under a lock."""
+"""Migration of a database to the tables of this program (Alembic), as one transaction under a lock."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from gateway.domain.errors import ConfigurationError
 SCRIPTS = Path(__file__).parent / "migrations"
 _LOCK = "edge-fleet migrates"
 UNFINISHED = sa.Table("unfinished_restore", sa.MetaData())
-"""Has no columns. It is there while a copy is put into a server, until assignment versions leapt: a controller that
-began before would give versions again."""
+"""Table without columns that exists from the begin of a restore into a server to the leap of versions.
+
+A controller that started before the leap would issue versions again.
+"""
 
 
 def upgrade(database: Database, to: str = "head") -> str:
-    """What `edge-fleet serve` does first. Many replicas may: one migrates, the others wait and find it done.
+    """Migrate to the revision `to`. Return the revision of the tables.
 
-    Returns the revision. Raises ConfigurationError for a database of a newer program, or half restored; AwayError.
+    `edge-fleet serve` does it first. Of many replicas one migrates; the others wait and find it done. Raise
+    ConfigurationError for a database of a newer program, or one that is half restored; AwayError.
     """
     with exclusive(database) as connection:
         refuse_unusable(database, connection)
@@ -37,7 +40,10 @@ def upgrade(database: Database, to: str = "head") -> str:
 
 
 def downgrade(database: Database, to: str) -> str:
-    """Back to an older revision ("base": none), with the loss of what only newer tables keep. Raises as `upgrade`."""
+    """Migrate back to an older revision ("base": no tables); what only newer tables hold is lost.
+
+    Raise what `upgrade` raises.
+    """
     with exclusive(database) as connection:
         refuse_unusable(database, connection)
         command.downgrade(_config(connection), to)
@@ -45,20 +51,20 @@ def downgrade(database: Database, to: str) -> str:
 
 
 def revision(database: Database) -> str:
-    """Of the tables that are there; "" where there are none. Raises AwayError."""
+    """Return the revision of the tables, or "" if there are none. Raise AwayError."""
     with database.read() as connection:
         return revision_of(connection)
 
 
 def known(database: Database) -> str:
-    """The same, where this program knows it. Raises as `upgrade`."""
+    """Return the revision of the tables if this program can use them. Raise what `upgrade` raises."""
     with database.read() as connection:
         refuse_unusable(database, connection)
         return revision_of(connection)
 
 
 def newest() -> str:
-    """The revision that this program works with."""
+    """Return the revision that this program works with."""
     return ScriptDirectory.from_config(_config()).get_current_head() or ""
 
 
@@ -74,7 +80,7 @@ def drop_tables(connection: Connection) -> None:
 
 @contextmanager
 def exclusive(database: Database) -> Iterator[Connection]:
-    """Begin a write that no program that migrates or starts gets past, however long it takes. Raises AwayError."""
+    """Begin a write that blocks every program that migrates or starts, however long it takes. Raise AwayError."""
     with database.write() as connection:
         wait_ms = int(database.settings.migration_wait_s * 1000)
         if connection.dialect.name == "postgresql":
@@ -102,7 +108,7 @@ def refuse_unusable(database: Database, connection: Connection) -> None:
     """Raise ConfigurationError for a database that this program must not use as it is."""
     marks.refuse(connection, database.place)
     if sa.inspect(connection).has_table(UNFINISHED.name):
-        problem = "a restore into it was cut off; make it anew (dropdb, createdb), and restore into it again"
+        problem = "a restore into it was interrupted; create it again (dropdb, createdb), and repeat the restore"
         raise ConfigurationError(problem, file=str(database.place))
     found = revision_of(connection)
     try:

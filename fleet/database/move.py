@@ -1,8 +1,8 @@
 """Move of a whole fleet into another database, of the same kind or the other one.
 
-Neither database is ever open to a controller in between. The source is held until its copy is on the disk and is then
-marked; the target is filled in one transaction and is marked until the source is. Killed at any moment, the same
-command starts over, or only removes the last mark.
+Neither database is ever open to a controller in between. The source is locked until its copy is on the disk and is then
+marked. The target is filled in one transaction and is marked until the source is. If the move is killed at any moment,
+the same command starts over, or only removes the last mark.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _ASK_AGAIN_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What source and target must have in common. `log`: where the audit log ends, or its first broken entry."""
+    """Contents that source and target must have in common.
+
+    `log`: end of the audit log, or its first broken entry.
+    """
 
     revision: str
     rows: Mapping[str, int]
@@ -44,15 +47,15 @@ class Contents:
 
     @property
     def total(self) -> int:
-        """Rows of all tables."""
+        """Return the number of rows of all tables."""
         return sum(self.rows.values())
 
 
 def move(old: Database, new: Database, now: datetime, progress: Progress) -> Contents:
     """Copy all of `old` into `new` and mark `old` as moved there. Both come from `open_alone`.
 
-    Raises ConfigurationError, UnreachableError where a controller uses `old`, AwayError. A move that was cut off goes
-    on by the same call; one that is complete changes nothing.
+    A move that was interrupted is continued by the same call; a complete one changes nothing. Raise ConfigurationError,
+    UnreachableError if a controller uses `old`, AwayError.
     """
     _check_apart(old.place, new.place)
     with migrate.exclusive(old) as source:
@@ -68,9 +71,9 @@ def move(old: Database, new: Database, now: datetime, progress: Progress) -> Con
 
 
 def undo(database: Database) -> int:
-    """Remove the mark of a database whose successor is lost, and leap over the versions that the successor gave.
+    """Remove the mark of a database whose successor is lost, and leap over the versions that the successor issued.
 
-    Return the new base of versions. Raises ConfigurationError where there is no mark, AwayError.
+    Return the new base of versions. Raise ConfigurationError if there is no mark, AwayError.
     """
     with migrate.exclusive(database) as connection:
         if marks.read(connection, MOVED) is None:
@@ -121,7 +124,7 @@ def _hold(old: Database, source: Connection) -> None:
 
 
 def _others(source: Connection) -> int:
-    """Return how many connections other programs have. One that was just closed takes PostgreSQL a moment to end."""
+    """Return how many connections other programs have. PostgreSQL takes a moment to end a closed one."""
     source.execute(sa.select(sa.func.pg_stat_clear_snapshot()))
     return int(source.execute(_OTHERS, {"program": PROGRAM}).scalar_one())
 
@@ -132,7 +135,7 @@ def _contents(database: Database, connection: Connection) -> Contents:
 
 
 def different(before: Contents, after: Contents) -> str:
-    """Say in words what differs, "" for nothing."""
+    """Return in words what differs, or "" for nothing."""
     changed = [name for name in before.rows if before.rows[name] != after.rows.get(name)]
     found = [f"{name}: {before.rows[name]} rows, then {after.rows.get(name)}" for name in changed]
     found += [f"tables of {before.revision}, then {after.revision}"] if before.revision != after.revision else []
@@ -141,7 +144,7 @@ def different(before: Contents, after: Contents) -> str:
 
 
 def _clear(place: Place, target: Connection, source: Place) -> None:
-    """Remove the rest of an earlier attempt. Raises ConfigurationError where anything else is there."""
+    """Remove the rest of an earlier attempt. Raise ConfigurationError if the target holds anything else."""
     if earlier := marks.read(target, ARRIVING):
         _check_source(place, earlier, source)
         migrate.drop_tables(target)
@@ -158,7 +161,7 @@ def _check_source(place: Place, arriving: Mark, source: Place) -> None:
 
 
 def _open(old: Place, new: Database, mark: Mark, copied: Contents | None) -> Contents:
-    """Remove the target's mark: a controller may start there now."""
+    """Remove the target's mark, so that a controller may start there."""
     with migrate.exclusive(new) as target:
         if arriving := marks.read(target, ARRIVING):
             _check_source(new.place, arriving, old)

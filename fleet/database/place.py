@@ -1,4 +1,4 @@
-"""Where the database is: a file, or a PostgreSQL server."""
+"""Location of the database: a file, or a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _POSTGRESQL = "postgresql+psycopg"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """As text it holds no password."""
+    """Location of a database. Its text contains no password."""
 
     url: URL = field(repr=False)
 
     @property
     def file(self) -> Path | None:
-        """SQLite's file; None: a server."""
+        """Return SQLite's file, or None for a server."""
         return Path(self.url.database or "") if self.url.get_backend_name() == "sqlite" else None
 
     def __str__(self) -> str:
@@ -37,10 +37,11 @@ class Place:
         return self.url.set(drivername="postgresql", password=None).render_as_string()
 
     def make_file(self) -> None:
-        """For SQLite: an empty file that only its owner reads; what lies beside it (-wal, -shm) gets the same mode.
+        """Create SQLite's file, empty and readable only by its owner. Raise OSError.
 
-        One that is there is not opened: to close it would drop all locks that SQLite holds on it in this process
-        (https://sqlite.org/howtocorrupt.html, 2.2), and another process could then damage it. Raises OSError.
+        The files that SQLite adds (-wal, -shm) get the same mode. An existing file is not opened: closing it would drop
+        all locks that SQLite holds on it in this process (https://sqlite.org/howtocorrupt.html, 2.2), and another
+        process could then damage it.
         """
         if self.file is not None and not self.file.exists():
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -48,8 +49,11 @@ class Place:
 
 
 def read_place(text: str, folder: Path) -> Place:
-    """`""`: a file in `folder`; `sqlite:////absolute/path`; `postgresql://user@host/name`, or with `?host=/run/…` a
-    UNIX socket. A password is better kept in ~/.pgpass or PGPASSFILE. Raises ConfigurationError."""
+    """Read `[database] url`. Raise ConfigurationError.
+
+    `""`: a file in `folder`; `sqlite:////absolute/path`; `postgresql://user@host/name`, or with `?host=/run/…` a UNIX
+    socket. A password is better kept in ~/.pgpass or PGPASSFILE.
+    """
     if not text:
         return Place(URL.create("sqlite", database=str((folder / FILE_NAME).absolute())))
     try:
@@ -59,12 +63,12 @@ def read_place(text: str, folder: Path) -> Place:
     if url.get_backend_name() == "sqlite" and url.database and Path(url.database).is_absolute():
         return Place(URL.create("sqlite", database=url.database))
     if "password" in url.query:
-        raise _unusable("its options hold a password, which would be shown; PGPASSWORD and ~/.pgpass keep one")
+        raise _unusable("its options contain a password, which would be shown; use PGPASSWORD or ~/.pgpass")
     if url.drivername in {"postgresql", "postgres", _POSTGRESQL} and url.database:
         return Place(url.set(drivername=_POSTGRESQL))
     raise _unusable(f"{url.drivername!r:.40} with the database {url.database!r:.80} is neither")
 
 
 def _unusable(problem: str) -> ConfigurationError:
-    expected = "write postgresql://user@host/name, sqlite:////absolute/file, or nothing for a file of its own"
+    expected = "use postgresql://user@host/name, sqlite:////absolute/file, or nothing for fleet.sqlite in the folder"
     return ConfigurationError(f"{problem}; {expected}", table="database", key="url")

@@ -1,4 +1,4 @@
-"""All that a device's poll needs to know, in one statement: most polls end with 304 and cost nothing else."""
+"""Data for a device's poll, read in one statement: most polls end with 304 and cost nothing else."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fleet.database.tables import assignments, certificates, desired_revisions, 
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """Who asks by a certificate, and what there is for it. `version` 0: no assignment holds, sign one.
+    """The device behind a certificate, and what there is for it. `version` 0: no valid assignment, sign one.
 
-    `revision` is that of the desired state, `signed_revision` the one the assignment was signed from; where they
-    differ, sign anew; so where its `basis` is another than now. `asked`: a request for diagnostics waits.
+    `revision`: of the desired state. `signed_revision`: the one the assignment was signed from. Sign again if they
+    differ, or if `basis` is not the present one. `asked`: a request for diagnostics waits.
     """
 
     device: str
@@ -36,8 +36,10 @@ class Polled:
 
 
 def polled(connection: Connection, serial: str, now: datetime) -> Polled | None:
-    """What concerns the device with this certificate; None: the certificate is unknown. Refusing revoked and expired
-    ones is the caller's."""
+    """Return the data of the device with this certificate, or None if the certificate is unknown.
+
+    The caller refuses revoked and expired certificates.
+    """
     row = connection.execute(_POLLED, {"serial": serial, "now": now}).one_or_none()
     if row is None:
         return None

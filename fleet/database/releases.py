@@ -19,7 +19,7 @@ from gateway.domain.routing import newest_version
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`target`: its path; `digest` and `size_bytes` of the signed document; `floor`: as its owner signed it there."""
+    """A release. `target`: path. `digest`, `size_bytes`: of the signed document. `floor`: as its owner signed it."""
 
     target: str
     owner: str
@@ -34,7 +34,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A release, when it was first read, and since when it is not published any more."""
+    """A release, when it was first read, and since when it is no longer published."""
 
     release: Release
     first_read: datetime
@@ -44,9 +44,10 @@ class Known:
 def synchronise(
     connection: Connection, published: Iterable[Release], now: datetime, settings: DatabaseSettings
 ) -> tuple[str, ...]:
-    """All that is published now: new ones are added, absent ones marked as withdrawn. The targets that are new.
+    """Make the table match what is published: add new releases, mark absent ones as withdrawn.
 
-    Raises ConflictError where a target's content is another than before: what is published never changes.
+    Return the targets that are new. Raise ConflictError if the content of a target changed: what is published never
+    changes.
     """
     wanted = {release.target: release for release in bounded(published, settings.releases_limit, "releases")}
     alone(connection, "releases are read")
@@ -64,7 +65,7 @@ def synchronise(
 
 
 def find(connection: Connection, target: str) -> Known | None:
-    """The release with this path, published or withdrawn."""
+    """Return the release with this path, published or withdrawn, or None."""
     row = connection.execute(sa.select(releases).where(releases.c.target == target)).one_or_none()
     return Known(Release(*row[:9]), row.first_read, row.withdrawn) if row else None
 
@@ -72,7 +73,7 @@ def find(connection: Connection, target: str) -> Known | None:
 def page(
     connection: Connection, settings: DatabaseSettings, *, model: str = "", after: str = "", limit_rows: int = 100
 ) -> tuple[Known, ...]:
-    """In the order of their paths, from the one that follows `after`; `model` "": all of them."""
+    """Return releases in the order of their paths, from the one that follows `after`; `model` "": of all models."""
     wanted = [releases.c.target > after, *([releases.c.model == model] if model else [])]
     limit = page_limit(limit_rows, settings.page_limit_rows)
     statement = sa.select(releases).where(*wanted).order_by(releases.c.target).limit(limit)
@@ -80,9 +81,10 @@ def page(
 
 
 def floor(connection: Connection, owner: str, model: str) -> str:
-    """The oldest version that may be assigned: the greatest floor over all of the model's releases; "": none is known.
+    """Return the oldest version that may be assigned, or "" if none is known.
 
-    Withdrawn ones count: a floor never falls, and devices remember it.
+    It is the greatest floor of all releases of the model. Withdrawn ones count: a floor never falls, and devices
+    remember it.
     """
     mine = sa.select(releases.c.floor).where(releases.c.owner == owner, releases.c.model == model).distinct()
     return newest_version(connection.execute(mine).scalars()) or ""

@@ -1,6 +1,7 @@
-"""Devices that are taken out of the fleet. The row of one stays, empty and marked, and nobody is shown it: by it hold
-what must outlive the device. That is the version of its assignments, which never falls for a name; its certificates,
-revoked, until they expire.
+"""Removal of devices from the fleet.
+
+The row of a removed device stays, empty and marked, and is not shown. It carries what must outlive the device: the
+version of its assignments, which never falls for a name, and its certificates, revoked, until they expire.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ EMPTY: dict[str, object] = {
 
 
 def check(device: Device) -> None:
-    """Raises ConflictError for a device that is let in, or was and may come again."""
+    """Raise ConflictError for a device that is enrolled, or that was enrolled and may enrol again."""
     if device.state is State.ENROLLED or (device.state is State.PRE_REGISTERED and device.enrolled):
         raise _let_in(device)
 
 
 def remove(connection: Connection, device: str, now: datetime) -> None:
-    """It is there no more, and its name and serial are free. See to telemetry, tokens and certificates, too. Raises
-    AbsentError, ConflictError as `check` does."""
+    """Remove a device; its name and serial are free then.
+
+    The caller deletes telemetry and tokens, and revokes certificates. Raise AbsentError, ConflictError as `check` does.
+    """
     desired.clear(connection, device)
     never = sa.and_(devices.c.state == State.PRE_REGISTERED, devices.c.enrolled.is_(None))
     out = sa.or_(devices.c.state == State.REVOKED, never)
@@ -50,7 +53,7 @@ def remove(connection: Connection, device: str, now: datetime) -> None:
 
 
 def gone(connection: Connection, named: Iterable[str]) -> frozenset[str]:
-    """Those of these devices that were removed, and did not come back."""
+    """Return those of these devices that were removed and did not come back."""
     found: set[str] = set()
     for ids in chunks(named):
         wanted = sa.select(devices.c.id).where(devices.c.id.in_(ids), devices.c.removed.is_not(None))

@@ -1,6 +1,6 @@
-"""Rollouts and what happened in them. Facts are only ever added; their documents belong to `fleet.rollouts`.
+"""Rollouts and their facts. Facts are only ever added; their documents belong to `fleet.rollouts`.
 
-Lock order, where one transaction needs several: leadership, rollout, device's desired state, assignment, audit.
+Lock order within one transaction: leadership, rollout, device's desired state, assignment, audit.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ DRAFT = "draft"
 
 @dataclass(frozen=True, slots=True)
 class StoredRollout:
-    """`state` is what its facts say, kept for lists; `sequence`: of the last fact; `spec` is fixed once approved;
-    `revised_by`: whose it is ("": the creator's); `archived`: since when lists leave it out."""
+    """A rollout.
+
+    `state`: as its facts say, stored for lists. `sequence`: of the last fact. `spec` is fixed once approved.
+    `revised_by`: who revised the draft last ("": not revised since it was created). `archived`: since when lists leave
+    it out.
+    """
 
     id: str
     name: str
@@ -42,7 +46,7 @@ class StoredRollout:
 
 @dataclass(frozen=True, slots=True)
 class NewFact:
-    """Something that happened, not yet in the record. `device` "": to the rollout as a whole."""
+    """Fact that is not recorded yet. `device` "": it concerns the rollout as a whole."""
 
     at: datetime
     kind: str
@@ -52,7 +56,7 @@ class NewFact:
 
 @dataclass(frozen=True, slots=True)
 class StoredFact:
-    """In the record of its rollout as number `sequence`, from 1 without gaps."""
+    """Recorded fact, number `sequence` of its rollout, from 1 without gaps."""
 
     sequence: int
     at: datetime
@@ -62,13 +66,13 @@ class StoredFact:
 
 
 def create(connection: Connection, rollout: StoredRollout) -> None:
-    """Raises ConflictError where the id is taken."""
+    """Store a new rollout. Raise ConflictError if the id is taken."""
     values = {name: getattr(rollout, name) for name in StoredRollout.__slots__} | {"sequence": 0}
     connection.execute(sa.insert(rollouts).values(**values))
 
 
 def revise(connection: Connection, rollout: str, *, name: str, slot: str, target: str, spec: Json, by: str) -> None:
-    """Another spec for a draft. Raises ConflictError once it is more than a draft, AbsentError."""
+    """Replace the specification of a draft. Raise ConflictError if it is no longer a draft, AbsentError."""
     change = sa.update(rollouts).where(rollouts.c.id == rollout, rollouts.c.state == DRAFT)
     changed = change.values(name=name, slot=slot, target=target, spec=spec, revised_by=by)
     if connection.execute(changed).rowcount == 0:
@@ -77,8 +81,11 @@ def revise(connection: Connection, rollout: str, *, name: str, slot: str, target
 
 
 def get(connection: Connection, rollout: str, *, lock: bool = False) -> StoredRollout:
-    """Raises AbsentError. `lock`: nobody adds a fact before this transaction ends, so that what is decided on these
-    facts is recorded behind them."""
+    """Return a rollout. Raise AbsentError.
+
+    `lock`: no other transaction adds a fact before this one ends, so that decisions on these facts are recorded
+    directly after them.
+    """
     statement = sa.select(rollouts).where(rollouts.c.id == rollout)
     row = connection.execute(statement.with_for_update() if lock else statement).one_or_none()
     if row is None:
@@ -95,9 +102,10 @@ def record(
     state: str = "",
     expected: int | None = None,
 ) -> int:
-    """Add facts in this order, all or none; the last one's number. `state`: what the rollout is in after them.
+    """Add facts in this order, all or none. Return the number of the last one.
 
-    `expected`: the last number the caller knows. Raises ConflictError where others came since, AbsentError.
+    `state`: of the rollout after them. `expected`: the last number that the caller knows. Raise ConflictError if other
+    facts were added since, AbsentError.
     """
     new = bounded(happened, settings.facts_limit_rows, "facts")
     known = get(connection, rollout, lock=True)
@@ -115,7 +123,7 @@ def record(
 def facts_of(
     connection: Connection, rollout: str, settings: DatabaseSettings, *, after: int = 0, device: str = ""
 ) -> tuple[StoredFact, ...]:
-    """A page in their order, from the one that follows number `after`; at most `facts_limit_rows`."""
+    """Return a page of facts in order, from the one that follows number `after`; at most `facts_limit_rows`."""
     wanted = [facts.c.rollout == rollout, facts.c.sequence > after, *([facts.c.device == device] if device else [])]
     columns = [facts.c.sequence, facts.c.at, facts.c.kind, facts.c.device, facts.c.document]
     statement = sa.select(*columns).where(*wanted).order_by(facts.c.sequence).limit(settings.facts_limit_rows)
@@ -133,7 +141,7 @@ def facts_between(connection: Connection, rollout: str, first: int, last: int) -
 def of_device(
     connection: Connection, device: str, slots: Iterable[str], states: Iterable[str]
 ) -> tuple[StoredRollout, ...]:
-    """Rollouts of these slots, in these states, that know something of the device."""
+    """Return the rollouts of these slots, in these states, that have facts on the device."""
     named = sa.select(facts.c.rollout).where(facts.c.device == device).distinct()
     wanted = (rollouts.c.id.in_(named), rollouts.c.slot.in_(list(slots)), rollouts.c.state.in_(list(states)))
     return tuple(
@@ -144,11 +152,13 @@ def of_device(
 def of_devices(
     connection: Connection, devices: Iterable[str], kind: str, *, slot: str, target: str, but: str
 ) -> Iterator[tuple[str, Json]]:
-    """Device and document of each fact of a kind, in whatever order, that rollouts of this target in this slot, all but
-    one, know of these devices."""
+    """Yield device and document of each fact of a kind on these devices, in no particular order.
+
+    Facts come from rollouts of this target in this slot, except the rollout `but`.
+    """
     same = sa.select(rollouts.c.id).where(rollouts.c.slot == slot, rollouts.c.target == target, rollouts.c.id != but)
     if connection.execute(same.limit(1)).first() is None:
-        return  # as it mostly is
+        return  # the usual case
     for ids in chunks(devices):
         wanted = (facts.c.device.in_(ids), facts.c.kind == kind, facts.c.rollout.in_(same))
         found = connection.execute(sa.select(facts.c.device, facts.c.document).where(*wanted))
@@ -164,7 +174,10 @@ def page(
     after: str = "",
     limit_rows: int = 100,
 ) -> tuple[StoredRollout, ...]:
-    """In the order of their ids, from the one that follows `after`; `states` empty: all. `archived`: those, too."""
+    """Return rollouts in the order of their ids, from the one that follows `after`.
+
+    `states` empty: all. `archived`: include archived ones.
+    """
     chosen = list(states)
     wanted = [rollouts.c.id > after, *([rollouts.c.state.in_(chosen)] if chosen else [])]
     wanted += [] if archived else [rollouts.c.archived.is_(None)]
@@ -182,7 +195,7 @@ def every(
     after: str = "",
     page_rows: int,
 ) -> Iterator[StoredRollout]:
-    """All of them as `page` has them, `page_rows` in a statement."""
+    """Yield all rollouts as `page` selects them, `page_rows` in a statement."""
     chosen = list(states)
     while found := page(connection, settings, states=chosen, archived=archived, after=after, limit_rows=page_rows):
         yield from found

@@ -1,4 +1,4 @@
-"""Archive of rollouts: those that are over and that lists leave out. Their facts stay as they are."""
+"""Archive of rollouts that are over: lists leave them out, and their facts stay as they are."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fleet.database.rows import bounded
 from fleet.database.tables import facts, rollouts
 
 OVER = ("finished", "aborted")
-"""Stored states in which nothing is left to be done."""
+"""Stored states in which nothing is left to do."""
 ARCHIVE_LIMIT = 1_000
 """Rollouts archived in one transaction."""
 
 
 def archive(connection: Connection, rollout: str, now: datetime) -> bool:
-    """Archive a rollout. Return False if it was archived. Raises ConflictError unless it is over, AbsentError."""
+    """Archive a rollout. Return False if it was archived. Raise ConflictError unless it is over, AbsentError."""
     found = get(connection, rollout, lock=True)
     if found.state not in OVER:
         problem = f"the rollout {rollout!r:.80} is {found.state}; only a finished or aborted one can be archived"
@@ -31,7 +31,7 @@ def archive(connection: Connection, rollout: str, now: datetime) -> bool:
 
 
 def restore(connection: Connection, rollout: str) -> bool:
-    """Show an archived rollout in lists again. Return False if it was not archived. Raises AbsentError."""
+    """Show an archived rollout in lists again. Return False if it was not archived. Raise AbsentError."""
     found = get(connection, rollout, lock=True)
     if found.archived is not None:
         _set(connection, [rollout], None)
@@ -39,13 +39,15 @@ def restore(connection: Connection, rollout: str) -> bool:
 
 
 def archive_all(connection: Connection, names: Iterable[str], now: datetime) -> None:
-    """Archive rollouts that `over_before` found. Raises RefusedError for more than `ARCHIVE_LIMIT`."""
+    """Archive rollouts that `over_before` found. Raise RefusedError for more than `ARCHIVE_LIMIT`."""
     _set(connection, bounded(names, ARCHIVE_LIMIT, "rollouts"), now)
 
 
 def over_before(connection: Connection, before: datetime, *, after: str = "") -> tuple[StoredRollout, ...]:
-    """Return at most `ARCHIVE_LIMIT` rollouts whose last fact is older than `before` and that are over and not
-    archived, by id from the one that follows `after`. Until the transaction ends nobody else changes them."""
+    """Return at most `ARCHIVE_LIMIT` rollouts that are over, not archived, and ended before `before`.
+
+    They come by id, from the one that follows `after`, and are locked until the transaction ends.
+    """
     last = (facts.c.rollout == rollouts.c.id, facts.c.sequence == rollouts.c.sequence, facts.c.at < before)
     wanted = (rollouts.c.state.in_(OVER), rollouts.c.archived.is_(None), rollouts.c.id > after)
     found = sa.select(rollouts).where(*wanted, sa.select(facts.c.rollout).where(*last).exists())

@@ -1,4 +1,4 @@
-"""What all tables have in common: a page of rows, who has a batch of things."""
+"""Helpers of all tables: page limits, chunks, bounded lists."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Json = Mapping[str, object]
 
 
 def page_limit(asked_rows: int, most_rows: int) -> int:
-    """How many rows to answer. Raises RefusedError for none or less."""
+    """Return how many rows to answer. Raise RefusedError if fewer than one is requested."""
     if asked_rows < 1:
         raise RefusedError(f"a page has at least one row, not {asked_rows}")
     return min(asked_rows, most_rows)
 
 
 def chunks(things: Iterable[T], size: int = CHUNK_ROWS) -> Iterator[list[T]]:
-    """In order, at most `size` at a time."""
+    """Yield the things in order, at most `size` at a time."""
     rest = iter(things)
     while chunk := list(islice(rest, size)):
         yield chunk
 
 
 def bounded(things: Iterable[T], limit: int, what: str) -> list[T]:
-    """As a list. Raises RefusedError for more than `limit`."""
+    """Return the things as a list. Raise RefusedError for more than `limit`."""
     found = list(islice(things, limit + 1))
     if len(found) > limit:
         raise RefusedError(f"more than {limit} {what} at once; send fewer")

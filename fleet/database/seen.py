@@ -1,4 +1,7 @@
-"""When devices were last seen, gathered in memory: a poll must not cost a write. A kill loses one interval."""
+"""Times at which devices were last seen, buffered in memory.
+
+A poll must not cost a write. A kill loses the times of one interval.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from fleet.database.settings import DatabaseSettings
 
 
 class Seen:
-    """One per process; any thread may note. What `due` hands out is written by `devices.touch`."""
+    """Buffer of last-seen times. One per process; any thread may call `note`.
+
+    `devices.touch` writes what `due` returns.
+    """
 
     def __init__(self, settings: DatabaseSettings) -> None:
         self._every = timedelta(seconds=settings.seen_every_s)
@@ -19,17 +25,17 @@ class Seen:
         self._written: dict[str, datetime] = {}
 
     def note(self, device: str, now: datetime) -> bool:
-        """It asked. True: so many wait that `due` should be called at once."""
+        """Note a poll. Return True if so many devices wait that `due` should be called at once."""
         with self._lock:
             self._waiting[device] = max(now, self._waiting.get(device, now))
             return len(self._waiting) > self._limit
 
     def waiting(self) -> int:
-        """How many devices wait to be written."""
+        """Return how many devices wait to be written."""
         return len(self._waiting)
 
     def due(self, now: datetime) -> dict[str, datetime]:
-        """What is to be written now: devices whose last writing is `seen_every_s` ago, or all where too many wait."""
+        """Return what to write now: devices last written `seen_every_s` ago, or all if too many wait."""
         with self._lock:
             self._written = {device: at for device, at in self._written.items() if _recent(at, now, self._every)}
             hurried = len(self._waiting) > self._limit
@@ -41,5 +47,5 @@ class Seen:
 
 
 def _recent(at: datetime, now: datetime, every: timedelta) -> bool:
-    """Also false where the clock went back: then it is written rather than forgotten."""
+    """Return whether `at` is within the interval. It is false if the clock was set back: then the time is written."""
     return at <= now < at + every

@@ -1,7 +1,7 @@
-"""What is kept of telemetry: by age, by bytes of one device, by bytes of all. A little at a time, so that nobody waits.
+"""Retention of telemetry: by age, by bytes of one device, by bytes of all, in small steps that block no writer.
 
-Rows beyond a gap go too, once they are too old: what was received counts as received, and is not asked for again. A
-stream into which something is taken in at the same moment is left for the next time.
+Rows beyond a gap are deleted, too, if they are too old: they count as received and are not requested again. A stream
+that is being written at the same moment is left for the next time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SWEEPING = "telemetry is swept"
 
 
 def due(connection: Connection, now: datetime, settings: TelemetrySettings) -> bool:
-    """Whether `sweep` would remove anything: asked in a read, which nobody who writes has to wait for."""
+    """Return whether `sweep` would delete anything. It only reads, so writers need not wait for it."""
     oldest = now - timedelta(days=settings.age_limit_d)
     old = sa.select(telemetry.c.source).where(telemetry.c.received < oldest).limit(1)
     if connection.execute(old).first() is not None or _worst(connection, settings) is not None:
@@ -32,20 +32,20 @@ def due(connection: Connection, now: datetime, settings: TelemetrySettings) -> b
 
 
 def sweep(connection: Connection, now: datetime, settings: TelemetrySettings) -> int:
-    """Remove at most `sweep_rows` rows that are too many or too old; how many. Call again until it is 0."""
+    """Delete at most `sweep_rows` rows that are too many or too old. Return how many; call again until it is 0."""
     alone(connection, SWEEPING)
     old = _oldest(settings).where(telemetry.c.received < now - timedelta(days=settings.age_limit_d))
     return _remove(connection, old) or _sweep_device(connection, settings) or _sweep_total(connection, settings)
 
 
 def clear(connection: Connection, device: str, settings: TelemetrySettings) -> int:
-    """Remove at most `sweep_rows` rows of a device; how many. Call again until it is 0."""
+    """Delete at most `sweep_rows` rows of a device. Return how many; call again until it is 0."""
     alone(connection, SWEEPING)
     return _remove(connection, _of_device(device, settings))
 
 
 def kept_bytes(connection: Connection) -> int:
-    """Of all documents; what the database needs around them is not counted."""
+    """Return the bytes of all documents, without the overhead of the database."""
     return int(connection.execute(sa.select(sa.func.coalesce(sa.func.sum(telemetry_sources.c.bytes), 0))).scalar_one())
 
 
@@ -58,7 +58,7 @@ def _sweep_device(connection: Connection, settings: TelemetrySettings) -> int:
 
 
 def _worst(connection: Connection, settings: TelemetrySettings) -> tuple[str, int] | None:
-    """The device that is furthest above its limit, and what is kept of it."""
+    """Return the device that is furthest above its limit, and its bytes."""
     used = sa.func.sum(telemetry_sources.c.bytes)
     devices = sa.select(telemetry_sources.c.device, used).group_by(telemetry_sources.c.device)
     worst = devices.having(used > settings.device_limit_bytes).order_by(used.desc()).limit(1)
@@ -82,7 +82,7 @@ def _oldest(settings: TelemetrySettings) -> sa.Select[Any]:
 
 
 def _remove(connection: Connection, chosen: sa.Select[Any], excess_bytes: int = LARGEST) -> int:
-    """The first of the chosen rows, until `excess_bytes` are gone."""
+    """Delete the first of the chosen rows, until `excess_bytes` are freed. Return how many."""
     rows: list[dict[str, int]] = []
     freed: dict[int, list[int]] = {}
     found = connection.execute(chosen).all()
@@ -102,8 +102,10 @@ def _remove(connection: Connection, chosen: sa.Select[Any], excess_bytes: int = 
 
 
 def _lock(connection: Connection, sources: Iterable[int]) -> frozenset[int]:
-    """Those into which nobody takes in at this moment: who does so has several of a device, in whatever order, and is
-    not waited for."""
+    """Lock the sources that are not being written, and return them.
+
+    A writer locks several sources of a device in any order, so the sweep must not wait for it.
+    """
     mine: set[int] = set()
     for ids in chunks(sources):
         free = sa.select(telemetry_sources.c.id).where(telemetry_sources.c.id.in_(ids))

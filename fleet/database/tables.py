@@ -1,5 +1,7 @@
-"""All tables. Whoever changes one writes the migration that does it to the databases that are in use
-(`migrations/versions/`); a test holds both together."""
+"""All tables.
+
+A change here needs a migration for the databases in use (`migrations/versions/`); a test compares both.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ NAMES = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
-NAME_BYTES = 560  # of what people and devices call things: 140 characters of up to four bytes
+NAME_BYTES = 560  # names by people and devices: 140 characters of up to four bytes
 PATH_BYTES = 1_024  # of a target in the repository
 REASON_BYTES = 4_096
 DIGEST_BYTES = 64
@@ -54,7 +56,7 @@ devices = Table(
     Column("enrolled", Moment),
     Column("revoked", Moment),
     Column("revoked_because", Words(REASON_BYTES), nullable=False),
-    Column("removed", Moment),  # such a device is there no more; what must outlive it still is (`removal.py`)
+    Column("removed", Moment),  # the device is removed; the row keeps what must outlive it (`removal.py`)
     CheckConstraint("state IN ('pre-registered', 'enrolled', 'revoked')", name="state"),
 )
 device_tags = Table(
@@ -261,7 +263,7 @@ alerts = Table(
     metadata,
     Column("key", Words(NAME_BYTES), primary_key=True),
     Column("rule", Words(NAME_BYTES), nullable=False),
-    Column("device", Words(NAME_BYTES), nullable=False),  # "" of what is not one device's
+    Column("device", Words(NAME_BYTES), nullable=False),  # "" if it is not about one device
     Column("subject", Words(PATH_BYTES), nullable=False),
     Column("state", Words(NAME_BYTES), nullable=False),
     Column("since", Moment, nullable=False),

@@ -1,8 +1,8 @@
-"""Telemetry of all devices in the order in which it was received, for whoever follows it: alerts, an OTLP endpoint.
+"""Telemetry of all devices in the order in which it was received, for readers that follow it: alerts, OTLP.
 
-A reader keeps how far it came. It reads up to a moment from before which no transaction is still under way: who stores
-telemetry says since when, by a lock in PostgreSQL, and on SQLite is alone. So what is committed late is read late, and
-not missed, as long as replicas' clocks differ by less than the reader stays behind.
+A reader stores its position. It reads up to a moment before which no transaction is still in progress: a transaction
+that stores telemetry announces when it began, by a lock in PostgreSQL; on SQLite it is the only writer. So what is
+committed late is read late, and not missed, as long as replicas' clocks differ by less than the reader stays behind.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fleet.database.tables import numbers, telemetry, telemetry_sources
 
 _NAMES = "tail of "
 _STORING = 1_952_541_036
-"""First half of the locks by which who stores telemetry is known ("tail" in ASCII); the second are seconds."""
+"""First half of the numbers of these locks ("tail" in ASCII); the second half is a time in seconds."""
 _SINCE = datetime(2020, 1, 1, tzinfo=UTC)
-"""Such seconds fit 32 bits until 2088."""
+"""Epoch of these seconds: they fit 32 bits until 2088."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A row, and which device said it."""
+    """A row, and the device that sent it."""
 
     device: str
     stream: str
@@ -41,7 +41,10 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """`reached`: all that was received up to then is in `rows`, or was before; `more`: further rows follow."""
+    """A part of the tail. `reached`: all that was received up to then is in `rows`, or was before.
+
+    `more`: further rows follow.
+    """
 
     rows: tuple[Heard, ...]
     reached: datetime
@@ -49,7 +52,10 @@ class Tail:
 
 
 def storing(connection: Connection, now: Callable[[], datetime]) -> datetime:
-    """When what this transaction is about to store was received. Readers wait for its end before they read beyond."""
+    """Return the time of receipt for what this transaction is about to store.
+
+    Readers wait for the end of the transaction before they read beyond that time.
+    """
     if connection.dialect.name == "postgresql":
         second = (now() - _SINCE) // timedelta(seconds=1)
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock_shared(_STORING, second)))
@@ -57,8 +63,11 @@ def storing(connection: Connection, now: Callable[[], datetime]) -> datetime:
 
 
 def settled(connection: Connection, until: datetime) -> datetime:
-    """Up to where all is stored that ever will be, `until` at most. Ask it by a `glance`, before the `read` that goes
-    by it begins: what is stored between the two is seen or comes later."""
+    """Return the time up to which no more rows will be added; `until` at most.
+
+    Call it in a `glance`, before the `read` that uses it begins: what is stored between the two is seen, or comes
+    later.
+    """
     if connection.dialect.name != "postgresql":
         return until
     oldest = connection.execute(_OLDEST).scalar_one()
@@ -68,8 +77,10 @@ def settled(connection: Connection, until: datetime) -> datetime:
 def tail(
     connection: Connection, after: datetime, until: datetime, limit_rows: int, streams: Iterable[str] = ()
 ) -> Tail:
-    """Rows received after `after`, up to `until`, at most `limit_rows`; but what was received in one microsecond comes
-    together, however much that is. `streams` empty: all."""
+    """Return rows received after `after`, up to `until`, at most `limit_rows`. `streams` empty: of all streams.
+
+    Rows that were received in one microsecond come together, even if they are more.
+    """
     wanted = [telemetry_sources.c.stream.in_(list(streams))] if streams else []
     span = (telemetry.c.received > after, telemetry.c.received <= until)
     found = connection.execute(_ROWS.where(*span, *wanted).limit(limit_rows + 1)).all()
@@ -83,14 +94,14 @@ def tail(
 
 
 def position(connection: Connection, reader: str) -> datetime | None:
-    """How far the reader came; None: it never read."""
+    """Return the position of the reader, or None if it never read."""
     statement = sa.select(numbers.c.value).where(numbers.c.name == _NAMES + reader)
     value = connection.execute(statement).scalar_one_or_none()
     return None if value is None else EPOCH + value * _MICROSECOND
 
 
 def keep_position(connection: Connection, reader: str, at: datetime) -> None:
-    """It came so far."""
+    """Store the position of the reader."""
     value = (at - EPOCH) // _MICROSECOND
     add = adding(connection, numbers).values(name=_NAMES + reader, value=value)
     connection.execute(add.on_conflict_do_update(index_elements=[numbers.c.name], set_={"value": value}))

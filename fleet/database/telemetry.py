@@ -1,4 +1,4 @@
-"""What devices tell of themselves, each row once however often it is sent."""
+"""Telemetry of devices: each row is stored once, however often it is sent."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ STALE = "of a boot that is forgotten"
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The device may forget all rows up to `contiguous`. `stored`: how many are new; `left`: others, by reason;
-    `fresh`: those that are new, in their order."""
+    """Result of a batch. The device may forget all rows up to `contiguous`.
+
+    `stored`: how many rows are new. `left`: number of others, by reason. `fresh`: the new rows, in order.
+    """
 
     contiguous: int
     stored: int
@@ -38,7 +40,10 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One stream of one boot of a device. `lost`: numbers that never came; `rows`, `size_bytes`: what is kept of it."""
+    """One stream of one boot of a device.
+
+    `lost`: numbers that never came. `rows`, `size_bytes`: what is stored of it.
+    """
 
     stream: str
     boot_epoch: int
@@ -60,15 +65,17 @@ class StoredRow:
 
 
 def hold(connection: Connection, device: str) -> None:
-    """Until the transaction ends nothing of this device is taken in. Before any other lock: who takes in has this one
-    first, and asks for those of what is known of the device, and of its rollouts, later."""
+    """Lock the telemetry of this device until the transaction ends: none of it is stored meanwhile.
+
+    Call it before any other lock: ingestion takes this one first, and those of the device and its rollouts later.
+    """
     alone(connection, f"telemetry of {device}")
 
 
 def receive(
     connection: Connection, device: str, batch: Batch, now: datetime, settings: TelemetrySettings
 ) -> Acknowledged:
-    """Store what is new. Raises RefusedError for what cannot be a device's telemetry, ConflictError for no device."""
+    """Store the rows that are new. Raise RefusedError for invalid telemetry, ConflictError for an unknown device."""
     check(batch, settings)
     source = _source(connection, device, batch, settings)
     if source is None:
@@ -84,7 +91,7 @@ def receive(
 
 
 def sources(connection: Connection, device: str) -> tuple[Source, ...]:
-    """All streams of a device, the newest boots first: how far each came, and what is missing."""
+    """Return all sources of a device, newest boots first, with their positions and gaps."""
     columns = telemetry_sources.c
     statement = sa.select(telemetry_sources).where(columns.device == device)
     found = connection.execute(statement.order_by(columns.stream, columns.boot_epoch.desc()))
@@ -104,7 +111,7 @@ def page(
     after: int = 0,
     limit_rows: int = 100,
 ) -> tuple[StoredRow, ...]:
-    """Rows of one source in their order, from the one that follows number `after`."""
+    """Return rows of one source in order, from the one that follows number `after`."""
     wanted = (telemetry_sources.c.device == device, telemetry_sources.c.stream == stream)
     mine = _rows().where(*wanted, telemetry_sources.c.boot_epoch == boot_epoch, telemetry.c.seq > after)
     limit = page_limit(limit_rows, settings.page_limit_rows)
@@ -114,7 +121,7 @@ def page(
 def newest(
     connection: Connection, device: str, settings: DatabaseSettings, *, stream: str, limit_rows: int = 1
 ) -> tuple[StoredRow, ...]:
-    """The last rows of a stream, the newest first, of whatever boot."""
+    """Return the last rows of a stream, newest first, of any boot."""
     mine = _rows().where(telemetry_sources.c.device == device, telemetry_sources.c.stream == stream)
     ordered = mine.order_by(telemetry_sources.c.boot_epoch.desc(), telemetry.c.seq.desc())
     found = connection.execute(ordered.limit(page_limit(limit_rows, settings.page_limit_rows)))
@@ -147,7 +154,7 @@ def newest_of_devices(
 
 
 def _source(connection: Connection, device: str, batch: Batch, settings: TelemetrySettings) -> Found[Any] | None:
-    """The source's row, locked; made where there is none; None where its boot was forgotten."""
+    """Return the source's row, locked; create it if there is none. Return None if its boot was forgotten."""
     hold(connection, device)
     key = {"of_device": device, "of_stream": batch.stream, "of_boot": batch.boot_epoch}
     found = connection.execute(_SOURCE, key).one_or_none()
@@ -170,11 +177,11 @@ def _source(connection: Connection, device: str, batch: Batch, settings: Telemet
 def _count_streams(connection: Connection, device: str, settings: TelemetrySettings) -> None:
     mine = sa.select(telemetry_sources.c.stream).where(telemetry_sources.c.device == device).distinct()
     if len(connection.execute(mine).all()) >= settings.streams_limit:
-        raise RefusedError(f"the device has {settings.streams_limit} streams already; further ones are not taken")
+        raise RefusedError(f"the device has {settings.streams_limit} streams already; further ones are refused")
 
 
 def _store(connection: Connection, source: int, rows: Sequence[Row], now: datetime, settings: TelemetrySettings) -> int:
-    """How many bytes were added."""
+    """Store rows. Return how many bytes were added."""
     if not rows:
         return 0
     sizes = [len(document_text(row.document, settings.row_limit_bytes)) for row in rows]
@@ -215,7 +222,7 @@ _IS_LAST = sa.and_(
 )
 """Condition on a row of telemetry: the last one of its device and stream, of the newest boot of which any is kept."""
 
-# ---- statements of every request, made once: to make them anew is more than half of what a small request costs ---
+# ---- statements of every request, built once: building them takes more than half the time of a small request ----
 _COLUMNS = telemetry_sources.c
 _SOURCE = sa.select(telemetry_sources).where(
     _COLUMNS.device == sa.bindparam("of_device", type_=_COLUMNS.device.type),
@@ -228,7 +235,7 @@ _ADVANCE = (
     .values(
         contiguous=sa.bindparam("to", type_=_COLUMNS.contiguous.type),
         spans=sa.bindparam("beyond", type_=_COLUMNS.spans.type),
-        rows=_COLUMNS.rows + sa.bindparam("more_rows", type_=_COLUMNS.rows.type),  # the sweep subtracts meanwhile
+        rows=_COLUMNS.rows + sa.bindparam("more_rows", type_=_COLUMNS.rows.type),  # the sweep subtracts from it
         bytes=_COLUMNS.bytes + sa.bindparam("more_bytes", type_=_COLUMNS.bytes.type),
         lost=_COLUMNS.lost + sa.bindparam("more_lost", type_=_COLUMNS.lost.type),
     )

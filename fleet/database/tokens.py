@@ -22,7 +22,7 @@ from fleet.database.tables import api_tokens as tokens
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """`prefix`: how its secret begins; `tags`: which devices it is for, by their tags; empty: all."""
+    """API token. `prefix`: first characters of its secret. `tags`: of the devices it is for; empty: all."""
 
     id: int
     prefix: str
@@ -36,7 +36,7 @@ class ApiToken:
 
     @property
     def caller(self) -> Caller:
-        """As `fleet.access` knows who asks."""
+        """Return the caller as `fleet.access` knows it."""
         return Caller(self.name, self.role, self.tags)
 
 
@@ -52,19 +52,19 @@ def create(
     by: str,
     tags: Iterable[str] = (),
 ) -> int:
-    """Keep a new token's digest; its id. Raises RefusedError where too many hold already."""
+    """Store a new token's digest. Return its id. Raise RefusedError if too many tokens are valid."""
     wanted = sorted(set(bounded(tags, TAGS_LIMIT, "tags")))
     alone(connection, "tokens are counted")
     held = sa.select(sa.func.count()).where(tokens.c.revoked.is_(None), tokens.c.expires > now)
     if connection.execute(held).scalar_one() >= settings.tokens_limit:
-        raise RefusedError(f"{settings.tokens_limit} tokens hold already; revoke some")
+        raise RefusedError(f"{settings.tokens_limit} tokens are valid already; revoke some")
     given = {"name": name, "role": role, "tags": wanted, "expires": expires}
     kept = {"digest": credential.digest, "prefix": credential.prefix, "created": now, "created_by": by}
     return int(connection.execute(sa.insert(tokens).values(**kept, **given).returning(tokens.c.id)).scalar_one())
 
 
 def identify(connection: Connection, text: str, now: datetime) -> ApiToken | None:
-    """Whose token this is; None: unknown, revoked or expired. Its digest is looked up: timing tells nothing of it."""
+    """Return the token, or None if it is unknown, revoked or expired. Its digest is looked up, so timing is no leak."""
     held = (tokens.c.revoked.is_(None), tokens.c.expires > now)
     mine = sa.select(tokens).where(tokens.c.digest == read_credential(text).digest, *held)
     row = connection.execute(mine).one_or_none()
@@ -79,7 +79,7 @@ def valid(connection: Connection, ids: Iterable[int], now: datetime) -> frozense
 
 
 def revoke(connection: Connection, token: int, now: datetime) -> None:
-    """It opens nothing any more. Raises AbsentError; again changes nothing."""
+    """Revoke a token. Raise AbsentError. A second call changes nothing."""
     mine = sa.update(tokens).where(tokens.c.id == token)
     first = sa.func.coalesce(tokens.c.revoked, sa.bindparam("at", now, type_=tokens.c.revoked.type))
     if connection.execute(mine.values(revoked=first)).rowcount == 0:
@@ -89,14 +89,14 @@ def revoke(connection: Connection, token: int, now: datetime) -> None:
 def page(
     connection: Connection, settings: DatabaseSettings, *, after: int = 0, limit_rows: int = 100
 ) -> tuple[ApiToken, ...]:
-    """In the order in which they were made, from the one that follows `after`."""
+    """Return tokens in the order of their creation, from the one that follows `after`."""
     limit = page_limit(limit_rows, settings.page_limit_rows)
     statement = sa.select(tokens).where(tokens.c.id > after).order_by(tokens.c.id).limit(limit)
     return tuple(_token(row) for row in connection.execute(statement))
 
 
 def forget(connection: Connection, before: datetime) -> int:
-    """Remove those that expired before that time; how many (the audit log remembers them)."""
+    """Delete tokens that expired before `before`. Return how many. The audit log still names them."""
     return connection.execute(sa.delete(tokens).where(tokens.c.expires < before)).rowcount
 
 

@@ -26,7 +26,7 @@ class Unit:
     effects: list[Effect] = field(default_factory=list)
 
     def join(self) -> Connection:
-        """Return its connection; begin the transaction where this is the first write."""
+        """Return its connection; begin the transaction if this is the first write."""
         if self.connection is None:
             self.connection = self.opened.enter_context(self.begin())
             self.begun(self.connection)
@@ -34,4 +34,4 @@ class Unit:
 
 
 current: ContextVar[Unit | None] = ContextVar("unit", default=None)
-"""The unit that this thread works in."""
+"""Unit of this thread."""

@@ -1,4 +1,4 @@
-"""What alerts are opened for, as far as the database knows it: only what is remarkable is read, not every device."""
+"""Queries for alerts: they read only devices and rollouts that may need one, not every device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fleet.database.tables import certificates, device_running, device_seen, dev
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A rollout that goes no further for now. `sequence`: of its last fact."""
+    """A rollout that does not go on for now. `sequence`: of its last fact."""
 
     rollout: str
     sequence: int
@@ -26,7 +26,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The last fact by which a rollout stopped. `by`: who said so, "" where it was decided."""
+    """The last fact by which a rollout stopped. `by`: the operator, or "" if it was decided."""
 
     rollout: str
     name: str
@@ -37,13 +37,13 @@ class Stop:
 
 
 def silent(connection: Connection, before: datetime, limit_rows: int) -> dict[str, datetime]:
-    """Enrolled devices that asked for nothing since `before`, and when they did last, or were enrolled."""
+    """Return enrolled devices without a poll since `before`, with the time of the last one, or of enrolment."""
     statement = _last_seen.where(_seen_at < before).limit(limit_rows)
     return _mapped(connection.execute(statement))
 
 
 def seen(connection: Connection, named: Iterable[str]) -> dict[str, datetime]:
-    """When these asked last; of those that are enrolled."""
+    """Return the times of the last polls of these devices, of those that are enrolled."""
     found: dict[str, datetime] = {}
     for ids in chunks(named):
         found |= _mapped(connection.execute(_last_seen.where(devices.c.id.in_(ids))))
@@ -51,7 +51,7 @@ def seen(connection: Connection, named: Iterable[str]) -> dict[str, datetime]:
 
 
 def running_by_slot(connection: Connection) -> dict[tuple[str, str], int]:
-    """Return how many enrolled devices report that they run what, by slot and path of the release."""
+    """Return how many enrolled devices report each release, by slot and path of the release."""
     columns = (device_running.c.slot, device_running.c.target)
     mine = sa.select(*columns, sa.func.count()).join(devices, devices.c.id == device_running.c.device)
     wanted = mine.where(devices.c.state == State.ENROLLED, device_running.c.target != "").group_by(*columns)
@@ -59,7 +59,7 @@ def running_by_slot(connection: Connection) -> dict[tuple[str, str], int]:
 
 
 def enrolled(connection: Connection, named: Iterable[str]) -> set[str]:
-    """Which of these devices are."""
+    """Return which of these devices are enrolled."""
     found: set[str] = set()
     for ids in chunks(named):
         mine = sa.select(devices.c.id).where(devices.c.id.in_(ids), devices.c.state == State.ENROLLED)
@@ -68,13 +68,13 @@ def enrolled(connection: Connection, named: Iterable[str]) -> set[str]:
 
 
 def expiring(connection: Connection, before: datetime, limit_rows: int) -> dict[str, datetime]:
-    """Enrolled devices whose newest certificate expires before that time."""
+    """Return enrolled devices whose newest certificate expires before `before`, with that time."""
     statement = _newest.having(_expires < before).limit(limit_rows)
     return _mapped(connection.execute(statement))
 
 
 def expiries(connection: Connection, named: Iterable[str]) -> dict[str, datetime]:
-    """When the newest certificates of these devices expire; of those that are enrolled and have one."""
+    """Return when the newest certificates of these devices expire, of those that are enrolled and have one."""
     found: dict[str, datetime] = {}
     for ids in chunks(named):
         mine = _newest.where(certificates.c.device.in_(ids))
@@ -83,8 +83,10 @@ def expiries(connection: Connection, named: Iterable[str]) -> dict[str, datetime
 
 
 def stopped(connection: Connection, since: datetime) -> tuple[Stopped, ...]:
-    """Rollouts that are paused, and those that were aborted (`returning`: and whose devices are still told) and of
-    which something happened since."""
+    """Return rollouts that are paused, and aborted ones with a fact since `since`.
+
+    Aborted ones include `returning`: their devices are still being rolled back.
+    """
     last = (facts.c.rollout == rollouts.c.id) & (facts.c.sequence == rollouts.c.sequence)
     statement = sa.select(rollouts.c.id, rollouts.c.sequence, rollouts.c.state).join_from(rollouts, facts, last)
     recent = rollouts.c.state.in_(["aborted", "returning"]) & (facts.c.at > since)
@@ -93,7 +95,7 @@ def stopped(connection: Connection, since: datetime) -> tuple[Stopped, ...]:
 
 
 def last_stop(connection: Connection, rollout: str, after: int) -> Stop | None:
-    """The last fact beyond number `after` that paused or aborted it; None: there is none."""
+    """Return the last fact after number `after` that paused or aborted the rollout, or None."""
     text = sa.type_coerce(facts.c.document, sa.Text)
     decisions = sa.or_(*(text.contains(f'"decision":"{word}"', autoescape=True) for word in ("pause", "abort")))
     by_itself = sa.and_(facts.c.kind == "decided", decisions)

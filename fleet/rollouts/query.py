@@ -12,7 +12,7 @@ from functools import lru_cache
 from gateway.domain.routing import version_order
 
 VERSION = "version."
-"""How the field begins that names the version in a slot."""
+"""Prefix of the field that names the version in a slot."""
 FIELDS = ("id", "site", "profile", "tag", "accelerator", "slot")
 """Fields apart from `version.<slot>`; the last three may have several values."""
 _PATTERNS_CACHED = 4096
@@ -20,7 +20,7 @@ _PATTERNS_CACHED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What the fleet knows of a device. `accelerators`: kinds, a CPU alone is `cpu`. `versions`: by slot."""
+    """A device, as queries see it. `accelerators`: kinds, a CPU alone is `cpu`. `versions`: by slot."""
 
     id: str
     site: str = ""
@@ -52,12 +52,12 @@ _ORDERED: Mapping[Operator, Callable[[object, object], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Every device; written out, so that nobody means the whole fleet by leaving a query empty."""
+    """Every device. It is written out, so that an empty query does not mean the whole fleet by mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """`field` compared with each of `values` (one, or several after `in`); any that holds is enough."""
+    """Comparison of `field` with each of `values` (one, or several after `in`); one match is enough."""
 
     field: str
     operator: Operator
@@ -66,21 +66,21 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """What `part` does not match."""
+    """Devices that `part` does not match."""
 
     part: Query
 
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """What all of `parts` match."""
+    """Devices that all of `parts` match."""
 
     parts: tuple[Query, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """What one of `parts` matches."""
+    """Devices that one of `parts` matches."""
 
     parts: tuple[Query, ...]
 
@@ -89,7 +89,10 @@ Query = All | Match | Not | And | Or
 
 
 def matches(query: Query, device: Device) -> bool:
-    """Whether the query is for this device. A device without a value (no such slot) matches no `=`, `<` …, but `!=`."""
+    """Return whether the query matches the device.
+
+    A device without a value (such as no such slot) matches no `=`, `<` …, but `!=`.
+    """
     if isinstance(query, And):
         return all(matches(part, device) for part in query.parts)
     if isinstance(query, Or):
@@ -128,7 +131,7 @@ def compares(operator: Operator, value: str, limit: str) -> bool:
 
 
 def is_glob(pattern: str) -> bool:
-    """Whether it stands for more than one value."""
+    """Return whether the value stands for more than one value."""
     return "*" in pattern or "?" in pattern
 
 
@@ -138,5 +141,8 @@ def _alike(pattern: str, value: str) -> bool:
 
 @lru_cache(maxsize=_PATTERNS_CACHED)
 def _pattern(glob: str) -> re.Pattern[str]:
-    """`*` and `?` only. `fnmatch` makes atomic groups of the stars, so that no value takes long to refuse."""
+    """Return a pattern with `*` and `?` only.
+
+    `fnmatch` makes atomic groups of the stars, so that no value takes long to refuse.
+    """
     return re.compile(fnmatch.translate(glob.replace("[", "[[]")))

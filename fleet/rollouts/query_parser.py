@@ -27,10 +27,10 @@ from gateway.domain.release_paths import is_slot
 
 QUERY_LIMIT_CHARS = 4096
 DEPTH_LIMIT = 32
-"""Of parentheses and `not`."""
+"""Depth of nested parentheses and `not`."""
 VALUE_LIMIT_CHARS = 128
 GLOBS_LIMIT = 32
-"""Values with `*` or `?` in a query: each is tried on every device, again and again."""
+"""Values with `*` or `?` in a query: each is compared with every device, repeatedly."""
 RESERVED = frozenset({"and", "or", "not", "in", "all"})
 _QUERIES_CACHED = 256
 _WORD = re.compile(r"[A-Za-z0-9._+:/@*?-]+")
@@ -40,7 +40,7 @@ _TOKEN = re.compile(
 
 
 class QueryError(ValueError):
-    """What is wrong with a query, and where: `position` counts characters from 0."""
+    """Error in a query, and its position: `position` counts characters from 0."""
 
     def __init__(self, problem: str, position: int) -> None:
         super().__init__(f"at character {position + 1}: {problem}")
@@ -57,7 +57,7 @@ class _Token:
 
 @lru_cache(maxsize=_QUERIES_CACHED)
 def parse(text: str) -> Query:
-    """Read a query. Raises QueryError."""
+    """Read a query. Raise QueryError."""
     if len(text) > QUERY_LIMIT_CHARS:
         raise QueryError(f"the query has {len(text)} characters, at most {QUERY_LIMIT_CHARS} are read", 0)
     parser = _Parser(_tokens(text))
@@ -67,7 +67,7 @@ def parse(text: str) -> Query:
 
 
 def query_text(query: Query) -> str:
-    """A query as text that reads back as the same query."""
+    """Return a query as text that reads back as the same query."""
     if isinstance(query, All):
         return "all"
     if isinstance(query, Match):
@@ -113,7 +113,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """Recursive descent; every method reads what its name says and leaves the rest."""
+    """Recursive descent parser; every method reads what its name says and leaves the rest."""
 
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens

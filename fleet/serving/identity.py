@@ -100,5 +100,5 @@ def _parsed(certificate_der: bytes) -> x509.Certificate:
     try:
         return x509.load_der_x509_certificate(certificate_der)
     except ValueError as error:
-        problem = f"the client certificate cannot be read ({error!s:.200}); enrol the device anew"
+        problem = f"the client certificate cannot be read ({error!s:.200}); enrol the device again"
         raise RequestError(Fault.UNAUTHENTICATED, problem) from None

@@ -52,7 +52,7 @@ class Rates:
         kind, key = (self._devices if peer.device else self._addresses), peer.caller
         wait_s = kind.buckets.take(key, self._now_ns())
         if wait_s:
-            raise self._refusal(kind, f"{_named(key)} asks too often; ask again in {wait_s:.1f} s", wait_s)
+            raise self._refusal(kind, f"{_named(key)} sends too many requests; try again in {wait_s:.1f} s", wait_s)
         if kind.inside[key] >= kind.at_once:
             problem = f"{kind.at_once} requests of {_named(key)} are in progress; let one of them end first"
             raise self._refusal(kind, problem, AGAIN_S)
@@ -91,4 +91,4 @@ class Rates:
 
 
 def _named(key: str) -> str:
-    return key or "whoever uses the UNIX socket"
+    return key or "the user of the UNIX socket"

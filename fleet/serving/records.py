@@ -63,7 +63,7 @@ class Records:
         except asyncio.CancelledError:
             # The server stops and the grace is over; this is the request's outermost frame, so it ends here.
             _log.warning("%s: a request to %s was cut off by the shutdown", *answer.named)
-            problem = "the controller is stopping; ask again later"
+            problem = "the controller is stopping; try again later"
             await answer.refuse(problem_of(RequestError(Fault.UNAVAILABLE, problem)))
         except Exception:  # noqa: BLE001  the task of one request: a defect in it must not take down others
             _log.exception("%s: a request to %s failed", *answer.named)

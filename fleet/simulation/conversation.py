@@ -184,7 +184,7 @@ class Conversation:
         if len(batch) > 1:
             return max(1, len(batch) // SHRINK)
         self.device.spool.drop(batch)
-        self._tally.failed("telemetry", "a row was refused for good")
+        self._tally.failed("telemetry", "a row was refused permanently")
         return 1
 
     # ---- requests ----------------------------------------------------------------------------------------------------

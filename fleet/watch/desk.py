@@ -126,7 +126,7 @@ def _roles(control: Control, notice_d: float, now: datetime) -> Iterable[Reading
     try:
         return [*signed_roles(control.workspace, now, notice_d)]
     except (ConfigurationError, OSError) as error:
-        _log.warning("the signed roles are not looked at: %s", error)
+        _log.warning("the expiry of signed roles is not checked: %s", error)
         return ()
 
 

@@ -29,11 +29,11 @@ FAMILIES: tuple[tuple[str, str, str, str], ...] = (
     ("enrolment_refused_", "enrolments", "outcome", "Requests to enrol, by outcome."),
     ("telemetry_rows", "telemetry_rows", "", "Rows of telemetry that were new and are stored."),
     ("telemetry_left_", "telemetry_left", "reason", "Rows of telemetry left out, by reason."),
-    ("reports_", "reports", "outcome", "What devices said of updates, by what became of it."),
-    ("alerts_left_out", "alerts_left_out", "", "Alerts not opened, as too many were open."),
-    ("webhook_", "webhook_messages", "outcome", "Attempts to tell the webhook, by outcome."),
+    ("reports_", "reports", "outcome", "Reports of devices on updates, by outcome."),
+    ("alerts_left_out", "alerts_left_out", "", "Alerts not opened because too many were open."),
+    ("webhook_", "webhook_messages", "outcome", "Messages to the webhook, by outcome."),
     ("otlp_items_", "otlp_items", "outcome", "Data points and log records for the OTLP endpoint, by outcome."),
-    ("chore_failed_", "chore_failures", "chore", "Chores that failed and are tried again."),
+    ("chore_failed_", "chore_failures", "chore", "Failed runs of maintenance jobs, by job."),
 )
 """Prefix or name of a counter, its metric, the label for the rest of the name, and the help text.
 
@@ -72,9 +72,9 @@ class Measures:
         text = "1 where this replica can sign assignments, else 0: too few of the director's keys lie here."
         yield _gauge("director_signs", text, int(not self._control.director.obstacle()))
         yield _gauge("database_up", "1 where the database answered, else 0.", int(found is not None))
-        yield _gauge("change_streams", "Streams of changes that are open.", len(self._control.subscriptions))
+        yield _gauge("change_streams", "Open streams of changes.", len(self._control.subscriptions))
         for name, length in sorted(self._sources.queues.items()):
-            yield _gauge("queue_length", "What waits, by queue.", length(), {"queue": name})
+            yield _gauge("queue_length", "Queue length, by queue.", length(), {"queue": name})
         for chore, at_s in sorted(self._sources.done().items()):
             text = "When a chore was done last, in seconds since 1970."
             yield _gauge("chore_done_timestamp_seconds", text, at_s, {"chore": chore})
@@ -116,15 +116,15 @@ def _fleet(found: Figures) -> Iterator[Sample]:
     for state, count in sorted(found.rollouts.items()):
         yield _gauge("rollouts", "Rollouts, by state.", count, {"state": state})
     for rule in sorted({*RULES, *found.open_alerts}):
-        yield _gauge("alerts_open", "Alerts that are open, by rule.", found.open_alerts.get(rule, 0), {"rule": rule})
-    yield _gauge("alerts_untold", "Changes of alerts that the webhook has not taken yet.", found.untold_alerts)
-    yield _gauge("telemetry_kept_rows", "Rows of telemetry that are kept.", found.telemetry_rows)
-    yield _gauge("telemetry_kept_bytes", "Bytes of their documents.", found.telemetry_bytes)
-    yield _gauge("telemetry_lost_rows", "Rows that devices dropped before they were told.", found.lost_rows)
-    yield _gauge("events_kept", "Events that are kept.", found.events)
+        yield _gauge("alerts_open", "Open alerts, by rule.", found.open_alerts.get(rule, 0), {"rule": rule})
+    yield _gauge("alerts_untold", "Changes of alerts not yet accepted by the webhook.", found.untold_alerts)
+    yield _gauge("telemetry_kept_rows", "Telemetry rows stored.", found.telemetry_rows)
+    yield _gauge("telemetry_kept_bytes", "Bytes of stored telemetry documents.", found.telemetry_bytes)
+    yield _gauge("telemetry_lost_rows", "Telemetry rows that devices dropped before sending.", found.lost_rows)
+    yield _gauge("events_kept", "Events stored.", found.events)
     yield _gauge("assignments", "Devices for which an assignment was signed.", found.assignments)
-    yield _gauge("certificates", "Certificates that are remembered.", found.certificates)
-    yield _gauge("database_bytes", "Bytes that the database takes on its disk.", found.database_bytes)
+    yield _gauge("certificates", "Device certificates stored.", found.certificates)
+    yield _gauge("database_bytes", "Size of the database on its disk, in bytes.", found.database_bytes)
 
 
 def _members(members: Mapping[tuple[str, str], int]) -> Iterator[Sample]:
@@ -168,9 +168,9 @@ def _process() -> Iterator[Sample]:
     process = Process()
     with process.oneshot():
         resident_bytes, cpu = process.memory_info().rss, process.cpu_times()
-    yield _gauge("process_resident_memory_bytes", "Resident memory of the controller.", resident_bytes)
+    yield _gauge("process_resident_memory_bytes", "Resident memory of the controller, in bytes.", resident_bytes)
     for mode, seconds in {"user": cpu.user, "system": cpu.system}.items():
-        yield _counter("process_cpu_seconds", "Processor time of the controller, by mode.", seconds, {"mode": mode})
+        yield _counter("process_cpu_seconds", "Processor seconds of the controller, by mode.", seconds, {"mode": mode})
 
 
 def _gauge(name: str, text: str, value: float, labels: Mapping[str, str] | None = None) -> Sample:

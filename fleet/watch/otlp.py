@@ -132,7 +132,7 @@ class Exporter:
             return True
         self._attempts += 1
         if answer.taken or self._attempts >= self._settings.attempts:
-            _log.warning("%d items are not told to the OTLP endpoint: %s", export.count, answer.problem)
+            _log.warning("%d items are not sent to the OTLP endpoint: %s", export.count, answer.problem)
             outcome = "refused" if answer.status else "unknown" if answer.taken else "unreachable"
             self._done(export, outcome)
             return bool(answer.status)

@@ -29,7 +29,7 @@ RULES = (SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPO
 VITALS, STATISTICS, UPDATES, STATE = "vitals", "statistics", "updates", "state"
 STREAMS = (VITALS, STATISTICS, UPDATES, STATE)
 WITHDRAW = "withdraw"
-"""What a device calls a removal that waits."""
+"""State of a waiting removal in devices' reports."""
 GAVE_UP = frozenset({"rolled_back", "failed"})
 COMMITTED = "committed"
 
@@ -69,7 +69,7 @@ def told(rows: Iterable[Heard], samples: Samples) -> Iterator[Reading]:
 def silent(device: str, since: datetime, now: datetime) -> Reading:
     """Return the reading of a device that polled last at `since`."""
     age_s = (now - since).total_seconds()
-    summary = f"{device} has asked for nothing since {since:%Y-%m-%d %H:%M:%S} UTC"
+    summary = f"{device} has not polled since {since:%Y-%m-%d %H:%M:%S} UTC"
     return Reading(SILENT, device, "", age_s, now, summary, {"seen": since.isoformat()})
 
 
@@ -145,7 +145,7 @@ def _updates(heard: Heard) -> Iterator[Reading]:
 
 
 def _state(heard: Heard) -> Iterator[Reading]:
-    """Yield whether a slot waits to be emptied: a thief of the director's key may have ordered that."""
+    """Yield whether a slot waits to be emptied: a holder of a stolen director's key may have ordered that."""
     said = mapping(heard.row.document)
     slot, held = text(said.get("slot")), mapping(said.get("held"))
     if not slot:

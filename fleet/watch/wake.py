@@ -85,7 +85,7 @@ class Waker:
             self._up.clear()
             if self._ended.is_set():  # `stop` ran since the check above; `_run` must not wait for `_up`
                 self._up.set()
-            _log.warning("the broker %s is away (%s); devices ask in their own time", self._host, said[3])
+            _log.warning("the broker %s is away (%s); devices poll periodically", self._host, said[3])
 
 
 def broker(url: str) -> tuple[str, int, bool]:
@@ -96,7 +96,7 @@ def broker(url: str) -> tuple[str, int, bool]:
             return parts.hostname, parts.port or PORTS[parts.scheme], parts.scheme == "mqtts"
     except ValueError:
         pass
-    problem = f"{url!r:.200} is no broker: write mqtt://HOST:PORT or mqtts://HOST:PORT, and the user in user"
+    problem = f"{url!r:.200} is not a broker: write mqtt://HOST:PORT or mqtts://HOST:PORT, and the user in user"
     raise ConfigurationError(problem, table="wake", key="url")
 
 

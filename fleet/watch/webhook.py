@@ -86,7 +86,7 @@ class Webhook:
     def _sent(self, untold: Untold, now: datetime, done: list[Untold]) -> bool:
         """Send one message. Return whether to continue with the next one."""
         if self._stale(untold, now):
-            self._drop(untold, done, "nobody took it for too long")
+            self._drop(untold, done, "it was not accepted within give_up_s")
             return True
         content = body(untold)
         answer = self._post.send(self._settings.url, content, headers(untold, content, self._secret, now), now)
@@ -103,7 +103,7 @@ class Webhook:
         self._failures += 1
         if answer.status == GONE:
             self._gone = True
-            _log.error("the webhook says that it is gone (410): nothing is sent to it until the controller starts anew")
+            _log.error("the webhook answers that it is gone (410): nothing is sent to it until the controller restarts")
             return False
         if answer.status in CLIENT_ERRORS and answer.status not in ANY_MESSAGE:
             named = message_id(untold)
@@ -115,7 +115,7 @@ class Webhook:
         wait_s = pause_s(self._failures, settings.retry_s, settings.retry_limit_s, self._chance())
         wait_s = max(wait_s, min(answer.retry_after_s, settings.retry_limit_s))
         self._not_before = now + timedelta(seconds=wait_s)
-        _log.warning("the webhook did not take an alert, next attempt in %.0f s: %s", wait_s, answer.problem)
+        _log.warning("the webhook did not accept an alert, next attempt in %.0f s: %s", wait_s, answer.problem)
         return False
 
     def _stale(self, untold: Untold, now: datetime) -> bool:
@@ -125,4 +125,4 @@ class Webhook:
     def _drop(self, untold: Untold, done: list[Untold], because: str) -> None:
         self._counts[DROPPED] += 1
         done.append(untold)
-        _log.error("the webhook is not told of an alert, %s: %s", because, untold.alert.summary)
+        _log.error("an alert is not sent to the webhook, %s: %s", because, untold.alert.summary)

@@ -128,7 +128,7 @@ def test_a_device_enrols_and_comes_again(fleet, store) -> None:
     assert made.assignment == f"{fleet.url}/v1/self/assignment"
     assert made.poll_s
     first = read_held(store)
-    with pytest.raises(ConfigurationError, match="does not let this device in"):
+    with pytest.raises(ConfigurationError, match="is not valid for this device"):
         enrolled(fleet, store, token=token)
     assert enrolled(fleet, store, token=fleet.token()).device == DEVICE
     second = read_held(store)

@@ -41,7 +41,7 @@ def test_somebody_else_approves(controller: RunningController, role: Role) -> No
     with controller.client(token=ann) as author, controller.client(token=ben) as other:
         made = author.post("/v1/rollouts", json=document()).json()
         refused = approved(author, made)
-        assert (refused.status_code, "somebody else has to approve it" in refused.json()["detail"]) == (403, True)
+        assert (refused.status_code, "another person has to approve it" in refused.json()["detail"]) == (403, True)
         assert author.get(f"/v1/rollouts/{made['id']}").json()["state"] == "draft"
         assert approved(other, made).json()["state"] == "approved"
         assert author.post(f"/v1/rollouts/{made['id']}/start").json()["state"] == "running"
@@ -85,6 +85,6 @@ def test_nor_are_waves_approved_by_whom_the_rollout_is(controller: RunningContro
         assert approved(other, made).status_code == 200
         assert author.post(f"/v1/rollouts/{made['id']}/start").status_code == 200
         refused = author.post(f"/v1/rollouts/{made['id']}/waves/2/approve")
-        assert (refused.status_code, "somebody else has to approve" in refused.json()["detail"]) == (403, True)
+        assert (refused.status_code, "another person has to approve" in refused.json()["detail"]) == (403, True)
         assert other.post(f"/v1/rollouts/{made['id']}/waves/2/approve").status_code == 200
         assert author.post(f"/v1/rollouts/{made['id']}/abort").status_code == 200

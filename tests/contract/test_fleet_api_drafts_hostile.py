@@ -131,8 +131,8 @@ def _expires(text: str) -> Change:
 SIGNED = ("metadata", "signed")
 DRAFTS: dict[str, tuple[Change, tuple[int, str], str]] = {
     "another role": (_set("role", to="models-other"), REFUSED, "it was sent to 'models-acme'"),
-    "a role that leaves the folder": (_set("role", to="models-../../x"), REFUSED, "is no role"),
-    "an online role": (_set("role", to="timestamp"), REFUSED, "is no role"),
+    "a role that leaves the folder": (_set("role", to="models-../../x"), REFUSED, "is not a role"),
+    "an online role": (_set("role", to="timestamp"), REFUSED, "is not a role"),
     "a known role of another kind": (_set("role", to="root"), REFUSED, "of another kind"),
     "the published version again": (_set(*SIGNED, "version", to=1), OUTDATED, "is version 1 of models-acme, 2 comes"),
     "a version ahead": (_set(*SIGNED, "version", to=3), OUTDATED, "2 comes next"),
@@ -162,7 +162,7 @@ DRAFTS: dict[str, tuple[Change, tuple[int, str], str]] = {
     ),
     "a path of another owner": (_moved("models/other/meter-reader/2/release"), REFUSED, "models-acme may not sign"),
     "a path of another kind": (_moved("policy/x.json"), REFUSED, "models-acme may not sign"),
-    "a path that leaves the folder": (_moved("models/acme/../2/release"), REFUSED, "is no target's path"),
+    "a path that leaves the folder": (_moved("models/acme/../2/release"), REFUSED, "is not a target's path"),
     "a path of another name": (_moved("models/acme/meter-reader/2/other"), REFUSED, "no release's path"),
     "the document of another model": (_moved("models/acme/other/2/release"), REFUSED, "devices would refuse"),
     "no document": (lambda one: one["documents"].pop(NEW), REFUSED, "is not in the draft"),
@@ -200,7 +200,7 @@ DRAFTS: dict[str, tuple[Change, tuple[int, str], str]] = {
     "a signature of a stranger": (
         _set("metadata", "signatures", to=[{"keyid": "a" * 64, "sig": "00" * 64}]),
         (422, "/problems/signature-refused"),
-        "has no say in models-acme",
+        "may not sign models-acme",
     ),
     "a private key": (_set("documents", "x", to=SECRET), KEY, "contains a private key"),
     "a private key, escaped": (

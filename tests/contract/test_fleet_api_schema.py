@@ -139,5 +139,5 @@ def test_a_device_without_an_id_is_called_by_its_serial(tmp_path) -> None:
     with controlling(tmp_path) as running, running.client() as admin:
         assert admin.post("/v1/devices", json={"id": "", "serial": "s-1"}).json()["id"] == "s-1"
         refused = admin.post("/v1/devices", json={"id": "", "serial": "no name!"})
-        assert (refused.status_code, "give an id beside the serial" in refused.json()["detail"]) == (400, True)
+        assert (refused.status_code, "send an id with the serial" in refused.json()["detail"]) == (400, True)
         assert admin.post("/v1/devices", json={"id": "d-1", "serial": "no name!"}).status_code == 201

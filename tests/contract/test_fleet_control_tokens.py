@@ -67,5 +67,5 @@ def test_what_is_no_name(database: Database, name: str) -> None:
 
 @pytest.mark.parametrize("days", [0.0, -1.0, 1e9, float("nan"), float("inf")])
 def test_what_is_no_time(database: Database, days: float) -> None:
-    with pytest.raises(RefusedError, match="a token holds for"):
+    with pytest.raises(RefusedError, match="a token is valid for"):
         make_token(database, WantedToken("x", Role.VIEWER, validity_d=days), "test", NOW)

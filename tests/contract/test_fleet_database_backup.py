@@ -143,7 +143,7 @@ def test_a_controller_does_not_begin_where_a_restore_was_killed(done: str, tmp_p
         with closing(open_database(place, SETTINGS)) as left:
             assert migrate.revision(left) == (migrate.newest() if done else "")
             for begin in (migrate.upgrade, migrate.known):
-                with pytest.raises(ConfigurationError, match="a restore into it was cut off; make it anew"):
+                with pytest.raises(ConfigurationError, match="a restore into it was interrupted; create it again"):
                     begin(left)
             if done:
                 with pytest.raises(ConfigurationError, match="holds tables already"):
@@ -208,9 +208,9 @@ def dump(place: Place, folder: Path) -> None:
 def test_a_backup_of_the_other_kind_is_told_from_a_damaged_one(tmp_path: Path) -> None:
     file, asked = tmp_path / "backup", read_place("postgresql://nobody@127.0.0.1:1/fleet", tmp_path)
     file.write_bytes(b"SQLite format 3\0")
-    with pytest.raises(ConfigurationError, match="no copy of PostgreSQL: one of SQLite is restored into SQLite"):
+    with pytest.raises(ConfigurationError, match="not a backup of PostgreSQL: one of SQLite is restored into SQLite"):
         backup.restore(file, asked)
     file.write_bytes(b"PGDMP\x01")
-    with pytest.raises(ConfigurationError, match="no copy of SQLite: one of PostgreSQL"):
+    with pytest.raises(ConfigurationError, match="not a backup of SQLite: one of PostgreSQL"):
         backup.restore(file, read_place("", tmp_path))
     assert not (tmp_path / "fleet.sqlite").exists()

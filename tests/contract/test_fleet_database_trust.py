@@ -69,7 +69,7 @@ def test_tokens_are_bounded_paged_and_forgotten(database: Database) -> None:
     few = DatabaseSettings(tokens_limit=2)
     first, _ = token(database, few)
     second, _ = token(database, few)
-    with pytest.raises(RefusedError, match="2 tokens hold"):
+    with pytest.raises(RefusedError, match="2 tokens are valid"):
         token(database, few)
     with database.write() as connection:
         assert [entry.id for entry in tokens.page(connection, SETTINGS, after=first)] == [second]

@@ -90,7 +90,7 @@ def test_a_clock_that_nothing_keeps_right_is_a_finding(
 ) -> None:
     monkeypatch.setattr(observed, "clock_synchronised", lambda: False)
     code, (found,) = told(folder, capsys)
-    assert (code, found["where"], found["problem"]) == (1, "clock", "nothing keeps it right")
+    assert (code, found["where"], found["problem"]) == (1, "clock", "is not synchronised")
 
 
 def test_a_clock_behind_the_records_is_a_finding(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +121,7 @@ def test_a_store_on_plain_http_is_a_finding(folder: Path, capsys: pytest.Capture
 
 def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--dir", str(tmp_path / "nothere")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
 
 
 def test_serve_logs_what_the_doctor_finds(tmp_path: Path) -> None:

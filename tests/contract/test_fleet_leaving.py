@@ -197,7 +197,7 @@ def test_a_device_is_removed_once_no_rollout_counts_on_it(fleet: RolledFleet) ->
     with pytest.raises(ConflictError, match=r"'a' is enrolled, .* revoke it first"):
         remove(fleet, "a")
     revoke(fleet, "a")
-    with pytest.raises(ConflictError, match=f"rollout {rollout}, which is running; it lets go of a revoked device"):
+    with pytest.raises(ConflictError, match=f"rollout {rollout}, which is running; the scheduler removes"):
         remove(fleet, "a")
     fleet.turn()
     remove(fleet, "a")

@@ -107,7 +107,7 @@ def test_a_rollout_that_cannot_be_read_does_not_stop_the_others(fleet: RolledFle
     with caplog.at_level(logging.ERROR):
         fleet.turn()
     assert len(fleet.members(good, "offered")) == 4
-    assert f"the rollout {bad} is passed over" in caplog.text
+    assert f"the rollout {bad} is skipped" in caplog.text
 
 
 def test_a_rollout_that_could_not_be_read_was_not_looked_at(fleet: RolledFleet) -> None:
@@ -152,7 +152,7 @@ def test_a_rollout_that_the_database_keeps_waiting_does_not_stop_the_others(tmp_
         with caplog.at_level(logging.WARNING):
             fleet.turn()
         assert [fleet.members(rollout, "offered") for rollout in (held, *free)] == [[], ["d-1"], ["d-2"]]
-        assert f"the rollout {held} is passed over in this turn: " in caplog.text
+        assert f"the rollout {held} is skipped in this tick: " in caplog.text
         by_hand.rollback()
         fleet.turn()
         assert fleet.members(held, "offered") == ["d-0"]

@@ -171,7 +171,7 @@ async def test_a_devices_own_certificate_goes_before_what_it_writes(tmp_path) ->
 @pytest.mark.parametrize(
     ("value", "status", "says"),
     [
-        (quote(device("camera-7", new_authority(now())).certificate.pem.decode()), 401, "none of this fleet's"),
+        (quote(device("camera-7", new_authority(now())).certificate.pem.decode()), 401, "not of this fleet"),
         (PEM[:200], 400, "see [serve.proxy]"),
         (PEM + PEM, 400, "2 certificates"),
         ("-", 400, "no certificate of the form"),

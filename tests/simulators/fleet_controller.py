@@ -141,7 +141,7 @@ class FleetController:
         if not device and self._used.get(token, ("", b""))[1] == key:
             device = self._used[token][0]  # the response was lost
         if not device:
-            raise RefusedError(401, "this enrolment token does not let this device in")
+            raise RefusedError(401, "this enrolment token is not valid for this device")
         if token:
             self._used[token] = (device, key)
         return {

@@ -23,7 +23,7 @@ def test_a_mistyped_folder_begins_no_fleet(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fleet", "serve", "--dir", str(tmp_path / "none")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "none: is no folder; --dir names the publisher's" in done.stderr
+    assert "none: is not a folder; name the publisher's with --dir" in done.stderr
     assert not [*tmp_path.iterdir()]
 
 

@@ -50,9 +50,9 @@ def test_the_first_token_is_made_beside_the_database(controller, admin, tmp_path
     assert code == 0
     assert re.search(r"ann +│ admin +│ all devices", out)
     code, _, err = admin.run(*create)
-    assert (code, "ann.token: is there already" in err) == (2, True)
+    assert (code, "ann.token: exists already" in err) == (2, True)
     code, _, err = admin.run(*create[:-2])
-    assert (code, "a token named 'ann' holds already" in err) == (1, True)
+    assert (code, "a valid token named 'ann' exists" in err) == (1, True)
 
 
 def test_tokens_come_and_go(controller, admin) -> None:
@@ -111,7 +111,7 @@ def test_a_model_is_taken_off_a_device_and_devices_leave(controller, admin) -> N
     with controller.control.database.write() as connection:
         desired.put(connection, [wanted, replace(wanted, slot="meter")], controller.control.database.settings)
     code, out, err = admin.run("devices", "withdraw", "camera-8", "reader", "--because", "no reader there")
-    assert (code, out) == (0, "camera-8: ordered to empty reader, when its policy lets it\n"), err
+    assert (code, out) == (0, "camera-8: ordered to empty reader, when its policy allows it\n"), err
     assert admin.told("devices", "withdraw", "camera-8", "meter") == {"device": "camera-8", "withdrawn": "meter"}
     code, _, err = admin.run("devices", "withdraw", "camera-8", "reader")
     assert (code, "nothing is assigned to 'camera-8' in the slot 'reader'" in err) == (1, True)
@@ -119,7 +119,7 @@ def test_a_model_is_taken_off_a_device_and_devices_leave(controller, admin) -> N
     assert (code, "revoke it first" in err) == (1, True)
     admin.run("devices", "revoke", "camera-8")
     code, out, err = admin.run("devices", "remove", "camera-8", "--because", "scrapped")
-    assert (code, out) == (0, "camera-8: known no more; the name may be enrolled anew\n"), err
+    assert (code, out) == (0, "camera-8: removed; the name may be enrolled again\n"), err
     entries = admin.told("audit", "list", "--subject", "camera-8")["entries"]
     assert [one["details"].get("because") for one in entries] == ["scrapped", "", "", "no reader there"]
     admin.run("devices", "register", "SN-8")
@@ -160,12 +160,12 @@ def test_a_device_is_asked_and_waited_for(controller, admin) -> None:
 @pytest.mark.parametrize(
     ("environment", "code", "said"),
     [
-        ({"EDGE_FLEET_URL": ""}, 2, "which controller? name it with --url"),
+        ({"EDGE_FLEET_URL": ""}, 2, "no controller is named; use --url"),
         ({"EDGE_FLEET_TOKEN": ""}, 2, "a token is needed"),
         ({"EDGE_FLEET_TOKEN": "eft_\x7f"}, 2, "holds no token"),
         ({"EDGE_FLEET_TOKEN": "eft_wrong"}, 1, "UNAUTHENTICATED"),
-        ({"EDGE_FLEET_CA": ""}, 3, "name who signed it with --ca"),
-        ({"EDGE_FLEET_CA": "nothere.pem"}, 2, "nothere.pem: holds no certificates"),
+        ({"EDGE_FLEET_CA": ""}, 3, "name its CA with --ca"),
+        ({"EDGE_FLEET_CA": "nothere.pem"}, 2, "nothere.pem: holds no readable certificates"),
         ({"EDGE_FLEET_URL": f"https://localhost:{free_port()}"}, 3, "does not answer"),
         ({"EDGE_FLEET_URL": "http://fleet.example.org"}, 2, "in the clear"),
     ],

@@ -152,7 +152,7 @@ def test_a_policy_that_gives_hours_back_is_warned_of_as_in_a_folder(controller, 
     file = tmp_path / "closed.json"
     file.write_text(POLICY)
     (warning,) = admin.told("policy", "add", file, "--remote")["warnings"]
-    assert "lists it no more" in warning
+    assert "no longer lists it" in warning
 
 
 def test_what_a_controller_does_itself_is_not_asked_of_it(controller, admin) -> None:

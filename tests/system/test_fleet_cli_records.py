@@ -71,13 +71,13 @@ def test_what_a_device_told(admin) -> None:
         (("telemetry", "events", "--kind", "nothing"), "no such events"),
         (("telemetry", "alerts"), "no alerts"),
         (("telemetry", "rows", "camera", "nothing"), "edge-fleet telemetry streams camera lists what there is"),
-        (("devices", "list", "--site", "nowhere"), "no device is like that"),
+        (("devices", "list", "--site", "nowhere"), "no device matches"),
         (("rollouts", "list"), "edge-fleet rollouts create drafts one"),
     ):
         code, out, _ = admin.run(*words)
         assert (code, said in out, out.count("\n")) == (0, True, 1), out
     code, _, err = admin.run("telemetry", "rows", "camera", "vitals", "--after", "x")
-    assert (code, "is no BOOT_EPOCH.SEQ" in err) == (2, True)
+    assert (code, "is not BOOT_EPOCH.SEQ" in err) == (2, True)
 
 
 def test_rows_are_followed_over_a_restart_of_the_device(controller, admin) -> None:
@@ -127,7 +127,7 @@ def test_the_audit_log_is_held_against_a_noted_head(controller, admin) -> None:
         assert admin.run("audit", "verify", "--head", head[1], *where)[0] == 0
         number, _, digest = head[1].partition(":")
         code, out, _ = admin.run("audit", "verify", "--head", f"{number}:{'0' * 64}", *where)
-        assert (code, "is another than was noted" in out) == (1, True)
+        assert (code, "differs from the one that was noted" in out) == (1, True)
         code, out, _ = admin.run("audit", "verify", "--head", f"999:{digest}", *where)
         assert (code, "is missing: the log ends before it" in out) == (1, True)
     for wrong in ("7", "x:y", f"7:{'G' * 64}", f"0:{digest}"):
@@ -142,7 +142,7 @@ def test_a_backup_is_restored_elsewhere_and_a_changed_log_is_found(controller, a
     restored.mkdir()
     assert admin.told("backup", "restore", copy, "--dir", restored)["revision"] == migrate.newest()
     code, _, err = admin.run("backup", "restore", copy, "--dir", restored)
-    assert (code, "is there already" in err) == (2, True)
+    assert (code, "exists already" in err) == (2, True)
     assert admin.told("audit", "verify", "--dir", restored)["ok"]
     with closing(sqlite3.connect(restored / "fleet.sqlite")) as thief, thief:
         for (trigger,) in thief.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
@@ -159,12 +159,12 @@ def test_a_backup_that_is_none(controller, admin, tmp_path: Path) -> None:
         assert admin.run("backup", *words, "--dir", folder)[0] == 2, words
     assert not (tmp_path / "fleet.sqlite").exists()
     code, _, err = admin.run("backup", "save", tmp_path / "x", "--dir", tmp_path)
-    assert (code, "is no database; edge-fleet serve makes it" in err) == (2, True)
+    assert (code, "is not a database; edge-fleet serve creates it" in err) == (2, True)
 
 
 def test_tables_are_brought_up_to_date(admin, tmp_path: Path) -> None:
     code, _, err = admin.run("migrate", "--check", "--dir", tmp_path)
-    assert (code, "is no database" in err) == (2, True)
+    assert (code, "is not a database" in err) == (2, True)
     assert admin.told("migrate", "--dir", tmp_path) == {
         "before": "",
         "revision": migrate.newest(),
@@ -172,7 +172,7 @@ def test_tables_are_brought_up_to_date(admin, tmp_path: Path) -> None:
     }
     assert admin.run("migrate", "--check", "--dir", tmp_path)[0] == 0
     code, _, err = admin.run("migrate", "--dir", tmp_path / "nothere")
-    assert (code, "is no folder" in err) == (2, True)
+    assert (code, "is not a folder" in err) == (2, True)
 
 
 def test_an_old_database_is_a_finding(admin, tmp_path: Path) -> None:

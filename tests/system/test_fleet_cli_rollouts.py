@@ -95,7 +95,7 @@ def test_a_release_goes_to_all_in_waves_and_is_watched(admin) -> None:
     assert (preview["devices"], preview["running"]) == (DEVICES, {"": DEVICES})
     rollout = created(admin, *options)
     code, _, err = admin.run("rollouts", "approve", rollout)
-    assert (code, "nobody is here to say yes; --spec " in err) == (2, True)
+    assert (code, "there is no terminal to ask on; --spec " in err) == (2, True)
     code, _, err = admin.run("rollouts", "approve", rollout, "--spec", "0" * 64)
     assert code == 1
     assert admin.run("rollouts", "start", rollout)[0] == 1
@@ -148,7 +148,7 @@ def test_who_approves_sees_what_and_says_yes(admin) -> None:
     seen = admin.told("rollouts", "show", rollout)["spec_digest"]
     assert admin.told("rollouts", "revise", rollout, *revised, "--replaces", seen)["spec_digest"] == seen
     code, _, refused = admin.run("rollouts", "revise", rollout, *revised, "--replaces", "0" * 64)
-    assert (code, "it was revised meanwhile" in refused) == (1, True)
+    assert (code, "it was revised since" in refused) == (1, True)
     code, said = admin.looked("rollouts", "approve", rollout, typed="n\n")
     assert (code, "nothing was approved" in said) == (1, True)
     code, said = admin.looked("rollouts", "approve", rollout, typed="yes\n")
@@ -187,7 +187,7 @@ def test_a_rollout_is_paused_and_resumed_and_waited_for_no_longer(admin) -> None
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("create --query all", 2, "which release?"),
+        ("create --query all", 2, "no release is named"),
         ("create --target acme/meter-reader/9", 2, "meter-reader/9"),
         ("create --target acme/meter-reader/2 --canary-soak 1h", 2, "canary.per_accelerator: missing"),
         ("create --target acme/meter-reader/2 --waves 5%", 2, "the last must reach all devices"),

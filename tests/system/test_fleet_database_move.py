@@ -275,10 +275,10 @@ def test_wrong_targets_are_refused(
         migrate.upgrade(database)
     with url("postgresql", tmp_path) as full, url("sqlite", tmp_path) as file:
         for to, code, said in (
-            ("mysql://fleet@db/fleet", 2, "--to: 'mysql' with the database 'fleet' is neither; write postgresql://"),
+            ("mysql://fleet@db/fleet", 2, "--to: 'mysql' with the database 'fleet' is neither; use postgresql://"),
             ("sqlite:///fleet-2.sqlite", 2, "--to: 'sqlite' with the database 'fleet-2.sqlite' is neither"),
             ("postgresql://fleet:secret@db/fleet", 2, "--to: leave the password out"),
-            ("postgresql://db/fleet?password=secret", 2, "its options hold a password"),
+            ("postgresql://db/fleet?password=secret", 2, "its options contain a password"),
             (f"sqlite:///{old.file}", 2, "is the database that the fleet uses now"),
             (full, 2, f"holds {TABLES} tables already; name an empty database"),
             (file, 2, f"holds {TABLES} tables already; name an empty database"),

@@ -217,7 +217,7 @@ def test_devices_and_rollouts_wait_for_room_and_go_on_exactly_there(tmp_path: Pa
 def test_what_to_do_is_told(tmp_path: Path) -> None:
     with closing(open_database(read_place("", tmp_path))) as database:
         migrate.upgrade(database)
-        with pytest.raises(AwayError, match="disk is full; make room on its disk"):
+        with pytest.raises(AwayError, match="disk is full; free space on its disk"):
             _enrol_many(database)
 
 

@@ -1,4 +1,4 @@
-"""Run by Alembic for `fleet.database.migrate`, which hands over its connection and ends the transaction."""
+"""Alembic's environment for `fleet.database.migrate`, which passes its connection and ends the transaction."""
 
 from __future__ import annotations
 

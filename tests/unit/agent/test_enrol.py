@@ -94,7 +94,7 @@ def test_a_serial_that_the_fleet_expects_is_enough(tmp_path: Path, fleet: FleetC
 
 def test_a_token_is_good_for_one_device(tmp_path: Path, fleet: FleetController) -> None:
     enrol(application(fleet), tmp_path / "first", CONFIG)
-    with pytest.raises(ConfigurationError, match=r"the fleet refuses this device: .* does not let this device in"):
+    with pytest.raises(ConfigurationError, match=r"the fleet refuses this device: .* is not valid for this device"):
         enrol(application(fleet), tmp_path / "second", CONFIG)
     assert not (tmp_path / "second" / DEVICE_FILE).exists()
 
@@ -218,6 +218,6 @@ def test_the_command(tmp_path: Path, fleet: FleetController, capsys: pytest.Capt
     assert main(command) == 0
     assert "this device is door-1" in capsys.readouterr().out
     assert main(command) == 2
-    assert "does not let this device in" in capsys.readouterr().err
+    assert "is not valid for this device" in capsys.readouterr().err
     assert main(["enrol", fleet.url, "--ca", ca, "--state", store]) == 2
     assert main(["enrol", "https://localhost:1", "--token", "t", "--state", store]) == 3

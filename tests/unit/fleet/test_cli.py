@@ -258,7 +258,7 @@ def test_without_a_terminal_nothing_is_signed_unseen(
     code, _, err = run("sign", "drafts/models-acme.json", "--key", key)
     assert (code, "--yes signs without asking" in err) == (2, True)
     code, _, err = run("sign", "drafts/models-acme.json", "--key", key, "--json")
-    assert (code, "--json shows nothing in words" in err) == (2, True)
+    assert (code, "--json does not show drafts in words" in err) == (2, True)
     assert Path("drafts/models-acme.json").read_bytes() == before
 
 
@@ -289,17 +289,17 @@ def test_drafts_of_others_are_passed_over(run: Run, repository: FleetRepository)
     before = Path("drafts/targets.json").read_bytes()
     drafts = ("drafts/models-acme.json", "drafts/targets.json")
     code, out, _ = run("sign", *drafts, "--yes", "--key", *key_files(repository, "models-acme"))
-    assert (code, "passed over drafts/targets.json: none of these keys has a say in targets" in out) == (0, True)
+    assert (code, "skipped drafts/targets.json: none of these keys may sign targets" in out) == (0, True)
     assert Workspace(Path()).drafts()["models-acme"].missing == 0
     assert Path("drafts/targets.json").read_bytes() == before
     code, _, err = run("sign", drafts[1], "--yes", "--key", *key_files(repository, "models-acme"))
-    assert (code, "none of these keys has a say in targets" in err) == (2, True)
+    assert (code, "none of these keys may sign targets" in err) == (2, True)
 
 
 def test_two_at_once_do_not_disturb_each_other(run: Run, repository: FleetRepository) -> None:
     with repository.workspace.locked():
         code, _, err = run("publish")
-    assert (code, "another edge-fleet works here" in err) == (3, True)
+    assert (code, "another edge-fleet is working in this folder" in err) == (3, True)
     assert run("publish")[0] == 0
 
 
@@ -308,12 +308,12 @@ WRONG: list[tuple[str, str]] = [
     ("keys show nothere.pub", "nothere.pub: cannot be read: No such file or directory"),
     ("keys new x --hsm nonsense", "is no token's key"),
     ("sign nothere.json --key x.pem --yes", "nothere.json: cannot be read"),
-    ("delegate a/b --key {pub}", "'a/b' is no owner's name"),
+    ("delegate a/b --key {pub}", "'a/b' is not an owner's name"),
     ("delegate new --key {pub} {pub}", "is named twice"),
     ("delegate new --key {pub} --threshold 0", "must be a whole number above 0"),
     ("delegate new --key {pem}", "is a secret key; name its public part"),
     ("rotate nothing --key {pub}", "there is no role 'nothing'"),
-    ("renew snapshot", "snapshot is signed anew whenever edge-fleet publish runs"),
+    ("renew snapshot", "snapshot is signed again whenever edge-fleet publish runs"),
     ("model add nothere --owner acme", "nothere: holds no manifest.toml"),
     ("model add {models}/activity/1 --owner nobody", "edge-fleet delegate adds an owner's"),
     ("model add {models}/activity/1 --owner acme --floor 2", "version 1 is below the floor 2"),
@@ -322,13 +322,13 @@ WRONG: list[tuple[str, str]] = [
     ("policy add {models}/../pyproject.toml", "must be called NAME.json"),
     ("publish {pub}", "is no draft that can be read"),
     ("publish --key nothere.pem", "nothere.pem: cannot be read"),
-    ("assign camera-7", "nothing is named for camera-7; --nothing"),
+    ("assign camera-7", "no release is named for camera-7; to make it retire all that it has, use --nothing"),
     ("assign camera-7 reader", "'reader' is not SLOT=OWNER/MODEL/VERSION"),
     ("assign camera-7 reader=acme/reader/2", "'models/acme/reader/2/release' is not published"),
     ("assign camera-7 r=acme/reader/1 r=acme/reader/1", "the slot r is named twice"),
     ("assign camera-7 r=acme/reader/1 s=acme/reader/1", "is assigned to two slots"),
-    ("assign ../x r=acme/reader/1", "'../x' is no device's id"),
-    ("assign all r=acme/reader/1", "'all' is no device's id"),
+    ("assign ../x r=acme/reader/1", "'../x' is not a device's id"),
+    ("assign all r=acme/reader/1", "'all' is not a device's id"),
     ("assign x --renew", "nothing is assigned to 'x' yet"),
     ("assign x r=acme/reader/1 --renew", "name neither slots nor files with it"),
     ("model withdraw acme/reader", "'acme/reader' is not OWNER/MODEL/VERSION"),
@@ -343,9 +343,9 @@ WRONG: list[tuple[str, str]] = [
     ("assign x @settings=acme/reader/1", "@settings holds settings, other slots hold models"),
     ("model withdraw acme/reader/9", "is not published; edge-fleet status lists what is"),
     ("model add nothere", "a release needs its owner; name it with --owner"),
-    ("bootstrap x --out y", "'' is no address; name where public is served"),
-    ("bootstrap ../x --out y --url http://h", "'../x' is no device's id"),
-    ("verify nothere", "nothere: is no folder"),
+    ("bootstrap x --out y", "'' is not an address; name where public is served"),
+    ("bootstrap ../x --out y --url http://h", "'../x' is not a device's id"),
+    ("verify nothere", "nothere: is not a folder"),
     ("repo init --root {pub} {pub} {pub} --targets {pub} --online {pub}", "there is a repository here already"),
     ("status --dir elsewhere", "elsewhere: holds no repository"),
     ("publish --dir elsewhere", "begin with edge-fleet repo init"),
@@ -517,7 +517,7 @@ def test_a_policy_that_frees_what_waits_warns_of_it(
     assert run("policy", "add", "hours.json")[2] == ""
     Path("hours.json").write_text(json.dumps(hours | {"blackouts": []}))
     (warning,) = told("policy", "add", "hours.json")["warnings"]
-    assert f"the blackout {begun} to {ends} has begun, and this policy lists it no more" in warning
+    assert f"the blackout {begun} to {ends} has begun, and this policy no longer lists it" in warning
     assert run("policy", "add", "hours.json")[2] == f"edge-fleet: warning: {warning}\n"
     (published,) = Path("public/targets/policy").iterdir()
     published.unlink()

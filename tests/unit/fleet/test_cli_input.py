@@ -11,13 +11,13 @@ from fleet.cli.parser import main
 from tests.simulators.controller import free_port
 
 WRONG = (
-    ("devices show camera-7/inventory", 2, "'camera-7/inventory' is no name"),
-    ("devices revoke ..", 2, "'..' is no name"),
+    ("devices show camera-7/inventory", 2, "'camera-7/inventory' is not a name"),
+    ("devices revoke ..", 2, "'..' is not a name"),
     ("devices list --limit -3", 2, "must be a whole number above 0, not '-3'"),
     ("devices list --target meter-reader", 2, "write OWNER/MODEL/VERSION"),
     ("devices diagnose camera-7 --wait nan", 2, "must be a number from 0 on, not 'nan'"),
     ("devices token --hours inf", 2, "must be a number above 0, not 'inf'"),
-    ("devices token --out nothere/camera-7.token", 2, "nothere/camera-7.token: is in no folder that is there"),
+    ("devices token --out nothere/camera-7.token", 2, "nothere/camera-7.token: is in a folder that does not exist"),
     ("rollouts create --target acme/meter-reader", 2, "write OWNER/MODEL/VERSION"),
     ("rollouts create --target acme/meter-reader/2 --failed-percent nan", 2, "must be a number from 0 on"),
     ("rollouts create --spec large.toml", 2, "large.toml: is larger than the 262144 bytes"),
@@ -26,8 +26,8 @@ WRONG = (
     ("releases show acme/meter-reader/..", 2, "write OWNER/MODEL/VERSION"),
     ("simulate --devices 0 --url https://localhost", 2, "must be a whole number above 0"),
     ("simulate --devices 1 --url https://localhost --poll nan", 2, "must be a number from 0 on"),
-    ("simulate --devices 1 --url https://localhost --operator noise", 2, "noise: holds no text"),
-    ("simulate --devices 1 --url https://localhost --ca noise", 2, "noise: holds no text"),
+    ("simulate --devices 1 --url https://localhost --operator noise", 2, "noise: is not a text file"),
+    ("simulate --devices 1 --url https://localhost --ca noise", 2, "noise: is not a text file"),
 )
 
 

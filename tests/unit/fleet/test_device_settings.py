@@ -185,7 +185,7 @@ def test_a_withdrawal_of_any_kind_is_drafted_for_its_role(repository: FleetRepos
     made = plan_withdrawal(repository.drafting(), "settings/berlin/1/release", Withdrawal.OFFER)
     assert made.role == "settings"
     said = told(repository, made)
-    assert "withdraws settings/berlin/1/release: devices install it no more; those that run it go on" in said
+    assert "withdraws settings/berlin/1/release: devices no longer install it; those that run it keep it" in said
 
 
 def test_a_renewal_shows_no_settings(repository: FleetRepository) -> None:

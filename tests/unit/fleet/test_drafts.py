@@ -74,7 +74,7 @@ def test_another_document_is_not_merged(repository: FleetRepository, draft: Draf
 
 
 def test_a_stranger_has_no_say(draft: Draft) -> None:
-    with pytest.raises(ConfigurationError, match="has no say in models-team"):
+    with pytest.raises(ConfigurationError, match="cannot sign models-team"):
         signing.signed_with(draft, new_key())
 
 
@@ -134,8 +134,8 @@ def test_a_draft_is_of_a_role_that_people_sign(repository: FleetRepository, role
 @pytest.mark.parametrize(
     ("path", "hashes", "said"),
     [
-        ("models/acme/../../release", {"sha256": "ab" * 32}, "is no target's path"),
-        ("/etc/passwd", {"sha256": "ab" * 32}, "is no target's path"),
+        ("models/acme/../../release", {"sha256": "ab" * 32}, "is not a target's path"),
+        ("/etc/passwd", {"sha256": "ab" * 32}, "is not a target's path"),
         ("models/acme/x/1/release", {"sha512": "ab" * 64}, "has no sha256 digest"),
         ("models/acme/x/1/release", {"sha256": "../../x"}, "has no sha256 digest"),
     ],

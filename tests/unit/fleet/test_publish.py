@@ -212,7 +212,7 @@ def test_a_release_whose_content_is_gone_is_not_published(repository: FleetRepos
     made = signing.add_targets(draft, "profiles", [(target, content)])
     repository.workspace.save([signing.signed_with(made, repository.keys["profiles"][0])])
     before = repository.published
-    with pytest.raises(ConfigurationError, match="is needed by a draft and lies neither there nor in public"):
+    with pytest.raises(ConfigurationError, match="is needed by a draft and is neither there nor in public"):
         repository.write(repository.plan())
     assert repository.published == before
 

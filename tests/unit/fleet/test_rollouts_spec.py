@@ -109,7 +109,7 @@ def test_a_file_that_is_no_specification(tmp_path: Path, name: str, text: str) -
 
 
 def test_no_release_is_said() -> None:
-    with pytest.raises(ConfigurationError, match="which release"):
+    with pytest.raises(ConfigurationError, match="no release is named"):
         document("--query", "all")
 
 
@@ -150,7 +150,7 @@ def test_an_approver_is_shown_everything_that_binds(tmp_path: Path) -> None:
     for said in (
         "release: acme/meter-reader/2 into the slot meter-reader",
         f"digest: {'ab' * 32}",
-        "devices: tag = pilot; who matches later does not join",
+        "devices: tag = pilot; devices that match later do not join",
         "canary: 2 of each kind of accelerators first, watched for 1 h",
         "waves: 10 %, 100 % (needs approval); 1 h between",
         "through: 80 % of a wave committed, 3 devices at least",

@@ -123,7 +123,7 @@ def test_watching_ends_where_nothing_goes_on_by_itself(changes, code) -> None:
         ({"state": "paused", "reason": "holidays"}, "paused: holidays"),
         ({"state": "aborted", "reason": "superseded"}, "aborted: superseded"),
         ({"state": "aborted"}, "edge-fleet rollouts rollback r1"),
-        ({"waiting": 3, "next_opening": None}, "no window opens any more"),
+        ({"waiting": 3, "next_opening": None}, "no window will open again"),
         ({"waiting": 3, "next_opening": "2027-01-01T12:00:00Z"}, f"before {local('2027-01-01T12:00:00Z')}"),
     ],
 )

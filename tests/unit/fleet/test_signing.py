@@ -121,7 +121,7 @@ def test_roles_that_are_not_there_cannot_be_rotated(repository: FleetRepository,
 
 @pytest.mark.parametrize("role", ["nonsense", "models-", "models-a/b", "models-*"])
 def test_names_that_are_no_role_have_no_paths(role: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no role"):
+    with pytest.raises(ConfigurationError, match="is not a role"):
         role_paths(role)
 
 

@@ -163,7 +163,7 @@ def test_what_a_floor_bars_is_named(repository: FleetRepository) -> None:
 
 
 @pytest.mark.parametrize(
-    ("withdrawal", "words"), [("offer", "those that run it go on"), ("remove", "STOPS IT AT ONCE")]
+    ("withdrawal", "words"), [("offer", "those that run it keep it"), ("remove", "STOPS IT AT ONCE")]
 )
 def test_a_withdrawal_says_what_devices_do(repository: FleetRepository, withdrawal: str, words: str) -> None:
     path = "models/acme/reader/1/release"

@@ -32,12 +32,12 @@ TABLES = (
     "telemetry_sources",
     "telemetry",
 )
-"""In the order in which they are made; they go in the other."""
+"""Tables in the order of creation; they are dropped in reverse."""
 NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Make all tables."""
+    """Create all tables."""
     _api_tokens()
     _audit()
     _devices()
@@ -61,7 +61,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove all tables with what they hold."""
+    """Drop all tables with what they hold."""
     for table in reversed(TABLES):
         op.drop_table(table)
 

@@ -1,4 +1,4 @@
-"""What was written for good is refused to be changed, by the database itself: audit log, facts, assignment versions."""
+"""Triggers by which the database refuses changes of what is final: audit log, facts, assignment versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ APPEND_ONLY = ("audit", "facts")
 
 
 def upgrade() -> None:
-    """Make the triggers."""
+    """Create the triggers."""
     if op.get_bind().dialect.name == "sqlite":
         _guard_sqlite()
     else:
@@ -23,7 +23,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove the triggers."""
+    """Drop the triggers."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute("DROP FUNCTION edge_fleet_refuse CASCADE")
         return

@@ -1,4 +1,4 @@
-"""What is wrong in the fleet, until it is not."""
+"""Alerts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Create the table."""
     op.create_table(
         "alerts",
         sa.Column("key", sa.Text(), nullable=False),
@@ -37,5 +37,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove it with what it holds."""
+    """Drop it with what it holds."""
     op.drop_table("alerts")

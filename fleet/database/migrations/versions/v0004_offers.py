@@ -1,4 +1,4 @@
-"""At which attempt a release is offered, and what a device had before a rollout offered it something."""
+"""Attempt numbers of offers, and what a device had before a rollout offered it something."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column, make the table."""
+    """Add the column, create the table."""
     op.add_column("desired", sa.Column("attempt", sa.BigInteger(), nullable=False, server_default="0"))
     op.create_table(
         "desired_before",
@@ -30,6 +30,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove both with what they hold."""
+    """Drop both with what they hold."""
     op.drop_table("desired_before")
     op.drop_column("desired", "attempt")

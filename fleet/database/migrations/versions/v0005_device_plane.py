@@ -1,4 +1,4 @@
-"""What else an assignment was signed from, and for which key a certificate is."""
+"""Basis of assignments, and digests of the keys of certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which device CA the fleet has."""
+"""Record of the fleet's device CA."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the table; the first replica that starts says which CA it is."""
+    """Create the table; the first replica that starts writes the record."""
     op.create_table(
         "authority",
         sa.Column("name", sa.Text(), nullable=False),
@@ -24,5 +24,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove it with what it holds."""
+    """Drop it with what it holds."""
     op.drop_table("authority")

@@ -1,4 +1,4 @@
-"""When a device was removed."""
+"""Time of a device's removal."""
 
 from __future__ import annotations
 

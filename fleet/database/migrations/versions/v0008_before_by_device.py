@@ -1,4 +1,4 @@
-"""What was remembered of a device that is removed, or turns out to have had something, is found without a scan."""
+"""Index on what a device had before a rollout's offer: found by device without a scan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who revised a rollout's draft last, as the audit log tells of those that are there."""
+"""Operator who last revised a rollout's draft; for existing drafts as the audit log names it."""
 
 from __future__ import annotations
 

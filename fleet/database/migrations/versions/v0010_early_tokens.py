@@ -1,4 +1,4 @@
-"""Enrolment tokens that were made before there was a device of their name are void, as they are from now on."""
+"""Enrolment tokens that are older than the device of their name become void, as new ones do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Remove them; they were refused, and would not be any more."""
+    """Delete them; they were refused, and would now be accepted."""
     op.execute(
         "DELETE FROM enrolment_tokens WHERE used IS NULL AND EXISTS (SELECT 1 FROM devices "
         "WHERE devices.id = enrolment_tokens.device AND devices.registered > enrolment_tokens.created)"
@@ -19,4 +19,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """They opened nothing."""
+    """Do nothing: they were never accepted."""

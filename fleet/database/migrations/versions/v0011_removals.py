@@ -1,4 +1,4 @@
-"""Removals that devices are ordered to carry out; until now a slot that an assignment left out was one."""
+"""Removals that devices are ordered to carry out; before, a slot left out of an assignment was a removal."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove it; devices of that time take a slot that is left out for a removal."""
+    """Drop it; devices of that time treat a slot that is left out as a removal."""
     op.drop_table("removals")

@@ -1,4 +1,4 @@
-"""The version of the assignment that first carried an offer: reports that are older than that say nothing of it."""
+"""Version of the assignment that first carried an offer: older reports say nothing about that offer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a rollout was archived: lists leave it out from then on."""
+"""Time at which a rollout was archived: lists leave it out from then on."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the table. It begins empty: what was recorded before is no change."""
+    """Add the table. It begins empty: earlier records are not changes."""
     op.create_table(
         "changes",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
@@ -25,5 +25,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove it: programs that follow the changes lose their place."""
+    """Remove the table: programs that follow the changes lose their position."""
     op.drop_table("changes")

@@ -34,7 +34,7 @@ ILL: dict[str, tuple[dict[str, Any], str, str]] = {
     "empty": ({"tables": Tables("", "0010")}, "database", "holds no tables yet"),
     "old": ({"tables": Tables("0009", "0010")}, "database", "of 0009, this program works with 0010"),
     "old server": ({"tables": Tables("0010", "0010", server=(13, 14))}, "database", "PostgreSQL 13.14, older than 14"),
-    "adrift": ({"clock": Clock(NOW, False, None)}, "clock", "nothing keeps it right"),
+    "adrift": ({"clock": Clock(NOW, False, None)}, "clock", "is not synchronised"),
     "behind": ({"clock": Clock(NOW, None, NOW + DAY)}, "clock", "the newest record is of 2026-03-02 12:00 UTC"),
     "young": ({"certificates": [replace(PORT, begins=NOW + DAY)]}, "port.pem", "does not hold before 2026-03-02"),
     "expired": ({"certificates": [replace(PORT, ends=NOW)]}, "port.pem", "expired at 2026-03-01 12:00 UTC"),

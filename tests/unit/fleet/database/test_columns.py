@@ -52,13 +52,13 @@ def test_one_document_has_one_text() -> None:
         (Words(4), "\ud800", "surrogate"),
         (Words(4), "ééé", "6 bytes, at most 4"),
         (Moment(), datetime(2026, 3, 1), "no time zone"),  # noqa: DTZ001
-        (Whole(), -1, "no number from 0"),
-        (Whole(), 2**63, "no number from 0"),
-        (Whole(), True, "no number from 0"),
-        (Whole(), "1", "no number from 0"),
+        (Whole(), -1, "not a number from 0"),
+        (Whole(), 2**63, "not a number from 0"),
+        (Whole(), True, "not a number from 0"),
+        (Whole(), "1", "not a number from 0"),
         (Document(4), {"a": 1}, "7 bytes, at most 4"),
-        (Document(99), float("nan"), "no JSON"),
-        (Document(99), {"a": b"x"}, "no JSON"),
+        (Document(99), float("nan"), "not a JSON"),
+        (Document(99), {"a": b"x"}, "not a JSON"),
         (Content(1), b"ab", "2 bytes are too many"),
     ],
 )
@@ -71,7 +71,7 @@ def test_what_cannot_be_kept_is_refused(column, value: object, said: str) -> Non
 def test_a_document_without_an_end_is_refused() -> None:
     endless: list[object] = []
     endless.append(endless)
-    with pytest.raises(RefusedError, match="no JSON"):
+    with pytest.raises(RefusedError, match="not a JSON"):
         Document(99).process_bind_param(endless, DIALECT)
 
 

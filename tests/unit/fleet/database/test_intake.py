@@ -93,7 +93,7 @@ def test_lost_numbers_are_passed_over_and_counted() -> None:
         (batch([1], [(-1, 4)]), "numbered from 1"),
         (batch(range(1, 1002)), "1001 rows at once"),
         (batch([1], [(n, n) for n in range(1, 9)]), "8 gaps at once"),
-        (Batch("metrics", -1, []), "no boot epoch"),
+        (Batch("metrics", -1, []), "not a boot epoch"),
     ],
 )
 def test_what_no_device_sends_is_refused(wrong: Batch, said: str) -> None:

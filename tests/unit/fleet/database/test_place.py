@@ -48,6 +48,6 @@ def test_a_server_shows_no_password(text: str) -> None:
      "postgresql+asyncpg://db/fleet", "secret", "postgresql://anna:secret@db:port/fleet"],
 )  # fmt: skip
 def test_what_is_neither_is_refused_without_its_password(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"database\.url: .*write postgresql://") as refused:
+    with pytest.raises(ConfigurationError, match=r"database\.url: .*use postgresql://") as refused:
         read_place(text, Path("/"))
     assert "secret" not in str(refused.value)

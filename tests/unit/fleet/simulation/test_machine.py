@@ -43,4 +43,4 @@ def test_a_controller_that_was_killed_meanwhile_costs_the_simulation_nothing(
 ) -> None:
     before = read([os.getpid()], None)
     assert set(watched(before, [2**22 + 1], None, 5)) == {"simulator_busy"}
-    assert "what it cost the controller is not known: --pid" in capsys.readouterr().err
+    assert "the load on the controller is not known: --pid" in capsys.readouterr().err
