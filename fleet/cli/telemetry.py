@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-from fleet.cli.following import AWAY_LIMIT_S, GAP, POSITION, follow
+from fleet.cli.following import AWAY_LIMIT_S, GAP, POSITION, follow, say_waiting
 from fleet.cli.remote import bounded, client, listed, local, said, short
 from fleet.client.client import Client, Json, Query, path_of
 from gateway.domain.errors import ConfigurationError, UnreachableError
@@ -94,7 +93,7 @@ def _coming(asked: Client, path: str, after: str) -> Iterator[Json]:
         except UnreachableError as error:
             if time.monotonic() - answered_s >= AWAY_LIMIT_S:
                 raise
-            print(f"waiting: {plain(str(error))}", file=sys.stderr)
+            say_waiting(error)
         time.sleep(LOOK_S)
 
 

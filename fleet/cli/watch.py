@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from fleet.cli.following import GAP, POSITION, follow
+from fleet.cli.following import GAP, POSITION, follow, say_waiting
 from fleet.cli.remote import client
 from fleet.cli.rollouts_view import COMING, DONE, FREE, LOST, bar, headline, line, notes, outcome, wave_rows
 from fleet.client.client import Client, Json, path_of
@@ -44,11 +44,16 @@ def watch(arguments: argparse.Namespace) -> int:
 def _views(asked: Client, rollout: str, timeout_s: float | None) -> Iterator[Json]:
     """The rollout as it is, and again after each change that the last view does not show."""
     path, until_s = path_of("rollouts", rollout), None if timeout_s is None else time.monotonic() + timeout_s
-    view = asked.ask("GET", path)  # what is refused is told before anything is waited for
+    view, is_old = asked.ask("GET", path), False  # what is refused is told before anything is waited for
     yield view
-    for message in follow(asked, {"rollout": rollout}, until_s):
-        if message.event in {POSITION, GAP} or message.data.get("seq", 0) > view["facts"]:
-            view = asked.ask("GET", path)
+    for message in follow(asked, {"rollout": rollout}, until_s, answered_s=time.monotonic()):
+        is_old = is_old or message.event in {POSITION, GAP} or message.data.get("seq", 0) > view["facts"]
+        if is_old:
+            try:
+                view, is_old = asked.ask("GET", path), False
+            except UnreachableError as error:  # asked again at the next sign of life
+                say_waiting(error)
+                continue
             yield view
             time.sleep(LOOK_S)
         if until_s is not None and time.monotonic() >= until_s:

@@ -123,13 +123,17 @@ class Client:
                 closing(self._sent("GET", target, None, STREAM, read_s)) as opened,
             ):
                 if opened.status >= 300:
+                    self._reconnect_in(_pause_s(opened) if opened.status in LATER else self.reconnect_s)
                     raise _refusal(opened.status, self._content(opened), self._url)
                 for content in opened.stream():
                     yield from messages.feed(content)
-                    self.reconnect_s = messages.retry_s
+                    self._reconnect_in(messages.retry_s)
         except (_LostError, ValueError) as error:
             if until_s is None or time.monotonic() < until_s:
                 raise UnreachableError(str(error)) from None
+
+    def _reconnect_in(self, pause_s: float) -> None:
+        self.reconnect_s = min(pause_s, self._settings.wait_limit_s)
 
     def _patience_s(self, until_s: float | None) -> float:
         """How long is waited for a message: no longer than until then."""
@@ -152,7 +156,7 @@ class Client:
             else:
                 if is_last or not _is_later(response, content):
                     break
-                wait_s = retry_after_s(response.headers.get("retry-after", ""), datetime.now(UTC)) or RETRY_AFTER_S
+                wait_s = _pause_s(response)
             self._sleep(min(wait_s, self._settings.wait_limit_s))
         if response.status >= 300:
             raise _refusal(response.status, content, self._url)
@@ -242,6 +246,10 @@ def _query(query: Query) -> str:
     said = {name: value for name, value in query.items() if value not in (None, "", [], ()) and value is not False}
     plain = {name: "true" if value is True else value for name, value in said.items()}
     return f"?{urlencode(plain, doseq=True)}" if plain else ""
+
+
+def _pause_s(response: urllib3.BaseHTTPResponse) -> float:
+    return retry_after_s(response.headers.get("retry-after", ""), datetime.now(UTC)) or RETRY_AFTER_S
 
 
 def _is_later(response: urllib3.BaseHTTPResponse, content: bytes) -> bool:

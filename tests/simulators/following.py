@@ -25,12 +25,12 @@ class Following:
 
     def __init__(self, answer: httpx.Response) -> None:
         self.answer, self.comments, self.retry_ms, self.last_id = answer, list[str](), 0, ""
-        self._lines = answer.iter_lines()
+        self.lines = answer.iter_lines()
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until the stream ends."""
         fields: dict[str, str] = {}
-        for line in self._lines:
+        for line in self.lines:
             if not line:
                 if "data" in fields:
                     yield Message(fields.get("event", "message"), self.last_id, json.loads(fields["data"]))

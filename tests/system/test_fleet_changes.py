@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,11 +20,13 @@ import pytest
 
 from fleet.database import devices, events
 from fleet.database.engine import Database
+from fleet.database.errors import AwayError
 from fleet.database.events import Event
 from tests.simulators import databases
 from tests.simulators.controller import free_port
 from tests.simulators.following import following
-from tests.simulators.served_fleet import ROOT, ServedFleet, served_fleet, wait_until
+from tests.simulators.postgres import own_cluster
+from tests.simulators.served_fleet import ROOT, ServedFleet, answered, served_fleet, wait_until
 
 pytestmark = pytest.mark.timeout(180)
 TABLES = {"changes": {"look_every_s": 0.05, "reconnect_s": 0.2, "heartbeat_s": 1.0}}
@@ -68,14 +71,14 @@ def happening(database: Database) -> Iterator[list[int]]:
     """An event after the other; how many there are, so far."""
     with database.write() as connection:
         devices.enrol(connection, "camera", datetime.now(UTC))
-    count, ended = [0], threading.Event()
+    run, count, ended = uuid.uuid4().hex, [0], threading.Event()
 
     def record() -> None:
         while not ended.wait(0.01):
             now = datetime.now(UTC)
             with database.write() as connection:
                 count[0] += events.record(
-                    connection, [Event("camera", str(count[0]), now, "x")], now, database.settings
+                    connection, [Event("camera", f"{run} {count[0]}", now, "x")], now, database.settings
                 )
 
     thread = threading.Thread(target=record)
@@ -216,3 +219,26 @@ def test_another_replica_goes_on_where_the_first_was(tmp_path: Path) -> None:
                     last_id = stream.last_id
         assert found == [*range(1, 61)]
         assert count[0] >= 60
+
+
+def test_a_stream_lasts_while_its_database_is_away(tmp_path: Path) -> None:
+    """Nothing comes meanwhile, and nothing is missed."""
+    with (
+        own_cluster() as cluster,
+        served_fleet(tmp_path / "fleet", database=cluster.url("postgres"), tables=TABLES) as fleet,
+    ):
+        fleet.replicas[0].start()
+        with following(fleet.operator()) as stream:
+            stream.next()
+            with happening(fleet.database) as count:
+                found = [stream.next("device.event").data]
+            found += [stream.next("device.event").data for _ in range(count[0] - 1)]
+            cluster.halt()
+            assert any(line.startswith(":") for line in stream.lines)
+            cluster.start()
+            with pytest.raises(AwayError), fleet.database.read() as connection:  # as the first statement after that is
+                connection.exec_driver_sql("SELECT 1")
+            with happening(fleet.database):
+                found += [stream.next("device.event").data for _ in range(5)]
+        known = answered(fleet.operator().get("/v1/events?limit=1000"))["items"]
+    assert found == known[::-1][: len(found)]

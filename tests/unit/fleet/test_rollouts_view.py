@@ -148,13 +148,15 @@ def test_a_wave_that_waits_for_an_operator_is_named_by_its_number() -> None:
 
 def test_watching_waits_for_a_controller_that_is_away_for_a_while(monkeypatch, capsys) -> None:
     with scripted() as server:
-        server.replies = [good(HALF_WAY), (502, {}, b"bad gateway"), good({**HALF_WAY, "state": "finished"})]
+        away, stream = (502, {}, b"bad gateway"), (200, {}, b'retry: 10\nevent: position\nid: 7\ndata: {"id": "7"}\n\n')
+        over = good({**HALF_WAY, "state": "finished"})
+        server.replies = [good(HALF_WAY), away, stream, away, stream, over]
         monkeypatch.setenv("EDGE_FLEET_URL", server.url)
         monkeypatch.setenv("EDGE_FLEET_TOKEN", TOKEN)
         assert main(["rollouts", "watch", "r1"]) == 0
     said = capsys.readouterr()
     assert [line.split()[1] for line in said.out.splitlines()] == ["running", "finished"]
-    assert said.err.startswith("waiting: ")
+    assert said.err.count("waiting: ") == 2
 
 
 def test_watching_never_begins_where_nobody_answers(monkeypatch, capsys) -> None:
