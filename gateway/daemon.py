@@ -309,7 +309,7 @@ class Daemon:
 
     async def _check(self, layer: SettingsLayer) -> None:
         """Check a configuration with other settings of the fleet as `config check` does. Raises ConfigurationError."""
-        await check_startable(self._read(layer))
+        await check_startable(await asyncio.to_thread(self._read, layer))
 
     def _restart(self, trial: str) -> None:
         """End orderly; the caller of `run` then replaces the process. A stop that has begun stays one."""

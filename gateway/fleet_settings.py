@@ -216,7 +216,8 @@ class SettingsControl:
         judged = await self._store.settings(activation)
         if judged.problem:
             raise VariantError(judged.problem)
-        if refused := refused_keys(parse_toml(judged.toml, activation.target), judged.permitted):
+        document = await asyncio.to_thread(parse_toml, judged.toml, activation.target)
+        if refused := refused_keys(document, judged.permitted):
             raise VariantError(
                 f"{activation.target} sets {', '.join(refused):.300}, which no policy of this device permits; "
                 'let a signed policy list them under "settings"'

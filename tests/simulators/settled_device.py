@@ -108,10 +108,8 @@ def command_line(pid: int) -> bytes:
 
 
 @pytest.fixture
-def device(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settled]:
-    monkeypatch.setattr("tests.simulators.fleet_device.FleetDevice", Settled)
-    with fleet_device(tmp_path, state) as made:
-        assert isinstance(made, Settled)
+def device(tmp_path: Path, state: Path) -> Iterator[Settled]:
+    with fleet_device(tmp_path, state, kind=Settled) as made:
         made.configure(settings=TIMES)
         yield made
 
