@@ -303,18 +303,19 @@ class Daemon:
     def _begin_trial(self) -> None:
         """Make the control of the fleet's settings; limit a trial of this process."""
         store = Store(self._config.fleet, self._config.library)
-        self._trials = SettingsControl(self._life, store, self._check, self._restart)
+        self._trials = SettingsControl(self._life, store, self._check, self._restart, self._stop.is_set)
         if self._life.ends_in_s is not None:
             asyncio.get_running_loop().call_later(self._life.ends_in_s, self._trials.end_trial)
 
     async def _check(self, layer: SettingsLayer) -> None:
         """Check a configuration with other settings of the fleet as `config check` does. Raises ConfigurationError."""
-        await check_startable(self._read(layer))
+        await check_startable(await asyncio.to_thread(self._read, layer))
 
     def _restart(self, trial: str) -> None:
-        """End orderly; the caller of `run` then replaces the process."""
-        self.restart = trial
-        self._stop.set()
+        """End orderly; the caller of `run` then replaces the process. A stop that has begun stays one."""
+        if not self._stop.is_set():
+            self.restart = trial
+            self._stop.set()
 
     def _say_stopping(self) -> None:
         """Tell the service manager that the daemon stops, or that it will be ready again."""

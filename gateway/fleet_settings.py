@@ -63,15 +63,25 @@ class Life:
 
 def begin(folder: Path, environ: MutableMapping[str, str] = os.environ) -> Life:
     """Return which settings this process begins with; a trial that no process is on is ended. Never raises."""
-    digest, _, seconds = environ.pop(TRIAL, "").partition(" ")
+    digest, ends_in_s = _trial(environ.pop(TRIAL, ""))
     try:
         record = read_record(folder)
     except StoreError as error:
         return Life(folder, problem=str(error))
     if record.trial and record.trial.sha256 == digest:
-        return Life(folder, record, record.trial, float(seconds))
+        return Life(folder, record, record.trial, ends_in_s)
     life = Life(folder, record.taken_back(ENDED), record.committed)
     return _kept(life) if record.trial else life
+
+
+def _trial(text: str) -> tuple[str, float]:
+    """Return digest and seconds of a trial; a value that is not ours is no trial."""
+    digest, _, seconds = text.partition(" ")
+    try:
+        ends_in_s = float(seconds)
+    except ValueError:
+        return "", 0.0
+    return (digest, ends_in_s) if 0 < ends_in_s <= TRIAL_LIMIT_S else ("", 0.0)
 
 
 def _kept(life: Life) -> Life:
@@ -83,11 +93,22 @@ def _kept(life: Life) -> Life:
     return life
 
 
+def is_on_trial(life: Life) -> bool:
+    """Return whether this process began with a trial that is neither confirmed nor taken back."""
+    if life.ends_in_s is None or life.in_force is None:
+        return False
+    try:
+        trial = read_record(life.folder).trial
+    except StoreError:
+        return True
+    return trial is not None and trial.sha256 == life.in_force.sha256
+
+
 def take_back(life: Life, reason: str) -> None:
     """Record that the trial of this process failed."""
     _log.error("the fleet's settings %s are taken back: %s", life.layer.written if life.layer else "", reason)
     try:
-        write_record(life.folder, life.record.taken_back(reason))
+        write_record(life.folder, read_record(life.folder).taken_back(reason))
     except StoreError as error:  # the next life takes them back, without the reason
         _log.warning("the reason is not recorded: %s", error)
 
@@ -96,7 +117,10 @@ def execute_again(trial: str = "") -> NoReturn:
     """Replace this process by a new one of the same command and process id. `trial`: value of TRIAL. Raises OSError."""
     import resource
 
+    from gateway.observe.notify import Notifier
+
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it would end a process that does not handle it yet
+    Notifier.from_environment(os.environ).watchdog()  # so that the new one has its whole time to start
     sys.stdout.flush()
     sys.stderr.flush()
     environ = {name: value for name, value in os.environ.items() if name != TRIAL}
@@ -116,7 +140,8 @@ async def check_startable(config: Config) -> None:
 class SettingsControl:
     """The settings of one process. `restart` ends the process orderly; `trial` is what `execute_again` then takes.
 
-    `check` raises ConfigurationError for a layer with which the gateway could not start.
+    `check` raises ConfigurationError for a layer with which the gateway could not start. `is_stopping` returns whether
+    the process ends already; `restart` then changes nothing.
     """
 
     def __init__(
@@ -125,10 +150,12 @@ class SettingsControl:
         store: Store,
         check: Callable[[SettingsLayer], Awaitable[None]],
         restart: Callable[[str], None],
+        is_stopping: Callable[[], bool],
+        *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._life, self._record, self._store = life, life.record, store
-        self._check, self._restart, self._monotonic = check, restart, monotonic
+        self._check, self._restart, self._is_stopping, self._monotonic = check, restart, is_stopping, monotonic
         self._ends_s = None if life.ends_in_s is None else monotonic() + life.ends_in_s
         self._taken_back = False
 
@@ -150,13 +177,13 @@ class SettingsControl:
         """Implement `SettingsTrials.try_out`."""
         if not 0 < within_s <= TRIAL_LIMIT_S:
             raise RequestError(Fault.INVALID, f"within_s must be above 0 and at most {TRIAL_LIMIT_S:g}")
-        if self._ends_s is not None:
-            raise RequestError(Fault.UNAVAILABLE, f"a trial goes on: {self.standing().target}")
+        self._check_idle()
         stored = StoredSettings(activation.target, activation.release, await self._verified(activation))
         try:
             await self._check(stored.layer)
         except ConfigurationError as error:
             raise VariantError(str(error)) from error
+        self._check_idle()  # another trial or a stop may have begun meanwhile
         self._write(self._record.begun(stored))
         _log.info("trial of the fleet's settings %s", stored.layer.written)
         self._restart(f"{stored.sha256} {within_s:g}")
@@ -189,12 +216,19 @@ class SettingsControl:
         judged = await self._store.settings(activation)
         if judged.problem:
             raise VariantError(judged.problem)
-        if refused := refused_keys(parse_toml(judged.toml, activation.target), judged.permitted):
+        document = await asyncio.to_thread(parse_toml, judged.toml, activation.target)
+        if refused := refused_keys(document, judged.permitted):
             raise VariantError(
                 f"{activation.target} sets {', '.join(refused):.300}, which no policy of this device permits; "
                 'let a signed policy list them under "settings"'
             )
         return judged.toml
+
+    def _check_idle(self) -> None:
+        if self._ends_s is not None:
+            raise RequestError(Fault.UNAVAILABLE, f"a trial goes on: {self.standing().target}")
+        if self._is_stopping():
+            raise RequestError(Fault.UNAVAILABLE, "the gateway tries no settings now: it restarts or stops")
 
     def _check_in_force(self, sha256: str) -> None:
         force = self._life.in_force

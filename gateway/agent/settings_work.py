@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from gateway.agent.clock import system_now
 from gateway.agent.control import Control, Document, RefusedError
@@ -17,7 +18,7 @@ from gateway.agent.poll import Poll
 from gateway.agent.signals import Alarm
 from gateway.agent.slot_state import SlotState, begun, failed, keep_state, moved, read_state
 from gateway.agent.storage import Storage
-from gateway.domain.assignment import SETTINGS_SLOT, Assignment
+from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment
 from gateway.domain.errors import UnreachableError
 from gateway.domain.probation import Judgement
 from gateway.domain.settings_trial import (
@@ -56,24 +57,24 @@ class SettingsWork:
         state, target = self._state(), assignment.slots.get(SETTINGS_SLOT)
         if state.wanted and (target is None or target.sha256 != state.release):
             state = self._given_up(state, "something else is assigned now")
+        if state.wanted or target is None:
+            return
+        state = self._compared(state)
         attempt, committed = assignment.attempt(SETTINGS_SLOT), state.committed[1] if state.committed else ""
-        if (
-            state.wanted
-            or target is None
-            or not wants_trial(target, attempt, committed, None if retry else state.tried)
-        ):
+        failed_before = None if retry or state.step is Step.DONE else state.tried
+        if not wants_trial(target, attempt, committed, failed_before):
             return
         activation = poll.settings(target)
         if pacing.may_install(activation, profile):
             self._keep(begun(state, activation, system_now(), assignment=assignment.version, attempt=attempt))
 
     def work(self, stop: Alarm, until_s: float) -> None:
-        """Go on with a trial until it ends, `until_s` or `stop`. It does not begin during an update of a model.
+        """Go on with a trial until it ends, `until_s` or `stop`. It does not begin during an update of something else.
 
         Raises RefusedError, StoreError, UnreachableError: try again later.
         """
         while (state := self._state()).wanted and self._monotonic() < until_s:
-            if state.step is Step.LOAD and self._storage.journal.updates():
+            if self._is_blocked(state):
                 return
             self._keep(_STEPS[state.step](self, state))
             if self._state().step is Step.PROBATION and stop.wait(self._settings.look_s):
@@ -86,7 +87,8 @@ class SettingsWork:
 
     def goes_on(self, waiting: Mapping[str, str]) -> bool:
         """Return whether an update is under way that does not wait."""
-        return SETTINGS_SLOT not in waiting and self._state().wanted
+        state = self._state()
+        return SETTINGS_SLOT not in waiting and state.wanted and not self._is_blocked(state)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
     def _try(self, state: SlotState) -> SlotState:
@@ -143,7 +145,7 @@ class SettingsWork:
 
     def _given_up(self, state: SlotState, reason: str) -> SlotState:
         """Let the daemon take a trial back; what was not tried yet is only recorded."""
-        if state.step is Step.PROBATION:
+        if state.step in {Step.PROBATION, Step.COMMIT}:
             try:
                 self._control.revert_settings(state.release, reason)
             except RefusedError as error:  # it took them back by itself
@@ -153,6 +155,27 @@ class SettingsWork:
         return state
 
     # ---- the daemon and the journal ----------------------------------------------------------------------------------
+    def _compared(self, state: SlotState) -> SlotState:
+        """Return the state with what the daemon has in force as committed, as far as it says so.
+
+        It may have lost what it committed, or left it out because this version of the program refuses it.
+        """
+        try:
+            standing = self._standing()
+        except (UnreachableError, RefusedError):
+            return state
+        if standing["trial_ends_in_s"] is None:
+            in_force = (str(standing["target"]), str(standing["sha256"])) if standing["sha256"] else None
+            state = replace(state, committed=in_force)
+            self._keep(state)
+        return state
+
+    def _is_blocked(self, state: SlotState) -> bool:
+        """Return whether the trial has to wait: an update of a model, or of the programs, would see a failure."""
+        journal = self._storage.journal
+        software = read_state(journal, SOFTWARE_SLOT)
+        return state.step is Step.LOAD and bool(journal.updates() or (software.wanted and software.asked))
+
     def _standing(self) -> Document:
         return self._control.settings()
 

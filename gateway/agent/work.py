@@ -139,7 +139,7 @@ class Agent:
 
     def _work_on_reserved(self, slot: str, stop: Alarm, until_s: float, waiting: dict[str, str]) -> None:
         """Go on with the update of a reserved slot; add why it cannot go on now to `waiting`."""
-        if slot in waiting:
+        if slot in waiting or (slot != SETTINGS_SLOT and self._settings.on_trial):
             return
         try:
             self._reserved[slot].work(stop, until_s)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 FILES_BESIDE = 512
 """Descriptors of everything but connections: models, libraries, state, connections that are being closed."""
+HELD = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT})
+"""Signals that wait while a process is replaced by the next one: neither of the two handles them in between."""
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -22,13 +24,13 @@ def command(arguments: argparse.Namespace) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it would end a process that does not handle it yet
     gc.disable()  # the daemon enables it once it has started
     from gateway.config import state_folder
-    from gateway.fleet_settings import begin, execute_again, take_back
+    from gateway.fleet_settings import begin, execute_again, is_on_trial, take_back
 
     life = begin(state_folder(arguments.state))
     try:
         restart = _serve(arguments, life)
     except Exception as error:
-        if life.ends_in_s is None:
+        if not is_on_trial(life):
             raise
         take_back(life, f"the gateway could not start with them: {error}")
         restart = ""
@@ -48,8 +50,10 @@ def _serve(arguments: argparse.Namespace, life: Life) -> str | None:
 
     async def serve() -> None:
         # Callbacks run once run() first waits. Its signal handlers are set by then.
-        asyncio.get_running_loop().call_soon(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGHUP})
+        asyncio.get_running_loop().call_soon(signal.pthread_sigmask, signal.SIG_UNBLOCK, HELD)
         await daemon.run()
+        if daemon.restart is not None:
+            signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
 
     asyncio.run(serve())
     return daemon.restart

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -224,10 +224,19 @@ def exchange_artifact(version: Path, content: bytes, file: str = f"{ONE_VARIANT}
     manifest.write_text(text)
 
 
+Kind = TypeVar("Kind", bound=FleetDevice)
+
+
 @contextmanager
-def fleet_device(folder: Path, state: Path, *, installed: bool = True) -> Iterator[FleetDevice]:
+def fleet_device(
+    folder: Path,
+    state: Path,
+    *,
+    installed: bool = True,
+    kind: type[Kind] = FleetDevice,  # type: ignore[assignment]
+) -> Iterator[Kind]:
     """Run a bootstrapped device with its daemon. With `installed`, version 1 is committed and serves."""
-    device = FleetDevice(folder, state)
+    device = kind(folder, state)
     with device.server.running():
         assert device.bootstrap().code == 0
         with device.powered():

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Boots systemd over a copy-on-write view of this machine with the installed tree on top; run by test_systemd_boot.py
 # inside a mount namespace of its own: boot.sh IMAGE FLEET FOLDER. FLEET becomes /srv/fleet; FOLDER/upper/result holds what
-# watch.sh and watch_fleet.sh wrote.
+# watch.sh and its parts wrote.
 set -euo pipefail
 image=$1 fleet=$2 folder=$3
 mkdir -p "$folder"/{upper,work,root}
@@ -10,7 +10,7 @@ root=$folder/root
 cp --archive "$image/." "$root/"
 cp --archive "$fleet" "$root/srv/fleet"
 mkdir -p "$root"/result "$root"/etc/systemd/system/edge-gateway.service.d
-cp "$(dirname "$0")"/watch{,_fleet}.sh "$root/result"
+cp "$(dirname "$0")"/watch{,_fleet,_settings}.sh "$root/result"
 find "$root/etc/systemd/system" -name '*.wants' -prune -exec rm -r {} +
 # A short watchdog, so that it can be seen to bite.
 printf '[Service]\nWatchdogSec=2s\nRestartSec=100ms\n' > "$root/etc/systemd/system/edge-gateway.service.d/watch.conf"
@@ -20,7 +20,7 @@ cat > "$root/etc/systemd/system/watch.service" <<UNIT
 After=basic.target
 [Service]
 Type=oneshot
-TimeoutStartSec=240
+TimeoutStartSec=420
 ExecStart=/bin/bash /result/watch.sh
 ExecStopPost=/bin/systemctl poweroff --force
 UNIT

@@ -5,79 +5,21 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.simulators.daemon import WAIT_S, Daemon, golden
-from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice, fleet_device
+from tests.simulators.daemon import WAIT_S, golden
+from tests.simulators.fleet_device import SLOT
+from tests.simulators.settled_device import GOOD, TIMES, Settled, device, instance
 
-SETTINGS = "@settings"
-TIMES = {"duration_s": 0.3, "ready_s": 20.0, "look_s": 0.1, "spare_s": 20.0}
-GOOD = "[http]\nmax_json_bytes = 1000\n"
+__all__ = ("device",)
+
 STARVED = '[[limits.quota]]\ncaller = "*"\nrequests_per_s = 0.01\n'
 UNSTARTABLE = '[shared_memory]\nallowed = true\nsocket = "/no/such/folder/memory.sock"\n'
 PERMITTED = {"schema": 1, "settings": ["shared_memory"]}
-
-
-class Settled(FleetDevice):
-    """A device of a fleet that assigns settings beside the model."""
-
-    attempt = 0
-
-    def __init__(self, folder: Path, state: Path) -> None:
-        super().__init__(folder, state)
-        made, config = self.daemon, self.daemon.config_file.read_text()
-        address = f"unix:{folder / 'grpc.sock'}"  # the same after each restart
-        self.daemon = Daemon(folder / "gateway", models=made.models, state=state, config=config, grpc=(address,))
-
-    def send(self, toml: str, files: tuple[str, ...] = ()) -> Done:
-        """Publish settings, assign them, and sync."""
-        self.offer(toml, files)
-        return self.sync()
-
-    def offer(self, toml: str, files: tuple[str, ...] = ()) -> None:
-        self.attempt += 1
-        settings = self.repository.add_settings("berlin", toml)
-        model = f"models/acme/{SLOT}/{self.newest}/release"
-        extra = {"attempts": {SETTINGS: self.attempt}}
-        self.repository.assign(DEVICE, {SLOT: model, SETTINGS: settings}, files=files, extra=extra)
-
-    @property
-    def slot(self) -> dict[str, Any]:
-        """What the agent reports of the slot."""
-        found: dict[str, Any] = self.status["slots"][SETTINGS]
-        return found
-
-    @property
-    def refuses_json(self) -> bool:
-        """Whether GOOD is in force: a request of more than 1,000 bytes is too large."""
-        answer = httpx.post(f"http://{self.http}/v2/models/{SLOT}/infer", content=b"{" + b" " * 2000)
-        return answer.status_code == 413
-
-    @property
-    def http(self) -> str:
-        """Where HTTP listens since the last restart."""
-        return self.daemon.addresses("http")[-1]
-
-
-@pytest.fixture
-def device(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settled]:
-    monkeypatch.setattr("tests.simulators.fleet_device.FleetDevice", Settled)
-    with fleet_device(tmp_path, state) as made:
-        assert isinstance(made, Settled)
-        made.configure(settings=TIMES)
-        yield made
-
-
-def instance(device: FleetDevice) -> str:
-    return str(device.control.status()["instance"])
 
 
 def ask_until(address: str, stopped: threading.Event) -> None:

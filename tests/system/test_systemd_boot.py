@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,16 @@ from tests.simulators.daemon import copy_model
 from tests.simulators.fleet_repository import FleetRepository
 from tests.system.installation import installed, run
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 MODELS = ("meter-reader", "activity")
+TRIALS = {
+    "good": "[http]\nmax_json_bytes = 1000\n",
+    "unstartable": '[shared_memory]\nsocket = "/no/such/folder/memory.sock"\n',
+    "reverted": "[http]\nmax_json_bytes = 2000\n",
+    "killed": "[http]\nmax_json_bytes = 3000\n",
+}
+"""Settings of the fleet by what becomes of them in watch_settings.sh."""
 SLEEPING_LIMIT_BYTES = 45_000_000
 GROUPS = Path("/sys/fs/cgroup")
 
@@ -37,9 +45,12 @@ def _fleet(folder: Path) -> Path:
     """A repository, what the device is bootstrapped from (root's alone), and requests for the model assigned to it."""
     made = copy_model("meter-reader", folder.with_name("models"), name="door-reader")
     repository = FleetRepository(folder.with_name("publisher"))
-    repository.assign("door-1", {"door-reader": repository.add_model(made)})
+    model = repository.add_model(made)
+    repository.assign("door-1", {"door-reader": model})
     url, given = "file:///srv/fleet/public", folder / "given"
     given.mkdir(parents=True)
+    for name, content in _settings(repository, model).items():
+        (folder / f"settings-{name}.json").write_bytes(content)
     shutil.copytree(repository.public, folder / "public")
     shutil.copy(made / "golden.npz", folder)
     run("chmod", "--recursive", "a+rX", folder)
@@ -48,6 +59,16 @@ def _fleet(folder: Path) -> Path:
     (given / "root.json").write_bytes(repository.root_bytes())
     given.chmod(0o700)
     return folder
+
+
+def _settings(repository: FleetRepository, model: str) -> dict[str, bytes]:
+    """Return later assignments with settings, by name; what they name is published."""
+    policy = repository.add_file("policy/site.json", json.dumps({"schema": 1, "settings": ["shared_memory"]}).encode())
+    made = {}
+    for name, toml in TRIALS.items():
+        slots = {"door-reader": model, "@settings": repository.add_settings("berlin", toml)}
+        made[name] = repository.assignment("door-1", slots, files=(policy,))
+    return made
 
 
 def _leave_no_groups() -> None:
@@ -204,3 +225,50 @@ def test_a_gateway_that_begins_anew_needs_neither_agent_nor_fleet(seen: dict[str
     assert seen["fleet.restart"].strip() == "0"
     assert json.loads(seen["fleet.infer.again"])["outputs"] == json.loads(seen["fleet.infer"])["outputs"]
     assert _index(seen["fleet.index.again"])["door-reader"] == ("READY", "")
+
+
+# ---- settings of the fleet on trial --------------------------------------------------------------------------------
+# A start takes longer than half of WatchdogSec= here (watch_settings.sh).
+
+
+def _trial(name: str, seen: dict[str, str]) -> dict[str, Any]:
+    """What the agent says of the slot after a trial."""
+    slot: dict[str, Any] = json.loads(seen[f"settings.{name}.sync"])["slots"]["@settings"]
+    return slot
+
+
+def _force(name: str, seen: dict[str, str]) -> dict[str, Any]:
+    force: dict[str, Any] = json.loads(seen[f"settings.{name}.force"])
+    return force
+
+
+@pytest.mark.parametrize("name", ["good", "unstartable", "reverted"])
+def test_systemd_sees_a_trial_as_a_reload_of_the_same_process(name: str, seen: dict[str, str]) -> None:
+    assert seen[f"settings.{name}.after"] == seen[f"settings.{name}.before"], seen["journal"][-5000:]
+    assert set(seen[f"settings.{name}.states"].split()) == {"active", "reloading"}
+    assert "Active: active (running)" in seen[f"settings.{name}.status"]
+
+
+def test_settings_that_do_well_are_committed_on_the_device(seen: dict[str, str]) -> None:
+    assert _trial("good", seen)["committed"]["target"] == "settings/berlin/1/release"
+    force = _force("good", seen)
+    assert (force["target"], force["trial_ends_in_s"]) == ("settings/berlin/1/release", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("unstartable", "/no/such/folder"),
+        ("reverted", "by hand"),
+        ("killed", "ended during the trial"),
+    ],
+)
+def test_settings_that_do_not_leave_the_committed_ones(name: str, why: str, seen: dict[str, str]) -> None:
+    assert why in _trial(name, seen)["rejected"]
+    force = _force(name, seen)
+    assert (force["target"], force["trial_ends_in_s"]) == ("settings/berlin/1/release", None)
+
+
+def test_systemd_replaces_a_process_that_is_killed_in_a_trial(seen: dict[str, str]) -> None:
+    (pid, restarts, barks), (after, more, still) = (seen[f"settings.killed.{w}"].split() for w in ("before", "after"))
+    assert (after != pid, int(more) - int(restarts), still) == (True, 1, barks)

@@ -64,6 +64,8 @@ strangers > fleet.strangers
 setpriv --reuid=edge-gateway --regid=edge-gateway --clear-groups touch $store/mine
 echo $? > fleet.daemon.writes
 
+. ./watch_settings.sh
+
 # Neither agent nor fleet: the gateway begins anew with nothing but its disk.
 mv /srv/fleet /srv/gone
 systemctl restart "$unit"

@@ -11,7 +11,7 @@ import pytest
 from gateway.committed.settings_judge import JudgedSettings
 from gateway.domain.activation import Activation
 from gateway.domain.errors import ConfigurationError, RequestError, VariantError
-from gateway.fleet_settings import ENDED, TRIAL, Life, SettingsControl, begin
+from gateway.fleet_settings import ENDED, TRIAL, Life, SettingsControl, begin, is_on_trial, take_back
 from gateway.store.settings_record import FILE, SettingsRecord, StoredSettings, read_record, write_record
 
 FIRST = StoredSettings("settings/berlin/1/release", "11" * 32, "[limits]\nforms = 1\n")
@@ -23,11 +23,14 @@ class Control:
     """A SettingsControl in a folder, with a judge and a check that say what the test wants."""
 
     def __init__(self, life: Life) -> None:
-        self.judged, self.problem, self.restarts, self.now_s = JudgedSettings(toml=SECOND.toml), "", [], 0.0
+        self.judged, self.problem, self.restarts, self.stopping = JudgedSettings(toml=SECOND.toml), "", [], False
+        self.stops_meanwhile = False
+        """Whether a signal comes while signatures are verified."""
         store: Any = SimpleNamespace(settings=self._judge)
-        self.made = SettingsControl(life, store, self._check, self.restarts.append, lambda: self.now_s)
+        self.made = SettingsControl(life, store, self._check, self.restarts.append, lambda: self.stopping)
 
     async def _judge(self, _activation: Activation) -> JudgedSettings:
+        self.stopping = self.stops_meanwhile
         return self.judged
 
     async def _check(self, _layer: object) -> None:
@@ -82,7 +85,7 @@ async def test_a_trial_that_is_confirmed(folder: Path) -> None:
     await control.made.try_out(ACTIVATION, 30.0)
     assert control.restarts == [f"{SECOND.sha256} 30"]
     trial = Control(begin(folder, {TRIAL: control.restarts[0]}))
-    assert trial.made.standing().trial_ends_in_s == 30.0
+    assert 0 < (trial.made.standing().trial_ends_in_s or 0) <= 30.0
     for _ in range(2):
         await trial.made.confirm(SECOND.sha256)
     assert read_record(folder) == SettingsRecord(committed=SECOND)
@@ -142,3 +145,32 @@ async def test_one_trial_at_a_time(folder: Path) -> None:
     trial = on_trial(folder)
     with pytest.raises(RequestError, match=r"a trial goes on"):
         await trial.made.try_out(ACTIVATION, 30.0)
+
+
+@pytest.mark.asyncio
+async def test_no_trial_begins_in_a_process_that_ends(folder: Path) -> None:
+    control = Control(begin(folder, {}))
+    before = read_record(folder)
+    control.stops_meanwhile = True
+    with pytest.raises(RequestError, match=r"restarts or stops"):
+        await control.made.try_out(ACTIVATION, 30.0)
+    assert (control.restarts, read_record(folder)) == ([], before)
+
+
+@pytest.mark.asyncio
+async def test_only_a_trial_that_goes_on_is_taken_back(folder: Path) -> None:
+    write_record(folder, read_record(folder).begun(SECOND))
+    life = begin(folder, {TRIAL: f"{SECOND.sha256} 30"})
+    assert is_on_trial(life)
+    await Control(life).made.confirm(SECOND.sha256)
+    assert not is_on_trial(life)
+    take_back(life, "late")
+    assert read_record(folder).committed == SECOND
+
+
+@pytest.mark.parametrize(
+    "value", ["", "30", SECOND.sha256, *(f"{SECOND.sha256} {s}" for s in ("x", "nan", "-1", "1e9"))]
+)
+def test_an_environment_that_names_no_trial_is_none(value: str, folder: Path) -> None:
+    write_record(folder, read_record(folder).begun(SECOND))
+    assert begin(folder, {TRIAL: value}).in_force == FIRST

@@ -87,13 +87,13 @@ def test_what_is_missing_is_named_without_a_line(wanted: str) -> None:
     assert "missing; it must be" in error.problem
 
 
-@pytest.mark.parametrize("value", ["-1", "11", "nan", "inf", "1" + "0" * 400, "true"])
+@pytest.mark.parametrize("value", ["-1", "11", "nan", "inf", "1" + "0" * 400, "0x" + "f" * 5000, "true"])
 def test_numbers_keep_their_bounds(value: str) -> None:
     refusal(f"k = {value}", TAKES["number"])
     assert len(str(refusal(f"k = [{value}]", lambda table: table.table("k")))) < 300
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1" + "0" * 400])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1" + "0" * 400, "0x" + "f" * 5000])
 def test_arrays_of_numbers_are_finite(value: str) -> None:
     refusal(f"k = [1, {value}]", TAKES["numbers"])
 

@@ -1,0 +1,66 @@
+"""The settings' own slot beside updates of models and programs: which one waits for which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.agent.settings_work import SettingsWork
+from gateway.agent.signals import Alarm
+from gateway.agent.slot_state import begun, keep_state, moved, read_state
+from gateway.agent.storage import Storage
+from gateway.domain.activation import Activation
+from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
+from gateway.domain.settings_trial import SettingsTrialSettings
+from gateway.domain.software_update import Phase
+from gateway.domain.update import Step
+from gateway.store.blobs import Blobs
+from gateway.store.journal import Journal
+from gateway.store.settings import JournalSettings
+
+NOW = datetime(2031, 5, 9, tzinfo=UTC)
+MODEL = Activation("meter", "models/acme/meter/1/release", "11" * 32, (), ("22" * 32,), 1)
+SETTINGS = Activation(SETTINGS_SLOT, "settings/berlin/1/release", "33" * 32, (), ("22" * 32,), 1)
+SOFTWARE = Activation(SOFTWARE_SLOT, "software/edge-gateway/1.0/release", "44" * 32, (), ("22" * 32,), 1)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[Storage]:
+    journal = Journal.create(tmp_path, JournalSettings())
+    keep_state(journal, begun(read_state(journal, SETTINGS_SLOT), SETTINGS, NOW, assignment=1, attempt=0))
+    yield Storage(tmp_path, Blobs(tmp_path / "blobs"), journal)
+    journal.close()
+
+
+def work(storage: Storage, control: Any = None) -> SettingsWork:
+    """Without a daemon: whatever asks it fails."""
+    return SettingsWork(storage, control, SettingsTrialSettings())
+
+
+def model_begins(journal: Journal) -> None:
+    journal.begin(MODEL, 1, NOW, 0)
+
+
+def programs_begin(journal: Journal) -> None:
+    state = begun(read_state(journal, SOFTWARE_SLOT), SOFTWARE, NOW, assignment=1, attempt=0)
+    keep_state(journal, moved(state, Phase.BUILD.value, NOW))
+
+
+@pytest.mark.parametrize("begins", [model_begins, programs_begin])
+def test_a_trial_waits_for_other_updates_and_asks_for_no_poll_meanwhile(begins: Any, storage: Storage) -> None:
+    assert work(storage).goes_on({})
+    begins(storage.journal)
+    work(storage).work(Alarm(), float("inf"))
+    assert read_state(storage.journal, SETTINGS_SLOT).step is Step.LOAD
+    assert not work(storage).goes_on({MODEL.slot: "its server is away"})
+
+
+def test_what_is_on_trial_does_not_wait(storage: Storage) -> None:
+    keep_state(storage.journal, moved(read_state(storage.journal, SETTINGS_SLOT), Step.PROBATION.value, NOW))
+    model_begins(storage.journal)
+    assert work(storage).on_trial
+    assert work(storage).goes_on({})
