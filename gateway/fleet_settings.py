@@ -30,6 +30,8 @@ from gateway.store.settings_record import SettingsRecord, StoredSettings, read_r
 
 TRIAL = "EDGE_GATEWAY_SETTINGS_TRIAL"
 """Environment variable of a process on trial: the digest of its settings, and after how many seconds it ends."""
+WITHOUT = "without"
+"""Value of TRIAL, followed by the reason, for a process that leaves the committed settings out."""
 TRIAL_LIMIT_S = 86_400.0
 """Longest trial."""
 ENDED = "the gateway ended during the trial"
@@ -63,7 +65,8 @@ class Life:
 
 def begin(folder: Path, environ: MutableMapping[str, str] = os.environ) -> Life:
     """Return which settings this process begins with; a trial that no process is on is ended. Never raises."""
-    digest, ends_in_s = _trial(environ.pop(TRIAL, ""))
+    told = environ.pop(TRIAL, "")
+    digest, ends_in_s = _trial(told)
     try:
         record = read_record(folder)
     except StoreError as error:
@@ -71,6 +74,8 @@ def begin(folder: Path, environ: MutableMapping[str, str] = os.environ) -> Life:
     if record.trial and record.trial.sha256 == digest:
         return Life(folder, record, record.trial, ends_in_s)
     life = Life(folder, record.taken_back(ENDED), record.committed)
+    if told.startswith(f"{WITHOUT} "):
+        life = life.without(told.partition(" ")[2])
     return _kept(life) if record.trial else life
 
 

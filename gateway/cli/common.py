@@ -9,16 +9,51 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.config import Config, load_config, read_addresses
+from gateway.cli.service_user import installed_unit
+from gateway.config import Config, load_config, read_addresses, state_folder
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings_layer import SettingsLayer
+from gateway.store.errors import StoreError
+from gateway.store.settings_record import read_record
 from gateway.terminal.tables import plain
 
 
-def configured(arguments: argparse.Namespace, layer: SettingsLayer | None = None) -> Config:
-    """Return the configuration with settings of the fleet and the command line's changes. Raises ConfigurationError."""
+def configured(arguments: argparse.Namespace) -> Config:
+    """Return the configuration with the fleet's committed settings and the command line's changes.
+
+    Raises ConfigurationError.
+    """
+    layer = committed_settings(getattr(arguments, "state", None))
+    try:
+        return configured_with(arguments, layer)
+    except ConfigurationError as error:
+        if layer is None:
+            raise
+        warn(f"the fleet's settings are left out, as the gateway does: {error}")
+        return configured_with(arguments, None)
+
+
+def configured_with(arguments: argparse.Namespace, layer: SettingsLayer | None) -> Config:
+    """Return the configuration with these settings of the fleet and the command line's changes.
+
+    Raises ConfigurationError.
+    """
     path = Path(arguments.config) if arguments.config else None
     return overrides(arguments)(load_config(path, layer))
+
+
+def committed_settings(state: str | None = None) -> SettingsLayer | None:
+    """Return the fleet's settings that the gateway on this device has committed; None if there are none to be read.
+
+    They are in the folder `state`, else in that of the installed service, else in that of the caller.
+    """
+    unit = None if state else installed_unit()
+    try:
+        stored = read_record(Path(unit.state) if unit and unit.state else state_folder(state)).committed
+    except StoreError as error:
+        warn(f"the fleet's settings are not taken into account: {error}")
+        return None
+    return stored.layer if stored else None
 
 
 def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:

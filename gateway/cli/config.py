@@ -16,9 +16,9 @@ from typing import Any
 
 from gateway.assembly import matching_profile
 from gateway.cli.access import denials
-from gateway.cli.common import configured, warn
+from gateway.cli.common import committed_settings, configured
 from gateway.cli.fleet_settings import check_fleet_settings
-from gateway.cli.service_user import Unit, installed_unit, service_account
+from gateway.cli.service_user import service_account
 from gateway.config import (
     Config,
     check_listeners,
@@ -32,9 +32,6 @@ from gateway.config import (
 from gateway.domain.access import Security
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.profile import Profile
-from gateway.domain.settings_layer import SettingsLayer
-from gateway.store.errors import StoreError
-from gateway.store.settings_record import read_record
 from gateway.terminal.tables import print_json, print_table
 
 NAMES_SHOWN = 5
@@ -47,8 +44,8 @@ def command(arguments: argparse.Namespace) -> int:
         return check_fleet_settings(arguments)
     if arguments.action == "check":
         return _check(arguments)
-    layer = _committed(installed_unit())
-    config = configured(arguments, layer)
+    layer = committed_settings()
+    config = configured(arguments)
     settings = effective(config)
     if arguments.json:
         print_json(settings)
@@ -71,16 +68,6 @@ def effective(config: Config) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def _committed(unit: Unit | None) -> SettingsLayer | None:
-    """Return the fleet's settings that the service has committed; None without any, or if they cannot be read."""
-    try:
-        stored = read_record(Path(unit.state) if unit and unit.state else state_folder(None)).committed
-    except StoreError as error:
-        warn(f"the fleet's settings are not taken into account: {error}")
-        return None
-    return stored.layer if stored else None
-
-
 def _shown(key: str, value: Any) -> str:
     """Return the value in the file's syntax; "" if nothing is set."""
     if value is None:
@@ -93,7 +80,7 @@ def _check(arguments: argparse.Namespace) -> int:
     account, unit = service_account(arguments.user)
     findings, remarks, profile = [], [], None
     try:
-        config = load_config(Path(name) if name else None, _committed(unit))
+        config = load_config(Path(name) if name else None, committed_settings())
         name = name or config.file
         state = Path(unit.state) if unit and unit.state else state_folder(None)
         for setting, found in denials(config, account, state, unit.hidden if unit else ()):

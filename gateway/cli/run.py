@@ -24,16 +24,21 @@ def command(arguments: argparse.Namespace) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it would end a process that does not handle it yet
     gc.disable()  # the daemon enables it once it has started
     from gateway.config import state_folder
-    from gateway.fleet_settings import begin, execute_again, is_on_trial, take_back
+    from gateway.domain.errors import ConfigurationError
+    from gateway.fleet_settings import WITHOUT, begin, execute_again, is_on_trial, take_back
 
     life = begin(state_folder(arguments.state))
     try:
         restart = _serve(arguments, life)
     except Exception as error:
-        if not is_on_trial(life):
+        problem = f"the gateway could not start with them: {error}"
+        if is_on_trial(life):
+            take_back(life, problem)
+            restart = ""
+        elif life.in_force and isinstance(error, ConfigurationError):
+            restart = f"{WITHOUT} {problem}"
+        else:
             raise
-        take_back(life, f"the gateway could not start with them: {error}")
-        restart = ""
     if restart is not None:
         execute_again(restart)
     return 0
@@ -64,17 +69,17 @@ def _configured(arguments: argparse.Namespace, life: Life) -> tuple[Config, Life
 
     Raises ConfigurationError for the device's own settings, and for those on trial.
     """
-    from gateway.cli.common import configured, warn
+    from gateway.cli.common import configured_with, warn
     from gateway.domain.errors import ConfigurationError
 
     try:
-        config = configured(arguments, life.layer)
+        config = configured_with(arguments, life.layer)
         return config, life if config.fleet.settings else life.without("")
     except ConfigurationError as error:
         if life.layer is None or life.ends_in_s is not None:
             raise
         warn(f"the fleet's settings are left out: {error}")
-        return configured(arguments), life.without(str(error))
+        return configured_with(arguments, None), life.without(str(error))
 
 
 def _allow_files(config: Config) -> None:

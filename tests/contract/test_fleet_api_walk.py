@@ -36,7 +36,7 @@ MAY = (
     (r"POST /v1/publication", OPERATORS),
     (r"GET /v1/(drafts|blobs|publication).*", EVERYBODY),
     (r"\w+ /v1/(drafts|blobs).*", PUBLISHERS),
-    (r"GET /(v1/(devices|events|alerts|changes|releases|rollouts).*|metrics)", EVERYBODY),
+    (r"GET /(v1/(devices|events|alerts|changes|releases|rollouts|telemetry).*|metrics)", EVERYBODY),
     (r"(POST /v1/rollouts(/preview)?|PUT /v1/rollouts/{rollout})", DRAFTERS),
     (r"\w+ /v1/rollouts/({rollout}/.*|archive)", OPERATORS),
     (r"\w+ /v1/devices.*", OPERATORS),

@@ -65,6 +65,23 @@ def _post(path: str, body: dict[str, object]) -> bytes:
     return f"{head}connection: close\r\n\r\n".encode() + content
 
 
+def test_committed_settings_that_no_longer_start_are_left_out(device: Settled) -> None:
+    """The folder of a permitted socket goes away: the gateway serves without them and says why; the fleet tries again."""
+    place = device.folder / "memory"
+    place.mkdir()
+    policy = device.repository.add_file("policy/site.json", b'{"schema": 1, "settings": ["shared_memory"]}')
+    done = device.send(f'{GOOD}[shared_memory]\nallowed = true\nsocket = "{place}/m.sock"\n', (policy,))
+    assert done.code == 0, done.err
+    assert device.daemon.stop() == 0
+    place.rmdir()
+    device.daemon.start()
+    assert not device.refuses_json
+    assert "could not start with them" in device.control.settings()["problem"]
+    place.mkdir()
+    assert device.sync().code == 0
+    assert device.refuses_json
+
+
 def test_settings_that_the_daemon_has_lost_are_tried_again(device: Settled) -> None:
     device.send(GOOD)
     assert device.daemon.stop() == 0

@@ -11,7 +11,7 @@ import pytest
 from gateway.committed.settings_judge import JudgedSettings
 from gateway.domain.activation import Activation
 from gateway.domain.errors import ConfigurationError, RequestError, VariantError
-from gateway.fleet_settings import ENDED, TRIAL, Life, SettingsControl, begin, is_on_trial, take_back
+from gateway.fleet_settings import ENDED, TRIAL, WITHOUT, Life, SettingsControl, begin, is_on_trial, take_back
 from gateway.store.settings_record import FILE, SettingsRecord, StoredSettings, read_record, write_record
 
 FIRST = StoredSettings("settings/berlin/1/release", "11" * 32, "[limits]\nforms = 1\n")
@@ -66,6 +66,12 @@ def test_a_trial_is_one_life_of_the_process(folder: Path) -> None:
     assert after.record.failed is not None
     assert (after.record.failed.sha256, after.record.failed.reason) == (SECOND.sha256, ENDED)
     assert read_record(folder) == after.record
+
+
+def test_a_process_may_leave_the_committed_settings_out(folder: Path) -> None:
+    life = begin(folder, {TRIAL: f"{WITHOUT} the address is gone"})
+    assert (life.in_force, life.ends_in_s, life.problem) == (None, None, "the address is gone")
+    assert begin(folder, {}).in_force == FIRST
 
 
 @pytest.mark.parametrize(
