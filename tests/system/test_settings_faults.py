@@ -66,7 +66,7 @@ def _post(path: str, body: dict[str, object]) -> bytes:
 
 
 def test_committed_settings_that_no_longer_start_are_left_out(device: Settled) -> None:
-    """The folder of a permitted socket goes away: the gateway serves without them and says why; the fleet tries again."""
+    """The folder of a permitted socket goes away: the gateway serves without them; once it is back, with them."""
     place = device.folder / "memory"
     place.mkdir()
     policy = device.repository.add_file("policy/site.json", b'{"schema": 1, "settings": ["shared_memory"]}')
