@@ -80,7 +80,7 @@ def read_record(folder: Path) -> SettingsRecord:
         with told_as_store_error(file), open_plain(file) as stream:
             content = stream.read(RECORD_LIMIT_BYTES + 1)
     except StoreError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
+        if isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError)):
             return SettingsRecord()
         raise
     try:

@@ -6,6 +6,8 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -381,7 +383,9 @@ def test_a_signature_that_does_not_count_is_refused(controller, ci, made) -> Non
     path, key = f"/v1/drafts/{OWNER_ROLE}/signatures", controller.repository.keys[OWNER_ROLE][0]
     good = signatures(made.draft, key)
     keyid = key.public_key.keyid
-    other = signatures(signing.renew(controller.repository.drafting(), OWNER_ROLE), key)["signatures"]
+    drafting = controller.repository.drafting()
+    later = replace(drafting, now=drafting.now + timedelta(days=1))
+    other = signatures(signing.renew(later, OWNER_ROLE), key)["signatures"]
     stranger = new_key()
     foreign = [{"keyid": stranger.public_key.keyid, "sig": stranger.sign(made.draft.metadata.signed_bytes).signature}]
     refused = (422, "/problems/signature-refused")

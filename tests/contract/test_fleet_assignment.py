@@ -307,7 +307,7 @@ def test_who_cannot_be_signed_for_now_goes_by_what_it_has(running, name) -> None
     with busy._door.entered(name):
         held = busy.assigned(made.certificate.serial, running.clock())
         assert (held.digest, held.content) == (first.digest, first.content)
-        with pytest.raises(RequestError, match="again later"):
+        with pytest.raises(RequestError, match="request later"):
             busy.assigned(made.certificate.serial, running.clock(), nonce="n")
     assert busy.assigned(made.certificate.serial, running.clock()).digest != first.digest
 
