@@ -277,8 +277,7 @@ class Daemon:
         log_event(event)
         if isinstance(event, ServableChanged):
             self._readiness_changed()
-            if not self._stop.is_set():
-                self._trimming.soon()
+            self._trimming.cancel() if self._stop.is_set() else self._trimming.soon()
 
     def _summary(self) -> str:
         """Return one line for people: what is ready, what is refused."""

@@ -26,10 +26,14 @@ class Trimming:
 
     def soon(self) -> None:
         """Return memory QUIET_S from now, on a thread; the time begins again with each call."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self.cancel()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(QUIET_S, loop.run_in_executor, None, trim)
+
+    def cancel(self) -> None:
+        """Return no memory any more: the process ends."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def trim() -> None:

@@ -33,7 +33,7 @@ from tests.simulators.fleet_repository import FleetRepository
 DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
-    fetch=FetchSettings(attempts=1, connect_timeout_s=2.0, read_timeout_s=2.0),
+    fetch=FetchSettings(attempts=1, connect_timeout_s=10.0, read_timeout_s=10.0),
     probation=ProbationSettings(duration_s=0.0, look_s=0.01),
     store=BlobSettings(keep_free_bytes=0),
     diagnostics=DiagnosticsSettings(least_pause_s=0.0),
