@@ -34,6 +34,7 @@ NO_SCHEMA_SAYS = {
     "GET /v1/changes": "the language of queries",
     "GET /v1/devices": "the language of queries",
     "GET /v1/events": "the language of queries",
+    "GET /v1/telemetry/{stream}/newest": "the language of queries",
     "POST /v1/devices/tags": "the language of queries, and that devices are named once",
     "POST /v1/rollouts/archive": "what a time is",
     "POST /v1/rollouts/preview": "which releases there are, and the language of queries",
