@@ -16,7 +16,7 @@ from typing import Any
 
 from gateway.committed.settings import FleetSettings
 from gateway.domain.access import Address, FailureBounds, Security, check_exposure, is_open, read_address, read_tokens
-from gateway.domain.document import Table, parse_toml, read_document
+from gateway.domain.document import Table, parse_toml
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.rights import Grant, check_identity, read_rights
 from gateway.domain.settings import check_above_zero, only_tables, read_settings, sections
@@ -180,11 +180,12 @@ def parse_config(text: str, file: str, layer: SettingsLayer | None = None) -> Co
 
     Raises ConfigurationError naming file, table, key and line.
     """
-    config = _built(read_document(text, file), file)
+    values = parse_toml(text, file)
+    config = _built(Table(values, file=file, text=text), file)
     if layer is None or not config.fleet.settings:
         return config
     try:
-        return _built(Table(layer.over(parse_toml(text, file)), file=file), file)
+        return _built(Table(layer.over(values), file=file), file)
     except ConfigurationError as error:
         raise layer.blamed(error) from None
 

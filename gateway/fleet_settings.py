@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -25,6 +24,7 @@ from gateway.domain.document import parse_toml
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.ports import SettingsStanding
 from gateway.domain.settings_layer import SettingsLayer, refused_keys
+from gateway.domain.settings_trial import TRIAL_LIMIT_S
 from gateway.store.errors import StoreError
 from gateway.store.settings_record import SettingsRecord, StoredSettings, read_record, write_record
 
@@ -32,8 +32,6 @@ TRIAL = "EDGE_GATEWAY_SETTINGS_TRIAL"
 """Environment variable of a process on trial: the digest of its settings, and after how many seconds it ends."""
 WITHOUT = "without"
 """Value of TRIAL, followed by the reason, for a process that leaves the committed settings out."""
-TRIAL_LIMIT_S = 86_400.0
-"""Longest trial."""
 ENDED = "the gateway ended during the trial"
 EXPIRED = "they were not confirmed in time"
 
@@ -124,13 +122,12 @@ def execute_again(trial: str = "") -> NoReturn:
 
     from gateway.observe.notify import Notifier
 
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it would end a process that does not handle it yet
     Notifier.from_environment(os.environ).watchdog()  # so that the new one has its whole time to start
     sys.stdout.flush()
     sys.stderr.flush()
-    environ = {name: value for name, value in os.environ.items() if name != TRIAL}
     os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])  # libraries do not mark all of theirs
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environ, TRIAL: trial} if trial else environ)  # noqa: S606
+    environ = {**os.environ, TRIAL: trial} if trial else os.environ  # `begin` took the earlier one out
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)  # noqa: S606
 
 
 async def check_startable(config: Config) -> None:

@@ -23,7 +23,7 @@ from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Target
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.policy import POLICY_LIMIT_BYTES, Policy, blocked, earliest, earliest_removal, read_policy
+from gateway.domain.policy import FOLDER, POLICY_LIMIT_BYTES, Policy, blocked, earliest, earliest_removal, read_policy
 from gateway.domain.settings_release import SettingsRelease, read_settings_release
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, read_release
 from gateway.domain.software_release import SoftwareRelease, read_software
@@ -36,8 +36,6 @@ LAST = (
     "this device would be left without any model; assign another model first, or let a signed policy say "
     '"removal_of_last": true'
 )
-FOLDER = "policy/"
-"""Prefix of policies' paths in the repository."""
 DEFAULT = "the built-in policy"
 """Name of the bounds of removals on a device without a policy."""
 HELD, SIGHTS = "held", "sights"

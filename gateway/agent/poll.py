@@ -119,9 +119,7 @@ class Poll:
         found = self._find(target)
         content = self._read(target, found, RELEASE_LIMIT_BYTES)
         release = check_release(content, target)
-        blobs = self._storage.blobs
-        digest, evidence = blobs.put(content), tuple(blobs.put(proof) for proof in found.evidence)
-        activation = Activation(slot, target.path, digest, (), evidence, found.root)
+        activation = self._kept(slot, found, content)
         self._bring_manifest(activation, release)
         candidates = self._control.plan(activation)
         check_hardware(release, {candidate["variant"] for candidate in candidates if candidate["fits"]})
@@ -139,27 +137,19 @@ class Poll:
 
         Raise Distrust, FetchError, StoreError.
         """
-        check_offer(target, self._look_up(target.path).target, self._floor)
-        found = self._find(target)
-        content = self._read(target, found, SOFTWARE_LIMIT_BYTES)
+        found, content = self._offered(target, SOFTWARE_LIMIT_BYTES)
         release = check_software(content, target)
         try:
             fitting(release, this_machine())
         except ValueError as error:
             raise Distrust(Reason.WRONG_HARDWARE, f"the software release {target.path}", str(error)) from None
-        blobs = self._storage.blobs
-        evidence = tuple(blobs.put(proof) for proof in found.evidence)
-        return Activation(SLOT, target.path, blobs.put(content), (), evidence, found.root)
+        return self._kept(SLOT, found, content)
 
     def settings(self, target: Target) -> Activation:
-        """Return a release of settings whose document is here and verified. Raises Distrust, FetchError, StoreError."""
-        check_offer(target, self._look_up(target.path).target, self._floor)
-        found = self._find(target)
-        content = self._read(target, found, SETTINGS_LIMIT_BYTES)
+        """Return a release of settings whose document is here and verified. Raise Distrust, FetchError, StoreError."""
+        found, content = self._offered(target, SETTINGS_LIMIT_BYTES)
         check_settings(content, target)
-        blobs = self._storage.blobs
-        evidence = tuple(blobs.put(proof) for proof in found.evidence)
-        return Activation(SETTINGS_SLOT, target.path, blobs.put(content), (), evidence, found.root)
+        return self._kept(SETTINGS_SLOT, found, content)
 
     def withdrawal(self, path: str) -> Withdrawal | None:
         """Return the owner's withdrawal of a release; None also if it cannot be fetched or verified now."""
@@ -316,6 +306,18 @@ class Poll:
         found = self._look_up(target.path)
         check_target(target, found.target)
         return found
+
+    def _offered(self, target: Target, limit_bytes: int) -> tuple[Found, bytes]:
+        """Return the document of a release that its owner allows. Raise Distrust, FetchError, StoreError."""
+        check_offer(target, self._look_up(target.path).target, self._floor)
+        found = self._find(target)
+        return found, self._read(target, found, limit_bytes)
+
+    def _kept(self, slot: str, found: Found, content: bytes) -> Activation:
+        """Keep a verified document with its evidence. Return its activation. Raise StoreError."""
+        blobs = self._storage.blobs
+        evidence = tuple(blobs.put(proof) for proof in found.evidence)
+        return Activation(slot, found.target.path, blobs.put(content), (), evidence, found.root)
 
     def _read(self, target: Target, found: Found, limit_bytes: int) -> bytes:
         """Return the signed document, from the store if it is there."""

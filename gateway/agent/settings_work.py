@@ -1,7 +1,7 @@
-"""Updates of the gateway's settings: the daemon tries what is assigned, the agent watches and confirms (decision 0043).
+"""Updates of the gateway's settings: the daemon runs them on trial, the agent watches and confirms (decision 0043).
 
-The agent may end at any moment: whichever one comes next goes on from the journal and from what the daemon reports. A
-trial that no agent confirms is taken back by the daemon itself.
+The agent may end at any moment: the next one continues from the journal and the daemon's report. The daemon takes a
+trial back by itself unless an agent confirms it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOAD, PROBATION, COMMIT, DONE = (one.value for one in (Step.LOAD, Step.PROBATION
 
 
 class SettingsWork:
-    """Call `begin` at each poll, then `work`. Both raise what the store and the source raise."""
+    """Updates of the settings: call `begin` at each poll, then `work`. Both raise as the store and the source do."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class SettingsWork:
         self._log = get_logger("agent")
 
     def begin(self, assignment: Assignment, poll: Poll, pacing: Pacing, profile: str, *, retry: bool) -> None:
-        """Begin or give up what the assignment says. Raises Distrust, FetchError, StoreError."""
+        """Begin the assigned settings, or give up others. Raise Distrust, FetchError, StoreError, UnreachableError."""
         state, target = self._state(), assignment.slots.get(SETTINGS_SLOT)
         if state.wanted and (target is None or target.sha256 != state.release):
             state = self._given_up(state, "something else is assigned now")
@@ -92,7 +92,7 @@ class SettingsWork:
 
     # ---- steps -------------------------------------------------------------------------------------------------------
     def _try(self, state: SlotState) -> SlotState:
-        """Let the daemon try the release, unless it does so already."""
+        """Ask the daemon for a trial of the release, unless it has the release in force already."""
         now, standing = system_now(), self._standing()
         if standing["sha256"] == state.release:
             phase = PROBATION if standing["trial_ends_in_s"] is not None else DONE
@@ -144,7 +144,7 @@ class SettingsWork:
         return moved(state, DONE, system_now())
 
     def _given_up(self, state: SlotState, reason: str) -> SlotState:
-        """Let the daemon take a trial back; what was not tried yet is only recorded."""
+        """Ask the daemon to take a trial back, if it was begun, and record the failure."""
         if state.step in {Step.PROBATION, Step.COMMIT}:
             try:
                 self._control.revert_settings(state.release, reason)
@@ -156,9 +156,9 @@ class SettingsWork:
 
     # ---- the daemon and the journal ----------------------------------------------------------------------------------
     def _compared(self, state: SlotState) -> SlotState:
-        """Return the state with what the daemon has in force as committed, as far as it says so.
+        """Return the state whose committed release is the one that the daemon reports as in force.
 
-        It may have lost what it committed, or left it out because this version of the program refuses it.
+        The daemon may have lost its record, or this version of the program may refuse the settings.
         """
         try:
             standing = self._standing()
@@ -171,7 +171,7 @@ class SettingsWork:
         return state
 
     def _is_blocked(self, state: SlotState) -> bool:
-        """Return whether the trial has to wait: an update of a model, or of the programs, would see a failure."""
+        """Return whether the trial must wait: a restart would look like a failure to another update under way."""
         journal = self._storage.journal
         software = read_state(journal, SOFTWARE_SLOT)
         return state.step is Step.LOAD and bool(journal.updates() or (software.wanted and software.asked))
@@ -213,14 +213,14 @@ _STEPS: Mapping[Step, Callable[[SettingsWork, SlotState], SlotState]] = {
 
 
 class _Watched:
-    """Since when a trial is watched, and since when all that was ready before is ready again (monotonic)."""
+    """Times of a trial (monotonic): its begin, and the begin of the period in which everything is ready again."""
 
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
         self._ready_s: float | None = None
 
     def see(self, now_s: float, *, complete: bool) -> None:
-        """Note a snapshot."""
+        """Record whether everything is ready in a snapshot."""
         if not complete:
             self._ready_s = None
         elif self._ready_s is None:

@@ -1,7 +1,7 @@
 """State of an update in a reserved slot, as a fact of the journal and as the report of a slot.
 
-The programs and the settings are not updated by `installer`: the software installer, or the daemon, does the work. What
-the agent knows of it is kept here, so that the fleet is told of it as of any slot.
+The programs and the settings are not updated by `installer`, but by the software installer and by the daemon. The agent
+keeps their progress here and reports it as that of any slot.
 """
 
 from __future__ import annotations

@@ -56,9 +56,8 @@ class SoftwareWork:
         tried = None if retry else state.tried
         choice = choose(target, attempt, own_environment(), record(self._settings), tried)
         if state.wanted and not state.asked and (target is None or target.sha256 != state.release):
-            state = failed(
-                state, Phase.BUILD.value, "something else is assigned now", system_now()
-            )  # it was not even asked for
+            # the installer was not asked yet
+            state = failed(state, Phase.BUILD.value, "something else is assigned now", system_now())
             keep_state(self._storage.journal, state)
         if choice is Choice.GIVE_UP:
             self._give_up()

@@ -23,21 +23,27 @@ def configured(arguments: argparse.Namespace) -> Config:
 
     Raises ConfigurationError.
     """
-    layer = committed_settings(getattr(arguments, "state", None))
+    return fitted(arguments, committed_settings(getattr(arguments, "state", None)))[0]
+
+
+def fitted(arguments: argparse.Namespace, layer: SettingsLayer | None) -> tuple[Config, str]:
+    """Return the configuration with settings of the fleet, and why they are left out ("": they are not).
+
+    Raises ConfigurationError for the device's own settings.
+    """
     try:
-        return configured_with(arguments, layer)
+        return configured_with(arguments, layer), ""
     except ConfigurationError as error:
         if layer is None:
             raise
-        warn(f"the fleet's settings are left out, as the gateway does: {error}")
-        return configured_with(arguments, None)
+        problem = str(error)
+    config = configured_with(arguments, None)
+    warn(f"the fleet's settings are left out: {problem}")
+    return config, problem
 
 
 def configured_with(arguments: argparse.Namespace, layer: SettingsLayer | None) -> Config:
-    """Return the configuration with these settings of the fleet and the command line's changes.
-
-    Raises ConfigurationError.
-    """
+    """Return the configuration with settings of the fleet and the command line's changes. Raises ConfigurationError."""
     path = Path(arguments.config) if arguments.config else None
     return overrides(arguments)(load_config(path, layer))
 

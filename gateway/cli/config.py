@@ -16,7 +16,7 @@ from typing import Any
 
 from gateway.assembly import matching_profile
 from gateway.cli.access import denials
-from gateway.cli.common import committed_settings, configured
+from gateway.cli.common import committed_settings, fitted
 from gateway.cli.fleet_settings import check_fleet_settings
 from gateway.cli.service_user import service_account
 from gateway.config import (
@@ -45,12 +45,12 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.action == "check":
         return _check(arguments)
     layer = committed_settings()
-    config = configured(arguments)
+    config, problem = fitted(arguments, layer)
     settings = effective(config)
     if arguments.json:
         print_json(settings)
     else:
-        over = f" and {layer.written} of the fleet" if layer and config.fleet.settings else ""
+        over = f" and {layer.written} of the fleet" if layer and config.fleet.settings and not problem else ""
         print(f"from {config.file or 'the defaults'}{over}; this device is {gateway_id(config)}\n")
         rows = [(table, key, _shown(key, value)) for table, keys in settings.items() for key, value in keys.items()]
         print_table(("table", "key", "value"), rows)

@@ -40,6 +40,7 @@ def command(arguments: argparse.Namespace) -> int:
         else:
             raise
     if restart is not None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
         execute_again(restart)
     return 0
 
@@ -69,17 +70,13 @@ def _configured(arguments: argparse.Namespace, life: Life) -> tuple[Config, Life
 
     Raises ConfigurationError for the device's own settings, and for those on trial.
     """
-    from gateway.cli.common import configured_with, warn
-    from gateway.domain.errors import ConfigurationError
+    from gateway.cli.common import configured_with, fitted
 
-    try:
-        config = configured_with(arguments, life.layer)
-        return config, life if config.fleet.settings else life.without("")
-    except ConfigurationError as error:
-        if life.layer is None or life.ends_in_s is not None:
-            raise
-        warn(f"the fleet's settings are left out: {error}")
-        return configured_with(arguments, None), life.without(str(error))
+    if life.ends_in_s is not None:
+        config, problem = configured_with(arguments, life.layer), ""
+    else:
+        config, problem = fitted(arguments, life.layer)
+    return config, life.without(problem) if problem or not config.fleet.settings else life
 
 
 def _allow_files(config: Config) -> None:

@@ -14,12 +14,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.domain.activation import Activation, Installed
 from gateway.store.active import Active, parse_active
 from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError
 from gateway.store.roots import read_bounded, read_roots
+
+if TYPE_CHECKING:
+    from gateway.trust.chain import Chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +37,10 @@ class Judgement:
 
 def judge(store: Path, root: Path, active: Active) -> Judgement:
     """Verify everything in `active` by the files in `store`, from the pinned `root` on. Files never make it raise."""
-    from gateway.trust.chain import Chain
-    from gateway.trust.settings import DEFAULTS
-
-    blobs, limit_bytes = Blobs(store / "blobs"), DEFAULTS.metadata_limit_bytes
     try:
-        pinned = read_bounded(root, limit_bytes)
-        roots = read_roots(store, limit_bytes, DEFAULTS.roots_limit)
+        chain = open_chain(store, root)
     except StoreError as error:
-        why = f"the root of trust cannot be read: {error}; run edge-agent bootstrap again"
-        return Judgement(*(dict.fromkeys(keys, why) for keys in _keys(active)))
-
-    def blob(digest: str) -> bytes:
-        return blobs.read(digest, limit_bytes)
-
-    chain = Chain(pinned, roots, blob)
+        return Judgement(*(dict.fromkeys(keys, str(error)) for keys in _keys(active)))
 
     def releases(slots: Mapping[str, Activation]) -> dict[str, str]:
         ordered = sorted(
@@ -60,6 +53,20 @@ def judge(store: Path, root: Path, active: Active) -> Judgement:
 
     files = {one.target.path: file(one) for one in sorted(active.files, key=lambda one: one.evidence)}
     return Judgement(releases(active.slots), releases(active.previous), files)
+
+
+def open_chain(store: Path, root: Path) -> Chain:
+    """Return the chain of trust from the pinned `root` on. Raise StoreError with the remedy."""
+    from gateway.trust.chain import Chain
+    from gateway.trust.settings import DEFAULTS
+
+    blobs, limit_bytes = Blobs(store / "blobs"), DEFAULTS.metadata_limit_bytes
+    try:
+        pinned, roots = read_bounded(root, limit_bytes), read_roots(store, limit_bytes, DEFAULTS.roots_limit)
+    except StoreError as error:
+        problem = f"the root of trust cannot be read: {error}; run edge-agent bootstrap again"
+        raise StoreError(problem) from error
+    return Chain(pinned, roots, lambda digest: blobs.read(digest, limit_bytes))
 
 
 def main() -> int:

@@ -15,18 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.committed.judge import open_chain
 from gateway.domain.activation import Activation, read_activation
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.policy import Policy, permitted_settings, read_policy
+from gateway.domain.policy import FOLDER, Policy, permitted_settings, read_policy
 from gateway.store.active import ACTIVE_FILE, read_active
-from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError
-from gateway.store.roots import read_bounded, read_roots
 
 if TYPE_CHECKING:
     from gateway.trust.chain import Chain
-
-POLICY = "policy/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ def judge(store: Path, root: Path, activation: Activation) -> JudgedSettings:
     from gateway.trust.distrust import Distrust
 
     try:
-        chain = _chain(store, root)
+        chain = open_chain(store, root)
         release = chain.settings(activation)
         permitted = permitted_settings(_policies(store, chain))
     except (Distrust, StoreError, ConfigurationError, ValueError) as error:
@@ -51,18 +48,8 @@ def judge(store: Path, root: Path, activation: Activation) -> JudgedSettings:
     return JudgedSettings(toml=release.toml, permitted=tuple(sorted(permitted)))
 
 
-def _chain(store: Path, root: Path) -> Chain:
-    from gateway.trust.chain import Chain
-    from gateway.trust.settings import DEFAULTS
-
-    limit_bytes = DEFAULTS.metadata_limit_bytes
-    pinned, roots = read_bounded(root, limit_bytes), read_roots(store, limit_bytes, DEFAULTS.roots_limit)
-    blobs = Blobs(store / "blobs")
-    return Chain(pinned, roots, lambda digest: blobs.read(digest, limit_bytes))
-
-
 def _policies(store: Path, chain: Chain) -> list[Policy]:
-    installed = [one for one in read_active(store / ACTIVE_FILE).files if one.target.path.startswith(POLICY)]
+    installed = [one for one in read_active(store / ACTIVE_FILE).files if one.target.path.startswith(FOLDER)]
     return [read_policy(chain.file(one.target, one.evidence, one.root), one.target.path) for one in installed]
 
 

@@ -22,6 +22,8 @@ from gateway.domain.settings_layer import check_permission
 from gateway.domain.signed_release import TIME_FORMAT
 
 SCHEMA = 1
+FOLDER = "policy/"
+"""Prefix of policies' paths in the repository."""
 POLICY_LIMIT_BYTES = 65_536
 """Largest policy that is read."""
 SHARE_LOW_PERCENT = 0.1

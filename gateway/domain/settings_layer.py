@@ -73,10 +73,11 @@ class SettingsLayer:
 
 
 def refused_keys(document: Mapping[str, Any], permitted: Collection[str]) -> tuple[str, ...]:
-    """Return what `document` may not set, as "table.key". `permitted`: more keys or tables, by the device's policy."""
-    return tuple(
-        key for key in _keys(document) if not (_is_allowed(*key.split(".", 1)) or _is_permitted(key, permitted))
-    )
+    """Return the keys ("table.key", or the table if it has none) that `document` may not set.
+
+    `permitted`: more keys or tables, by the device's policy.
+    """
+    return tuple(key for key in _keys(document) if not (_is_allowed(key) or _is_permitted(key, permitted)))
 
 
 def merged(local: Mapping[str, Any], fleet: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,10 +103,11 @@ def _merged_table(local: object, fleet: object) -> object:
 
 def _keys(document: Mapping[str, Any]) -> Iterator[str]:
     for table, values in document.items():
-        yield from (f"{table}.{key}" for key in values) if isinstance(values, dict) and values else (f"{table}.",)
+        yield from (f"{table}.{key}" for key in values) if isinstance(values, dict) and values else (table,)
 
 
-def _is_allowed(table: str, key: str) -> bool:
+def _is_allowed(name: str) -> bool:
+    table, _, key = name.partition(".")
     keys = ALLOWED.get(table, ())
     return key in keys or EVERY in keys or (not key and bool(keys))
 

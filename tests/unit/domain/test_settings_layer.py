@@ -49,14 +49,14 @@ CASES: tuple[tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]], ...] = (
     ({"mqtt": {"route": [], "url": "mqtt://x"}}, (), ("mqtt.url",)),
     ({"mqtt": {"url": "mqtt://x"}}, ("mqtt.url",), ()),
     ({"mqtt": {"url": "mqtt://x"}}, ("mqtt",), ()),
-    ({"tls": {}}, (), ("tls.",)),
+    ({"tls": {}}, (), ("tls",)),
     ({"fleet": {"unsigned": True}}, ("fleet", "fleet.unsigned"), ("fleet.unsigned",)),
     ({"control": {"users": ["x"]}}, ("control",), ("control.users",)),
     ({"grpc": {"listen": ["0.0.0.0:1"]}}, (), ("grpc.listen",)),
     ({"grpc": {"listen": ["0.0.0.0:1"]}}, ("http.listen",), ("grpc.listen",)),
     ({"nonsense": {"a": 1}}, (), ("nonsense.a",)),
     ({"limits": 3}, (), ()),
-    ({"tls": 3}, (), ("tls.",)),
+    ({"tls": 3}, (), ("tls",)),
 )
 
 
