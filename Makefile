@@ -113,7 +113,7 @@ fuzz: $(VENV)/.fuzz ## spoil what peers say, for FUZZ_S seconds (120), and see w
 
 # ---- upkeep ---------------------------------------------------------------------------------------------------------
 COMPILE_ALONE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
-# Not wanted on devices: a usage reporter; 26 MB of invented examples, which litestar loads only where it is told to
+# Not wanted on devices: a usage reporter, and what invents data for examples, which litestar imports only for those
 LEFT_OUT := --no-emit-package openvino-telemetry --no-emit-package polyfactory --no-emit-package faker
 COMPILE := $(COMPILE_ALONE) $(LEFT_OUT) --extra onnx --extra openvino --extra litert --extra agent pyproject.toml
 

@@ -12,7 +12,7 @@ from fleet.repository import Published
 from fleet.settings import FleetSettings
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.signed_release import TIME_FORMAT
+from gateway.domain.release_form import TIME_FORMAT
 
 
 def assigned(published: Published, path: str) -> Target:

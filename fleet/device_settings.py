@@ -12,13 +12,14 @@ from tuf.api.metadata import TargetFile, Targets
 from fleet.releases import Planned, newest_targets, next_floor, target_of
 from fleet.roles import owner_role
 from fleet.signing import Drafting, add_targets
+from gateway.domain.assignment import SETTINGS_SLOT
 from gateway.domain.document import read_document
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.release_form import TIME_FORMAT
 from gateway.domain.release_paths import ReleasePath, release_prefix, reserved_path
 from gateway.domain.routing import newest_version, version_order
 from gateway.domain.settings_layer import NEVER, refused_keys
-from gateway.domain.settings_release import SLOT, SettingsRelease, read_settings_release, settings_bytes
-from gateway.domain.signed_release import TIME_FORMAT
+from gateway.domain.settings_release import SettingsRelease, read_settings_release, settings_bytes
 
 COMPARED_LIMIT_LINES = 2_000
 """Longest settings that are compared with others: the time of a comparison grows with the square of the lines."""
@@ -26,8 +27,8 @@ COMPARED_LIMIT_LINES = 2_000
 
 def settings_path(drafting: Drafting, name: str, version: str | None) -> ReleasePath:
     """Return the path of the next release of this name; without `version` it gets the next whole number."""
-    targets = newest_targets(drafting, owner_role(SLOT))
-    return ReleasePath(SLOT, name, version or next_version(settings_versions(targets, name)))
+    targets = newest_targets(drafting, owner_role(SETTINGS_SLOT))
+    return ReleasePath(SETTINGS_SLOT, name, version or next_version(settings_versions(targets, name)))
 
 
 def next_version(versions: Iterable[str]) -> str:
@@ -38,15 +39,15 @@ def next_version(versions: Iterable[str]) -> str:
 
 def settings_versions(targets: Targets | None, name: str) -> list[str]:
     """Return the versions of the settings of one name."""
-    paths, prefix = (targets.targets if targets else {}), release_prefix(SLOT, name)
+    paths, prefix = (targets.targets if targets else {}), release_prefix(SETTINGS_SLOT, name)
     found = {path.removeprefix(prefix).partition("/")[0] for path in paths if path.startswith(prefix)}
-    return sorted((one for one in found if reserved_path(SLOT, name, one) in paths), key=version_order)
+    return sorted((one for one in found if reserved_path(SETTINGS_SLOT, name, one) in paths), key=version_order)
 
 
 def previous_settings(targets: Targets | None, name: str, version: str) -> TargetFile | None:
     """Return the newest older release of the settings of this name, or None."""
     older = [one for one in settings_versions(targets, name) if version_order(one) < version_order(version)]
-    return targets.targets[reserved_path(SLOT, name, older[-1])] if targets and older else None
+    return targets.targets[reserved_path(SETTINGS_SLOT, name, older[-1])] if targets and older else None
 
 
 def plan_settings(
@@ -64,7 +65,7 @@ def plan_settings(
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     target = target_of(path.path, content, {"floor": chosen})
-    draft = add_targets(drafting, owner_role(SLOT), [*shown, (target, content)])
+    draft = add_targets(drafting, owner_role(SETTINGS_SLOT), [*shown, (target, content)])
     return Planned(release, target, content, draft)
 
 
@@ -77,7 +78,7 @@ def check_tables(text: str, file: str) -> None:
 
 def bounded_keys(release: SettingsRelease) -> list[str]:
     """Return the keys, as "table.key", that devices refuse unless a policy of theirs permits them."""
-    return [key.removesuffix(".") for key in refused_keys(tomllib.loads(release.toml), ())]
+    return list(refused_keys(tomllib.loads(release.toml), ()))
 
 
 def settings_line(release: SettingsRelease) -> str:

@@ -1,30 +1,13 @@
-"""Release documents of every kind, for code that handles all of them in the same way."""
+"""Files that a release document of any kind names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from fleet.releases import model_files
 from fleet.software import software_files
-from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
 from gateway.domain.manifest import Artifact
-from gateway.domain.release_paths import reserved_slot
-from gateway.domain.settings_release import SettingsRelease, read_settings_release
-from gateway.domain.signed_release import SignedRelease, read_release
-from gateway.domain.software_release import SoftwareRelease, read_software
-
-ReleaseDocument = SignedRelease | SoftwareRelease | SettingsRelease
-_READERS: Mapping[str, Callable[[bytes], ReleaseDocument]] = {
-    "": read_release,
-    SOFTWARE_SLOT: read_software,
-    SETTINGS_SLOT: read_settings_release,
-}
-"""Reader of a release's document by its reserved slot; "" for models."""
-
-
-def read_document(path: str, content: bytes) -> ReleaseDocument:
-    """Return the document of the release at `path`. Raises ValueError."""
-    return _READERS[reserved_slot(path)](content)
+from gateway.domain.release_documents import ReleaseDocument
+from gateway.domain.settings_release import SettingsRelease
+from gateway.domain.software_release import SoftwareRelease
 
 
 def named_files(release: ReleaseDocument) -> tuple[Artifact, ...]:

@@ -6,7 +6,7 @@ Everything else of the file (quorums, previous version) is computed here and not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -26,23 +26,14 @@ from fleet.roles import (
     role_paths,
 )
 from fleet.signing import Drafting, expiry_d
-from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Target
+from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import DIGEST_PATTERN
-from gateway.domain.release_paths import is_release, reserved_slot
+from gateway.domain.release_paths import is_release
 from gateway.domain.settings_release import SettingsRelease
-from gateway.domain.signed_release import SignedRelease
-from gateway.domain.software_release import SoftwareRelease
 from gateway.trust.distrust import Distrust
 from gateway.trust.paths import release_path
-from gateway.trust.targets import (
-    WITHDRAWN,
-    Withdrawal,
-    check_release,
-    check_settings,
-    check_software,
-    read_withdrawal,
-)
+from gateway.trust.targets import WITHDRAWN, Withdrawal, check_document, read_withdrawal
 
 CLOCK_TOLERANCE_S = 300.0
 """Allowed lead of a client's clock: its draft may expire that much later than one made here."""
@@ -247,7 +238,7 @@ def _check_content(role: str, target: TargetFile, content: bytes, published: Tar
 def _check_release(target: TargetFile, content: bytes, published: Targets | None) -> None:
     named = Target(target.path, target.length, target.hashes["sha256"])
     try:
-        release = _READERS.get(reserved_slot(target.path), check_release)(content, named)
+        release = check_document(content, named)
         if isinstance(release, SettingsRelease):
             check_tables(release.toml, target.path)
         custom = {"floor": release.floor}
@@ -258,10 +249,3 @@ def _check_release(target: TargetFile, content: bytes, published: Targets | None
     if target.custom != (custom | {WITHDRAWN: withdrawal.value} if withdrawal else custom):
         raise ConfigurationError(f"{target.path} signs another floor than its document states, or unknown fields")
     choose_floor(release.floor, model_floor(published, path.owner, path.model), release.version)
-
-
-_READERS: Mapping[str, Callable[[bytes, Target], SoftwareRelease | SettingsRelease | SignedRelease]] = {
-    SOFTWARE_SLOT: check_software,
-    SETTINGS_SLOT: check_settings,
-}
-"""Checks of release documents by reserved slot, as devices make them."""

@@ -107,14 +107,14 @@ def target_of(path: str, content: bytes, custom: Mapping[str, Any] | None = None
     return target
 
 
-def model_floor(targets: Targets | None, owner: str, model: str, *, beside: str = "") -> str | None:
+def model_floor(targets: Targets | None, owner: str, model: str, *, but: str = "") -> str | None:
     """Return the oldest version that the owner still allows: the greatest floor of the model's targets, or None.
 
-    The target `beside` is ignored. For owners as "@software", `model` is the name of the program or of the settings.
+    The target `but` does not count. For owners as "@software", `model` is the name of the program or of the settings.
     """
     prefix = release_prefix(owner, model)
     every = (targets.targets if targets else {}).items()
-    floors = (signed_floor(target) for path, target in every if path.startswith(prefix) and path != beside)
+    floors = (signed_floor(target) for path, target in every if path.startswith(prefix) and path != but)
     return newest_version(floor for floor in floors if floor)
 
 
@@ -147,7 +147,7 @@ def next_floor(drafting: Drafting, path: ReleasePath, wanted: str | None, remedy
     if drafting.published.target(path.path):
         raise ConfigurationError(f"{path.path} is published already and never changes; {remedy}")
     targets = newest_targets(drafting, owner_role(path.owner))
-    return choose_floor(wanted, model_floor(targets, path.owner, path.model, beside=path.path), path.version)
+    return choose_floor(wanted, model_floor(targets, path.owner, path.model, but=path.path), path.version)
 
 
 def newest_targets(drafting: Drafting, role: str) -> Targets | None:

@@ -11,9 +11,9 @@ from securesystemslib.exceptions import UnverifiedSignatureError
 from securesystemslib.signer import Signer
 from tuf.api.metadata import DelegatedRole, Delegations, Key, Metadata, Root, Targets
 
+from gateway.domain.assignment import RESERVED_SLOTS
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
-from gateway.domain.release_paths import KINDS
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 PROFILES, POLICY, DIRECTOR = "profiles", "policy", "director"
@@ -63,8 +63,8 @@ def owner_role(owner: str) -> str:
 
     Raise ConfigurationError for what cannot be a name.
     """
-    if owner in KINDS:
-        return KINDS[owner]
+    if owner in RESERVED_SLOTS:
+        return RESERVED_SLOTS[owner]
     if not NAME_PATTERN.fullmatch(owner):
         raise ConfigurationError(f"{owner!r:.150} is not an owner's name; use letters, digits, '.', '_' and '-'")
     return f"{OWNER_PREFIX}{owner}"
@@ -73,7 +73,7 @@ def owner_role(owner: str) -> str:
 def role_paths(role: str) -> list[str]:
     """Return the targets that a delegated role may sign. Raise ConfigurationError for a role that cannot exist."""
     fixed = {PROFILES: "profiles/*", POLICY: "policy/*", DIRECTOR: "assignments/*"}
-    fixed |= {kind: f"{kind}/*/*/*" for kind in KINDS.values()}
+    fixed |= {kind: f"{kind}/*/*/*" for kind in RESERVED_SLOTS.values()}
     if role in fixed:
         return [fixed[role]]
     owner = role.removeprefix(OWNER_PREFIX)

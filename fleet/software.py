@@ -13,6 +13,7 @@ from fleet.disk import file_digest
 from fleet.releases import Planned, next_floor, target_of
 from fleet.roles import owner_role
 from fleet.signing import Drafting, add_targets
+from gateway.domain.assignment import SOFTWARE_SLOT
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact
 from gateway.domain.release_paths import ReleasePath
@@ -21,7 +22,6 @@ from gateway.domain.software_release import (
     DISTRIBUTION,
     MACHINES,
     PROGRAM,
-    SLOT,
     SoftwareRelease,
     SoftwareVariant,
     check_wheels,
@@ -66,13 +66,13 @@ def plan_software(
     if len(versions) != 1:
         raise ConfigurationError(f"the folders hold the versions {', '.join(sorted(versions))}; name one version's")
     (version,) = versions
-    path = ReleasePath(SLOT, PROGRAM, version)
+    path = ReleasePath(SOFTWARE_SLOT, PROGRAM, version)
     chosen = next_floor(drafting, path, floor, "release another version")
     release = SoftwareRelease(PROGRAM, version, chosen, drafting.now.replace(microsecond=0), tuple(variants))
     content = software_bytes(release)
     read_software(content)
     target = target_of(path.path, content, {"floor": chosen})
-    return Planned(release, target, content, add_targets(drafting, owner_role(SLOT), [(target, content)]))
+    return Planned(release, target, content, add_targets(drafting, owner_role(SOFTWARE_SLOT), [(target, content)]))
 
 
 def software_files(release: SoftwareRelease) -> tuple[Artifact, ...]:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from tuf.api.metadata import Metadata, Root, TargetFile, Targets
 
 from fleet.disk import file_digest, read_bounded
-from fleet.documents import ReleaseDocument, named_files, read_document
+from fleet.documents import named_files
 from fleet.releases import signed_floor
 from fleet.repository import (
     ASSIGNMENTS,
@@ -30,6 +30,7 @@ from fleet.repository import (
 from fleet.roles import DIRECTOR, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
 from fleet.settings import FleetSettings
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.release_documents import ReleaseDocument, read_release_document
 from gateway.domain.release_paths import is_release
 from gateway.terminal.tables import counted
 
@@ -221,7 +222,7 @@ class _Content:
             return None
         try:
             content = read_bounded(self._folder / target_file(target), self._settings.document_limit_bytes)
-            return read_document(target.path, content)
+            return read_release_document(target.path, content)
         except (ConfigurationError, ValueError):
             return None
 

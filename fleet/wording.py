@@ -12,16 +12,17 @@ from typing import cast
 from tuf.api.metadata import Key, Metadata, Role, Root, TargetFile, Targets
 
 from fleet.device_settings import previous_settings, settings_line, settings_lines
-from fleet.documents import ReleaseDocument, read_document
 from fleet.drafts import Document, Draft
 from fleet.files import check_content
 from fleet.roles import POLICY, Quorum, delegated_roles, printable, quorum, signer_name
 from fleet.software import software_line
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.policy import read_policy
+from gateway.domain.release_documents import ReleaseDocument, read_release_document
+from gateway.domain.release_form import TIME_FORMAT
 from gateway.domain.release_paths import is_release
 from gateway.domain.settings_release import SettingsRelease, read_settings_release
-from gateway.domain.signed_release import TIME_FORMAT, SignedRelease
+from gateway.domain.signed_release import SignedRelease
 from gateway.domain.software_release import SoftwareRelease
 from gateway.trust.distrust import Distrust
 from gateway.trust.targets import Withdrawal, check_floor, floor_of, read_withdrawal
@@ -33,26 +34,26 @@ ID_CHARS = 16
 def describe(draft: Draft, key: Key) -> list[str]:
     """Return what the holder of this key would sign, line by line."""
     if draft.previous and Quorum((key,), 1).signed_by(draft.previous):
-        return _described(draft, draft.previous, f"compared with version {_version(draft)}, which this key signed:")
-    return _described(draft, None, "in full, because this key did not sign the version before:")
+        return _described(draft, draft.previous, "which this key signed")
+    return _described(draft, None, "")
 
 
 def describe_changes(draft: Draft) -> list[str]:
     """Return what a draft changes, line by line, if its previous version is known to be the published one."""
-    return _described(draft, draft.previous, f"compared with version {_version(draft)}, which is published:")
+    return _described(draft, draft.previous, "which is published")
 
 
-def _described(draft: Draft, before: Document | None, comparison: str) -> list[str]:
+def _described(draft: Draft, before: Document | None, whose: str) -> list[str]:
+    """Return the changes of a draft since `before` (`whose`: why that is known), or all of it."""
     signed = draft.metadata.signed
     lines = [f"{draft.role}, version {signed.version}, valid until {signed.expires:{TIME_FORMAT}}"]
-    lines += [f"  {comparison}"] if draft.previous else []
+    if before:
+        lines.append(f"  compared with version {before.signed.version}, {whose}:")
+    elif draft.previous:
+        lines.append("  in full, because this key did not sign the version before:")
     changes = list(_root_changes(signed, before) if isinstance(signed, Root) else _changes(signed, before, draft))
     lines += [f"  {line}" for line in changes or ["nothing changes but the version and the time it is valid"]]
     return [printable(line) for line in lines + [f"  {line}" for line in progress_lines(draft)]]
-
-
-def _version(draft: Draft) -> int:
-    return draft.previous.signed.version if draft.previous else 0
 
 
 def progress_lines(draft: Draft) -> Iterator[str]:
@@ -155,7 +156,7 @@ _WITHDRAWALS = {
 
 def _release_lines(path: str, content: bytes, digest: str, draft: Draft) -> Iterator[str]:
     try:
-        release = read_document(path, content)
+        release = read_release_document(path, content)
     except ValueError as error:
         yield f"{path}: WHICH IS NO RELEASE ({error}), {digest}"
         return

@@ -18,7 +18,7 @@ from typing import IO
 from tuf.api.metadata import TargetFile
 
 from fleet.disk import copy_durably, read_bounded, sync_folder, write_durably
-from fleet.documents import named_files, read_document
+from fleet.documents import named_files
 from fleet.drafts import Draft, draft_bytes, read_draft
 from fleet.publish import Publication, is_published
 from fleet.repository import Published, blob_file, read_published, target_file
@@ -26,6 +26,7 @@ from fleet.settings import FleetSettings
 from fleet.signing import Drafting
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.domain.manifest import Artifact
+from gateway.domain.release_documents import read_release_document
 from gateway.domain.release_paths import is_release
 
 Advance = Callable[[int], object]
@@ -171,7 +172,7 @@ class Workspace:
         where = next((root / name for root in (self.public, self.staged) if (root / name).exists()), self.staged / name)
         try:
             content = read_bounded(where, self.settings.document_limit_bytes)
-            return named_files(read_document(target.path, content))
+            return named_files(read_release_document(target.path, content))
         except ValueError as error:
             raise ConfigurationError(f"{error}; add the release again", file=str(where)) from None
 

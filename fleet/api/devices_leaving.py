@@ -25,7 +25,8 @@ from fleet.database.engine import Connection
 def withdraw_slot(request: Call, device: NameInPath, slot: NameInPath, because: ReasonInQuery = "") -> None:
     """Order the device to empty the slot, by its next assignment; it does so when its policy allows it.
 
-    404 if nothing is assigned there; 409 while a rollout that is not over has the device in that slot.
+    400 for a reserved slot, which is never empty; 404 if nothing is assigned there; 409 while a rollout that is not
+    over has the device in that slot.
     """
     identity, control = caller_of(request), control_of(request)
     motive = Motive(actor(identity), because, control.clock())

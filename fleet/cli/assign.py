@@ -18,8 +18,8 @@ from fleet.workspace import Workspace
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.release_form import TIME_FORMAT
 from gateway.domain.release_paths import HOLDS, fits_slot, is_slot, parse_written
-from gateway.domain.signed_release import TIME_FORMAT
 from gateway.terminal.tables import counted, print_json
 from gateway.trust.assignment_form import assignment_metadata
 

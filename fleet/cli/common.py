@@ -29,7 +29,7 @@ from fleet.settings import FleetSettings
 from fleet.wording import progress_lines
 from fleet.workspace import Workspace
 from gateway.domain.errors import ConfigurationError, UnreachableError
-from gateway.domain.release_paths import KINDS, parse_written
+from gateway.domain.release_paths import fits_slot, parse_written
 from gateway.terminal.tables import print_json, progress
 from gateway.trust.targets import Withdrawal
 
@@ -139,10 +139,12 @@ def run_check(program: str, command: Sequence[str], settings: FleetSettings) -> 
         raise UnreachableError(problem, file=command[0]) from None
 
 
-def print_findings(where: Path, verdict: Mapping[str, Any], check: str) -> int:
-    """Print on standard error what a check found, and that nothing was drafted. Return 1."""
+def print_findings(where: Path, verdict: Mapping[str, Any], check: str, *, as_json: bool) -> int:
+    """Print on standard error what a check of `where` found, and that nothing was drafted. Return 1."""
+    if as_json:
+        print_json(dict(verdict))
     for finding in verdict["findings"]:
-        print(f"edge-fleet: {where}: {finding}", file=sys.stderr)
+        print(f"edge-fleet: {where}: {finding.removeprefix(f'{where}: ')}", file=sys.stderr)
     print(f"edge-fleet: not added: {check} has findings", file=sys.stderr)
     return 1
 
@@ -151,12 +153,12 @@ def withdraw(
     arguments: argparse.Namespace, written: str, slot: str = "", withdrawal: Withdrawal = Withdrawal.OFFER
 ) -> int:
     """Draft the withdrawal of a release of one kind, by its reserved slot. Raise ConfigurationError for another one."""
-    form = f"{slot}/NAME/VERSION" if slot else "OWNER/MODEL/VERSION"
     try:
         release = parse_written(written)
     except ValueError:
-        raise ConfigurationError(f"{written!r:.200} is not {form}") from None
-    if (release.owner if release.owner in KINDS else "") != slot:
+        release = None
+    if release is None or not fits_slot(release.path, slot):
+        form = f"{slot}/NAME/VERSION" if slot else "OWNER/MODEL/VERSION"
         raise ConfigurationError(f"{written!r:.200} is not {form}")
     with writing(arguments) as work:
         draft = plan_withdrawal(work.drafting(now()), release.path, withdrawal)

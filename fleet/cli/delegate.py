@@ -7,16 +7,16 @@ import argparse
 from fleet.cli.common import now, public_keys, save_drafts, writing
 from fleet.roles import default_threshold, owner_role
 from fleet.signing import delegate
+from gateway.domain.assignment import RESERVED_SLOTS
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_paths import KINDS
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Draft targets with the delegation, and the owner's published document, to be signed with the new keys."""
-    owners = [slot for slot, kind in KINDS.items() if getattr(arguments, kind)]
+    owners = [slot for slot, kind in RESERVED_SLOTS.items() if getattr(arguments, kind)]
     owners += [arguments.owner] if arguments.owner else []
     if len(owners) != 1:
-        raise ConfigurationError(f"name an OWNER of models, or one of --{', --'.join(KINDS.values())}")
+        raise ConfigurationError(f"name an OWNER of models, or one of --{', --'.join(RESERVED_SLOTS.values())}")
     role = owner_role(owners[0])
     with writing(arguments) as work:
         drafting = work.drafting(now())

@@ -15,7 +15,7 @@ from fleet.workspace import Workspace
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.policy import Blackout, read_policy
-from gateway.domain.signed_release import TIME_FORMAT
+from gateway.domain.release_form import TIME_FORMAT
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from fleet.roles import ONLINE
 from fleet.verify import expiries
 from fleet.workspace import Workspace
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
-from gateway.domain.signed_release import TIME_FORMAT
+from gateway.domain.release_form import TIME_FORMAT
 from gateway.terminal.tables import counted, print_json
 
 

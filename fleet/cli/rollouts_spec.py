@@ -13,8 +13,8 @@ from fleet.cli.remote import short, target_of
 from fleet.cli.rollouts_options import UNITS, WAVES, waves
 from fleet.client.client import Json
 from fleet.disk import read_bounded
+from gateway.domain.assignment import RESERVED_SLOTS
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_paths import KINDS
 from gateway.terminal.tables import counted
 
 SPEC_LIMIT_BYTES = 262_144
@@ -34,7 +34,7 @@ def specification(arguments: argparse.Namespace) -> Json:
     target = document["target"]
     named = target.get("path", "") if isinstance(target, dict) else target
     owner, model, version, *_ = [*short(str(named)).split("/"), "", ""]
-    is_model = owner not in KINDS
+    is_model = owner not in RESERVED_SLOTS
     document.setdefault("slot", model if is_model else owner)
     document.setdefault("name", f"{document['slot'] if is_model else model}-{version}")
     document.setdefault("query", "all")

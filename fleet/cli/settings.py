@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from tuf.api.metadata import TargetFile
 
 from fleet.cli.common import now, print_findings, program_beside, run_check, save_drafts, withdraw, writing
-from fleet.device_settings import bounded_keys, check_tables, plan_settings, previous_settings, settings_path
+from fleet.device_settings import check_tables, plan_settings, previous_settings, settings_path
 from fleet.disk import read_bounded
 from fleet.releases import newest_targets
 from fleet.roles import owner_role
 from fleet.signing import Drafting
 from fleet.workspace import Workspace
+from gateway.domain.assignment import SETTINGS_SLOT
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.release_paths import ReleasePath
-from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES, SLOT
+from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES
 
 PROGRAM = "edge-gateway"
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Draft the release, or its withdrawal. Return 1 if the check of the file has a finding."""
-    return withdraw(arguments, arguments.what, SLOT) if arguments.action == "withdraw" else _add(arguments)
+    return withdraw(arguments, arguments.what, SETTINGS_SLOT) if arguments.action == "withdraw" else _add(arguments)
 
 
 def _add(arguments: argparse.Namespace) -> int:
@@ -39,14 +39,10 @@ def _add(arguments: argparse.Namespace) -> int:
         planned = plan_settings(drafting, path, text, arguments.floor, _shown(work, drafting, path))
         command = [program_beside(PROGRAM, arguments.edge_gateway), "config", "check", "--fleet-settings", str(file)]
         verdict = run_check(PROGRAM, [*command, "--json"], work.settings)
-        for remark in verdict.get("remarks", []):
-            print(f"recommended: {remark}", file=sys.stderr)
         if not verdict["ok"]:
-            return print_findings(file, verdict, f"{PROGRAM} config check --fleet-settings")
+            return print_findings(file, verdict, f"{PROGRAM} config check --fleet-settings", as_json=arguments.json)
         work.stage(planned.target, planned.content)
-        refused = "devices refuse it unless a policy of theirs permits it"
-        warnings = [f'{key}: {refused}: "settings": ["{key}"]' for key in bounded_keys(planned.release)]
-        return save_drafts(work, [planned.draft], as_json=arguments.json, warnings=warnings)
+        return save_drafts(work, [planned.draft], as_json=arguments.json, warnings=verdict.get("remarks", []))
 
 
 def _check_names(name: str | None, version: str | None) -> None:
@@ -68,6 +64,6 @@ def _read(file: Path) -> str:
 
 def _shown(work: Workspace, drafting: Drafting, path: ReleasePath) -> Iterator[tuple[TargetFile, bytes]]:
     """Yield the published release before this one; the draft already holds the document of a drafted one."""
-    before = previous_settings(newest_targets(drafting, owner_role(SLOT)), path.model, path.version)
+    before = previous_settings(newest_targets(drafting, owner_role(SETTINGS_SLOT)), path.model, path.version)
     if before and drafting.published.target(before.path):
         yield before, work.target_content(before)

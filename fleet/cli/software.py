@@ -21,9 +21,10 @@ from fleet.cli.common import (
 from fleet.settings import FleetSettings
 from fleet.software import plan_software, read_variant, software_files
 from fleet.workspace import Workspace
+from gateway.domain.assignment import SOFTWARE_SLOT
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact
-from gateway.domain.software_release import SLOT, Machine, SoftwareRelease, SoftwareVariant, obstacle
+from gateway.domain.software_release import Machine, SoftwareRelease, SoftwareVariant, obstacle
 
 PROGRAM = "edge-software"
 
@@ -36,7 +37,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _withdraw(arguments: argparse.Namespace) -> int:
     if len(arguments.wheels) > 1:
         raise ConfigurationError("name one release to withdraw")
-    return withdraw(arguments, arguments.wheels[0], SLOT)
+    return withdraw(arguments, arguments.wheels[0], SOFTWARE_SLOT)
 
 
 def _add(arguments: argparse.Namespace) -> int:
@@ -47,7 +48,7 @@ def _add(arguments: argparse.Namespace) -> int:
         for folder, variant in zip(folders, variants, strict=True):
             verdict = _verdict(arguments.edge_software, folder, variant, work.settings)
             if not verdict["ok"]:
-                return print_findings(folder, verdict, f"{PROGRAM} check")
+                return print_findings(folder, verdict, f"{PROGRAM} check", as_json=arguments.json)
         _stage(work, folders, planned.release)
         work.stage(planned.target, planned.content)
         return save_drafts(work, [planned.draft], as_json=arguments.json)

@@ -16,7 +16,6 @@ from fleet.database.engine import Connection, Database
 from fleet.database.errors import ConflictError, RefusedError
 from fleet.database.releases import Known, Release
 from fleet.disk import read_bounded
-from fleet.documents import read_document
 from fleet.releases import signed_floor
 from fleet.repository import Published, publication_mark, target_file
 from fleet.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
@@ -24,6 +23,7 @@ from fleet.verify import release_findings
 from fleet.workspace import Workspace
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.release_documents import read_release_document
 from gateway.domain.release_paths import is_release, parse_written
 from gateway.trust.distrust import Distrust
 from gateway.trust.paths import release_path
@@ -176,7 +176,7 @@ def _read(workspace: Workspace, target: TargetFile) -> Release:
     content = read_bounded(file, workspace.settings.document_limit_bytes)
     if len(content) != target.length or hashlib.sha256(content).hexdigest() != target.hashes["sha256"]:
         raise ConfigurationError("is not what its owner signed", file=str(file))
-    release = read_document(target.path, content)
+    release = read_release_document(target.path, content)
     if findings := [*release_findings(target, release)]:
         raise ConfigurationError(findings[0].problem, file=str(file))
     named = release_path(target.path)

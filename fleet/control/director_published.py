@@ -119,6 +119,8 @@ class Publications:
         if not self._lock.acquire(blocking=known is None or replaced):
             return known or self.fresh()
         try:
+            if self._known and replaced and not self._is_replaced():  # another thread has read it in the meantime
+                return self._known
             return self._looked()
         except RequestError:
             if known is None:

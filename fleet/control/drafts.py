@@ -22,7 +22,7 @@ from fleet.database import audit, watching
 from fleet.database.engine import Database
 from fleet.database.errors import AbsentError
 from fleet.disk import read_bounded
-from fleet.documents import named_files, read_document
+from fleet.documents import named_files
 from fleet.draft_rules import (
     OutdatedError,
     PrivateKeyError,
@@ -43,6 +43,7 @@ from fleet.signing import Drafting
 from fleet.workspace import Workspace
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 from gateway.domain.manifest_toml import read_manifest
+from gateway.domain.release_documents import read_release_document
 from gateway.domain.release_paths import is_release
 from gateway.domain.signed_release import SignedRelease, disagreement
 
@@ -197,7 +198,7 @@ class Drafts:
             content = draft.documents.get(target.path)
             if content is None or not is_release(target.path):
                 continue
-            release = read_document(target.path, content)
+            release = read_release_document(target.path, content)
             missing = [file.sha256 for file in named_files(release) if not self.workspace.has_blob(file)]
             if missing:
                 shown = ", ".join(missing[:MISSING_SHOWN])

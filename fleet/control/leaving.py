@@ -12,7 +12,8 @@ from fleet.control.rollouts_record import LIVE, live_rollouts, shown
 from fleet.database import audit, certificates, desired, enrolment, removal, sweep, telemetry
 from fleet.database.devices import Device
 from fleet.database.engine import Connection
-from fleet.database.errors import AbsentError, ConflictError
+from fleet.database.errors import AbsentError, ConflictError, RefusedError
+from gateway.domain.assignment import RESERVED_SLOTS
 
 Permit = Callable[[Connection], Device]
 """Check that raises if the caller may not do this to a device; otherwise returns the device."""
@@ -30,9 +31,12 @@ class Motive:
 def withdraw(rolling: Rollouts, device: str, slot: str, motive: Motive, *, permit: Permit) -> None:
     """Order the device to empty the slot, by its next assignment.
 
-    Raise AbsentError if nothing is assigned there, ConflictError that names the rollout, AwayError, and what `permit`
-    raises.
+    Raise RefusedError for a reserved slot, AbsentError if nothing is assigned there, ConflictError that names the
+    rollout, AwayError, and what `permit` raises.
     """
+    if slot in RESERVED_SLOTS:
+        problem = f"devices do not empty {slot}, which always holds {RESERVED_SLOTS[slot]}"
+        raise RefusedError(f"{problem}; roll out another release (for settings it may be an empty one)")
     with rolling.database.read() as connection:  # reads most of the facts without a lock
         permit(connection)
         _check_free(connection, rolling, device, slot)

@@ -16,7 +16,7 @@ from fleet.database.columns import Words
 from fleet.database.errors import RefusedError
 from fleet.database.rows import chunks
 from fleet.database.tables import PATH_BYTES, device_running, device_tags, devices
-from gateway.domain.release_paths import KINDS
+from gateway.domain.assignment import RESERVED_SLOTS
 
 Filter = sa.ColumnElement[bool]
 """Condition on a row of `devices`. Compare it only with `is`."""
@@ -26,7 +26,7 @@ TARGETS_LIMIT = 10_000
 """Different releases in one slot that a comparison of versions reads."""
 _ESCAPE = "\\"
 _MODELS = "models/*/*"
-_RESERVED = {slot: f"{kind}/*" for slot, kind in KINDS.items()}
+_RESERVED = {slot: f"{kind}/*" for slot, kind in RESERVED_SLOTS.items()}
 """Patterns of releases' paths up to the version, for models and by reserved slot."""
 
 

@@ -16,8 +16,7 @@ from gateway.domain.assignment import Target
 from gateway.domain.document import Table
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.policy import blackout_documents, read_blackouts
-from gateway.domain.release_paths import HOLDS, KINDS, fits_slot, is_slot, parse_path, reserved_path
-from gateway.domain.signed_release import target_path
+from gateway.domain.release_paths import FORMS, HOLDS, fits_slot, is_slot, parse_path
 
 SCHEMA = 1
 WAVES_LIMIT = 100
@@ -151,9 +150,7 @@ def _target(top: Table) -> Target:
     try:
         parse_path(path)
     except ValueError:
-        forms = [target_path("<owner>", "<model>", "<version>")]
-        forms += [reserved_path(slot, "<name>", "<version>") for slot in KINDS]
-        table.refuse("path", f"must be {' or '.join(forms)}, not {path!r:.200}")
+        table.refuse("path", f"must be {FORMS}, not {path!r:.200}")
     if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         table.refuse("sha256", f"must be a SHA-256 digest, not {digest!r:.80}")
     return Target(path, size, digest)

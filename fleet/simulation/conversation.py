@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -15,9 +15,8 @@ from fleet.simulation.line import Headers, Line, LostError
 from fleet.simulation.spool import Record, body
 from fleet.simulation.stage import Stage, TurnedAwayError
 from fleet.simulation.wire import Answer
-from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Target
-from gateway.domain.release_paths import reserved_slot
-from gateway.trust.targets import check_release, check_settings, check_software
+from gateway.domain.assignment import Target
+from gateway.trust.targets import check_document
 
 PACKED = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
 LINES = (("Content-Type", "application/x-ndjson"), ("Content-Encoding", "gzip"))
@@ -26,12 +25,6 @@ POISON = frozenset({400, 413, 422})
 """Statuses by which the controller refuses rows permanently."""
 SHRINK = 4
 """Factor by which a batch shrinks then, until the refused row is found."""
-_CHECKS: Mapping[str, Callable[[bytes, Target], object]] = {
-    "": check_release,
-    SOFTWARE_SLOT: check_software,
-    SETTINGS_SLOT: check_settings,
-}
-"""Check of a release's document by its reserved slot; "" for models."""
 OLD_NONCE = "bm9uY2Utb2YteWVzdGVyZGF5"
 
 
@@ -113,8 +106,7 @@ class Conversation:
         if slot.state != "probation":
             async with self._stage.gate:
                 await self._step(name, "downloading")
-                check = _CHECKS[reserved_slot(slot.target.path)]
-                check((await self._read(_file(slot.target))).body, slot.target)
+                check_document((await self._read(_file(slot.target))).body, slot.target)
                 self._hang_up()
             await self._stage.pause(self._settings.download_s)
             async with self._stage.gate:

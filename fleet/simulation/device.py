@@ -70,7 +70,7 @@ class Device:
                 self.slots[name] = Slot(target, now, attempt=attempt)
         for name in [name for name in self.slots if name not in assignment.slots]:
             committed = self.slots[name].committed
-            if committed is None or (name in assignment.removed and name not in RESERVED_SLOTS):
+            if committed is None or name in assignment.removed:
                 del self.slots[name]
                 self._keep_state(f"slot {name}", "slot", {"slot": name, "state": "gone"}, now)
             else:

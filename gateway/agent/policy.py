@@ -12,7 +12,7 @@ ignored, because the controller may be compromised. `sights` records when each c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -21,12 +21,11 @@ from gateway.agent.clock import synchronised, system_now
 from gateway.agent.sights import INSTALL, LONG_AGO, WITHDRAW, Present, Sights
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
-from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Target
+from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.policy import FOLDER, POLICY_LIMIT_BYTES, Policy, blocked, earliest, earliest_removal, read_policy
-from gateway.domain.settings_release import SettingsRelease, read_settings_release
-from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, read_release
-from gateway.domain.software_release import SoftwareRelease, read_software
+from gateway.domain.release_documents import read_release_document
+from gateway.domain.signed_release import RELEASE_LIMIT_BYTES
 from gateway.store.active import Active
 from gateway.store.errors import StoreError
 from gateway.store.journal import Journal
@@ -40,13 +39,6 @@ DEFAULT = "the built-in policy"
 """Name of the bounds of removals on a device without a policy."""
 HELD, SIGHTS = "held", "sights"
 """Names of the facts: held changes, by slot; times at which changes were first seen."""
-
-
-_READERS: Mapping[str, Callable[[bytes], SignedRelease | SoftwareRelease | SettingsRelease]] = {
-    SOFTWARE_SLOT: read_software,
-    SETTINGS_SLOT: read_settings_release,
-}
-"""Readers of release documents by reserved slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +173,7 @@ class Pacing:
             return first
         try:
             content = self._storage.blobs.read(activation.release, RELEASE_LIMIT_BYTES)
-            return _READERS.get(activation.slot, read_release)(content).released_at
+            return read_release_document(activation.target, content).released_at
         except (StoreError, ValueError):
             return first
 

@@ -21,13 +21,13 @@ from gateway.agent.slots import check_activation
 from gateway.agent.source import FetchError, Source
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
-from gateway.domain.assignment import SETTINGS_SLOT, Assignment, Target
+from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment, Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.release_paths import release_prefix
 from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, disagreement
-from gateway.domain.software_release import SLOT, SOFTWARE_LIMIT_BYTES, fitting
+from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, fitting
 from gateway.store.journal_rows import Accepted, Floors
 from gateway.store.materialised import materialise
 from gateway.store.this_machine import this_machine
@@ -143,7 +143,7 @@ class Poll:
             fitting(release, this_machine())
         except ValueError as error:
             raise Distrust(Reason.WRONG_HARDWARE, f"the software release {target.path}", str(error)) from None
-        return self._kept(SLOT, found, content)
+        return self._kept(SOFTWARE_SLOT, found, content)
 
     def settings(self, target: Target) -> Activation:
         """Return a release of settings whose document is here and verified. Raise Distrust, FetchError, StoreError."""

@@ -20,9 +20,9 @@ from gateway.agent.software import InstallerRefusedError, ask, confirm, own_envi
 from gateway.agent.software_state import followed, seen_running
 from gateway.agent.source import Source
 from gateway.agent.storage import Storage
-from gateway.domain.assignment import Assignment
+from gateway.domain.assignment import SOFTWARE_SLOT, Assignment
 from gateway.domain.software_choice import Choice, choose
-from gateway.domain.software_release import SLOT, SOFTWARE_LIMIT_BYTES, fitting, read_software
+from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, fitting, read_software
 from gateway.domain.software_request import GiveUp, Install
 from gateway.domain.software_update import Phase, environment_name
 from gateway.domain.update import Step
@@ -51,8 +51,8 @@ class SoftwareWork:
 
     def begin(self, assignment: Assignment, poll: Poll, pacing: Pacing, profile: str, *, retry: bool) -> None:
         """Begin or give up what the assignment orders. Raise Distrust, FetchError, StoreError, UnreachableError."""
-        state, target = self._follow(), assignment.slots.get(SLOT)
-        attempt = assignment.attempt(SLOT)
+        state, target = self._follow(), assignment.slots.get(SOFTWARE_SLOT)
+        attempt = assignment.attempt(SOFTWARE_SLOT)
         tried = None if retry else state.tried
         choice = choose(target, attempt, own_environment(), record(self._settings), tried)
         if state.wanted and not state.asked and (target is None or target.sha256 != state.release):
@@ -82,7 +82,7 @@ class SoftwareWork:
 
     def goes_on(self, waiting: Mapping[str, str]) -> bool:
         """Return whether an update is under way that does not wait."""
-        return SLOT not in waiting and _is_ours(read_state(self._storage.journal, SLOT))
+        return SOFTWARE_SLOT not in waiting and _is_ours(read_state(self._storage.journal, SOFTWARE_SLOT))
 
     def confirm(self) -> None:
         """Confirm to the installer that this version completed a poll."""
@@ -91,7 +91,7 @@ class SoftwareWork:
     def _follow(self) -> SlotState:
         """Copy the installer's record, and what runs, into the journal."""
         now = system_now()
-        state = followed(read_state(self._storage.journal, SLOT), record(self._settings), now)
+        state = followed(read_state(self._storage.journal, SOFTWARE_SLOT), record(self._settings), now)
         state = seen_running(state, own_environment(), now)
         keep_state(self._storage.journal, state)
         return state

@@ -22,7 +22,7 @@ def check_fleet_settings(arguments: argparse.Namespace) -> int:
         return 1 if findings else 0
     print("\n".join(findings) or f"{file}: fine, as settings of a fleet")
     for remark in remarks:
-        print(f"recommended: {remark}")
+        print(f"warning: {remark}")
     return 1 if findings else 0
 
 
@@ -36,5 +36,5 @@ def checked(toml: str, file: str) -> tuple[list[str], list[str]]:
     never = sorted(document.keys() & NEVER)
     findings = [f"{file}: [{table}] never comes from a fleet; take it out" for table in never]
     held = [key for key in refused_keys(document, ()) if key.partition(".")[0] not in NEVER]
-    remarks = [f'{key} takes effect only where a signed policy lists it under "settings"' for key in held]
-    return findings, remarks
+    refused = "devices refuse these settings unless a policy of theirs permits it"
+    return findings, [f'{key}: {refused}: "settings": ["{key}"]' for key in held]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 
 SOFTWARE_SLOT = "@software"
 """Reserved slot of the programs themselves; no model can have that name."""
 SETTINGS_SLOT = "@settings"
 """Reserved slot of the gateway's settings; no model can have that name."""
-RESERVED_SLOTS = frozenset({SOFTWARE_SLOT, SETTINGS_SLOT})
+RESERVED_SLOTS: Mapping[str, str] = MappingProxyType({SOFTWARE_SLOT: "software", SETTINGS_SLOT: "settings"})
+"""What each reserved slot holds, which is also the first part of the paths of its releases. It is never emptied."""
 ATTEMPT_LIMIT = 2**53 - 1
 """Greatest number of an attempt. Every JSON parser represents it exactly."""
 
@@ -59,15 +61,15 @@ class Assignment:
 
     @property
     def removed(self) -> frozenset[str]:
-        """Slots that the director orders the device to empty (`extra["removed"]`).
+        """Return the slots of models that the director orders the device to empty (`extra["removed"]`).
 
         A slot that is neither assigned nor named here keeps its release.
         """
         names = self.extra.get("removed")
         found = names if isinstance(names, list) else []
-        return frozenset(name for name in found if isinstance(name, str)) - self.slots.keys()
+        return frozenset(name for name in found if isinstance(name, str)) - self.slots.keys() - RESERVED_SLOTS.keys()
 
     @property
     def diagnostics(self) -> bool:
-        """True if a request for diagnostics waits (`extra["diagnostics"]`)."""
+        """Return whether a request for diagnostics waits (`extra["diagnostics"]`)."""
         return self.extra.get("diagnostics") is True

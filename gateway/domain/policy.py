@@ -18,10 +18,9 @@ from typing import Any
 from gateway.domain.document import Table
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.release_form import SCHEMA, TIME_FORMAT, document_bytes
 from gateway.domain.settings_layer import check_permission
-from gateway.domain.signed_release import TIME_FORMAT
 
-SCHEMA = 1
 FOLDER = "policy/"
 """Prefix of policies' paths in the repository."""
 POLICY_LIMIT_BYTES = 65_536
@@ -64,8 +63,8 @@ class Policy:
     do not count. `profiles`: device profiles that go first, one every `profile_delay_h`; all others follow after the
     last. A removal waits for `removal_hold_h` and then for its hour of `removal_share_percent_per_hour`. Only with
     `removal_of_last` may a device be left without any model. `slots`: "owner/model" that a slot may hold, by slot.
-    `settings`: keys, beside those that are always allowed, that signed settings may set on the device (None: the policy
-    does not say).
+    `settings`: keys that signed settings may set on the device in addition to those that are always allowed (None: the
+    policy does not say).
     """
 
     share_percent_per_hour: float = 100.0
@@ -166,7 +165,7 @@ def read_policy(content: bytes, file: str) -> Policy:
 
 
 def policy_bytes(policy: Policy) -> bytes:
-    """Return the document to sign: JSON, UTF-8, sorted keys, with a final newline."""
+    """Return the document that is signed, as `document_bytes` writes it."""
     document = {
         "schema": SCHEMA,
         "share_percent_per_hour": policy.share_percent_per_hour,
@@ -180,7 +179,7 @@ def policy_bytes(policy: Policy) -> bytes:
     }
     if policy.settings is not None:
         document["settings"] = list(policy.settings)
-    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+    return document_bytes(document)
 
 
 def blackout_documents(blackouts: Iterable[Blackout]) -> list[dict[str, str]]:

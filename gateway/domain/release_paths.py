@@ -7,20 +7,19 @@ settings/<name>/<version>/release           written @settings/NAME/VERSION; its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
+from gateway.domain.assignment import RESERVED_SLOTS, SETTINGS_SLOT, SOFTWARE_SLOT
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.signed_release import target_path
 
 MODELS = "models"
-KINDS: Mapping[str, str] = {SOFTWARE_SLOT: "software", SETTINGS_SLOT: "settings"}
-"""First part of the paths of releases by their reserved slot, which is also how their owner is written."""
 WRITTEN = f"OWNER/MODEL/VERSION, {SOFTWARE_SLOT}/PROGRAM/VERSION or {SETTINGS_SLOT}/NAME/VERSION"
 """Forms in which people write a release, for error messages."""
-HOLDS = f"{', '.join(f'{slot} holds {kind}' for slot, kind in KINDS.items())}, other slots hold models"
-"""What slots hold, for error messages."""
+HOLDS = f"{', '.join(f'{slot} holds {kind}' for slot, kind in RESERVED_SLOTS.items())}, other slots hold models"
+"""Contents of slots, for error messages."""
+FORMS = " or ".join(["models/<owner>", *RESERVED_SLOTS.values()]) + ", then /<name>/<version>/release"
+"""Forms of the paths of releases, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +33,19 @@ class ReleasePath:
     @property
     def path(self) -> str:
         """Return the whole path."""
-        if self.owner in KINDS:
+        if self.owner in RESERVED_SLOTS:
             return reserved_path(self.owner, self.model, self.version)
         return target_path(self.owner, self.model, self.version)
 
     @property
     def written(self) -> str:
-        """Release as people write it."""
+        """Return the release as people write it."""
         return f"{self.owner}/{self.model}/{self.version}"
 
 
 def reserved_path(slot: str, name: str, version: str) -> str:
     """Return the path of a release that takes a reserved slot. Raises KeyError for another slot."""
-    return f"{KINDS[slot]}/{name}/{version}/release"
+    return f"{RESERVED_SLOTS[slot]}/{name}/{version}/release"
 
 
 def parse_path(path: str) -> ReleasePath:
@@ -56,7 +55,7 @@ def parse_path(path: str) -> ReleasePath:
     if len(parts) == 5:
         found = ReleasePath(*parts[1:4])
     if found is None or found.path != path or not all(NAME_PATTERN.fullmatch(part) for part in parts):
-        raise ValueError(f"{path!r:.200} is no release's path: models/<owner>/<model>/<version>/release")
+        raise ValueError(f"{path!r:.200} is no release's path: {FORMS}")
     return found
 
 
@@ -64,7 +63,7 @@ def parse_written(text: str) -> ReleasePath:
     """Return the release that people write in one of the forms `WRITTEN`. Raises ValueError."""
     parts = text.split("/")
     found = ReleasePath(*parts) if len(parts) == 3 else None
-    if found is None or not all(map(NAME_PATTERN.fullmatch, parts[1:] if parts[0] in KINDS else parts)):
+    if found is None or not all(map(NAME_PATTERN.fullmatch, parts[1:] if parts[0] in RESERVED_SLOTS else parts)):
         raise ValueError(f"{text!r:.200} is no release; write {WRITTEN}")
     return found
 
@@ -81,19 +80,19 @@ def is_model(path: str) -> bool:
 
 def reserved_slot(path: str) -> str:
     """Return the reserved slot of a release by how its path begins; "" for models and everything else."""
-    return next((slot for slot, kind in KINDS.items() if path.startswith(f"{kind}/")), "")
+    return next((slot for slot, kind in RESERVED_SLOTS.items() if path.startswith(f"{kind}/")), "")
 
 
 def release_prefix(owner: str, model: str) -> str:
     """Return how the paths of all releases of a model, of a program, or of settings of one name, begin."""
-    return f"{KINDS[owner]}/{model}/" if owner in KINDS else f"{MODELS}/{owner}/{model}/"
+    return f"{RESERVED_SLOTS[owner]}/{model}/" if owner in RESERVED_SLOTS else f"{MODELS}/{owner}/{model}/"
 
 
 def is_slot(name: object) -> bool:
     """Return whether it is the name of a slot: of a model, or a reserved one."""
-    return isinstance(name, str) and (name in KINDS or NAME_PATTERN.fullmatch(name) is not None)
+    return isinstance(name, str) and (name in RESERVED_SLOTS or NAME_PATTERN.fullmatch(name) is not None)
 
 
 def fits_slot(path: str, slot: str) -> bool:
     """Return whether a release may take a slot by its kind: a reserved slot takes one kind, and no other takes that."""
-    return reserved_slot(path) == (slot if slot in KINDS else "")
+    return reserved_slot(path) == (slot if slot in RESERVED_SLOTS else "")

@@ -6,18 +6,17 @@ Source: fleet/README.md.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
 from gateway.domain.manifest import Artifact, ModelManifest
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+from gateway.domain.release_form import SCHEMA, TIME_FORMAT, document_bytes, read_form, read_list, read_time
 
-SCHEMA = 1
 RELEASE_LIMIT_BYTES = 1_048_576
 """Largest release document that is read."""
 VARIANTS_LIMIT = 100
@@ -29,7 +28,6 @@ PATH_LIMIT_CHARS = 1024
 NAME_LIMIT_CHARS = 255
 """Longest part of a path, as long as a file name may be (NAME_MAX)."""
 _PATH = re.compile(r"(?!\.)[A-Za-z0-9._-]+(/(?!\.)[A-Za-z0-9._-]+)*")
-TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def target_path(owner: str, model: str, version: str) -> str:
 
 
 def release_bytes(release: SignedRelease) -> bytes:
-    """Return the document that the owner signs: JSON, UTF-8, sorted keys, with a newline at the end."""
+    """Return the document that the owner signs, as `document_bytes` writes it."""
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "owner": release.owner,
@@ -110,33 +108,29 @@ def release_bytes(release: SignedRelease) -> bytes:
         document["slots"] = list(release.slots)
     if release.changes_signature:
         document["changes_signature"] = True
-    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+    return document_bytes(document)
 
 
 def read_release(content: bytes) -> SignedRelease:
-    """Parse a release document. Raises ValueError with the problem; unknown keys are ignored."""
-    if len(content) > RELEASE_LIMIT_BYTES:
-        raise ValueError(f"the release document has {len(content)} bytes, at most {RELEASE_LIMIT_BYTES} are read")
-    try:
-        document = json.loads(content)
-        if document["schema"] != SCHEMA:
-            raise ValueError(f"schema {document['schema']!r:.40} is not known, {SCHEMA} is")
-        release = SignedRelease(
-            owner=_name(document["owner"]),
-            model=_name(document["model"]),
-            version=_name(document["version"]),
-            floor=_name(document["floor"]),
-            released_at=datetime.strptime(document["released_at"], TIME_FORMAT).replace(tzinfo=UTC),
-            manifest=_file(document["manifest"]),
-            golden=_file(document["golden"]) if document["golden"] else None,
-            variants=tuple(_variant(entry) for entry in _bounded(document["variants"], VARIANTS_LIMIT)),
-            slots=tuple(_name(slot) for slot in _bounded(document.get("slots", []), SLOTS_LIMIT)),
-            changes_signature=_flag(document, "changes_signature"),
-        )
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"the release document is damaged: {type(error).__name__} {error!s:.200}") from None
+    """Parse a release document. Raise ValueError with the problem; unknown keys are ignored."""
+    release = read_form(content, RELEASE_LIMIT_BYTES, "the release document", _release)
     _check_places([release.manifest, *([release.golden] if release.golden else []), *_artifacts(release)])
     return release
+
+
+def _release(document: Mapping[str, Any]) -> SignedRelease:
+    return SignedRelease(
+        owner=_name(document["owner"]),
+        model=_name(document["model"]),
+        version=_name(document["version"]),
+        floor=_name(document["floor"]),
+        released_at=read_time(document["released_at"]),
+        manifest=_file(document["manifest"]),
+        golden=_file(document["golden"]) if document["golden"] else None,
+        variants=tuple(_variant(entry) for entry in read_list(document["variants"], VARIANTS_LIMIT)),
+        slots=tuple(_name(slot) for slot in read_list(document.get("slots", []), SLOTS_LIMIT)),
+        changes_signature=_flag(document, "changes_signature"),
+    )
 
 
 def disagreement(release: SignedRelease, manifest: ModelManifest) -> str:
@@ -175,7 +169,7 @@ def _variant(document: Mapping[str, Any]) -> SignedVariant:
         runtime=_name(document["runtime"]),
         precision=_name(document["precision"]),
         accelerators=tuple(_name(kind) for kind in document["accelerators"]),
-        artifacts=tuple(_file(entry) for entry in _bounded(document["artifacts"], ARTIFACTS_LIMIT)),
+        artifacts=tuple(_file(entry) for entry in read_list(document["artifacts"], ARTIFACTS_LIMIT)),
     )
 
 
@@ -206,9 +200,3 @@ def _check_places(files: Sequence[Artifact]) -> None:
         inside = next((str(above) for above in PurePosixPath(path).parents if str(above) in contents), None)
         if inside is not None:
             raise ValueError(f"{path} lies in {inside}, which is a file of this release")
-
-
-def _bounded(entries: Any, limit: int) -> list[Any]:
-    if not isinstance(entries, list) or len(entries) > limit:
-        raise ValueError(f"expected a list of at most {limit} entries")
-    return entries

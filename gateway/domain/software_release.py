@@ -6,27 +6,24 @@ is complete: it is installed without network and without resolving anything.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from gateway.domain.assignment import SOFTWARE_SLOT
 from gateway.domain.manifest import Artifact
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+from gateway.domain.release_form import SCHEMA, TIME_FORMAT, document_bytes, read_form, read_list, read_text, read_time
 from gateway.domain.release_paths import reserved_path
 
-SCHEMA = 1
 PROGRAM = "edge-gateway"
 """Name of the only program that a fleet distributes: gateway, agent and installer are one distribution."""
 DISTRIBUTION = "edge_inference_gateway"
 """Normalised name of that distribution, as its wheel's file name begins."""
 INSTALLER = "pip"
 """Distribution that is not installed itself: its wheel installs the others."""
-SLOT = SOFTWARE_SLOT
-"""Slot of the programs, and owner of their releases."""
 SOFTWARE_LIMIT_BYTES = 262_144
 """Largest release document that is read."""
 VARIANTS_LIMIT = 32
@@ -35,7 +32,6 @@ WHEELS_LIMIT = 200
 WHEEL_LIMIT_BYTES = 4 * 2**30
 NAME_LIMIT_CHARS = 200
 MACHINES = ("x86_64", "aarch64")
-TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _WHEEL = re.compile(r"([A-Za-z0-9][A-Za-z0-9._]*)-([A-Za-z0-9][A-Za-z0-9._+!]*)(-\d\w*)?-[\w.]+-[\w.]+-[\w.]+\.whl")
 _PYTHON = re.compile(r"3\.[0-9]{1,2}")
 _GLIBC = re.compile(r"(2\.[0-9]{1,3})?")
@@ -86,12 +82,7 @@ class SoftwareRelease:
     @property
     def target(self) -> str:
         """Return its path in the repository."""
-        return software_path(self.name, self.version)
-
-
-def software_path(name: str, version: str) -> str:
-    """Return the path of a release document in the repository."""
-    return reserved_path(SLOT, name, version)
+        return reserved_path(SOFTWARE_SLOT, self.name, self.version)
 
 
 def wheel_parts(name: str) -> tuple[str, str]:
@@ -124,7 +115,7 @@ def fitting(release: SoftwareRelease, machine: Machine) -> SoftwareVariant:
 
 
 def software_bytes(release: SoftwareRelease) -> bytes:
-    """Return the document that is signed: JSON, UTF-8, sorted keys, with a final newline."""
+    """Return the document that is signed, as `document_bytes` writes it."""
     document = {
         "schema": SCHEMA,
         "name": release.name,
@@ -133,29 +124,25 @@ def software_bytes(release: SoftwareRelease) -> bytes:
         "released_at": release.released_at.strftime(TIME_FORMAT),
         "variants": [_variant_document(variant) for variant in release.variants],
     }
-    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+    return document_bytes(document)
 
 
 def read_software(content: bytes) -> SoftwareRelease:
     """Parse a release document. Raise ValueError with the problem; unknown keys are ignored."""
-    if len(content) > SOFTWARE_LIMIT_BYTES:
-        raise ValueError(f"the release document has {len(content)} bytes, at most {SOFTWARE_LIMIT_BYTES} are read")
-    try:
-        document = json.loads(content)
-        if document["schema"] != SCHEMA:
-            raise ValueError(f"schema {document['schema']!r:.40} is not known, {SCHEMA} is")
-        release = SoftwareRelease(
-            name=_text(document["name"], NAME_PATTERN),
-            version=_text(document["version"], NAME_PATTERN),
-            floor=_text(document["floor"], NAME_PATTERN),
-            released_at=datetime.strptime(document["released_at"], TIME_FORMAT).replace(tzinfo=UTC),
-            variants=tuple(_variant(entry) for entry in _bounded(document["variants"], VARIANTS_LIMIT)),
-        )
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"the release document is damaged: {type(error).__name__} {error!s:.200}") from None
+    release = read_form(content, SOFTWARE_LIMIT_BYTES, "the release document", _release)
     for variant in release.variants:
         check_wheels([wheel.path for wheel in variant.wheels], release.version)
     return release
+
+
+def _release(document: Mapping[str, Any]) -> SoftwareRelease:
+    return SoftwareRelease(
+        name=read_text(document["name"], NAME_PATTERN),
+        version=read_text(document["version"], NAME_PATTERN),
+        floor=read_text(document["floor"], NAME_PATTERN),
+        released_at=read_time(document["released_at"]),
+        variants=tuple(_variant(entry) for entry in read_list(document["variants"], VARIANTS_LIMIT)),
+    )
 
 
 def check_wheels(names: Sequence[str], version: str) -> None:
@@ -185,9 +172,9 @@ def _variant(document: Mapping[str, Any]) -> SoftwareVariant:
         raise ValueError(f"machine is {requires['machine']!r:.40}, known are {', '.join(MACHINES)}")
     return SoftwareVariant(
         machine=requires["machine"],
-        python=_text(requires["python"], _PYTHON),
-        glibc=_text(requires["glibc"], _GLIBC),
-        wheels=tuple(_wheel(entry) for entry in _bounded(document["wheels"], WHEELS_LIMIT)),
+        python=read_text(requires["python"], _PYTHON),
+        glibc=read_text(requires["glibc"], _GLIBC),
+        wheels=tuple(_wheel(entry) for entry in read_list(document["wheels"], WHEELS_LIMIT)),
     )
 
 
@@ -198,19 +185,7 @@ def _wheel(document: Mapping[str, Any]) -> Artifact:
     wheel_parts(path)
     if type(size) is not int or not 0 < size <= WHEEL_LIMIT_BYTES:
         raise ValueError(f"{size!r:.80} of {path} is no size from 1 to {WHEEL_LIMIT_BYTES} bytes")
-    return Artifact(path, _text(document["sha256"], DIGEST_PATTERN), size)
-
-
-def _text(value: Any, pattern: re.Pattern[str]) -> str:
-    if not (isinstance(value, str) and pattern.fullmatch(value)):
-        raise ValueError(f"{value!r:.80} does not match {pattern.pattern}")
-    return value
-
-
-def _bounded(entries: Any, limit: int) -> list[Any]:
-    if not isinstance(entries, list) or len(entries) > limit:
-        raise ValueError(f"expected a list of at most {limit} entries")
-    return entries
+    return Artifact(path, read_text(document["sha256"], DIGEST_PATTERN), size)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -20,8 +20,8 @@ from gateway.store.plain import file_digest
 from gateway.store.this_machine import this_machine
 
 ABSENT = ("openvino-telemetry", "polyfactory")
-"""Requirements that are left out on purpose: a package that reports OpenVINO's use to its vendor, and 26 MB of invented
-examples (polyfactory with faker), which litestar loads only if it is told to."""
+"""Requirements that are left out on purpose: a package that reports OpenVINO's use to its vendor, and one that invents
+data for examples, which litestar imports only for those."""
 _MISSING = re.compile(r" requires (\S+), which is not installed")
 
 

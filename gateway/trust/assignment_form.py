@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+from gateway.domain.release_form import TIME_FORMAT
 from gateway.domain.release_paths import fits_slot, is_slot
-from gateway.domain.signed_release import TIME_FORMAT
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.paths import check_path, is_file
 from gateway.trust.settings import TrustSettings

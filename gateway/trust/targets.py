@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
-from gateway.domain.assignment import Target
+from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Target
 from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.release_paths import release_prefix
+from gateway.domain.release_documents import ReleaseDocument
+from gateway.domain.release_paths import release_prefix, reserved_slot
 from gateway.domain.routing import version_order
 from gateway.domain.settings_release import SettingsRelease, read_settings_release
 from gateway.domain.signed_release import SignedRelease, read_release
@@ -41,6 +42,7 @@ Role = Callable[[str, str], "Targets | None"]
 """Function from (role, its delegator's name; "root" for the top one) to the verified role; None: absent."""
 Floor = Callable[[str, str], str]
 """Function from (owner, model) to the oldest version that is still allowed; "": any (see `floor_of`)."""
+Document = TypeVar("Document", bound=ReleaseDocument)
 
 
 def check_offer(target: Target, found: TargetFile | None, floor: Floor) -> None:
@@ -91,38 +93,42 @@ def read_withdrawal(file: TargetFile) -> Withdrawal | None:
 
 def check_release(content: bytes, target: Target) -> SignedRelease:
     """Return the release document of `target`. Raise Distrust if it is another file or names another release."""
-    where = f"the release document {target.path}"
-    path = release_path(target.path)
-    check_content(content, target, where)
-    try:
-        release = read_release(content)
-    except ValueError as error:
-        raise Distrust(Reason.DAMAGED, where, str(error)) from error
-    if (release.owner, release.model, release.version) != (path.owner, path.model, path.version):
-        raise Distrust(Reason.SWAPPED, where, f"it is the document of {release.target}")
-    return release
+    return _checked(content, target, f"the release document {target.path}", read_release)
 
 
 def check_software(content: bytes, target: Target) -> SoftwareRelease:
     """Return the release document of the programs. Raise Distrust as `check_release` does."""
     where = f"the software release {target.path}"
-    path = release_path(target.path)
-    check_content(content, target, where)
-    try:
-        release = read_software(content)
-    except ValueError as error:
-        raise Distrust(Reason.DAMAGED, where, str(error)) from error
-    if release.target != target.path or path.model != PROGRAM:
+    release = _checked(content, target, where, read_software)
+    if release.name != PROGRAM:
         raise Distrust(Reason.SWAPPED, where, f"it is the document of {release.target}; {PROGRAM} runs here")
     return release
 
 
 def check_settings(content: bytes, target: Target) -> SettingsRelease:
-    """Return the settings document that `target` is. Raise Distrust as `check_release` does."""
-    where = f"the settings {target.path}"
+    """Return the release document of settings. Raise Distrust as `check_release` does."""
+    return _checked(content, target, f"the settings {target.path}", read_settings_release)
+
+
+_CHECKS: Mapping[str, Callable[[bytes, Target], ReleaseDocument]] = {
+    "": check_release,
+    SOFTWARE_SLOT: check_software,
+    SETTINGS_SLOT: check_settings,
+}
+"""Check of a release's document by its reserved slot; "" for models."""
+
+
+def check_document(content: bytes, target: Target) -> ReleaseDocument:
+    """Return the release document of `target`, of any kind. Raise Distrust as `check_release` does."""
+    return _CHECKS[reserved_slot(target.path)](content, target)
+
+
+def _checked(content: bytes, target: Target, where: str, read: Callable[[bytes], Document]) -> Document:
+    """Return the document of `target` that `read` parses. Raise Distrust unless it is the signed one, of its path."""
+    release_path(target.path)
     check_content(content, target, where)
     try:
-        release = read_settings_release(content)
+        release = read(content)
     except ValueError as error:
         raise Distrust(Reason.DAMAGED, where, str(error)) from error
     if release.target != target.path:

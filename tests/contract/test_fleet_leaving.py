@@ -22,13 +22,14 @@ from fleet.database.assignments import StoredAssignment
 from fleet.database.certificates import Certificate
 from fleet.database.desired import Before, Desired
 from fleet.database.devices import Running, State, Wanted
-from fleet.database.errors import AbsentError, ConflictError
+from fleet.database.errors import AbsentError, ConflictError, RefusedError
 from fleet.database.events import Event
 from fleet.database.intake import Batch, Row
 from fleet.database.settings import TelemetrySettings
 from fleet.database.tables import metadata
 from fleet.rollouts.facts import Aborted
 from fleet.rollouts.state import Status
+from gateway.domain.assignment import RESERVED_SLOTS
 from tests.simulators.databases import KINDS, waiting
 from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, V1, V2, RolledFleet, fleet, rolling
@@ -41,8 +42,8 @@ def motive(fleet: RolledFleet) -> Motive:
     return Motive("olga", "the wall is gone", fleet.now)
 
 
-def withdraw(fleet: RolledFleet, device: str) -> None:
-    leaving.withdraw(fleet.rolling, device, SLOT, motive(fleet), permit=lambda opened: devices.get(opened, device))
+def withdraw(fleet: RolledFleet, device: str, slot: str = SLOT) -> None:
+    leaving.withdraw(fleet.rolling, device, slot, motive(fleet), permit=lambda opened: devices.get(opened, device))
 
 
 def remove(fleet: RolledFleet, device: str) -> None:
@@ -81,6 +82,17 @@ def test_a_slot_is_emptied_when_its_rollout_is_over_and_not_before(fleet: Rolled
     assert told.details.items() >= {"slot": SLOT, "target": V2, "because": "the wall is gone"}.items()
     with pytest.raises(AbsentError, match="nothing is assigned to 'a' in the slot 'meter-reader'"):
         withdraw(fleet, "a")
+
+
+@pytest.mark.parametrize(("slot", "kind"), RESERVED_SLOTS.items())
+def test_a_reserved_slot_is_never_emptied(fleet: RolledFleet, slot: str, kind: str) -> None:
+    fleet.enrol(["a"])
+    with fleet.database.write() as connection:
+        desired.put(connection, [Desired("a", slot, V1, "a" * 64, 9, "", fleet.now)], fleet.database.settings)
+    with pytest.raises(RefusedError, match=f"devices do not empty {slot}, which always holds {kind}; roll out"):
+        withdraw(fleet, "a", slot)
+    with fleet.database.read() as connection:
+        assert desired.of_devices(connection, ["a"], slot).keys() == {"a"}
 
 
 def test_the_device_is_told_that_asking_is_worth_while(fleet: RolledFleet) -> None:

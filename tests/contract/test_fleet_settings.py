@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -17,17 +16,17 @@ from fleet.config import FleetConfig
 from fleet.control.settings import DirectorSettings, SchedulerSettings
 from fleet.simulate import Run, simulate
 from fleet.simulation.settings import Settings, Shares
-from gateway.domain.settings_release import SLOT
+from gateway.domain.assignment import SETTINGS_SLOT
 from gateway.trust.targets import Withdrawal
 from tests.simulators.controller import RunningController, controlling
+from tests.simulators.operator import until
 
 pytestmark = pytest.mark.timeout(120)
-WAIT_S, LOOK_S = 60.0, 0.05
 SOON = FleetConfig(director=DirectorSettings(published_every_s=0.0), scheduler=SchedulerSettings(turn_s=0.05))
 DEVICE = "sim-000001"
 SPEC: dict[str, Any] = {
     "query": "all",
-    "slot": SLOT,
+    "slot": SETTINGS_SLOT,
     "canary": {},
     "waves": [{"percent": 100}],
     "soak_s": 0,
@@ -52,12 +51,15 @@ class Fleet:
     def publish(self, text: str) -> str:
         """Publish settings of the name `berlin`. Return their path once the controller knows them."""
         target = self.controller.repository.add_settings("berlin", text)
-        until(lambda: any(one["target"] == target for one in self.ask("GET", "/v1/releases")["items"]))
+        until(
+            lambda: any(one["target"] == target for one in self.ask("GET", "/v1/releases")["items"]),
+            "the release is not known",
+        )
         return target
 
     def begin(self, version: str, **changes: Any) -> str:
         """Start a rollout. Return its path."""
-        spec = {**SPEC, "name": f"v{version}", "target": f"{SLOT}/berlin/{version}", **changes}
+        spec = {**SPEC, "name": f"v{version}", "target": f"{SETTINGS_SLOT}/berlin/{version}", **changes}
         drafted = self.ask("POST", "/v1/rollouts", spec)
         path = f"/v1/rollouts/{drafted['id']}"
         self.ask("POST", f"{path}/approve", {"spec": drafted["spec_digest"]})
@@ -66,7 +68,7 @@ class Fleet:
 
     def ended(self, path: str) -> str:
         """Return how a rollout ended."""
-        until(lambda: self.ask("GET", path)["state"] in {"finished", "aborted", "paused"})
+        until(lambda: self.ask("GET", path)["state"] in {"finished", "aborted", "paused"}, "the rollout does not end")
         return str(self.ask("GET", path)["state"])
 
     def reported(self, path: str) -> list[dict[str, Any]]:
@@ -84,7 +86,10 @@ class Fleet:
         thread = Thread(target=lambda: found.update(asyncio.run(_played(run, over))))
         thread.start()
         try:
-            until(lambda: any(one["id"] == DEVICE for one in self.ask("GET", "/v1/devices")["items"]))
+            until(
+                lambda: any(one["id"] == DEVICE for one in self.ask("GET", "/v1/devices")["items"]),
+                "the device does not enrol",
+            )
             yield
         finally:
             over.set()
@@ -97,13 +102,6 @@ async def _played(run: Run, over: Event) -> dict[str, Any]:
     await asyncio.to_thread(over.wait)
     task.cancel()  # it ends as if its time were over
     return await task
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not done():
-        assert time.monotonic() < deadline_s
-        time.sleep(LOOK_S)
 
 
 @pytest.fixture
@@ -119,12 +117,12 @@ def test_a_rollout_brings_settings_to_a_device(fleet: Fleet) -> None:
         assert fleet.ended(path) == "finished"
     assert fleet.reported(path)[-1]["state"] == "committed"
     (runs,) = fleet.ask("GET", f"/v1/devices/{DEVICE}")["running"]
-    assert (runs["slot"], runs["target"], runs["state"]) == (SLOT, target, "committed")
+    assert (runs["slot"], runs["target"], runs["state"]) == (SETTINGS_SLOT, target, "committed")
     assert [one["id"] for one in fleet.ask("GET", "/v1/devices", target=target)["items"]] == [DEVICE]
-    shown = fleet.ask("GET", f"/v1/releases/{SLOT}/berlin/1")
-    assert (shown["release"]["owner"], shown["release"]["model"], shown["refused"]) == (SLOT, "berlin", "")
+    shown = fleet.ask("GET", f"/v1/releases/{SETTINGS_SLOT}/berlin/1")
+    assert (shown["release"]["owner"], shown["release"]["model"], shown["refused"]) == (SETTINGS_SLOT, "berlin", "")
     assert shown["document"]["toml"] == "[mqtt]\nmax_inflight = 10\n"
-    preview = fleet.ask("POST", "/v1/rollouts/preview", {**SPEC, "name": "v1", "target": f"{SLOT}/berlin/1"})
+    preview = fleet.ask("POST", "/v1/rollouts/preview", {**SPEC, "name": "v1", "target": f"{SETTINGS_SLOT}/berlin/1"})
     assert preview["running"] == {"1": 1}
 
 
@@ -141,13 +139,18 @@ def test_settings_that_are_taken_back_halt_the_rollout_with_the_reason(fleet: Fl
 def test_withdrawn_settings_are_not_rolled_out(fleet: Fleet) -> None:
     target = fleet.publish("")
     fleet.controller.repository.withdraw_path(target, Withdrawal.OFFER)
-    until(lambda: fleet.ask("GET", f"/v1/releases/{SLOT}/berlin/1")["refused"] != "")
+    until(lambda: fleet.ask("GET", f"/v1/releases/{SETTINGS_SLOT}/berlin/1")["refused"] != "", "it is not refused")
     answer = fleet.operator.post("/v1/rollouts", json={**SPEC, "name": "v1", "target": target})
     assert (answer.status_code, "withdrawn" in answer.text) == (409, True), answer.text
 
 
 @pytest.mark.parametrize(
-    ("slot", "target"), [("meter", f"{SLOT}/berlin/1"), ("@software", f"{SLOT}/berlin/1"), (SLOT, "acme/meter/1")]
+    ("slot", "target"),
+    [
+        ("meter", f"{SETTINGS_SLOT}/berlin/1"),
+        ("@software", f"{SETTINGS_SLOT}/berlin/1"),
+        (SETTINGS_SLOT, "acme/meter/1"),
+    ],
 )
 def test_settings_and_others_do_not_take_each_others_slots(fleet: Fleet, slot: str, target: str) -> None:
     fleet.controller.repository.add_release("meter", "1")

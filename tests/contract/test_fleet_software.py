@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.agent.settings import InstallerSettings
-from gateway.domain.software_release import SLOT
+from gateway.domain.assignment import SOFTWARE_SLOT
 from gateway.domain.software_update import Phase
 from gateway.software.places import CURRENT
 from tests.contract.test_fleet_agent import DEVICE, SPEC, Fleet, fleet
@@ -36,7 +36,13 @@ def begin(fleet: Fleet, folder: Path, version: str, **changes: Any) -> str:
     """Publish a version, and start a rollout of it; its path."""
     target = fleet.repository.add_software([wheels(folder / version, version)])
     fleet.until(lambda: any(one["target"] == target for one in fleet.ask("GET", "/v1/releases")["items"]))
-    spec = {**SPEC, "slot": SLOT, "name": f"v{version}", "target": f"{SLOT}/edge-gateway/{version}", **changes}
+    spec = {
+        **SPEC,
+        "slot": SOFTWARE_SLOT,
+        "name": f"v{version}",
+        "target": f"{SOFTWARE_SLOT}/edge-gateway/{version}",
+        **changes,
+    }
     drafted = fleet.ask("POST", "/v1/rollouts", spec)
     path = f"/v1/rollouts/{drafted['id']}"
     fleet.ask("POST", f"{path}/approve", {"spec": drafted["spec_digest"]})
@@ -57,9 +63,9 @@ def test_a_rollout_brings_a_new_version_to_a_device(
     states = [event["state"] for event in fleet.events(path, "reported")]
     assert states[-1] == "committed"
     (runs,) = fleet.ask("GET", f"/v1/devices/{DEVICE}")["running"]
-    assert (runs["slot"], runs["target"]) == (SLOT, "software/edge-gateway/1.0/release")
+    assert (runs["slot"], runs["target"]) == (SOFTWARE_SLOT, "software/edge-gateway/1.0/release")
     shown = fleet.ask("GET", "/v1/releases/@software/edge-gateway/1.0")
-    assert (shown["release"]["owner"], shown["refused"]) == (SLOT, "")
+    assert (shown["release"]["owner"], shown["refused"]) == (SOFTWARE_SLOT, "")
 
 
 def test_a_version_that_is_taken_back_halts_the_rollout_with_the_reason(
@@ -80,7 +86,8 @@ def test_a_version_that_is_taken_back_halts_the_rollout_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("slot", "target"), [("meter", "@software/edge-gateway/1.0"), (SLOT, "acme/meter/1"), ("@other", "acme/meter/1")]
+    ("slot", "target"),
+    [("meter", "@software/edge-gateway/1.0"), (SOFTWARE_SLOT, "acme/meter/1"), ("@other", "acme/meter/1")],
 )
 def test_models_and_programs_do_not_take_each_others_slots(
     fleet: Fleet, tmp_path: Path, slot: str, target: str

@@ -14,7 +14,7 @@ from fleet.access import Role
 from fleet.drafts import read_draft
 from fleet.keys import make_key
 from fleet.verify import verify
-from gateway.domain.signed_release import TIME_FORMAT
+from gateway.domain.release_form import TIME_FORMAT
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import Operator, operator
 

@@ -48,6 +48,14 @@ def test_settings_that_the_gateway_accepts_are_signed_by_two_and_published(
     assert "published already and never changes" in add(publisher, file, "--version", "1", code=2)
 
 
+def test_keys_that_need_a_policy_are_named_once(publisher: Publisher, tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text("[mqtt]\nmax_inflight = 10\nurl = 'mqtt://broker'\n")
+    warning = 'mqtt.url: devices refuse these settings unless a policy of theirs permits it: "settings": ["mqtt.url"]'
+    said = add(publisher, file)
+    assert (said.count("mqtt.url"), f"edge-fleet: warning: {warning}\n" in said) == (2, True)  # key and example
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [("[mqtt]\nmax_inflight = 0\n", "mqtt.max_inflight"), ("[limits]\nqueue_request = 1\n", "limits.queue_request")],
@@ -57,5 +65,7 @@ def test_settings_that_the_gateway_refuses_are_not_added(
 ) -> None:
     file = tmp_path / "site.toml"
     file.write_text(text)
-    assert said in add(publisher, file, code=1)
+    out = add(publisher, file, code=1)
+    assert (said in out, out.count("site.toml")) == (True, 1)
+    assert json.loads(add(publisher, file, "--json", code=1).partition("\nedge-fleet: ")[0])["ok"] is False
     assert publisher.told("status")["drafts"] == []

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from gateway import __version__
-from gateway.domain.software_release import SLOT
+from gateway.domain.assignment import SOFTWARE_SLOT
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.wheels import changed_wheel, pip_wheel
 from tests.system.installation import REPOSITORY, installed, run, wheel
@@ -146,8 +146,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository.assign("door-1", {})
     (folder / "fleet").mkdir()
     for name, (release, attempt) in ASSIGNMENTS.items():
-        extra = {"attempts": {SLOT: attempt}}
-        content = repository.assignment("door-1", {SLOT: paths[release]}, extra=extra)
+        extra = {"attempts": {SOFTWARE_SLOT: attempt}}
+        content = repository.assignment("door-1", {SOFTWARE_SLOT: paths[release]}, extra=extra)
         (folder / "fleet" / f"{name}.json").write_bytes(content)
     shutil.copytree(repository.public, folder / "fleet" / "public")
     run("chmod", "--recursive", "a+rX", folder / "fleet")
@@ -213,7 +213,7 @@ def test_bootstrap_as_root_pins_whom_the_installer_trusts(machine: Machine) -> N
 def test_a_good_version_is_installed_confirmed_and_kept(machine: Machine) -> None:
     machine.boot("assign good", "wait done rolled-back", "see good")
     assert outcome(machine, "good")["phase"] == "done", machine.seen("good")["journal"][-5000:]
-    slot = json.loads(machine.seen("good")["agent"])["slots"][SLOT]
+    slot = json.loads(machine.seen("good")["agent"])["slots"][SOFTWARE_SLOT]
     assert slot["committed"]["target"] == "software/edge-gateway/0.9.1/release"
     assert versions(machine, "good") == ("0.9.1",) * 3
     assert machine.seen("good")["version"] == "edge-gateway 0.9.1\n"
@@ -225,7 +225,7 @@ def test_a_daemon_that_does_not_start_is_taken_back(machine: Machine) -> None:
     found = outcome(machine, "daemon")
     assert (found["phase"], found["failed_in"]) == ("rolled-back", "probation")
     assert "edge-gateway.service is" in found["reason"]
-    assert json.loads(machine.seen("daemon")["agent"])["slots"][SLOT]["rejected"] == found["reason"]
+    assert json.loads(machine.seen("daemon")["agent"])["slots"][SOFTWARE_SLOT]["rejected"] == found["reason"]
 
 
 def test_an_agent_that_cannot_ask_is_taken_back(machine: Machine) -> None:
@@ -264,7 +264,7 @@ def test_power_cut_in_every_phase_of_a_good_version_ends_with_it(machine: Machin
 def test_an_operator_goes_back_by_hand_and_the_fleet_does_not_undo_it(machine: Machine) -> None:
     machine.boot("back", "see back")
     assert versions(machine, "back") == ("0.9.1",) * 3
-    slot = json.loads(machine.seen("back")["agent"])["slots"][SLOT]
+    slot = json.loads(machine.seen("back")["agent"])["slots"][SOFTWARE_SLOT]
     assert slot["assigned"] == "software/edge-gateway/0.9.4/release"
     assert (slot["update"], slot["committed"]) == (None, None)
     assert "by hand" in slot["rejected"]

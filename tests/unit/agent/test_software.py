@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from gateway.agent.settings import InstallerSettings
-from gateway.domain.assignment import Target
+from gateway.domain.assignment import SOFTWARE_SLOT, Target
 from gateway.domain.policy import Policy, policy_bytes
 from gateway.domain.software_choice import Choice, choose
-from gateway.domain.software_release import SLOT
 from gateway.domain.software_update import Phase, SoftwareUpdate, environment_name
 from gateway.domain.update import Tried
 from gateway.software.places import CURRENT
@@ -36,8 +35,8 @@ class Both:
         return self.device.fleet.repository.add_software([wheels(folder / version, version)], floor)
 
     def assign(self, path: str, attempt: int) -> None:
-        self.device.fleet.assigned[DEVICE] = ({SLOT: path}, ())
-        self.device.fleet.extra[DEVICE] = {"attempts": {SLOT: attempt}}
+        self.device.fleet.assigned[DEVICE] = ({SOFTWARE_SLOT: path}, ())
+        self.device.fleet.extra[DEVICE] = {"attempts": {SOFTWARE_SLOT: attempt}}
 
     def runs(self, name: str) -> None:
         running(name, self._patch)
@@ -69,7 +68,7 @@ def test_a_version_is_fetched_installed_and_told_of_like_any_slot(both: Both, tm
     both.assign(path, 1)
     both.device.sync()
     told = both.told()
-    assert (told["slot"], told["state"], told["attempt"], told["committed"]) == (SLOT, "probation", 1, None)
+    assert (told["slot"], told["state"], told["attempt"], told["committed"]) == (SOFTWARE_SLOT, "probation", 1, None)
     both.runs(both.installer.home.leads_to(CURRENT))
     both.device.sync()
     told = both.told()
@@ -97,7 +96,7 @@ def test_what_was_rolled_back_is_told_with_its_reason_and_tried_again_at_a_great
     assert len(both.installer.units.restarts) == 2
     both.device.sync()
     assert len(both.installer.units.restarts) == 2
-    both.assign(both.device.fleet.assigned[DEVICE][0][SLOT], 2)
+    both.assign(both.device.fleet.assigned[DEVICE][0][SOFTWARE_SLOT], 2)
     both.device.sync()
     assert both.told()["state"] == "probation"
     assert len(both.installer.units.restarts) == 3
@@ -162,7 +161,7 @@ def test_a_signed_policy_holds_a_version_as_it_holds_a_model(both: Both, tmp_pat
     repository, path = both.device.fleet.repository, both.publish(tmp_path, "1.0")
     slow = Policy(share_percent_per_hour=0.1, profiles=("another",), profile_delay_h=2.0)
     policy = repository.add_file("policy/night.json", policy_bytes(slow))
-    both.device.fleet.assigned[DEVICE] = ({SLOT: path}, (policy,))
+    both.device.fleet.assigned[DEVICE] = ({SOFTWARE_SLOT: path}, (policy,))
     both.device.sync()
     assert both.told()["held"]["change"] == "install"
     assert both.installer.records.update() is None
@@ -178,7 +177,7 @@ def test_the_daemon_never_hears_of_the_slot(both: Both, tmp_path: Path) -> None:
     both.device.sync()
     both.told()
     for method in ("plan", "load", "statistics", "route", "unload"):
-        assert not [call for call in both.device.control.named(method) if SLOT in str(call)]
+        assert not [call for call in both.device.control.named(method) if SOFTWARE_SLOT in str(call)]
 
 
 def ended(both: Both, phase: Phase) -> None:

@@ -35,6 +35,7 @@ def test_a_document_is_read_as_it_was_written() -> None:
         changed(schema=2),
         changed(toml=3),
         changed(toml="[limits"),
+        changed(toml="# \ud800"),
         changed(toml="a" * SETTINGS_LIMIT_BYTES),
         changed(name="../x"),
         changed(version=""),

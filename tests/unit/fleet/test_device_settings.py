@@ -17,14 +17,15 @@ from fleet.device_settings import (
     settings_path,
     settings_versions,
 )
-from fleet.documents import named_files, read_document
+from fleet.documents import named_files
 from fleet.drafts import Draft
 from fleet.releases import plan_withdrawal
 from fleet.roles import owner_role, role_paths
 from fleet.signing import renew
 from fleet.wording import describe
+from gateway.domain.assignment import RESERVED_SLOTS
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.release_paths import KINDS
+from gateway.domain.release_documents import read_release_document
 from gateway.domain.routing import version_order
 from gateway.domain.settings_layer import NEVER
 from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES
@@ -56,7 +57,7 @@ def told(repository: FleetRepository, made: Draft) -> str:
     return "\n".join(describe(made, repository.keys["settings"][0].public_key))
 
 
-@pytest.mark.parametrize(("slot", "kind"), KINDS.items())
+@pytest.mark.parametrize(("slot", "kind"), RESERVED_SLOTS.items())
 def test_each_reserved_slot_has_a_role_of_its_own(slot: str, kind: str) -> None:
     assert (owner_role(slot), role_paths(kind)) == (kind, [f"{kind}/*/*/*"])
 
@@ -95,7 +96,7 @@ def test_each_name_has_its_own_versions(repository: FleetRepository) -> None:
 
 def test_a_document_reads_back_and_names_no_files(repository: FleetRepository) -> None:
     content = draft(repository, TEXT).documents["settings/berlin/2/release"]
-    release = read_document("settings/berlin/2/release", content)
+    release = read_release_document("settings/berlin/2/release", content)
     assert (release.target, release.toml, release.floor) == ("settings/berlin/2/release", TEXT, "1")
     assert named_files(release) == ()
 
