@@ -13,7 +13,7 @@ from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.store import durable
 from gateway.store.errors import AbsentError, DamagedError, StoreError, told_as_store_error
-from gateway.store.plain import open_plain
+from gateway.store.roots import read_bounded
 
 ACTIVE_FILE = "active.json"
 SCHEMA = 1
@@ -70,8 +70,7 @@ def rolled_back(active: Active, slot: str) -> Active:
 def read_active(file: Path) -> Active:
     """Read active.json; without a file nothing is committed. Raises DamagedError, StoreError."""
     try:
-        with told_as_store_error(file), open_plain(file) as stream:
-            content = stream.read(ACTIVE_LIMIT_BYTES + 1)
+        content = read_bounded(file, ACTIVE_LIMIT_BYTES)
     except StoreError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return Active()

@@ -1,7 +1,7 @@
-"""Folders for what runtimes compile from a variant and load again later, one for each content.
+"""Folders of what runtimes compile: one folder per content of a variant, loaded again at later starts.
 
-TensorRT names what it compiles by the graph, not by its weights: in a folder that variants share, one would be served
-with the weights of another.
+TensorRT names a compiled engine by its graph, not by its weights. In a shared folder, a variant could be served with
+the weights of another one.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import os
 import shutil
 from pathlib import Path
 
-KEPT = 32
-"""Folders that are kept; of more, those go that were not used for the longest time."""
+KEPT_FOLDERS = 32
+"""Folders that are kept. Further ones are removed, the least recently used first."""
 
 
 def make_compiled(folder: Path) -> bool:
-    """Make the folder of one variant, and remove what is too much beside it. Return False if it cannot be used."""
+    """Create the folder of one content and remove the least recently used others. Return False if it is not usable."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.utime(folder)
-        others = sorted((one for one in folder.parent.iterdir() if one.is_dir()), key=lambda one: one.stat().st_mtime)
+        others = [one for one in folder.parent.iterdir() if one != folder and one.is_dir()]
+        others.sort(key=lambda one: one.stat().st_mtime)
     except OSError:
         return False
-    for old in others[:-KEPT]:
+    for old in others[: -(KEPT_FOLDERS - 1)]:
         shutil.rmtree(old, ignore_errors=True)
     return True

@@ -17,13 +17,14 @@ from gateway.domain.settings_layer import SettingsLayer
 from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES
 from gateway.store import durable
 from gateway.store.errors import DamagedError, StoreError, told_as_store_error
-from gateway.store.plain import open_plain
+from gateway.store.roots import read_bounded
 
 FILE = "fleet-settings.json"
 SCHEMA = 1
-RECORD_LIMIT_BYTES = 4 * SETTINGS_LIMIT_BYTES
-"""Largest file that is read: two releases, and what JSON adds to their text."""
+RECORD_LIMIT_BYTES = 8 * SETTINGS_LIMIT_BYTES
+"""Largest file that is read: two releases, whose characters beyond ASCII take up to 3 times their bytes in JSON."""
 REASON_LIMIT_CHARS = 1000
+"""Longest reason that is kept; the rest is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,11 @@ class SettingsRecord:
         return replace(self, trial=settings, failed=None)
 
     def confirmed(self) -> SettingsRecord:
-        """Return the record once what is on trial is committed."""
+        """Return the record after the trial is committed."""
         return SettingsRecord(committed=self.trial or self.committed)
 
     def taken_back(self, reason: str) -> SettingsRecord:
-        """Return the record once what is on trial is given up; the same where nothing is."""
+        """Return the record after the trial is given up; the same record if there is no trial."""
         if self.trial is None:
             return self
         failed = FailedSettings(self.trial.target, self.trial.sha256, reason[:REASON_LIMIT_CHARS])
@@ -77,8 +78,7 @@ def read_record(folder: Path) -> SettingsRecord:
     """Read the record in `folder`; an empty one if there is no file. Raises StoreError."""
     file = folder / FILE
     try:
-        with told_as_store_error(file), open_plain(file) as stream:
-            content = stream.read(RECORD_LIMIT_BYTES + 1)
+        content = read_bounded(file, RECORD_LIMIT_BYTES)
     except StoreError as error:
         if isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError)):
             return SettingsRecord()
@@ -86,14 +86,12 @@ def read_record(folder: Path) -> SettingsRecord:
     try:
         return _parsed(content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        problem = (
-            f"{file} is damaged: {type(error).__name__} {error!s:.200}; remove it: the fleet sends its settings again"
-        )
-        raise DamagedError(problem) from None
+        problem = f"damaged: {type(error).__name__} {error!s:.200}; remove it: the fleet sends its settings again"
+        raise DamagedError(problem, file=file) from None
 
 
 def write_record(folder: Path, record: SettingsRecord) -> None:
-    """Replace the record in `folder`, atomically and durably. Raises StoreError; then the old one stands."""
+    """Replace the record in `folder`, atomically and durably. Raises StoreError; then the old file is unchanged."""
     content = json.dumps({"schema": SCHEMA, **asdict(record)}, indent=1, sort_keys=True) + "\n"
     with told_as_store_error(folder / FILE):
         durable.write_file(folder / FILE, content.encode())

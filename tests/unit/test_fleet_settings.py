@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,18 @@ from gateway.committed.settings_judge import JudgedSettings
 from gateway.domain.activation import Activation
 from gateway.domain.errors import ConfigurationError, RequestError, VariantError
 from gateway.fleet_settings import ENDED, TRIAL, WITHOUT, Life, SettingsControl, begin, is_on_trial, take_back
-from gateway.store.settings_record import FILE, SettingsRecord, StoredSettings, read_record, write_record
+from gateway.store.settings_record import (
+    FILE,
+    RECORD_LIMIT_BYTES,
+    SettingsRecord,
+    StoredSettings,
+    read_record,
+    write_record,
+)
 
 FIRST = StoredSettings("settings/berlin/1/release", "11" * 32, "[limits]\nforms = 1\n")
 SECOND = StoredSettings("settings/berlin/2/release", "22" * 32, "[limits]\nforms = 2\n")
+EMPTY = b'{"schema": 1, "committed": null, "trial": null, "failed": null}'
 ACTIVATION = Activation("@settings", SECOND.target, SECOND.sha256, (), (), 1)
 
 
@@ -75,7 +84,7 @@ def test_a_process_may_leave_the_committed_settings_out(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"schema": 9}', b"x" * 2_000_000, b'{"schema": 1, "trial": 3}']
+    "content", [b"", b"{", b"[]", b'{"schema": 9}', EMPTY + b" " * RECORD_LIMIT_BYTES, b'{"schema": 1, "trial": 3}']
 )
 def test_a_damaged_record_leaves_the_device_its_own_settings(folder: Path, content: bytes) -> None:
     (folder / FILE).write_bytes(content)
@@ -83,6 +92,12 @@ def test_a_damaged_record_leaves_the_device_its_own_settings(folder: Path, conte
     assert life.layer is None
     assert FILE in life.problem
     assert "remove it" in life.problem
+
+
+def test_a_record_of_two_large_releases_is_read(tmp_path: Path) -> None:
+    record = SettingsRecord(*(replace(one, toml="#" + 125_000 * "é") for one in (FIRST, SECOND)))
+    write_record(tmp_path, record)
+    assert read_record(tmp_path) == record
 
 
 @pytest.mark.asyncio
