@@ -15,6 +15,7 @@ from gateway.agent.slot_state import begun, keep_state, moved, read_state
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
+from gateway.domain.errors import UnreachableError
 from gateway.domain.settings_trial import SettingsTrialSettings
 from gateway.domain.software_update import Phase
 from gateway.domain.update import Step
@@ -64,3 +65,37 @@ def test_what_is_on_trial_does_not_wait(storage: Storage) -> None:
     model_begins(storage.journal)
     assert work(storage).on_trial
     assert work(storage).goes_on({})
+
+
+class Daemon:
+    """A daemon that takes a trial, and whose answer is lost. It has not restarted yet."""
+
+    def __init__(self) -> None:
+        self.in_force = "55" * 32
+
+    def settings(self) -> dict[str, Any]:
+        on_trial = self.in_force == SETTINGS.release
+        return {"sha256": self.in_force, "trial_ends_in_s": 30.0 if on_trial else None}
+
+    def status(self) -> dict[str, Any]:
+        return {"instance": "first", "models": [], "broker": None}
+
+    def all_statistics(self) -> list[dict[str, Any]]:
+        return []
+
+    def try_settings(self, activation: Activation, _within_s: float) -> None:
+        self.in_force = activation.release
+        raise UnreachableError("the connection was closed")
+
+
+def test_a_trial_whose_answer_was_lost_has_its_whole_time(storage: Storage) -> None:
+    daemon: Any = Daemon()
+    stopped, now_s = Alarm(), 0.0
+    stopped.set()
+    trial = SettingsWork(storage, daemon, SettingsTrialSettings(), lambda: now_s)
+    now_s = 10_000.0
+    with pytest.raises(UnreachableError):
+        trial.work(stopped, float("inf"))
+    for _ in ("the trial is in force already", "a snapshot before the restart"):
+        trial.work(stopped, float("inf"))
+        assert read_state(storage.journal, SETTINGS_SLOT).step is Step.PROBATION
