@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """How a process began: the record in `folder`, and what is in force. `ends_in_s`: of a trial, else None.
+    """Start of a process: its record in `folder` and the settings in force. `ends_in_s`: time left of a trial, or None.
 
     `problem`: why committed settings are not in force, or the record cannot be written ("": neither).
     """

@@ -58,7 +58,7 @@ class Fleet:
         self._changing = asyncio.Lock()
         self._retry: asyncio.Task[None] | None = None
         self.problem = ""
-        """Why what is committed could not be read at the last attempt ("": it was read)."""
+        """Problem of the last attempt to read what is committed ("": none)."""
 
     # ---- for the daemon ----------------------------------------------------------------------------------------------
     async def synchronise(self, hand: Sequence[Release]) -> None:

@@ -85,8 +85,8 @@ class Poll:
         """Return the accepted assignment, new or known. Raise Distrust, FetchError, StoreError.
 
         Releases are checked by `new`, each for its own slot: an error of one owner affects no slot of another.
-        The director's keys may be replaced between the question for metadata and the one for the assignment: after
-        a wrong key both are asked once more.
+        The director's keys may be replaced between the request for metadata and the request for the assignment. After
+        WRONG_KEY both are requested once more.
         """
         try:
             return self._ask()

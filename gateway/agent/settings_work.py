@@ -69,7 +69,7 @@ class SettingsWork:
             self._keep(begun(state, activation, system_now(), assignment=assignment.version, attempt=attempt))
 
     def work(self, stop: Alarm, until_s: float) -> None:
-        """Go on with a trial until it ends, `until_s` or `stop`. It does not begin during an update of something else.
+        """Continue a trial until it ends, `until_s` or `stop`. It does not begin during an update of something else.
 
         Raises RefusedError, StoreError, UnreachableError: try again later.
         """
@@ -125,9 +125,9 @@ class SettingsWork:
         if judged.passed is None:
             return state
         if judged.passed:
-            self._log.info("settings do well", target=state.target, reason=judged.reason)
+            self._log.info("settings trial passed", target=state.target, reason=judged.reason)
             return moved(state, COMMIT, system_now())
-        self._log.warning("settings taken back", target=state.target, reason=judged.reason)
+        self._log.warning("settings reverted", target=state.target, reason=judged.reason)
         return self._given_up(state, judged.reason)
 
     def _judged(self, before: Health, health: Health, *, complete: bool) -> Judgement:
@@ -150,7 +150,7 @@ class SettingsWork:
             try:
                 self._control.revert_settings(state.release, reason)
             except RefusedError as error:  # it took them back by itself
-                self._log.info("settings already taken back", reason=str(error))
+                self._log.info("settings already reverted", reason=str(error))
         state = self._failed(state, state.phase or LOAD, reason)
         self._keep(state)
         return state

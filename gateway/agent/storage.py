@@ -72,28 +72,26 @@ class Storage:
         materialised.sweep(self.releases, {activation.release for activation in kept})
         needed = {digest for activation in kept for digest in self._needed(activation)}
         needed |= {digest for file in active.files for digest in (file.target.sha256, *file.evidence)}
-        needed |= self._needed_software() | self._needed_settings()
+        needed |= self._needed_reserved()
         collected = self.blobs.collect(needed, keep_parts=needed)
         if collected.removed or collected.strangers:
             counts = {"removed": collected.removed, "freed_bytes": collected.freed_bytes}
             get_logger("storage").info("store tidied", strangers=collected.strangers, **counts)
 
-    def _needed_software(self) -> set[str]:
-        """Digests of what the installer needs of the programs' own update, while that goes on."""
-        state = read_state(self.journal, SOFTWARE_SLOT)
-        if not state.wanted:
-            return set()
-        documents = {state.release, *state.evidence}
-        try:
-            release = read_software(self.blobs.read(state.release, SOFTWARE_LIMIT_BYTES))
-        except (StoreError, ValueError):
-            return documents
-        return documents | {wheel.sha256 for variant in release.variants for wheel in variant.wheels}
+    def _needed_reserved(self) -> set[str]:
+        """Return digests that updates of settings and programs need while they continue."""
+        states = [read_state(self.journal, slot) for slot in (SETTINGS_SLOT, SOFTWARE_SLOT)]
+        needed = {digest for state in states if state.wanted for digest in (state.release, *state.evidence)}
+        software = states[-1]
+        return needed | self._wheels(software.release) if software.wanted else needed
 
-    def _needed_settings(self) -> set[str]:
-        """Return digests of what the daemon needs of an update of its settings, while that goes on."""
-        state = read_state(self.journal, SETTINGS_SLOT)
-        return {state.release, *state.evidence} if state.wanted else set()
+    def _wheels(self, digest: str) -> set[str]:
+        """Return digests of the wheels in a software release; none if its document is damaged."""
+        try:
+            release = read_software(self.blobs.read(digest, SOFTWARE_LIMIT_BYTES))
+        except (StoreError, ValueError):
+            return set()
+        return {wheel.sha256 for variant in release.variants for wheel in variant.wheels}
 
     def _needed(self, activation: Activation) -> set[str]:
         """Return digests that an activation needs; without its files if its document is damaged."""

@@ -63,7 +63,7 @@ def _asked(
     left_s = max(0.0, until_s - time.monotonic())
     if waiting and not failed:
         left_s = min(left_s, config.agent.retry_s)
-    get_logger("agent").info("next question", in_s=round(left_s, 1))
+    get_logger("agent").info("next poll", in_s=round(left_s, 1))
     return Turned(0.0 if interrupt.is_set() else left_s, failed=failed), agent.goes_on(waiting)
 
 
@@ -75,9 +75,8 @@ class _Signals:
         self.stopping = False
         for number in NUMBERS:
             signal.signal(number, self._came)
-        signal.pthread_sigmask(
-            signal.SIG_UNBLOCK, NUMBERS
-        )  # the parent forks with signals blocked, so that none is lost
+        # the parent forks with signals blocked, so that none is lost
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
 
     def again(self) -> None:
         """Prepare for the next signal. A stop stays in effect."""

@@ -73,6 +73,11 @@ class Agent:
         )
         self._software = SoftwareWork(storage, self._source, config.installer, progress=progress, monotonic=monotonic)
         self._settings = SettingsWork(storage, self._control, config.settings, monotonic)
+        # In the order in which they continue: settings are for the version that runs
+        self._reserved: Mapping[str, SettingsWork | SoftwareWork] = {
+            SETTINGS_SLOT: self._settings,
+            SOFTWARE_SLOT: self._software,
+        }
         self._log = get_logger("agent")
 
     def poll(self, *, retry: bool = False, thorough: bool = False) -> Polled:
@@ -105,7 +110,8 @@ class Agent:
         Return why the updates that are left cannot continue now, by slot.
         """
         waiting: dict[str, str] = {}
-        self._work_on_reserved(SETTINGS_SLOT, stop, until_s, waiting)  # a trial that goes on comes before models
+        # a trial in progress comes before updates of models
+        self._work_on_reserved(SETTINGS_SLOT, stop, until_s, waiting)
         if not self._settings.on_trial:
             self._work_on_models(stop, until_s, waiting)
         for slot in self._reserved:
@@ -132,13 +138,8 @@ class Agent:
                 waiting[update.slot] = str(error)
                 self._log.warning("update waits", slot=update.slot, step=update.step.value, problem=str(error))
 
-    @property
-    def _reserved(self) -> Mapping[str, SettingsWork | SoftwareWork]:
-        """Updates of the reserved slots, in the order in which they go on: settings are for the version that runs."""
-        return {SETTINGS_SLOT: self._settings, SOFTWARE_SLOT: self._software}
-
     def _work_on_reserved(self, slot: str, stop: Alarm, until_s: float, waiting: dict[str, str]) -> None:
-        """Go on with the update of a reserved slot; add why it cannot go on now to `waiting`."""
+        """Continue the update of a reserved slot. Add the reason to `waiting` if it cannot continue now."""
         if slot in waiting or (slot != SETTINGS_SLOT and self._settings.on_trial):
             return
         try:
@@ -173,9 +174,8 @@ class Agent:
             if problems:
                 raise problems[0]
         except Distrust as error:
-            if (
-                error.reason is Reason.EXPIRED
-            ):  # an attested time that is too late must not make the next poll fail as well
+            if error.reason is Reason.EXPIRED:
+                # an attested time that is too late must not make the next poll fail as well
                 forget_attestation(self._storage.journal)
             return Polled(None, error.reason.value, str(error))
         except FetchError as error:

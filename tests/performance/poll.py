@@ -86,7 +86,7 @@ def asleep_mib(store: Path) -> float:
         said = []
         for line in process.stdout:
             said.append(line)
-            if "next question" in line:
+            if "next poll" in line:
                 break
         else:
             raise RuntimeError("".join(said))

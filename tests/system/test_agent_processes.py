@@ -149,12 +149,12 @@ def test_run_keeps_in_step_wakes_by_sighup_and_stops_by_sigterm(device: FleetDev
     log.unlink(missing_ok=True)
     with device.hammered(), running(device) as agent:
         try:
-            wait_log(device, '"next question"')
+            wait_log(device, '"next poll"')
             device.assign(device.publish())
             agent.send_signal(signal.SIGHUP)
             wait_log(device, '"outcome": "done"')
             assert device.serving == {str(device.newest): 100}
-            wait_log(device, '"next question"', 2)
+            wait_log(device, '"next poll"', 2)
             resident = resident_bytes(agent.pid)
             print(f"\nedge-agent run sleeps in {resident / 2**20:.1f} MiB (RSS)")
             assert resident < 45e6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,14 @@ import pytest
 from gateway.agent.config import AgentConfig
 from gateway.agent.identity import Identity, bootstrap
 from gateway.agent.rollback import roll_back
+from gateway.agent.slot_state import SlotState, begun, failed, keep_state, read_state
 from gateway.agent.storage import Storage, looked_at, opened
 from gateway.agent.verify import Verification
+from gateway.domain.activation import Activation
+from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
 from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.domain.manifest import Artifact
+from gateway.domain.software_release import SoftwareRelease, SoftwareVariant, software_bytes
 from gateway.store.active import read_active, write_active
 from gateway.store.errors import AbsentError, StoreError
 from gateway.store.journal_rows import Floors
@@ -21,6 +27,7 @@ from tests.simulators.device_store import DeviceStore, flip_bit
 from tests.simulators.fleet_repository import FleetRepository
 
 CONFIG = AgentConfig()
+NOW = datetime(2031, 5, 9, tzinfo=UTC)
 SLOT = "meter"
 
 
@@ -74,6 +81,27 @@ def test_what_is_committed_or_could_be_gone_back_to_is_kept_and_nothing_else(
     assert problems(storage, store) == [("committed meter", True), ("previous meter", True)]
     contents = [path.read_bytes() for path in (store.folder / "blobs/sha256").iterdir()]
     assert [f"meter {version}".encode() in contents for version in "123"] == [True, True, False]
+
+
+def test_updates_of_settings_and_programs_keep_their_files_until_they_end(storage: Storage) -> None:
+    put = storage.blobs.put
+    names = [f"{name}-1.0-py3-none-any.whl" for name in ("edge_inference_gateway", "pip")]
+    wheels = tuple(Artifact(name, put(name.encode()), len(name)) for name in names)
+    release = SoftwareRelease("edge-gateway", "1.0", "1.0", NOW, (SoftwareVariant("x86_64", "3.13", "", wheels),))
+    documents = {SOFTWARE_SLOT: put(software_bytes(release)), SETTINGS_SLOT: put(b"settings")}
+    kept = {*documents.values(), *(wheel.sha256 for wheel in wheels)}
+    for slot, digest in documents.items():
+        evidence = put(f"evidence of {slot}".encode())
+        kept.add(evidence)
+        activation = Activation(slot, "path", digest, (), (evidence,), 1)
+        keep_state(storage.journal, begun(SlotState(slot), activation, NOW, assignment=1, attempt=0))
+    storage.collect()
+    assert all(map(storage.blobs.verify, kept))
+    for slot in documents:
+        state = read_state(storage.journal, slot)
+        keep_state(storage.journal, failed(state, state.phase, "something else is assigned now", NOW))
+    storage.collect()
+    assert not any(map(storage.blobs.verify, kept))
 
 
 @pytest.mark.parametrize("thorough", [False, True])
