@@ -1,4 +1,4 @@
-"""Cameras that never stop: digits as PNG over gRPC, one after the other, each answer held against its label."""
+"""Cameras that never stop: digits as PNG over gRPC, one after the other, each answer compared with its label."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UPSCALE = 8
 
 @dataclass(slots=True)
 class Played:
-    """What came of a camera's calls. `versions`: answers by the version that gave them."""
+    """Results of a camera's calls. `versions`: number of answers by the version that gave them."""
 
     calls: int = 0
     right: int = 0
@@ -34,7 +34,7 @@ class Played:
 
 
 class Camera:
-    """Calls one gateway from `start` to `stop`. Nothing is tried again: a failed call is a failed call."""
+    """Camera that calls one gateway from `start` to `stop`. A failed call is counted and not repeated."""
 
     def __init__(self, address: str) -> None:
         self.played = Played()
@@ -43,11 +43,11 @@ class Camera:
         self._thread = threading.Thread(target=self._play, daemon=True)
 
     def start(self) -> None:
-        """From now on."""
+        """Start the calls."""
         self._thread.start()
 
     def stop(self) -> Played:
-        """Once the call under way is answered."""
+        """Stop after the call in progress. Return the results."""
         self._stop.set()
         self._thread.join(2 * DEADLINE_S)
         return self.played

@@ -26,7 +26,7 @@ Tick = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Played:
-    """What came of a run: answers, how many were right, latencies."""
+    """Results of a run: calls, answers, correct answers, latencies."""
 
     sent: int = 0
     answered: int = 0
@@ -35,12 +35,12 @@ class Played:
 
     @property
     def accuracy(self) -> float:
-        """Right answers of those sent: a lost answer is a wrong one."""
+        """Share of the sent frames that were answered correctly; a lost answer counts as wrong."""
         return self.right / self.sent if self.sent else 0.0
 
 
 def play_camera(address: str, tick: Tick) -> Played:
-    """Send every held-out digit as a frame and hold the best class against its label."""
+    """Send every held-out digit as a frame and compare the best class with its label."""
     with np.load(RELEASE / "golden.npz", allow_pickle=False) as golden:
         pictures, labels = golden["input.image"], golden["label"]
     played = Played(sent=len(labels))

@@ -14,15 +14,29 @@ from gateway.domain.tensor import Datatype, encode_raw
 from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
 from gateway.frontends.grpc_v2.codec.decode import decode_request
 from gateway.frontends.grpc_v2.codec.infer_codec import InferCodec
+from gateway.frontends.grpc_v2.codec.protobuf import field_header
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.codec.typed import FIELDS
+from gateway.frontends.grpc_v2.service.message_memory import MessageMemory
+from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
+from tests.simulators.grpc_gateway import UNDIVIDED
 
 NOW_NS = 10**12
 CALL = CallInfo("ann")
 NAMES = ("x", "y", "größe", "a_rather_long_name_of_a_tensor")
 REGION_BYTES = 4096
 Facts = tuple[Any, ...]
+
+
+def message_memory_of(size: int) -> MessageMemory:
+    """Return memory for messages of `size` bytes together, without shares of callers."""
+    return MessageMemory(Pools(UNDIVIDED).make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", size))
+
+
+def field(number: int, content: bytes) -> bytes:
+    """Return a length-delimited field of a protobuf message."""
+    return field_header(number, len(content)) + content
 
 
 def arrays(datatype: Datatype, min_side: int = 0) -> st.SearchStrategy[np.ndarray[Any, Any]]:

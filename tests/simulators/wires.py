@@ -27,7 +27,7 @@ class Kept(SocketProtocol):
         self.on: dict[str, Callable[[], Any]] = {}
 
     def connection_made(self, transport: Any) -> None:
-        self.wire: SocketTransport = transport
+        self.transport: SocketTransport = transport
         self._tell("made")
 
     def receive(self, data: memoryview) -> int:
@@ -62,8 +62,8 @@ class Kept(SocketProtocol):
 class Served:
     """`Sockets` with one listener, and the connections to it."""
 
-    def __init__(self, family: int, wire: Callable[..., SocketTransport]) -> None:
-        self.links: list[Kept] = []
+    def __init__(self, family: int, transport: Callable[..., SocketTransport]) -> None:
+        self.connections: list[Kept] = []
         self.on: dict[str, Callable[[], Any]] = {}
         self.listener = socket.socket(family)
         self.listener.bind(("127.0.0.1", 0) if family == socket.AF_INET else "")
@@ -72,7 +72,7 @@ class Served:
         self.listener.listen()
         self.before, self.after = list[int](), list[int]()
         self.sockets = Sockets(lambda: self.before.append(1), lambda: self.after.append(1))
-        self.sockets.listen(self.listener, wire, lambda *_: self._link())
+        self.sockets.listen(self.listener, transport, lambda *_: self._connection())
         self.clients: list[socket.socket] = []
 
     async def connect(self, *, small: bool = False) -> tuple[Kept, socket.socket]:
@@ -82,23 +82,23 @@ class Served:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.setblocking(False)
         self.clients.append(client)
-        count = len(self.links)
+        count = len(self.connections)
         await asyncio.get_running_loop().sock_connect(client, self.listener.getsockname())
-        while len(self.links) == count or not self.links[-1].told:
+        while len(self.connections) == count or not self.connections[-1].told:
             await asyncio.sleep(0)
-        return self.links[-1], client
+        return self.connections[-1], client
 
-    def _link(self) -> Kept:
-        self.links.append(Kept())
-        self.links[-1].on = dict(self.on)
-        return self.links[-1]
+    def _connection(self) -> Kept:
+        self.connections.append(Kept())
+        self.connections[-1].on = dict(self.on)
+        return self.connections[-1]
 
 
 @asynccontextmanager
 async def listening(
-    family: int = socket.AF_INET, wire: Callable[..., SocketTransport] = SocketTransport
+    family: int = socket.AF_INET, transport: Callable[..., SocketTransport] = SocketTransport
 ) -> AsyncIterator[Served]:
-    served = Served(family, wire)
+    served = Served(family, transport)
     try:
         yield served
     finally:
@@ -106,10 +106,10 @@ async def listening(
         for client in served.clients:
             client.close()
         await asyncio.sleep(0)
-        made = [link for link in served.links if "made" in link.told]
-        assert all(link.told.count("lost") == 1 for link in made)
-        assert all(link.wire._socket.fileno() == -1 for link in made)
-        assert all(link.closed == 1 for link in served.links)
+        made = [connection for connection in served.connections if "made" in connection.told]
+        assert all(connection.told.count("lost") == 1 for connection in made)
+        assert all(connection.transport._socket.fileno() == -1 for connection in made)
+        assert all(connection.closed == 1 for connection in served.connections)
         assert served.sockets.lingering == 0
         assert len(served.before) == len(served.after)
 

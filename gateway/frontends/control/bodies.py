@@ -283,7 +283,7 @@ def request_body(kind: type[msgspec.Struct]) -> RequestBody:
 
 
 def _schema(plain: dict[str, Any], named: Mapping[str, dict[str, Any]]) -> Schema:
-    """Convert the JSON Schema that msgspec writes for the structs above, `named` ones among them, to litestar's."""
+    """Convert a JSON Schema of msgspec to litestar's. `named`: the schemas that `$ref` names."""
     if "$ref" in plain:
         return _schema(named[plain["$ref"].rpartition("/")[2]], named)
     kind = plain["type"]

@@ -152,7 +152,7 @@ async def unload(request: Call) -> dict[str, Any]:
     return {}
 
 
-@post("/v1/commit", status_code=200, summary="Be in step", operation_class=taking(bodies.CommitBody))
+@post("/v1/commit", status_code=200, summary="Serve the committed releases", operation_class=taking(bodies.CommitBody))
 async def commit(request: Call) -> dict[str, Any]:
     """Read again which releases are committed. Releases that are loaded already keep serving."""
     await body_of(request, bodies.CommitBody)
@@ -206,8 +206,20 @@ async def revert_settings(request: Call) -> dict[str, Any]:
 
 
 HANDLERS = (
-    *(status, inventory, vitals, statistics, plan, load, route, replay, unload, commit),
-    *(settings, try_settings, confirm_settings, revert_settings),
+    status,
+    inventory,
+    vitals,
+    statistics,
+    plan,
+    load,
+    route,
+    replay,
+    unload,
+    commit,
+    settings,
+    try_settings,
+    confirm_settings,
+    revert_settings,
 )
 
 

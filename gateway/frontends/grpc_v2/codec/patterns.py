@@ -160,11 +160,11 @@ def pattern_of(sent: Any, request: InferRequest, layout: RequestLayout, regions:
         if start == end or (not plain and (end - start > COPIED_BYTES or largely_converted(each))):
             return None
         inputs.append(InlineInput(each.name, datatype, shape, start, end, plain))
-    said = read_parameters(read_values(sent.parameters, "request"))
+    parameters = read_parameters(read_values(sent.parameters, "request"))
     outputs = tuple(_output(each, regions) for each in request.outputs)
     travel = tuple(each for each in outputs if isinstance(each, RequestedOutput))
     like = replace(request, inputs={}, id="", caller="", deadline_ns=None, outputs=travel)
-    return Pattern(like, tuple(inputs), () if len(travel) == len(outputs) else outputs, said.timeout_us)
+    return Pattern(like, tuple(inputs), () if len(travel) == len(outputs) else outputs, parameters.timeout_us)
 
 
 def largely_converted(sent: Any) -> bool:

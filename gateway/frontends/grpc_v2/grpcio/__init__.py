@@ -1,1 +1,1 @@
-"""Transport over grpcio's server, for comparison with the own one (`[grpc] server = "grpcio"`)."""
+"""Transport over grpcio's server, for comparison with the gateway's own server (`[grpc] server = "grpcio"`)."""

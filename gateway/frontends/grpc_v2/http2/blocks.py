@@ -1,4 +1,4 @@
-"""Header blocks: assembled from their frames, and decoded once.
+"""Field blocks: assembled from their frames, and decoded once.
 
 A gRPC client's calls differ little: once its table is filled, every call's block is the same few index bytes. The
 meaning of a block is remembered until the table changes.
@@ -27,7 +27,7 @@ SIZE_FACTOR = 4
 
 
 class Blocks:
-    """Decoder of header blocks with a memory of known ones.
+    """Decoder of field blocks with a memory of known ones.
 
     `unfinished`: a block has begun and not ended; only CONTINUATION may follow (RFC 9113, section 6.10).
     """
@@ -57,7 +57,7 @@ class Blocks:
         self._continuations += 1
         most = SIZE_FACTOR * self._limits.max_header_bytes
         if self._continuations > self._limits.max_continuations or len(self._parts) > most:
-            raise ProtocolError(Code.ENHANCE_YOUR_CALM, "a header block without end")
+            raise ProtocolError(Code.ENHANCE_YOUR_CALM, "a field block without end")
         if not flags & frames.END_HEADERS:
             return None
         self.unfinished = False

@@ -155,7 +155,7 @@ class Http2Connection:
     def check_frame(self, kind: int, length: int) -> bool:
         """Return True if the reader must collect the whole frame; unknown ones are ignored (section 4.1)."""
         if self._blocks.unfinished and kind != frames.CONTINUATION:
-            raise ProtocolError(Code.PROTOCOL_ERROR, "a header block was interrupted")
+            raise ProtocolError(Code.PROTOCOL_ERROR, "a field block was interrupted")
         if not self._controls.settled and kind != frames.SETTINGS:
             raise ProtocolError(Code.PROTOCOL_ERROR, "the first frame must be SETTINGS")
         if length > self._limits.max_frame_bytes:

@@ -66,7 +66,7 @@ class Decoder:
         try:
             return self._read(block)
         except IndexError:
-            raise _broken("a header block ends too soon") from None
+            raise _broken("a field block ends too soon") from None
 
     def _read(self, block: bytes) -> Headers | None:
         headers: list[Header] = []
@@ -82,7 +82,7 @@ class Decoder:
             elif first & 0xE0 == 0x20:
                 resizes += 1
                 if size or resizes > MOST_RESIZES:
-                    raise _broken("the table's size changes within a header block, or too often before it")
+                    raise _broken("the table's size changes within a field block, or too often before it")
                 place = self._resize(block, place)
                 continue
             else:
@@ -93,7 +93,7 @@ class Decoder:
             if size <= self._limit_bytes:
                 headers.append(header)
             elif size > SIZE_FACTOR * self._limit_bytes:
-                raise ProtocolError(Code.ENHANCE_YOUR_CALM, "a header block unfolds beyond all measure")
+                raise ProtocolError(Code.ENHANCE_YOUR_CALM, "a field block decodes to more than the limit")
         self._meter.ns += fields * FIELD_NS
         return tuple(headers) if size <= self._limit_bytes else None
 

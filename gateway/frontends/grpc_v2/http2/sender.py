@@ -34,7 +34,7 @@ _stream_number = UINT32.pack
 
 
 class FieldBlock:
-    """A header block that is sent often. Its frame's first bytes are made once, in a stream and at its end."""
+    """A field block that is sent often. Its frame's first bytes are made once, in a stream and at its end."""
 
     __slots__ = ("begins", "ends", "payload")
 
@@ -73,7 +73,10 @@ class Sender:
             self.unread_bytes += len(frame)
 
     def respond(self, stream: Stream, start: FieldBlock, body: Sequence[Piece], size: int, end: FieldBlock) -> None:
-        """Send a whole response: start, a body of `size` bytes, trailers. It is one piece if the windows allow it."""
+        """Send a whole response: headers (`start`), a body of `size` bytes, trailers (`end`).
+
+        It is one piece if the windows allow it.
+        """
         if (
             size > self.window
             or size > stream.send_window

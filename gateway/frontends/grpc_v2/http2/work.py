@@ -26,7 +26,7 @@ REPLY_NS = 1_000
 WINDOW_NS = 90
 """Cost per open stream of SETTINGS_INITIAL_WINDOW_SIZE."""
 BLOCK_NS = 800
-"""Cost of a known header block."""
+"""Cost of a known field block."""
 FIELD_NS = 160
 """Cost of each field in a decoded block."""
 LITERAL_NS = 1_100

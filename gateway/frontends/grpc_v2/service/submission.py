@@ -15,8 +15,8 @@ from gateway.frontends.grpc_v2.codec.infer_codec import InferCodec, Known
 class InferSubmission:
     """Requests of one server. `find` and `encode_raw` are those of its codec."""
 
-    def __init__(self, codec: InferCodec, submission: Submission) -> None:
-        self._codec, self._engine = codec, submission
+    def __init__(self, codec: InferCodec, engine: Submission) -> None:
+        self._codec, self._engine = codec, engine
         self.find, self.encode_raw = codec.find, codec.encode_raw
 
     def collect(self, sink: RawSink, token: tuple[Any, ...], rights: Rights, now_ns: int, ends_ns: int | None) -> bool:

@@ -63,12 +63,8 @@ class Incoming:
         `most_bytes` returns how large a message may be that begins with the given BEGINNING_BYTES. It is called for
         large messages.
         """
-        self._limit_bytes, self._message_memory, self._lead, self._most_bytes = (
-            limit_bytes,
-            message_memory,
-            lead,
-            most_bytes,
-        )
+        self._limit_bytes, self._message_memory = limit_bytes, message_memory
+        self._lead, self._most_bytes = lead, most_bytes
         self._info = info
         self._prefix = b""
         self._body, self._share = memoryview(b""), MemoryShare(message_memory.pool, info)

@@ -24,7 +24,7 @@ from gateway.frontends.peer import Peer
 
 
 class MessageSource(Protocol):
-    """What server and connections offer to read messages. Implemented by the server."""
+    """Settings, limits and memory for reading messages, shared by the server and its connections."""
 
     settings: GrpcSettings
     submission: InferSubmission

@@ -1,4 +1,4 @@
-"""Header blocks of gRPC over HTTP/2 ("Responses" of its PROTOCOL-HTTP2.md): constants if possible."""
+"""Field blocks of gRPC over HTTP/2 ("Responses" of its PROTOCOL-HTTP2.md): constants if possible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENCODINGS = b"identity,deflate,gzip"
 PUSHBACK = b"grpc-retry-pushback-ms"
 """gRPC's own retry hint (gRFC A6), in the trailers."""
 KNOWN_BLOCKS = 64
-"""Header blocks of errors that are kept: under overload the same one is sent thousands of times per second."""
+"""Field blocks of errors that are kept: under overload the same one is sent thousands of times per second."""
 
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _RESPONSE: Headers = ((b":status", b"200"), (b"content-type", b"application/grpc"))
@@ -67,5 +67,5 @@ def _block(before: Headers, fault: Fault, message: str, wait_ms: int | None) -> 
 
 def _trailers(fault: Fault, message: str, wait_ms: int | None) -> Headers:
     code = CODES[STATUS[fault].grpc]
-    said: Headers = ((b"grpc-status", b"%d" % code), (b"grpc-message", percent_encoded(error_text(message))))
-    return said if wait_ms is None else (*said, (PUSHBACK, b"%d" % wait_ms))
+    status: Headers = ((b"grpc-status", b"%d" % code), (b"grpc-message", percent_encoded(error_text(message))))
+    return status if wait_ms is None else (*status, (PUSHBACK, b"%d" % wait_ms))

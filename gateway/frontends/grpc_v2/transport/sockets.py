@@ -1,7 +1,7 @@
 """Sockets of the gRPC server, accepted, read and written here rather than by asyncio's transports.
 
 All of them are in one epoll, which the event loop watches as a single descriptor. One callback handles all ready
-sockets, where asyncio would schedule one per socket. `secure` adds TLS to a wire.
+sockets, where asyncio would schedule one per socket. `tls_transport` adds TLS.
 """
 
 from __future__ import annotations

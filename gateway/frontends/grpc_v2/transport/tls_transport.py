@@ -1,4 +1,4 @@
-"""TLS for a wire of the gRPC server: OpenSSL between two memory buffers, as `ssl.SSLObject` offers it."""
+"""TLS transport of the gRPC server: OpenSSL between two memory buffers (`ssl.MemoryBIO`)."""
 
 from __future__ import annotations
 

@@ -16,11 +16,10 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec import infer_codec as module
 from gateway.frontends.grpc_v2.codec.infer_codec import LAYOUTS_LIMIT, PATTERNS_LIMIT, InferCodec
-from gateway.frontends.grpc_v2.codec.protobuf import field_header
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.regions import Regions, Registrant
 from gateway.frontends.settings import SharedMemorySettings
-from tests.simulators.infer_messages import CALL, NOW_NS, REGION_BYTES, decoded, expected, requests, respelled
+from tests.simulators.infer_messages import CALL, NOW_NS, REGION_BYTES, decoded, expected, field, requests, respelled
 from tests.simulators.segments import folder
 
 CALLS = st.builds(CallInfo, st.sampled_from(["", "ann"]), st.none() | st.integers(1, 2 * NOW_NS))
@@ -40,10 +39,6 @@ def request(*, model: str = "m", ident: str = "1", raw: bytes = bytes(8), **fiel
     sent.inputs.add(name="x", datatype="FP32", shape=[1, len(raw) // 4])
     sent.raw_input_contents.append(raw)
     return bytes(sent.SerializeToString())
-
-
-def field(number: int, content: bytes) -> bytes:
-    return field_header(number, len(content)) + content
 
 
 def remembering(*met: bytes) -> InferCodec:

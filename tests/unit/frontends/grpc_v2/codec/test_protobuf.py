@@ -15,10 +15,7 @@ from gateway.frontends.grpc_v2.codec.protobuf import (
     varint,
 )
 from gateway.frontends.grpc_v2.codec.protocol import message
-
-
-def field(number: int, content: bytes) -> bytes:
-    return field_header(number, len(content)) + content
+from tests.simulators.infer_messages import field
 
 
 def spans(layout: RequestLayout | None, raw: bytes) -> tuple[bytes, list[bytes]]:

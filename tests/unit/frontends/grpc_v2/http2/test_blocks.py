@@ -13,7 +13,7 @@ from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 
 
 class Counted:
-    """Reads heads, and counts how often."""
+    """Parser of headers that counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -52,8 +52,8 @@ def test_a_block_of_indices_is_read_again_once_the_table_moved() -> None:
 def test_fields_that_a_head_does_not_depend_on_cost_no_reading() -> None:
     read = Counted()
     subject = blocks(read)
-    heads = {id(subject.parsed(encode(((b"a", b"b"), (b"trace", b"%d" % number))))[0]) for number in range(10)}
-    assert (len(heads), read.count) == (1, 1)
+    headers = {id(subject.parsed(encode(((b"a", b"b"), (b"trace", b"%d" % number))))[0]) for number in range(10)}
+    assert (len(headers), read.count) == (1, 1)
     for broken in ((b"Trace", b"1"), (b"trace", b"\n"), (b"te", b"gzip"), (b"connection", b"close"), (b":path", b"/")):
         subject.parsed(encode(((b"a", b"b"), broken)))
     assert read.count == 6

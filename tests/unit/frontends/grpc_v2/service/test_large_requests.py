@@ -30,10 +30,8 @@ from gateway.frontends.grpc_v2.codec.typed import FIELDS, NUMBERS, typed_steps
 from gateway.frontends.grpc_v2.service import large_requests as reading
 from gateway.frontends.grpc_v2.service.large_requests import LargeRequestReader
 from gateway.frontends.grpc_v2.service.message_memory import MemoryShare, MessageMemory
-from gateway.frontends.pools import Pools
 from tests.fuzz.mutation import spoil
-from tests.simulators.grpc_gateway import UNDIVIDED
-from tests.simulators.infer_messages import CALL, NOW_NS, Facts, expected, requests, told
+from tests.simulators.infer_messages import CALL, NOW_NS, Facts, expected, field, message_memory_of, requests, told
 from tests.simulators.inference import VARIANT, SimulatedInference
 
 MIB = 1024 * 1024
@@ -52,22 +50,14 @@ def small() -> SimulatedInference:
     )
 
 
-def field(number: int, content: bytes) -> bytes:
-    return field_header(number, len(content)) + content
-
-
 def one_input(datatype: str, count: int, **fields: Any) -> Any:
     sent = message("inference.ModelInferRequest")(model_name="small")
     sent.inputs.add(name="x", datatype=datatype, shape=[count, 1], **fields)
     return sent
 
 
-def room_of(size: int) -> MessageMemory:
-    return MessageMemory(Pools(UNDIVIDED).make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", size))
-
-
 async def read(raw: bytes, inference: SimulatedInference, room: MessageMemory | None = None) -> Any:
-    reader, room = LargeRequestReader(inference, None, 64 * MIB), room or room_of(64 * MIB)
+    reader, room = LargeRequestReader(inference, None, 64 * MIB), room or message_memory_of(64 * MIB)
     share = MemoryShare(room.pool, CALL)
     try:
         return await reader.read(await reader.open(raw, "ann"), CALL, NOW_NS, share)
@@ -225,9 +215,9 @@ async def test_what_decoding_allocates_is_counted_first(monkeypatch: pytest.Monk
     sent = one_input("BYTES", 1_000_000)
     sent.model_name = "open"
     sent.raw_input_contents.append(bytes(4_000_000))
-    raw, room = sent.SerializeToString(), room_of(64 * MIB)
+    raw, room = sent.SerializeToString(), message_memory_of(64 * MIB)
     with pytest.raises(RequestError, match="needs 56000000 grpc request bytes") as caught:
-        await read(raw, small(), room_of(50_000_000))
+        await read(raw, small(), message_memory_of(50_000_000))
     assert caught.value.fault is Fault.TOO_LARGE
     room.pool.add("user:1", local=True, amount=20_000_000)
     with pytest.raises(RequestError) as caught:

@@ -129,9 +129,9 @@ async def test_messages_of_a_stream_are_answered_once_each_with_errors_in_band(i
 async def test_the_method_that_ends_idle_streams_gets_a_request_now_and_then() -> None:
     settings, idle_ns = GrpcSettings(stream_idle_s=4.0), 4_000_000_000
     requests = SimpleNamespace(find=lambda _: (None, ""), collect=lambda *_: True)
-    link: Any = SimpleNamespace(settings=settings, submission=requests)
-    head = SimpleNamespace(ends_ns=lambda _: None, info=SimpleNamespace(rights=None))
-    small = StreamRequests(link, Stream(1, head, 0, 0, 0), again=lambda _: None, changed=lambda: None)
+    connection: Any = SimpleNamespace(settings=settings, submission=requests)
+    request_headers = SimpleNamespace(ends_ns=lambda _: None, info=SimpleNamespace(rights=None))
+    small = StreamRequests(connection, Stream(1, request_headers, 0, 0, 0), again=lambda _: None, changed=lambda: None)
     message = ReceivedMessage(b"message", compressed=False)
     assert small.offer(message, idle_ns // 4, 9)
     assert not small.offer(message, idle_ns // 4 + 1, 9)

@@ -128,6 +128,6 @@ async def test_what_was_encoded_is_counted_until_it_is_taken(served: Serve) -> N
         one.takes = False
         first = one.ask(INFER, LARGE)
         await one.until(lambda: len(one.replies[first].body) == 65_535)
-        (link,) = (each for each in gateway.frontend._open if each._h2.sender.waiting_bytes)
-        assert gateway.frontend.load.waiting.used == link._h2.sender.waiting_bytes
+        (connection,) = (each for each in gateway.frontend._open if each._h2.sender.waiting_bytes)
+        assert gateway.frontend.load.waiting.used == connection._h2.sender.waiting_bytes
         assert gateway.frontend.message_memory.used_bytes == 0

@@ -20,8 +20,7 @@ from gateway.frontends.grpc_v2.codec.patterns import Raw
 from gateway.frontends.grpc_v2.service.message_memory import ALIGNED_BYTES, MESSAGE_BYTES, MessageMemory
 from gateway.frontends.grpc_v2.transport import messages
 from gateway.frontends.grpc_v2.transport.messages import BEGINNING_BYTES, Incoming, ReceivedMessage, inflate_steps
-from gateway.frontends.pools import Pools
-from tests.simulators.grpc_gateway import UNDIVIDED
+from tests.simulators.infer_messages import message_memory_of
 
 LIMIT_BYTES = 100_000
 SIZES = st.sampled_from([0, 1, 4, 5, 6, 300, 4096, 20_000])
@@ -33,12 +32,8 @@ def framed(content: bytes, flag: int = 0) -> bytes:
     return struct.pack(">BI", flag, len(content)) + content
 
 
-def room_of(size: int) -> MessageMemory:
-    return MessageMemory(Pools(UNDIVIDED).make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", size))
-
-
 def incoming(room: MessageMemory | None = None, lead: int = 0) -> Incoming:
-    return Incoming(LIMIT_BYTES, room or room_of(10 * LIMIT_BYTES), lambda _: lead, CallInfo())
+    return Incoming(LIMIT_BYTES, room or message_memory_of(10 * LIMIT_BYTES), lambda _: lead, CallInfo())
 
 
 def fed(to: Incoming, payload: bytes, now_ns: int = 1) -> list[ReceivedMessage]:
@@ -62,7 +57,7 @@ def test_chunks_do_not_matter(sizes: list[tuple[int, bool]], data: st.DataObject
     sent = [(BODY[:size], flag) for size, flag in sizes]
     body = b"".join(framed(content, flag) for content, flag in sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=8)))
-    room = room_of(10 * LIMIT_BYTES)
+    room = message_memory_of(10 * LIMIT_BYTES)
     to, got = incoming(room), []
     for start, stop in zip([0, *cuts], [*cuts, len(body)], strict=True):
         chunk, place = bytearray(body[start:stop]), data.draw(st.integers(0, stop - start))
@@ -100,7 +95,7 @@ def test_what_is_missing_and_since_when() -> None:
 @pytest.mark.parametrize("lead", [0, 1, 7, 63, 64, 1000])
 @pytest.mark.parametrize("size", [1001, 50_000])
 def test_messages_lie_so_that_their_tensor_is_aligned(lead: int, size: int) -> None:
-    memory, _ = room_of(LIMIT_BYTES).take(size, lead, CallInfo())
+    memory, _ = message_memory_of(LIMIT_BYTES).take(size, lead, CallInfo())
     assert len(memory) == size
     assert not (np.frombuffer(memory, np.uint8).ctypes.data + lead) % ALIGNED_BYTES
     (message,) = fed(incoming(lead=lead), framed(BODY[:100] + bytes(size - 100)))
@@ -117,7 +112,7 @@ def test_the_largest_message_and_one_byte_more() -> None:
 
 
 def test_an_announced_size_is_not_believed() -> None:
-    room = room_of(2**40)
+    room = message_memory_of(2**40)
     refused(incoming(room), b"\0\xff\xff\xff\xff", Fault.TOO_LARGE)
     assert room.used_bytes == 0
 
@@ -130,7 +125,7 @@ def test_an_unknown_flag(flag: int) -> None:
 @pytest.mark.parametrize("bad", [framed(b"x", 2), b"\0\xff\xff\xff\xff", framed(bytes(60_000))])
 def test_after_an_error_nothing_is_read(bad: bytes) -> None:
     """What follows cannot be told apart from the refused message's content."""
-    room = room_of(50_000)
+    room = message_memory_of(50_000)
     to, got = incoming(room), deque[ReceivedMessage]()
     with pytest.raises(RequestError):
         got.extend(to.feed((memoryview(framed(b"good") + bad),), 1))
@@ -140,7 +135,7 @@ def test_after_an_error_nothing_is_read(bad: bytes) -> None:
 
 
 def test_what_is_only_announced_takes_no_room() -> None:
-    room = room_of(60_000)
+    room = message_memory_of(60_000)
     waiting = [incoming(room) for _ in range(50)]
     for each in waiting:
         fed(each, framed(bytes(40_000))[:6])
@@ -151,7 +146,7 @@ def test_what_is_only_announced_takes_no_room() -> None:
 
 
 def test_room_is_shared_and_counted_until_nobody_holds_it() -> None:
-    room = room_of(60_000)
+    room = message_memory_of(60_000)
     first, second = incoming(room), incoming(room)
     fed(first, framed(bytes(40_000))[:39_005])
     assert room.used_bytes == 39_000 + MESSAGE_BYTES
@@ -169,7 +164,7 @@ def test_room_is_shared_and_counted_until_nobody_holds_it() -> None:
 
 def test_messages_of_no_bytes_take_room_too() -> None:
     """200,000 of them fit into a stream's window."""
-    to = incoming(room_of(10 * MESSAGE_BYTES))
+    to = incoming(message_memory_of(10 * MESSAGE_BYTES))
     kept = fed(to, framed(b"") * 10)
     assert len(kept) == 10
     refused(to, framed(b""), Fault.OVERLOADED)
@@ -177,7 +172,7 @@ def test_messages_of_no_bytes_take_room_too() -> None:
 
 def test_closing_ends_it() -> None:
     """Whoever still holds messages keeps them; none come any more."""
-    room = room_of(LIMIT_BYTES)
+    room = message_memory_of(LIMIT_BYTES)
     to = incoming(room)
     messages = fed(to, framed(b"a") + framed(bytes(500))[:100])
     to.close()
@@ -194,7 +189,7 @@ def test_a_message_larger_than_its_model_takes_is_refused_with_its_beginning(
 ) -> None:
     monkeypatch.setattr(messages, "LARGE_BYTES", 99_999)
     asked: list[bytes] = []
-    room = room_of(10 * LIMIT_BYTES)
+    room = message_memory_of(10 * LIMIT_BYTES)
     to = Incoming(
         LIMIT_BYTES, room, lambda _: 0, CallInfo(), lambda beginning: asked.append(bytes(beginning)) or 50_000
     )
@@ -214,7 +209,11 @@ def test_a_large_message_that_its_model_takes_is_asked_about_once(monkeypatch: p
     monkeypatch.setattr(messages, "LARGE_BYTES", 39_999)
     asked: list[int] = []
     to = Incoming(
-        LIMIT_BYTES, room_of(10**6), lambda _: 0, CallInfo(), lambda beginning: asked.append(len(beginning)) or 50_000
+        LIMIT_BYTES,
+        message_memory_of(10**6),
+        lambda _: 0,
+        CallInfo(),
+        lambda beginning: asked.append(len(beginning)) or 50_000,
     )
     content = bytes(40_000)
     body = framed(content) + framed(b"small") + framed(content)
@@ -225,7 +224,7 @@ def test_a_large_message_that_its_model_takes_is_asked_about_once(monkeypatch: p
 
 def test_what_never_has_room_is_too_large() -> None:
     with pytest.raises(RequestError) as caught:
-        room_of(1000).take(1001, 0, CallInfo(), filled=1001)
+        message_memory_of(1000).take(1001, 0, CallInfo(), filled=1001)
     assert caught.value.fault is Fault.TOO_LARGE
 
 

@@ -42,7 +42,7 @@ STRANGER = DEFAULT_GRANTS[-1].rights
 
 
 def read(tokens: Tokens | None = None, peer: Peer = PEER, **changed: str | None) -> RequestHeaders | dict[bytes, bytes]:
-    """The head of a call, or the headers of its refusal; `_` in names is "-", a leading one ":"."""
+    """The headers of a call, or the headers of its refusal; `_` in names is "-", a leading one ":"."""
     fields = {
         "_method": "POST",
         "_scheme": "http",
@@ -65,7 +65,7 @@ def refused(code: str, words: str = "", **changed: str | None) -> None:
     assert said[b"grpc-accept-encoding"] == b"identity,deflate,gzip"
 
 
-def head(**changed: Any) -> RequestHeaders:
+def request_headers(**changed: Any) -> RequestHeaders:
     said = read(**changed)
     assert isinstance(said, RequestHeaders), said
     return said
@@ -88,7 +88,7 @@ def head(**changed: Any) -> RequestHeaders:
 )
 def test_timeouts(value: str, nanoseconds: int) -> None:
     assert read_timeout(value.encode()) == nanoseconds
-    assert head(grpc_timeout=value).info_at(5) == CallInfo(
+    assert request_headers(grpc_timeout=value).info_at(5) == CallInfo(
         "192.0.2.7", 5 + nanoseconds, local=False, rights=STRANGER, share_key="address:192.0.2.7"
     )
 
@@ -114,7 +114,7 @@ def test_any_timeout(value: bytes) -> None:
 
 def test_no_timeout() -> None:
     assert read_timeout(None) is None
-    assert head().info_at(5).deadline_ns is None
+    assert request_headers().info_at(5).deadline_ns is None
 
 
 # ---- what is no call -------------------------------------------------------------------------------------------------
@@ -132,12 +132,12 @@ def test_other_content_types(kind: str | None) -> None:
 
 @pytest.mark.parametrize("kind", ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8"])
 def test_content_types(kind: str) -> None:
-    assert head(content_type=kind).rpc is RPCS[INFER.encode()]
+    assert request_headers(content_type=kind).rpc is RPCS[INFER.encode()]
 
 
 @pytest.mark.parametrize(("encoding", "window_bits"), [(None, 0), ("identity", 0), ("gzip", 31), ("deflate", 15)])
 def test_encodings(encoding: str | None, window_bits: int) -> None:
-    assert head(grpc_encoding=encoding).window_bits == window_bits
+    assert request_headers(grpc_encoding=encoding).window_bits == window_bits
 
 
 def test_refusals() -> None:
@@ -155,33 +155,33 @@ def test_malformed_requests_are_the_streams_end() -> None:
 
 
 def test_kinds() -> None:
-    assert head().unary
-    assert not head(_path=STREAM).unary
+    assert request_headers().unary
+    assert not request_headers(_path=STREAM).unary
 
 
 # ---- callers ---------------------------------------------------------------------------------------------------------
 def test_callers_without_tokens() -> None:
     stranger = CallInfo("192.0.2.7", None, local=False, rights=STRANGER, share_key="address:192.0.2.7")
-    assert head().info == stranger
+    assert request_headers().info == stranger
     user = CallInfo("uid:1000", None, True, 1000, 5, EVERYTHING, "user:1000")
-    assert head(peer=Peer(uid=1000, pid=5)).info == user
+    assert request_headers(peer=Peer(uid=1000, pid=5)).info == user
     camera = CallInfo("camera", rights=EVERYTHING, share_key="certificate:camera")
-    assert head(peer=Peer("camera", address="::1")).info == camera
-    assert head(authorization="Bearer nonsense").info.caller == "192.0.2.7"
+    assert request_headers(peer=Peer("camera", address="::1")).info == camera
+    assert request_headers(authorization="Bearer nonsense").info.caller == "192.0.2.7"
 
 
 def test_callers_by_token() -> None:
-    assert head(tokens=TOKENS, authorization="Bearer first").info.caller == "ann"
-    assert head(tokens=TOKENS, authorization="bearer  second").info.caller == "bob"
+    assert request_headers(tokens=TOKENS, authorization="Bearer first").info.caller == "ann"
+    assert request_headers(tokens=TOKENS, authorization="bearer  second").info.caller == "bob"
     for value in (None, "", "first", "Bearer", "Bearer third", "Basic first", "Bearer first second"):
         refused("UNAUTHENTICATED", "token", tokens=TOKENS, authorization=value)
 
 
 def test_whatever_a_head_depends_on_is_named() -> None:
-    """What is remembered of a head, is remembered by these."""
+    """Parsed headers are remembered by these fields."""
     for name, value in (("x-trace", "1"), ("user-agent", "x"), ("grpc-accept-encoding", "gzip"), ("x-caller", "ann")):
         assert name.encode() not in FIELDS
-        assert head(**{name.replace("-", "_"): value}) == head()
+        assert request_headers(**{name.replace("-", "_"): value}) == request_headers()
     for changed in (
         {"_path": STREAM},
         {"grpc_timeout": "1S"},
@@ -191,7 +191,7 @@ def test_whatever_a_head_depends_on_is_named() -> None:
         assert {key.replace("_", "-") for key in changed if key not in {"tokens", "_path"}} <= {
             f.decode() for f in FIELDS
         }
-        assert head(**changed) != head()
+        assert request_headers(**changed) != request_headers()
 
 
 @pytest.mark.asyncio

@@ -175,7 +175,7 @@ async def test_an_answer_that_is_given_is_not_taken_back(served: Serve) -> None:
     ):
         number = client.ask(INFER, infer_request(), authorization="Bearer first")
         await client.settled()
-        await until(lambda: any(link.has_unsent_bytes for link in gateway.frontend._open))
+        await until(lambda: any(connection.has_unsent_bytes for connection in gateway.frontend._open))
         gateway.frontend.secure(Security(tokens=read_tokens("b second\n", "")))()
         client.h2.update_settings({Codes.INITIAL_WINDOW_SIZE: 65_535})
         assert (await client.over(number))[0].status == 0

@@ -23,14 +23,14 @@ def family(request: pytest.FixtureRequest) -> int:
 # ---- writing ---------------------------------------------------------------------------------------------------------
 async def test_what_is_written_arrives_in_order(family: int) -> None:
     async with listening(family) as served:
-        link, client = await served.connect()
-        link.wire.write(BIG[:10])
-        link.wire.writelines([BIG[10:20], memoryview(BIG)[20:500_000], b"", BIG[500_000:500_001]])
-        link.wire.write(BIG[500_001:])
-        assert link.wire.get_write_buffer_size() > 0
+        connection, client = await served.connect()
+        connection.transport.write(BIG[:10])
+        connection.transport.writelines([BIG[10:20], memoryview(BIG)[20:500_000], b"", BIG[500_000:500_001]])
+        connection.transport.write(BIG[500_001:])
+        assert connection.transport.get_write_buffer_size() > 0
         assert await received(client, len(BIG)) == BIG
-        await link.until(lambda: link.told.count("resume") == link.told.count("pause"))
-        assert link.wire.get_write_buffer_size() == 0
+        await connection.until(lambda: connection.told.count("resume") == connection.told.count("pause"))
+        assert connection.transport.get_write_buffer_size() == 0
 
 
 @settings(deadline=None, max_examples=15)
@@ -39,76 +39,76 @@ async def test_what_is_written_arrives_in_order(family: int) -> None:
 )
 async def test_pieces_of_any_size(batches: list[list[int]], small: bool) -> None:
     async with listening() as served:
-        link, client = await served.connect(small=small)
+        connection, client = await served.connect(small=small)
         sent = b""
         for batch in batches:
             pieces = [BIG[:size] for size in batch]
             sent += b"".join(pieces)
-            link.wire.writelines(memoryview(piece) for piece in pieces)
-        link.wire.write(b"end")
+            connection.transport.writelines(memoryview(piece) for piece in pieces)
+        connection.transport.write(b"end")
         assert await received(client, len(sent) + 3) == sent + b"end"
 
 
 async def test_the_protocol_is_told_to_be_slow_and_to_go_on() -> None:
     async with listening() as served:
-        link, client = await served.connect(small=True)
+        connection, client = await served.connect(small=True)
         levels: list[tuple[str, int]] = []
-        link.on = {what: lambda what=what: levels.append((what, link.wire.get_write_buffer_size())) for what in
-                   ("pause", "resume")}  # fmt: skip
-        while "pause" not in link.told:
-            link.wire.write(BIG[:30_000])
-        link.wire.write(BIG[:30_000])
-        assert link.told.count("pause") == 1
-        size = link.wire.get_write_buffer_size()
+        size_of = connection.transport.get_write_buffer_size
+        connection.on = {what: lambda what=what: levels.append((what, size_of())) for what in ("pause", "resume")}
+        while "pause" not in connection.told:
+            connection.transport.write(BIG[:30_000])
+        connection.transport.write(BIG[:30_000])
+        assert connection.told.count("pause") == 1
+        size = connection.transport.get_write_buffer_size()
         assert size > HIGH_BYTES
         reading = asyncio.ensure_future(received(client, 10**9))
-        await link.until(lambda: "resume" in link.told)
+        await connection.until(lambda: "resume" in connection.told)
         assert [what for what, _ in levels] == ["pause", "resume"]
         assert levels[0][1] > HIGH_BYTES >= LOW_BYTES >= levels[1][1]
-        link.wire.abort()
+        connection.transport.abort()
         with pytest.raises(ConnectionResetError):
             await reading
 
 
 async def test_resuming_may_write_again() -> None:
     async with listening() as served:
-        link, client = await served.connect()
+        connection, client = await served.connect()
         rest = [BIG[place : place + 200_000] for place in range(0, len(BIG), 200_000)]
-        link.on["resume"] = lambda: rest and link.wire.writelines([rest.pop(0)])
-        link.wire.writelines([rest.pop(0)])
+        connection.on["resume"] = lambda: rest and connection.transport.writelines([rest.pop(0)])
+        connection.transport.writelines([rest.pop(0)])
         assert await received(client, len(BIG)) == BIG
 
 
 async def test_what_was_handed_over_is_not_copied() -> None:
     async with listening() as served:
-        link, _ = await served.connect(small=True)
+        connection, _ = await served.connect(small=True)
         content = bytearray(BIG)
-        link.wire.writelines([memoryview(content)])
-        assert link.wire._waiting.pieces[0].obj is content
+        connection.transport.writelines([memoryview(content)])
+        assert connection.transport._waiting.pieces[0].obj is content
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
 async def test_reading_pauses_and_goes_on(family: int) -> None:
     async with listening(family) as served:
-        link, client = await served.connect()
+        connection, client = await served.connect()
         client.send(b"first")
-        await link.until(lambda: link.got == b"first")
-        link.wire.pause_reading()
+        await connection.until(lambda: connection.got == b"first")
+        connection.transport.pause_reading()
         client.send(b"second")
         for _ in range(20):
             await asyncio.sleep(0)
-        assert link.got == b"first"
-        link.wire.resume_reading()
-        await link.until(lambda: link.got == b"firstsecond")
+        assert connection.got == b"first"
+        connection.transport.resume_reading()
+        await connection.until(lambda: connection.got == b"firstsecond")
 
 
 async def test_all_that_is_ready_is_read_between_before_and_after() -> None:
     async with listening() as served:
         both = [await served.connect() for _ in range(2)]
         seen = list[tuple[int, int]]()
-        for link, client in both:
-            link.on["read"] = lambda: seen.append((len(served.before), len(served.after)))
+        for connection, client in both:
+            connection.on["read"] = lambda: seen.append((len(served.before), len(served.after)))
             client.send(b"x")
-        for link, _ in both:
-            await link.until(lambda link=link: link.got)
+        for connection, _ in both:
+            await connection.until(lambda connection=connection: connection.got)
         assert all(before == after + 1 for before, after in seen)

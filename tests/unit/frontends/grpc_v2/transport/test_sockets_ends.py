@@ -25,130 +25,130 @@ def family(request: pytest.FixtureRequest) -> int:
 
 async def test_the_peer_ends(family: int) -> None:
     async with listening(family) as served:
-        link, client = await served.connect()
+        connection, client = await served.connect()
         client.send(b"last")
         client.close()
-        await link.until(lambda: link.lost)
-        assert (link.got, link.lost, link.wire.is_closing()) == (b"last", [None], True)
-        link.wire.write(b"late")
-        link.wire.writelines([b"late"])
-        link.wire.pause_reading()
-        link.wire.resume_reading()
-        link.wire.close()
-        link.wire.abort()
-        assert link.told == ["made", "read", "lost"]
+        await connection.until(lambda: connection.lost)
+        assert (connection.got, connection.lost, connection.transport.is_closing()) == (b"last", [None], True)
+        connection.transport.write(b"late")
+        connection.transport.writelines([b"late"])
+        connection.transport.pause_reading()
+        connection.transport.resume_reading()
+        connection.transport.close()
+        connection.transport.abort()
+        assert connection.told == ["made", "read", "lost"]
 
 
 async def test_the_peer_resets() -> None:
     for paused in (False, True):
         async with listening() as served:
-            link, client = await served.connect()
+            connection, client = await served.connect()
             if paused:
-                link.wire.pause_reading()
+                connection.transport.pause_reading()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, module.AT_ONCE)
             client.close()
-            await link.until(lambda link=link: link.lost)
-            assert isinstance(link.lost[0], ConnectionResetError)
+            await connection.until(lambda connection=connection: connection.lost)
+            assert isinstance(connection.lost[0], ConnectionResetError)
 
 
 async def test_what_waits_for_its_turn_is_dropped_once_the_peer_has_left(family: int) -> None:
     async with listening(family) as served:
-        link, client = await served.connect()
-        link.on["read"] = lambda: setattr(link, "behind", 1)  # and for ever: what was read never comes to an end
+        connection, client = await served.connect()
+        # and for ever: what was read never comes to an end
+        connection.on["read"] = lambda: setattr(connection, "behind", 1)
         client.send(b"asked")
-        await link.until(lambda: link.behind)
+        await connection.until(lambda: connection.behind)
         client.close()
-        await link.until(lambda: link.lost)
+        await connection.until(lambda: connection.lost)
         assert served.sockets.kept_bytes == 0
 
 
 async def test_a_peer_that_is_behind_holds_up_no_other(family: int) -> None:
     async with listening(family) as served:
-        link, client = await served.connect()
-        link.on["read"] = lambda: setattr(link, "behind", 1)
+        connection, client = await served.connect()
+        connection.on["read"] = lambda: setattr(connection, "behind", 1)
         client.send(b"endless")
-        await link.until(lambda: link.behind)
+        await connection.until(lambda: connection.behind)
         other, words = await served.connect()
         words.send(b"hello")
         await other.until(lambda: other.got == b"hello")
-        assert link.got == b"endless"
+        assert connection.got == b"endless"
 
 
 async def test_writing_to_one_who_is_gone() -> None:
-    for write in (lambda wire: wire.write(b"x" * 9), lambda wire: wire.writelines([b"x", b"y"])):
+    for write in (lambda transport: transport.write(b"x" * 9), lambda transport: transport.writelines([b"x", b"y"])):
         async with listening() as served:
-            link, client = await served.connect()
-            link.wire.pause_reading()
+            connection, client = await served.connect()
+            connection.transport.pause_reading()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, module.AT_ONCE)
             client.close()
-            write(link.wire)
-            write(link.wire)
-            await link.until(lambda link=link: link.lost)
-            assert isinstance(link.lost[0], OSError)
+            write(connection.transport)
+            write(connection.transport)
+            await connection.until(lambda connection=connection: connection.lost)
+            assert isinstance(connection.lost[0], OSError)
 
 
 async def test_closing_sends_what_waits(family: int) -> None:
     async with listening(family) as served:
-        link, client = await served.connect()
-        link.wire.write(BIG)
-        link.wire.close()
-        link.wire.close()
-        assert link.wire.is_closing()
-        link.wire.write(b"not any more")
+        connection, client = await served.connect()
+        connection.transport.write(BIG)
+        connection.transport.close()
+        connection.transport.close()
+        assert connection.transport.is_closing()
+        connection.transport.write(b"not any more")
         assert await received(client, len(BIG) + 1) == BIG
-        assert not link.lost
+        assert not connection.lost
         client.close()
-        await link.until(lambda: link.lost)
+        await connection.until(lambda: connection.lost)
 
 
 async def test_a_peer_that_goes_on_talking_hears_why_it_was_closed() -> None:
     """Unread bytes would make the kernel reset the connection, and drop what we said."""
     async with listening() as served:
-        link, client = await served.connect()
+        connection, client = await served.connect()
         client.send(BIG[:50_000])
-        link.wire.write(b"goaway")
-        link.wire.close()
+        connection.transport.write(b"goaway")
+        connection.transport.close()
         for _ in range(10):
             client.send(BIG[:10_000])
             await asyncio.sleep(0.001)
         assert await received(client, 100) == b"goaway"
-        assert len(link.got) == 0
+        assert len(connection.got) == 0
         client.close()
-        await link.until(lambda: link.lost)
+        await connection.until(lambda: connection.lost)
 
 
 async def test_a_peer_that_never_ends_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LINGER_S", 0.02)
     async with listening() as served:
-        link, client = await served.connect()
-        link.wire.close()
+        connection, client = await served.connect()
+        connection.transport.close()
         assert await received(client, 1) == b""
-        await link.until(lambda: link.lost)
-        assert link.lost == [None]
+        await connection.until(lambda: connection.lost)
+        assert connection.lost == [None]
 
 
 @pytest.mark.parametrize("what", ["made", "read", "pause", "resume"])
 @pytest.mark.parametrize("how", ["abort", "close"])
 async def test_ends_within_a_callback(what: str, how: str) -> None:
     async with listening() as served:
-        link = Kept()
-        link.on[what] = lambda: link.wire.abort() if how == "abort" else link.wire.close()
-        served._link = lambda: served.links.append(link) or link  # type: ignore[method-assign]
-        served.sockets._link = served._link
+        connection = Kept()
+        connection.on[what] = lambda: connection.transport.abort() if how == "abort" else connection.transport.close()
+        served._connection = lambda: served.connections.append(connection) or connection  # type: ignore[method-assign]
         client = socket.create_connection(served.listener.getsockname())
         served.clients.append(client)
         client.setblocking(False)
-        await link.until(lambda: "made" in link.told)
+        await connection.until(lambda: "made" in connection.told)
         if what != "made":
             client.send(b"x")
-            await link.until(lambda: "read" in link.told)
+            await connection.until(lambda: "read" in connection.told)
         if what in {"pause", "resume"}:
-            link.wire.write(BIG)
+            connection.transport.write(BIG)
         reading = asyncio.ensure_future(received(client, 10**9))
         await asyncio.wait([reading], timeout=5)
         client.close()
-        await link.until(lambda: link.lost)
-        assert link.told.count("lost") == 1
+        await connection.until(lambda: connection.lost)
+        assert connection.told.count("lost") == 1
         assert reading.exception() is None or isinstance(reading.exception(), ConnectionResetError)
 
 
@@ -156,15 +156,15 @@ async def test_ends_within_a_callback(what: str, how: str) -> None:
 async def test_a_defect_ends_its_connection_only(what: str, caplog: pytest.LogCaptureFixture) -> None:
     async with listening() as served:
         other, healthy = await served.connect()
-        link, client = await served.connect()
-        link.on[what] = lambda: 1 / 0
+        connection, client = await served.connect()
+        connection.on[what] = lambda: 1 / 0
         if what == "resume":
-            link.wire.write(BIG)
+            connection.transport.write(BIG)
             reading = asyncio.ensure_future(received(client, 10**9))
         else:
             client.send(b"x")
-        await link.until(lambda: link.lost)
-        assert isinstance(link.lost[0], ZeroDivisionError)
+        await connection.until(lambda: connection.lost)
+        assert isinstance(connection.lost[0], ZeroDivisionError)
         assert "a connection is closed because of a defect of ours" in caplog.text
         if what == "resume":
             await asyncio.wait([reading])
@@ -177,8 +177,8 @@ async def test_one_connection_closes_another_in_the_same_turn() -> None:
     async with listening() as served:
         first, one = await served.connect()
         second, two = await served.connect()
-        first.on["read"] = second.wire.abort
-        second.on["read"] = first.wire.abort
+        first.on["read"] = second.transport.abort
+        second.on["read"] = first.transport.abort
         one.send(b"x")
         two.send(b"x")
         while not (first.lost or second.lost):
@@ -203,10 +203,10 @@ async def test_a_connection_that_cannot_be_watched_is_closed(
         assert await received(client, 1) == b""
         assert "a connection could not be accepted" in caplog.text
         monkeypatch.setattr(Sockets, "watch", watch)
-        served.links.clear()
-        link, client = await served.connect()
+        served.connections.clear()
+        connection, client = await served.connect()
         client.send(b"x")
-        await link.until(lambda: link.got)
+        await connection.until(lambda: connection.got)
 
 
 FULL = """
@@ -230,16 +230,16 @@ async def main():
         waiting = spare.pop()
         waiting.connect(served.listener.getsockname())
         turns = 0
-        while len(served.links) == 1 and turns < 30:
+        while len(served.connections) == 1 and turns < 30:
             await asyncio.sleep(0.005)
             turns += 1
-        assert len(served.links) == 1
+        assert len(served.connections) == 1
         for each in (*taken, *spare):
             each.close()
-        while len(served.links) == 1:
+        while len(served.connections) == 1:
             await asyncio.sleep(0.005)
         waiting.send(b"patience")
-        await served.links[1].until(lambda: served.links[1].got == b"patience")
+        await served.connections[1].until(lambda: served.connections[1].got == b"patience")
         waiting.close()
 
 asyncio.run(main())

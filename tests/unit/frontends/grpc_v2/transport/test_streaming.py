@@ -148,8 +148,8 @@ async def test_replies_to_a_slow_reader_wait_in_the_method(served: Serve) -> Non
             client.send(number, infer_request(30_000))
             await client.settled()
         await client.until(lambda: len(client.replies[number].body) == WINDOW)
-        (link,) = gateway.frontend._open
-        assert link._h2.sender.waiting_bytes <= 64 * 1024 + 31_000
+        (connection,) = gateway.frontend._open
+        assert connection._h2.sender.waiting_bytes <= 64 * 1024 + 31_000
         client.send(number, b"", end=True)
         client.takes = True
         client.h2.increment_flow_control_window(WINDOW)
@@ -164,14 +164,14 @@ async def test_a_reply_while_the_transport_is_held(served: Serve) -> None:
         client.h2.increment_flow_control_window(2**31 - 1 - WINDOW)
         number = client.ask(STREAM, infer_request(10), end=False)
         await client.settled()
-        (link,) = gateway.frontend._open
-        link.pause_writing()
+        (connection,) = gateway.frontend._open
+        connection.pause_writing()
         client.send(number, infer_request(10), end=True)
         await client.flush()
-        link._transport.resume_reading()
+        connection._transport.resume_reading()
         await gateway.inference.until(lambda: len(gateway.inference.requests) == 2)
-        await until(lambda: link._h2.sender.waiting_bytes > 0)
-        link.resume_writing()
+        await until(lambda: connection._h2.sender.waiting_bytes > 0)
+        connection.resume_writing()
         (reply,) = await client.over(number)
         assert (reply.status, len(replies(reply))) == (0, 2)
 

@@ -127,9 +127,9 @@ async def test_a_peer_whose_kernel_is_full_is_cut_off(served: Serve) -> None:
         client.h2.increment_flow_control_window(window - 65_535)
         client.h2.update_settings({4: window})
         await client.settled()
-        (link,) = gateway.frontend._open
-        told, pause = list[str](), link.pause_writing
-        link.pause_writing = lambda: told.append("pause") or pause()
+        (connection,) = gateway.frontend._open
+        told, pause = list[str](), connection.pause_writing
+        connection.pause_writing = lambda: told.append("pause") or pause()
         for _ in range(12):
             client.ask(INFER, infer_request(1_000_000))
         with suppress(ConnectionError):  # it may be cut off while it still asks
@@ -142,7 +142,7 @@ async def test_a_peer_whose_kernel_is_full_is_cut_off(served: Serve) -> None:
 
 async def test_signs_of_life(served: Serve) -> None:
     """An idle client that answers PINGs stays; one that does not is cut off."""
-    settings = {**LIMITS, "keepalive_ms": 20, "keepalive_timeout_ms": 150}
+    settings = {**LIMITS, "keepalive_ms": 20, "keepalive_timeout_ms": 2_000}
     async with (
         served(**settings) as gateway,
         connected(gateway.addresses[0]) as alive,
@@ -164,11 +164,11 @@ async def test_signs_of_life(served: Serve) -> None:
 async def test_nothing_ticks_where_nothing_is_under_way(served: Serve) -> None:
     async with served(**short("receive_timeout_s")) as gateway, connected(gateway.addresses[0]) as client:
         assert (await client.infer()).status == 0
-        (link,) = gateway.frontend._open
-        patience = link._timeouts
-        while not patience.was_idle:
+        (connection,) = gateway.frontend._open
+        timeouts = connection._timeouts
+        while not timeouts.was_idle:
             await asyncio.sleep(SHORT_S / 4)
-        assert patience._timer.when() - asyncio.get_running_loop().time() > 7000
+        assert timeouts._timer.when() - asyncio.get_running_loop().time() > 7000
         number = client.ask(INFER, end=False)
         (reply,) = await client.over(number)
         assert reply.status == CODES["DEADLINE_EXCEEDED"]
@@ -177,6 +177,6 @@ async def test_nothing_ticks_where_nothing_is_under_way(served: Serve) -> None:
 async def test_a_connection_that_is_gone_has_no_timer(served: Serve) -> None:
     async with served() as gateway:
         async with connected(gateway.addresses[0]):
-            (link,) = gateway.frontend._open
+            (connection,) = gateway.frontend._open
         await until(lambda: not gateway.frontend._open)
-        assert link._timeouts._timer is None
+        assert connection._timeouts._timer is None

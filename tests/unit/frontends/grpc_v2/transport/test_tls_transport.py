@@ -39,7 +39,7 @@ def security() -> Security:
 @asynccontextmanager
 async def secured(security: Security, limit_s: float) -> AsyncIterator[Served]:
     context = server_context(security, protocol="h2")
-    async with listening(wire=partial(TlsTransport, context, limit_s)) as served:
+    async with listening(transport=partial(TlsTransport, context, limit_s)) as served:
         yield served
 
 
@@ -50,10 +50,10 @@ async def shaken(served: Served, **more: Any) -> AsyncIterator[tuple[Kept, async
     context.set_alpn_protocols(["h2"])
     host, port = served.listener.getsockname()
     reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost", **more)
-    link = served.links[-1]
-    await link.until(lambda: "made" in link.told)
+    connection = served.connections[-1]
+    await connection.until(lambda: "made" in connection.told)
     try:
-        yield link, reader, writer
+        yield connection, reader, writer
     finally:
         writer.close()
         with contextlib.suppress(ConnectionError, ssl.SSLError):
@@ -61,57 +61,57 @@ async def shaken(served: Served, **more: Any) -> AsyncIterator[tuple[Kept, async
 
 
 async def test_what_is_written_arrives_in_order(security: Security, limit_s: float) -> None:
-    async with secured(security, limit_s) as served, shaken(served) as (link, reader, _):
-        link.wire.write(BIG[:10])
-        link.wire.writelines([BIG[10:20], memoryview(BIG)[20:50_000], b"", BIG[50_000:50_001]])
-        link.wire.writelines([])
-        link.wire.write(BIG[50_001:])
+    async with secured(security, limit_s) as served, shaken(served) as (connection, reader, _):
+        connection.transport.write(BIG[:10])
+        connection.transport.writelines([BIG[10:20], memoryview(BIG)[20:50_000], b"", BIG[50_000:50_001]])
+        connection.transport.writelines([])
+        connection.transport.write(BIG[50_001:])
         assert await reader.readexactly(len(BIG)) == BIG
-        await link.until(lambda: link.told.count("pause") == link.told.count("resume"))
+        await connection.until(lambda: connection.told.count("pause") == connection.told.count("resume"))
 
 
 async def test_what_is_read(security: Security, limit_s: float) -> None:
     """Records do not end where reads do."""
-    async with secured(security, limit_s) as served, shaken(served) as (link, _, writer):
+    async with secured(security, limit_s) as served, shaken(served) as (connection, _, writer):
         for place in range(0, len(BIG), 30_001):
             writer.write(BIG[place : place + 30_001])
         await writer.drain()
-        await link.until(lambda: len(link.got) == len(BIG))
-        assert link.got == BIG
+        await connection.until(lambda: len(connection.got) == len(BIG))
+        assert connection.got == BIG
 
 
 async def test_closing_sends_what_waits_and_says_goodbye(security: Security, limit_s: float) -> None:
-    async with secured(security, limit_s) as served, shaken(served) as (link, reader, writer):
-        link.wire.write(BIG)
-        link.wire.close()
-        link.wire.close()
-        link.wire.write(b"not any more")
+    async with secured(security, limit_s) as served, shaken(served) as (connection, reader, writer):
+        connection.transport.write(BIG)
+        connection.transport.close()
+        connection.transport.close()
+        connection.transport.write(b"not any more")
         assert await reader.read(-1) == BIG
         writer.close()
-        await link.until(lambda: link.lost)
+        await connection.until(lambda: connection.lost)
 
 
 async def test_the_peer_says_goodbye(security: Security, limit_s: float) -> None:
-    async with secured(security, limit_s) as served, shaken(served) as (link, _, writer):
+    async with secured(security, limit_s) as served, shaken(served) as (connection, _, writer):
         writer.write(b"last")
         writer.close()
-        await link.until(lambda: link.lost)
-        assert (link.got, link.lost) == (b"last", [None])
-        link.wire.write(b"late")
-        link.wire.close()
+        await connection.until(lambda: connection.lost)
+        assert (connection.got, connection.lost) == (b"last", [None])
+        connection.transport.write(b"late")
+        connection.transport.close()
 
 
 async def test_the_peer_is_gone_without_goodbye(security: Security, limit_s: float) -> None:
-    async with secured(security, limit_s) as served, shaken(served) as (link, _, writer):
+    async with secured(security, limit_s) as served, shaken(served) as (connection, _, writer):
         writer.transport.abort()
-        await link.until(lambda: link.lost)
+        await connection.until(lambda: connection.lost)
 
 
 async def test_damage(security: Security, limit_s: float) -> None:
-    async with secured(security, limit_s) as served, shaken(served) as (link, reader, _):
-        link.wire._process(memoryview(b"\x17\x03\x03\x00\x10" + bytes(16)))
-        await link.until(lambda: link.lost)
-        assert isinstance(link.lost[0], ssl.SSLError)
+    async with secured(security, limit_s) as served, shaken(served) as (connection, reader, _):
+        connection.transport._process(memoryview(b"\x17\x03\x03\x00\x10" + bytes(16)))
+        await connection.until(lambda: connection.lost)
+        assert isinstance(connection.lost[0], ssl.SSLError)
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await reader.readexactly(1)
 
@@ -126,8 +126,8 @@ async def test_hands_that_are_not_shaken(security: Security, words: bytes) -> No
         with contextlib.suppress(ConnectionError):
             while await asyncio.get_running_loop().sock_recv(client, 1000):
                 pass
-        (link,) = served.links
-        assert link.told == []
+        (connection,) = served.connections
+        assert connection.told == []
 
 
 async def test_who_cannot_be_watched_is_let_go_for_good(security: Security, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,14 +151,14 @@ async def test_ends_within_a_callback(security: Security, limit_s: float) -> Non
     for what in ("made", "read", "pause"):
         for how in ("abort", "close"):
             async with secured(security, limit_s) as served:
-                served.on[what] = lambda how=how: getattr(served.links[-1].wire, how)()
+                served.on[what] = lambda how=how: getattr(served.connections[-1].transport, how)()
                 with contextlib.suppress(ConnectionError, ssl.SSLError):
-                    async with shaken(served) as (link, reader, writer):
+                    async with shaken(served) as (connection, reader, writer):
                         writer.write(b"x" * 40_000)
                         if what == "pause":
-                            link.wire.write(BIG)
+                            connection.transport.write(BIG)
                         with contextlib.suppress(ConnectionError, ssl.SSLError):
                             await reader.read(-1)
-                link = served.links[-1]
-                await link.until(lambda link=link: link.lost)
-                assert link.told.count("lost") == 1
+                connection = served.connections[-1]
+                await connection.until(lambda connection=connection: connection.lost)
+                assert connection.told.count("lost") == 1

@@ -1,4 +1,4 @@
-"""Compressed messages unfolded: nobody waits while a large one is, and what it takes is counted."""
+"""Compressed messages: no other call waits while a large one is decompressed, and its memory is counted."""
 
 from __future__ import annotations
 
@@ -19,23 +19,18 @@ from gateway.frontends.grpc_v2.codec.patterns import Raw
 from gateway.frontends.grpc_v2.service.message_memory import MESSAGE_BYTES, MessageMemory
 from gateway.frontends.grpc_v2.transport.messages import ReceivedMessage
 from gateway.frontends.grpc_v2.transport.unary import decompressed, one_request
-from gateway.frontends.pools import Pools
-from tests.simulators.grpc_gateway import UNDIVIDED
+from tests.simulators.infer_messages import message_memory_of
 
 pytestmark = pytest.mark.asyncio
 GZIP = 31
 LIMIT_BYTES = 4_000_000
 
 
-def room_of(size: int) -> MessageMemory:
-    return MessageMemory(Pools(UNDIVIDED).make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", size))
-
-
 @dataclass
 class Owner:
-    """As much of a link as is asked."""
+    """Connection, as far as `decompressed` uses it."""
 
-    message_memory: MessageMemory = field(default_factory=lambda: room_of(8_000_000))
+    message_memory: MessageMemory = field(default_factory=lambda: message_memory_of(8_000_000))
     decoding: DecodePool = field(default_factory=lambda: DecodePool(EngineSettings(decode_inline_us=0)))
 
     def memory(self, size: int, info: CallInfo) -> memoryview:
@@ -45,10 +40,10 @@ class Owner:
         return LIMIT_BYTES, lambda beginning: 100_000 if beginning.startswith(b"small model") else LIMIT_BYTES
 
 
-async def unfold(owner: Owner, content: bytes, *, compressed: bool = True) -> Raw:
-    head: Any = SimpleNamespace(rpc=None, window_bits=GZIP, info=CallInfo("ann"))
-    link: Any = owner
-    return await decompressed(ReceivedMessage(content, compressed), head, link)
+async def decompress(owner: Owner, content: bytes, *, compressed: bool = True) -> Raw:
+    request_headers: Any = SimpleNamespace(rpc=None, window_bits=GZIP, info=CallInfo("ann"))
+    connection: Any = owner
+    return await decompressed(ReceivedMessage(content, compressed), request_headers, connection)
 
 
 def noise(size: int) -> bytes:
@@ -56,9 +51,9 @@ def noise(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("content", [b"", b"small", bytes(LIMIT_BYTES), noise(200_000)])
-async def test_what_is_unfolded_is_counted(content: bytes) -> None:
+async def test_what_is_decompressed_is_counted(content: bytes) -> None:
     owner = Owner()
-    got = await unfold(owner, gzip.compress(content))
+    got = await decompress(owner, gzip.compress(content))
     assert got == content
     assert owner.message_memory.used_bytes == len(content) + MESSAGE_BYTES
     del got
@@ -68,35 +63,35 @@ async def test_what_is_unfolded_is_counted(content: bytes) -> None:
 @pytest.mark.parametrize("content", [bytes(LIMIT_BYTES + 1), bytes(60_000_000), noise(LIMIT_BYTES + 1)])
 async def test_bombs_do_not_go_off(content: bytes) -> None:
     with pytest.raises(RequestError, match="at most 4000000 are read") as caught:
-        await unfold(Owner(), gzip.compress(content))
+        await decompress(Owner(), gzip.compress(content))
     assert caught.value.fault is Fault.TOO_LARGE
 
 
-async def test_no_more_is_unfolded_than_the_model_takes() -> None:
-    assert len(await unfold(Owner(), gzip.compress(b"small model" + bytes(80_000)))) == 80_011
+async def test_no_more_is_decompressed_than_the_model_takes() -> None:
+    assert len(await decompress(Owner(), gzip.compress(b"small model" + bytes(80_000)))) == 80_011
     with pytest.raises(RequestError, match="at most 100000 are read for this model") as caught:
-        await unfold(Owner(), gzip.compress(b"small model" + bytes(60_000_000)))
+        await decompress(Owner(), gzip.compress(b"small model" + bytes(60_000_000)))
     assert caught.value.fault is Fault.TOO_LARGE
 
 
-async def test_no_room_for_what_is_unfolded() -> None:
-    owner = Owner(room_of(1_010_000))
+async def test_no_room_for_what_is_decompressed() -> None:
+    owner = Owner(message_memory_of(1_010_000))
     kept = owner.memory(500_000, CallInfo())
     with pytest.raises(RequestError) as caught:
-        await unfold(owner, gzip.compress(bytes(1_000_000)))
+        await decompress(owner, gzip.compress(bytes(1_000_000)))
     assert caught.value.fault is Fault.OVERLOADED
     assert owner.message_memory.used_bytes == len(kept) + MESSAGE_BYTES
 
 
 async def test_what_is_not_compressed_stays_where_it_is() -> None:
     content = b"as it is"
-    assert await unfold(Owner(), content, compressed=False) is content
+    assert await decompress(Owner(), content, compressed=False) is content
 
 
 async def test_damage_is_told() -> None:
-    for folded in (b"damage", gzip.compress(b"x")[:-1], gzip.compress(noise(200_000))[:-1]):
+    for compressed in (b"damage", gzip.compress(b"x")[:-1], gzip.compress(noise(200_000))[:-1]):
         with pytest.raises(RequestError, match="a compressed message") as caught:
-            await unfold(Owner(), folded)
+            await decompress(Owner(), compressed)
         assert caught.value.fault is Fault.INTERNAL
 
 
