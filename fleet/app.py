@@ -266,7 +266,7 @@ def _workers(control: Control, scheduler: Scheduler, chores: Chores) -> tuple[Wo
         Worker(
             "scheduler", settings.turn_s, scheduler.turn, control.clock, due=control.rollouts.due, end=scheduler.resign
         ),
-        Worker("changes", subscriptions.settings.look_every_s, subscriptions.turn, control.clock),
+        Worker("changes", subscriptions.settings.look_every_s, subscriptions.tick, control.clock),
         Worker("chores", control.settings.chores.turn_s, chores.turn, control.clock, end=chores.end),
     )
 

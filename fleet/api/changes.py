@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from litestar import get
@@ -70,7 +70,7 @@ class _Reader:
             page = self.subscriptions.recent(after) if self.follow else None
             if page is None:
                 page = await sync_to_thread(feed.read, after)
-            if self.wanted.is_plain:
+            if self.wanted.is_plain or not page.changes:
                 return page, feed.visible(page.changes, self.wanted)
             return page, await sync_to_thread(feed.visible, page.changes, self.wanted)
         except AwayError:
@@ -119,19 +119,22 @@ def _admitted(request: Call, asked: Wanted, after: str) -> tuple[Wanted, int, Po
     scope = scope_of(identity)
     for kind in sorted(asked.kinds):
         if kind not in READING:
-            raise RequestError(Fault.INVALID, f"{kind} comes unasked; leave out kind={kind}")
+            problem = f"kind={kind} cannot be requested; leave it out, such messages come without it"
+            raise RequestError(Fault.INVALID, problem)
         if not (answer := may(identity, READING[kind], scope or None)):
             raise RequestError(Fault.DENIED, f"{answer.reason}; leave out kind={kind}")
-    feed.check(asked.query)
+    if asked.query:
+        feed.check(asked.query)
     begin = read_position(after) if after else feed.now()
-    return Wanted(asked.kinds, asked.device, asked.rollout, asked.query, scope), known_token(request).id, begin
+    return replace(asked, scope=scope), known_token(request).id, begin
 
 
 async def _blocks(reader: _Reader, position: Position) -> AsyncIterator[bytes]:
     """Yield the messages of the stream as bytes."""
     subscription, settings, sent = reader.subscription, reader.subscriptions.settings, position
-    yield f"retry: {int(settings.reconnect_s * 1000)}\n".encode() + _block(POSITION, position, {"id": str(position)})
-    more = True
+    yield f"retry: {int(settings.reconnect_s * 1000)}\n".encode() + _position(position)
+    clock = asyncio.get_running_loop().time
+    sent_s, more = clock(), True
     while (more or reader.follow) and not subscription.has_ended():
         subscription.expect()
         page, shown = await reader.read(position)
@@ -139,11 +142,13 @@ async def _blocks(reader: _Reader, position: Position) -> AsyncIterator[bytes]:
             if subscription.has_ended():
                 return
             yield _message(change, sent)
-            sent = change.position
+            sent, sent_s = change.position, clock()
         position, more = page.reached, page.more
-        if not (more or (reader.follow and await subscription.wait(settings.heartbeat_s))):
-            yield HEARTBEAT if sent == position else _block(POSITION, position, {"id": str(position)})
-            sent = position
+        if reader.follow and not more:
+            await subscription.wait(max(0.0, sent_s + settings.heartbeat_s - clock()))
+        if clock() >= sent_s + settings.heartbeat_s or not (more or reader.follow):
+            yield HEARTBEAT if sent == position else _position(position)
+            sent, sent_s = position, clock()
 
 
 def _message(change: Change, sent: Position) -> bytes:
@@ -154,7 +159,11 @@ def _message(change: Change, sent: Position) -> bytes:
     if isinstance(change.about, StoredFact):
         fact = fact_document(fact_of(change.about))
         return _block(change.kind, change.position, {"rollout": change.rollout, **fact})
-    return _block(change.kind, change.position, {"after": str(sent), "id": str(change.position), "detail": LOST})
+    return _block(Kind.GAP, change.position, {"after": str(sent), "id": str(change.position), "detail": LOST})
+
+
+def _position(position: Position) -> bytes:
+    return _block(POSITION, position, {"id": str(position)})
 
 
 def _block(event: str, position: Position, document: object) -> bytes:

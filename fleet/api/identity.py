@@ -21,6 +21,8 @@ Call = Request[Any, Any, Any]
 Guarded = ASGIConnection[Any, Any, Any, Any]
 ACTION = "action"
 """Key in a route's `opt`: the action that it performs."""
+_KNOWN = "known_token"
+"""Key in a request's state: its API token, once that is read."""
 
 
 def control_of(request: Call) -> Control:
@@ -48,7 +50,9 @@ def identify(request: Call) -> Identity:
 
 
 def known_token(request: Call) -> ApiToken:
-    """Return the API token of the caller. Raise RequestError UNAUTHENTICATED, AwayError."""
+    """Return the API token of the caller, which is read once. Raise RequestError UNAUTHENTICATED, AwayError."""
+    if isinstance(read := request.scope["state"].get(_KNOWN), ApiToken):
+        return read
     text, control = bearer_of(request), control_of(request)
     if not text:
         raise _nobody()
@@ -58,6 +62,7 @@ def known_token(request: Call) -> ApiToken:
         problem = "this token is unknown, revoked or expired; an admin creates another: edge-fleet tokens create"
         raise RequestError(Fault.UNAUTHENTICATED, problem)
     name_caller(cast("Scope", request.scope), known.name)
+    request.scope["state"][_KNOWN] = known
     return known
 
 

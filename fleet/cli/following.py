@@ -33,12 +33,17 @@ def follow(
                     print(f"lost: {plain(str(message.data.get('detail', '')))}", file=sys.stderr)
                 yield message
         except UnreachableError as error:
-            if time.monotonic() - answered_s >= AWAY_LIMIT_S:
-                raise
-            say_waiting(error)
+            wait_or_raise(error, answered_s)
         if until_s is not None and time.monotonic() >= until_s:
             return
         time.sleep(asked.reconnect_s)
+
+
+def wait_or_raise(error: UnreachableError, answered_s: float) -> None:
+    """Raise `error`, unless the controller answered at `answered_s` and may still come back."""
+    if time.monotonic() - answered_s >= AWAY_LIMIT_S:
+        raise error
+    say_waiting(error)
 
 
 def say_waiting(error: UnreachableError) -> None:

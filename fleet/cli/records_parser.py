@@ -40,7 +40,7 @@ def _newest(parser: argparse.ArgumentParser) -> None:
 
 def _devices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("stream", metavar="STREAM", type=named, help="vitals, statistics, state, events, updates")
-    query_option(parser, "devices that match it only")
+    query_option(parser, "only devices that match it")
     limit_option(parser, 100)
     remote_options(parser)
 

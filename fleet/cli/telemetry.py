@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-from fleet.cli.following import AWAY_LIMIT_S, GAP, POSITION, follow, say_waiting
+from fleet.cli.following import AWAY_LIMIT_S, GAP, POSITION, follow, wait_or_raise
 from fleet.cli.remote import bounded, client, listed, local, said, short
 from fleet.client.client import Client, Json, Query, path_of
+from fleet.client.messages import Message
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.tables import plain
 
@@ -106,9 +107,7 @@ def _coming(asked: Client, path: str, after: str) -> Iterator[Json]:
                 after = _place(row)
             answered_s = time.monotonic()
         except UnreachableError as error:
-            if time.monotonic() - answered_s >= AWAY_LIMIT_S:
-                raise
-            say_waiting(error)
+            wait_or_raise(error, answered_s)
         time.sleep(LOOK_S)
 
 
@@ -119,10 +118,13 @@ def _print_lines(arguments: argparse.Namespace, found: Iterable[Json], row: Call
 
 def _events(arguments: argparse.Namespace) -> int:
     query = {name: getattr(arguments, name) for name in ("device", "kind", "rollout", "query")}
-    pages = client(arguments).pages(path_of("events"), query, cursor="before")
+    asked = client(arguments)
+    pages = _past(arguments, asked, "events", query)
     if arguments.follow:
         wanted = {"kind": EVENT_CHANGES} | {name: query[name] for name in ("device", "rollout", "query")}
-        return _followed(arguments, wanted, pages, _event_row, lambda one: arguments.kind in {None, one["kind"]})
+        return _followed(
+            arguments, follow(asked, wanted), pages, _event_row, lambda one: arguments.kind in {None, one["kind"]}
+        )
     return listed(
         arguments,
         "events",
@@ -133,16 +135,22 @@ def _events(arguments: argparse.Namespace) -> int:
     )
 
 
+def _past(arguments: argparse.Namespace, asked: Client, path: str, query: Query) -> Iterator[Json]:
+    """Yield events or alerts, newest first, as many at a time as are shown."""
+    limit = {"limit": min(arguments.limit, LAST)} if arguments.follow else {}
+    return asked.pages(path_of(path), {**query, **limit}, cursor="before")
+
+
 def _followed(
     arguments: argparse.Namespace,
-    wanted: Query,
+    messages: Iterable[Message],
     newest: Iterator[Json],
     row: Callable[[Json], Sequence[str]],
     fits: Callable[[Json], bool],
 ) -> int:
     """Print line by line until Ctrl-C: the newest ones once the stream is open, then each new one."""
     shown: list[Json] | None = None
-    for message in follow(client(arguments), wanted):
+    for message in messages:
         if shown is None:
             shown = [*islice(newest, min(arguments.limit, LAST))][::-1]
             _print_lines(arguments, shown, row)
@@ -169,12 +177,15 @@ def _happened(one: Json) -> str:
 
 def _alerts(arguments: argparse.Namespace) -> int:
     query = {name: getattr(arguments, name) for name in ("state", "rule", "device", "query")}
-    pages = client(arguments).pages(path_of("alerts"), query, cursor="before")
+    asked = client(arguments)
+    pages = _past(arguments, asked, "alerts", query)
     if arguments.follow:
         if arguments.state == "pending":
             raise ConfigurationError("--follow shows alerts as they open and close; leave out --state pending")
         wanted = {"kind": ALERT_CHANGES[arguments.state]} | {name: query[name] for name in ("device", "query")}
-        return _followed(arguments, wanted, pages, _alert_row, lambda one: arguments.rule in {None, one["rule"]})
+        return _followed(
+            arguments, follow(asked, wanted), pages, _alert_row, lambda one: arguments.rule in {None, one["rule"]}
+        )
     columns = ("since", "state", "alert", "device", "says")
     none = "no such alerts" if any(query.values()) else "no alerts"
     return listed(arguments, "alerts", bounded(pages, arguments.limit), columns, _alert_row, none=none)

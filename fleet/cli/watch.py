@@ -20,6 +20,7 @@ from gateway.domain.errors import UnreachableError
 if TYPE_CHECKING:
     from rich.console import Group
 
+ROLLOUT_CHANGES = ["rollout.fact", "rollout.device_fact"]
 LOOK_S = 1.0
 """Pause after each view, in seconds: many devices may report during it."""
 COLOURS = {DONE: "green", COMING: "yellow", LOST: "red bold", FREE: "dim"}
@@ -48,7 +49,7 @@ def _views(asked: Client, rollout: str, timeout_s: float | None) -> Iterator[Jso
     path, until_s = path_of("rollouts", rollout), None if timeout_s is None else time.monotonic() + timeout_s
     view, is_old = asked.ask("GET", path), False  # a refusal is raised before the stream is opened
     yield view
-    for message in follow(asked, {"rollout": rollout}, until_s, answered_s=time.monotonic()):
+    for message in follow(asked, {"rollout": rollout, "kind": ROLLOUT_CHANGES}, until_s, answered_s=time.monotonic()):
         is_old = is_old or message.event in {POSITION, GAP} or message.data.get("seq", 0) > view["facts"]
         if is_old:
             try:

@@ -43,7 +43,7 @@ class Messages:
             self.retry_s = int(value) / 1000
         if not line:
             self._fields = {}
-        elif name:
+        elif name in {"event", "id", "data"}:
             self._fields[name] = value.removeprefix(" ")
 
     def _message(self) -> Message:

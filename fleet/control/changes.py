@@ -96,7 +96,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Facts `first` to `last` of a change; of other kinds of changes nothing but `whole`."""
+    """Facts `first` to `last` of a change; both are 0 for other kinds."""
 
     change: StoredChange
     first: int

@@ -162,7 +162,7 @@ def flush_seen(control: Control, now: datetime) -> bool:
 
 
 def sweep_records(control: Control, fence: int, now: datetime) -> bool:
-    """Delete telemetry and events beyond their bounds, in small steps. Return whether none are left.
+    """Delete telemetry, events and changes beyond their bounds, in small steps. Return whether none are left.
 
     Raise AwayError, FencedError.
     """

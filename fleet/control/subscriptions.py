@@ -9,7 +9,9 @@ import asyncio
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
+from itertools import takewhile
 
 from fleet.control.changes import Change, Feed, Page, Position
 from fleet.control.settings import ChangesSettings
@@ -37,15 +39,11 @@ class Subscription:
         """Clear the notification: the changes that it announced are read now."""
         self._news.clear()
 
-    async def wait(self, limit_s: float) -> bool:
-        """Wait for a notification or the end. Return False after `limit_s` without either."""
-        if self._ended:
-            return True
-        try:
-            await asyncio.wait_for(self._news.wait(), limit_s)
-        except TimeoutError:
-            return False
-        return True
+    async def wait(self, limit_s: float) -> None:
+        """Wait for a notification or the end, at most `limit_s`."""
+        if not self._ended:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), limit_s)
 
     def notify(self, *, end: bool = False) -> None:
         """Wake the stream up, from any thread. A closed event loop has no streams left."""
@@ -55,7 +53,7 @@ class Subscription:
 
 
 class Subscriptions:
-    """All open streams of a replica. Streams run in the event loop, `turn` runs in its own thread."""
+    """All open streams of a replica. Streams run in the event loop, `tick` runs in its own thread."""
 
     def __init__(self, database: Database, settings: ChangesSettings, counts: Counter[str]) -> None:
         self.feed, self.settings = Feed(database, settings.page_changes), settings
@@ -102,10 +100,10 @@ class Subscriptions:
         with self._lock:
             if self._begin is None or not self._begin <= after <= self._reached:
                 return None
-            found = [change for change in self._recent if change.position > after]
-            return Page(found, self._reached, more=False)
+            found = [*takewhile(lambda change: change.position > after, reversed(self._recent))]
+            return Page(found[::-1], self._reached, more=False)
 
-    def turn(self, now: datetime) -> None:
+    def tick(self, now: datetime) -> None:
         """Read new changes, and end streams of invalid tokens, if any stream is open. Raise AwayError."""
         with self._lock:
             streams = [*self._open]

@@ -55,8 +55,8 @@ def test_lists(fleet: RunningController) -> None:
 def test_who_may_see_what(fleet: RunningController) -> None:
     assert ids(fleet, tags=("pilot",)) == ["0"]
     assert ids(fleet, "?device=other", tags=("pilot",)) == []
-    with fleet.client(None) as nobody, fleet.device_client(fleet.enrolled("camera-2")) as device:
-        assert nobody.get("/v1/alerts").status_code == 401
+    with fleet.client(None) as anonymous, fleet.device_client(fleet.enrolled("camera-2")) as device:
+        assert anonymous.get("/v1/alerts").status_code == 401
         assert device.get("/v1/alerts").status_code == 403
 
 

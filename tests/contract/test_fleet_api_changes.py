@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from fleet.access import Role
 from fleet.config import FleetConfig
@@ -40,6 +42,24 @@ def happens(fleet: RunningController, key: str, device: str = "camera") -> None:
     settings, now = fleet.control.database.settings, fleet.clock()
     with fleet.control.database.write() as connection:
         events.record(connection, [Event(device, key, now, "rollback", "reader")], now, settings)
+
+
+@contextmanager
+def happening(fleet: RunningController) -> Iterator[None]:
+    """Record one event after the other on `camera`, faster than heartbeats come."""
+    ended, count = threading.Event(), itertools.count()
+
+    def record() -> None:
+        while not ended.wait(QUICK.look_every_s):
+            happens(fleet, f"on and on {next(count)}")
+
+    thread = threading.Thread(target=record)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_what_happens_comes_as_lists_show_it(fleet: RunningController) -> None:
@@ -98,10 +118,10 @@ def test_where_nothing_is_for_a_reader_its_position_moves(fleet: RunningControll
     """Else it would be too old one day."""
     with fleet.client(Role.VIEWER, tags=["lobby"]) as viewer, following(viewer) as stream:
         begin = stream.next()
-        happens(fleet, "for others")
-        moved = stream.next()
+        with happening(fleet):
+            moved = stream.next()
         happens(fleet, "for it", device="other")
-        assert (moved.event, stream.next().data["device"]) == ("position", "other")
+        assert (moved.event, stream.next("device.event").data["device"]) == ("position", "other")
     assert int(moved.id) > int(begin.id)
 
 
@@ -153,6 +173,18 @@ def test_what_is_lost_is_said(fleet: RunningController) -> None:
     assert (gap.event, gap.data["after"], int(gap.id)) == ("gap", "1", int(old) - 1)
     assert "/v1/events" in gap.data["detail"]
     assert rest == ["device.event", "device.event"]
+
+
+def test_what_a_change_referred_to_is_lost(fleet: RunningController) -> None:
+    begin = _position(fleet)
+    happens(fleet, "to be deleted")
+    with fleet.control.database.write() as connection:
+        deleted = events.page(connection, fleet.control.database.settings, limit_rows=1)[0]
+        connection.execute(sa.text("DELETE FROM events WHERE id = :id"), {"id": deleted.id})
+    with fleet.client(Role.VIEWER) as viewer, following(viewer, f"?follow=false&after={begin}") as stream:
+        stream.next()
+        gap, rest = stream.next(), [message.event for message in stream]
+    assert (gap.event, gap.data["after"], gap.data["id"], rest) == ("gap", begin, _position(fleet), [])
 
 
 def test_a_token_that_is_revoked_reads_no_further(fleet: RunningController) -> None:
@@ -209,6 +241,6 @@ def test_a_reader_that_takes_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_devices_are_refused(fleet: RunningController) -> None:
-    with fleet.client(None) as nobody, fleet.device_client(fleet.enrolled("camera-2")) as device:
-        assert nobody.get("/v1/changes").status_code == 401
+    with fleet.client(None) as anonymous, fleet.device_client(fleet.enrolled("camera-2")) as device:
+        assert anonymous.get("/v1/changes").status_code == 401
         assert device.get("/v1/changes").status_code == 403

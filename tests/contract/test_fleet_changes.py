@@ -114,7 +114,7 @@ def test_of_two_transactions_the_one_that_commits_last_is_not_missed(tmp_path: P
         assert said(everything(feed, before.reached)) == ["1 device.event", "2 device.event"]
 
 
-def test_a_transaction_that_is_undone_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_transaction_that_is_undone_holds_up_no_reader(tmp_path: Path) -> None:
     with made("postgresql", tmp_path) as opened:
         enrolled(opened, "camera")
         feed = Feed(opened, 100)

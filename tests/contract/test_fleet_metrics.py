@@ -104,8 +104,8 @@ def test_every_metric_is_documented_with_its_type_and_labels_and_nothing_else_is
 
 
 def test_who_may_not_is_told_nothing(fleet: RunningController) -> None:
-    with fleet.client(None) as nobody, fleet.device_client(fleet.enrolled("camera-0")) as device:
-        assert nobody.get("/metrics").status_code == 401
+    with fleet.client(None) as anonymous, fleet.device_client(fleet.enrolled("camera-0")) as device:
+        assert anonymous.get("/metrics").status_code == 401
         assert device.get("/metrics").status_code == 403
 
 
@@ -113,8 +113,8 @@ def test_devices_and_their_polls(fleet: RunningController) -> None:
     before = scrape(fleet)
     with fleet.device_client(fleet.enrolled("camera-1")) as device:
         status = str(device.get("/v1/self/assignment").status_code)
-    with fleet.client(None) as nobody:
-        nobody.get("/v1/devices")
+    with fleet.client(None) as anonymous:
+        anonymous.get("/v1/devices")
     after = scrape(fleet)
     assert (
         value(after, "edge_fleet_devices", state="enrolled")

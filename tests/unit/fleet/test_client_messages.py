@@ -27,6 +27,13 @@ def test_messages_in_pieces(size: int) -> None:
     assert parser.retry_s == 1.5
 
 
+def test_fields_of_other_names_are_not_kept() -> None:
+    parser = Messages(1_000, 3.0)
+    names = (f"name{number}: x\n".encode() for number in range(1_000))
+    assert [message for line in names for message in parser.feed(line)] == []
+    assert parser._fields == {}
+
+
 @pytest.mark.parametrize("content", [b"data: [1]\n\n", b"data: {\n\n", b"x" * 1_001])
 def test_what_is_no_message_is_an_error(content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  of json, too
