@@ -12,9 +12,10 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from fleet.database import numbers
 from fleet.database.engine import Insert, adding, alone
 from fleet.database.errors import ConflictError
-from fleet.database.tables import assignments, numbers
+from fleet.database.tables import assignments
 
 BASE = "assignment base"
 """Versions up to this number may have been issued by a controller that was lost before a restore; they are void."""
@@ -67,7 +68,7 @@ def put(connection: Connection, signed: StoredAssignment) -> None:
 
 def base(connection: Connection) -> int:
     """Return the base of versions; 0 if no backup was ever restored."""
-    return int(connection.execute(_BASE).scalar() or 0)
+    return numbers.read(connection, BASE) or 0
 
 
 def leap(connection: Connection, by: int) -> int:
@@ -77,14 +78,12 @@ def leap(connection: Connection, by: int) -> int:
     """
     last = connection.execute(sa.select(sa.func.max(assignments.c.version))).scalar()
     value = max(last or 0, base(connection)) + by
-    add = adding(connection, numbers).values(name=BASE, value=value)
-    connection.execute(add.on_conflict_do_update(index_elements=[numbers.c.name], set_={"value": value}))
+    numbers.put(connection, BASE, value)
     return value
 
 
 _MINE = assignments.c.device == sa.bindparam("of", type_=assignments.c.device.type)
 _CURRENT, _LAST = sa.select(assignments).where(_MINE), sa.select(assignments.c.version).where(_MINE)
-_BASE = sa.select(numbers.c.value).where(numbers.c.name == BASE)
 _NEWER: dict[str, Insert] = {}
 """Statement by dialect: building it takes longer than executing it."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from fleet.database import assignments, changes, migrate, tables
+from fleet.database import assignments, changes, migrate
 from fleet.database.engine import Database, open_database
 from fleet.database.place import Place
 from fleet.database.settings import DatabaseSettings
@@ -103,8 +103,7 @@ def _made_current(place: Place, settings: DatabaseSettings) -> str:
             raise ConfigurationError("holds no tables of edge-fleet; it is not one of its backups", file=str(place))
         with database.write() as connection:
             assignments.leap(connection, settings.restore_leap)
-            if sa.inspect(connection).has_table(tables.changes.name):  # an older backup has none
-                changes.leap(connection, settings.restore_leap)
+            changes.leap(connection, settings.restore_leap)
             migrate.UNFINISHED.drop(connection, checkfirst=True)
         return migrate.upgrade(database)
 

@@ -15,10 +15,11 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from fleet.database import numbers
 from fleet.database.columns import EPOCH, LARGEST
-from fleet.database.engine import adding
+from fleet.database.engine import held_locks
 from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import changes, numbers
+from fleet.database.tables import changes
 
 _ADDING = 1_667_786_343
 """First half of the locks of transactions that add rows ("chng" in ASCII); the second half is a number in the cycle."""
@@ -82,7 +83,7 @@ def settled(connection: Connection) -> int:
     if connection.dialect.name != "postgresql":
         return LARGEST
     last = int(connection.execute(_LAST).scalar_one())  # before the locks: smaller numbers hold one by now
-    return min((_floor(int(held), last) for held in connection.execute(_HELD).scalars()), default=last)
+    return min((_floor(held, last) for held in held_locks(connection, _ADDING)), default=last)
 
 
 def _floor(held: int, last: int) -> int:
@@ -106,8 +107,7 @@ def newest(connection: Connection, until: int = LARGEST) -> int:
 
 def swept(connection: Connection) -> int:
     """Return the number up to which changes were removed."""
-    found = sa.select(numbers.c.value).where(numbers.c.name == _SWEPT)
-    return int(connection.execute(found).scalar() or 0)
+    return numbers.read(connection, _SWEPT) or 0
 
 
 def sweep(connection: Connection, now: datetime, settings: DatabaseSettings) -> int:
@@ -121,8 +121,7 @@ def sweep(connection: Connection, now: datetime, settings: DatabaseSettings) -> 
     found = connection.execute(old.limit(settings.telemetry.sweep_rows)).scalars().all()
     if found:
         connection.execute(sa.delete(changes).where(changes.c.id <= found[-1]))
-        add_number = adding(connection, numbers).values(name=_SWEPT, value=found[-1])
-        connection.execute(add_number.on_conflict_do_update(index_elements=[numbers.c.name], set_={"value": found[-1]}))
+        numbers.put(connection, _SWEPT, found[-1])
     return len(found)
 
 
@@ -135,7 +134,9 @@ def _cut(connection: Connection, now: datetime, settings: DatabaseSettings) -> i
 
 
 def leap(connection: Connection, by: int) -> None:
-    """Skip, after a restore, all numbers that the lost controller can have assigned, and leave a gap there."""
+    """Skip, after a restore or an undone move, all numbers that the lost controller can have assigned; leave a gap."""
+    if not sa.inspect(connection).has_table(changes.name):
+        return  # tables of an older release
     number = newest(connection) + by
     gap = {"id": number, "at": EPOCH, "kind": Kind.GAP, "subject": "", "first": 0, "last": 0}
     connection.execute(sa.insert(changes).values(gap))
@@ -148,7 +149,3 @@ _LAST = sa.text(f"SELECT {_GIVEN} FROM changes_id_seq")  # noqa: S608  constants
 _HOLD = sa.text(
     f"SELECT pg_advisory_xact_lock_shared(:adding, (({_GIVEN}) % :cycle)::int) FROM changes_id_seq"  # noqa: S608
 ).bindparams(adding=_ADDING, cycle=_CYCLE)
-_HELD = sa.text(
-    "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted "
-    "AND classid = :adding AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-).bindparams(adding=_ADDING)

@@ -56,7 +56,7 @@ class Database:
 
     @contextmanager
     def glance(self) -> Iterator[Connection]:
-        """Yield a connection for a single statement that only reads, such as a poll's. Raise AwayError.
+        """Yield a connection for statements that only read and each see their own snapshot. Raise AwayError.
 
         On PostgreSQL it saves the round trips of a transaction, which take most of the time of a `read`.
         """
@@ -187,6 +187,11 @@ def alone(connection: Connection, what: str) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock_number(what))))
 
 
+def held_locks(connection: Connection, first: int) -> list[int]:
+    """Return the second halves of advisory locks of PostgreSQL that transactions in this database hold."""
+    return [*connection.execute(_HELD, {"first": first}).scalars()]
+
+
 def try_alone(connection: Connection, what: str) -> bool:
     """Take the lock of `alone` without waiting. Return whether it was free."""
     if connection.dialect.name != "postgresql":
@@ -280,3 +285,9 @@ def _to_write_ahead(opened: sqlite3.Connection, patience_s: float) -> None:
 def _first_line(error: sa.exc.DBAPIError) -> str:
     """Return the database's message without the details line, which contains values."""
     return (str(error.orig).strip().splitlines() or [type(error.orig).__name__])[0][:300]
+
+
+_HELD = sa.text(
+    "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted "
+    "AND classid = :first AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)

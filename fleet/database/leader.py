@@ -15,10 +15,11 @@ from typing import Protocol
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from fleet.database import numbers
 from fleet.database.columns import EPOCH
 from fleet.database.engine import Database, adding, connected_apart, lock_number
 from fleet.database.errors import FencedError
-from fleet.database.tables import leadership, numbers
+from fleet.database.tables import leadership
 
 OFFICE = "scheduler"
 _LOOK = f"last look of the {OFFICE}"
@@ -68,15 +69,13 @@ def holder(connection: Connection, office: str = OFFICE) -> str:
 
 def last_look(connection: Connection) -> datetime | None:
     """Return when all rollouts were evaluated last, as far as it was stored; None: never."""
-    value = connection.execute(sa.select(numbers.c.value).where(numbers.c.name == _LOOK)).scalar_one_or_none()
+    value = numbers.read(connection, _LOOK)
     return None if value is None else EPOCH + value * _MICROSECOND
 
 
 def keep_look(connection: Connection, at: datetime) -> None:
     """Store when all rollouts were evaluated; call `guard` first."""
-    value = (at - EPOCH) // _MICROSECOND
-    add = adding(connection, numbers).values(name=_LOOK, value=value)
-    connection.execute(add.on_conflict_do_update(index_elements=[numbers.c.name], set_={"value": value}))
+    numbers.put(connection, _LOOK, (at - EPOCH) // _MICROSECOND)
 
 
 class LeaseCandidate:

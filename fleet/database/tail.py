@@ -15,10 +15,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from fleet.database import numbers
 from fleet.database.columns import EPOCH
-from fleet.database.engine import adding
+from fleet.database.engine import held_locks
 from fleet.database.intake import Row
-from fleet.database.tables import numbers, telemetry, telemetry_sources
+from fleet.database.tables import telemetry, telemetry_sources
 
 _NAMES = "tail of "
 _STORING = 1_952_541_036
@@ -70,8 +71,8 @@ def settled(connection: Connection, until: datetime) -> datetime:
     """
     if connection.dialect.name != "postgresql":
         return until
-    oldest = connection.execute(_OLDEST).scalar_one()
-    return until if oldest is None else min(until, _SINCE + timedelta(seconds=int(oldest)) - _MICROSECOND)
+    oldest = min(held_locks(connection, _STORING), default=None)
+    return until if oldest is None else min(until, _SINCE + timedelta(seconds=oldest) - _MICROSECOND)
 
 
 def tail(
@@ -95,22 +96,15 @@ def tail(
 
 def position(connection: Connection, reader: str) -> datetime | None:
     """Return the position of the reader, or None if it never read."""
-    statement = sa.select(numbers.c.value).where(numbers.c.name == _NAMES + reader)
-    value = connection.execute(statement).scalar_one_or_none()
+    value = numbers.read(connection, _NAMES + reader)
     return None if value is None else EPOCH + value * _MICROSECOND
 
 
 def keep_position(connection: Connection, reader: str, at: datetime) -> None:
     """Store the position of the reader."""
-    value = (at - EPOCH) // _MICROSECOND
-    add = adding(connection, numbers).values(name=_NAMES + reader, value=value)
-    connection.execute(add.on_conflict_do_update(index_elements=[numbers.c.name], set_={"value": value}))
+    numbers.put(connection, _NAMES + reader, (at - EPOCH) // _MICROSECOND)
 
 
-_OLDEST = sa.text(
-    "SELECT min(objid::bigint) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted "
-    "AND classid = :storing AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-).bindparams(storing=_STORING)
 _ROWS: sa.Select[Any] = (
     sa.select(
         telemetry_sources.c.device,

@@ -17,10 +17,11 @@ from fleet.app import Controller, Origin
 from fleet.audit import Break, Deed, Head
 from fleet.cli.parser import main
 from fleet.config import FleetConfig
-from fleet.database import assignments, audit, devices, migrate, move
+from fleet.database import assignments, audit, devices, marks, migrate, move
 from fleet.database.copying import CHUNK_BYTES, CHUNK_ROWS, chunk_rows
 from fleet.database.engine import Database, open_alone, open_database
 from fleet.database.errors import AwayError
+from fleet.database.marks import Mark
 from fleet.database.move import Contents
 from fleet.database.place import Place, read_place
 from fleet.database.settings import DatabaseSettings
@@ -217,6 +218,20 @@ def test_the_old_database_says_where_the_fleet_went_and_can_be_taken_back(
         with closing(open_database(old, SETTINGS)) as database, database.write() as connection:
             assert assignments.current(connection, "camera-00001") is None
             assert assignments.next_version(connection, "camera-00001") == base + 1 == 2_000_009 + 1000 + 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_move_by_the_release_before_can_be_taken_back(kind: str, tmp_path: Path) -> None:
+    with url(kind, tmp_path) as text:
+        old = read_place(text, tmp_path)
+        with closing(open_database(old, SETTINGS)) as database:
+            migrate.downgrade(database, "0014")
+            with database.write() as connection:
+                marks.put(connection, marks.MOVED, Mark("x", "sqlite:///lost.sqlite", NOW))
+        with closing(open_alone(old, SETTINGS)) as database:
+            assert move.undo(database) == SETTINGS.restore_leap
+        with closing(open_database(old, SETTINGS)) as database:
+            assert migrate.upgrade(database) == migrate.newest()
 
 
 def test_a_lost_target_is_not_taken_for_the_fleet(repository: FleetRepository, tmp_path: Path) -> None:
