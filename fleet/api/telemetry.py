@@ -152,8 +152,8 @@ def list_newest_of_devices(
 
 
 def _device_row(one: tuple[str, StoredRow]) -> DeviceRow:
-    device, stored = one
-    return DeviceRow(**{name: getattr(_row(stored), name) for name in TelemetryRow.__slots__}, device=device)
+    device, row = one[0], _row(one[1])
+    return DeviceRow(*(getattr(row, name) for name in TelemetryRow.__slots__), device=device)
 
 
 def _cursor(after: str) -> tuple[int, int]:

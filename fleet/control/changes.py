@@ -221,6 +221,6 @@ def _within(connection: Connection, found: Sequence[Change], scope: frozenset[st
 def _is_within(change: Change, tagged: Mapping[str, datetime], covered: Mapping[str, bool]) -> bool:
     if isinstance(change.about, StoredFact):
         return covered[change.rollout]
-    if isinstance(change.about, Alert):  # none of a device that had the name before it was removed
+    if isinstance(change.about, Alert):  # the same rule as in fleet.database.alerts.page
         return change.device in tagged and tagged[change.device] <= change.about.since
     return change.is_lost or change.device in tagged

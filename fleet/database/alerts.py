@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from fleet.database import changes
 from fleet.database.changes import Kind, NewChange
-from fleet.database.device_filter import Filter, selected_ids
+from fleet.database.device_filter import Filter, chosen
 from fleet.database.engine import adding
 from fleet.database.rows import Json, bounded, chunks, page_limit
 from fleet.database.settings import DatabaseSettings
@@ -143,9 +143,8 @@ def page(
     exact = {"state": state, "rule": rule, "device": device}
     wanted = [alerts.c[name] == value for name, value in exact.items() if value]
     wanted += [alerts.c.key < before] if before else []
-    if matching is not None:
-        wanted.append(alerts.c.device.in_(selected_ids(matching)))
-    if scope:
+    wanted += chosen(alerts.c.device, (), matching)
+    if scope:  # the same rule as in fleet.control.changes._is_within
         mine = sa.select(devices.c.id).join(device_tags, device_tags.c.device == devices.c.id)
         tagged = (device_tags.c.tag.in_(sorted(scope)), devices.c.id == alerts.c.device)
         wanted.append(mine.where(*tagged, devices.c.registered <= alerts.c.since).exists())

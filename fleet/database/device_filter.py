@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -55,6 +55,20 @@ def selected_ids(wanted: Filter) -> sa.Select[Any]:
     return sa.select(devices.c.id).where(devices.c.removed.is_(None), wanted)
 
 
+def tagged_ids(tags: Iterable[str]) -> sa.Select[Any]:
+    """Return the ids of devices with one of these tags, as a subquery."""
+    return sa.select(device_tags.c.device).where(device_tags.c.tag.in_(sorted(tags)))
+
+
+def chosen(device: sa.Column[str], scope: Collection[str], matching: Filter | None) -> list[Filter]:
+    """Return conditions on a column of devices' ids.
+
+    `scope`: only devices with one of these tags; empty: all. `matching`: only devices that pass this filter.
+    """
+    found: list[Filter] = [] if matching is None else [device.in_(selected_ids(matching))]
+    return [*found, device.in_(tagged_ids(scope))] if scope else found
+
+
 def passing(connection: Connection, named: Iterable[str], wanted: Filter) -> frozenset[str]:
     """Return those of these devices that pass `wanted`."""
     found = (selected_ids(wanted).where(devices.c.id.in_(ids)) for ids in chunks(named))
@@ -63,8 +77,7 @@ def passing(connection: Connection, named: Iterable[str], wanted: Filter) -> fro
 
 def tagged(connection: Connection, named: Iterable[str], tags: Iterable[str]) -> dict[str, datetime]:
     """Return those of these devices that have one of the tags, and when each was registered."""
-    mine = sa.select(device_tags.c.device).where(device_tags.c.tag.in_(sorted(tags)))
-    wanted = sa.select(devices.c.id, devices.c.registered).where(devices.c.id.in_(mine))
+    wanted = sa.select(devices.c.id, devices.c.registered).where(devices.c.id.in_(tagged_ids(tags)))
     found = (wanted.where(devices.c.id.in_(ids)) for ids in chunks(named))
     return {device: at for statement in found for device, at in connection.execute(statement)}
 

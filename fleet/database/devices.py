@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
-from fleet.database.device_filter import Filter
+from fleet.database.device_filter import Filter, chosen, tagged_ids
 from fleet.database.engine import adding
 from fleet.database.errors import AbsentError, ConflictError, RefusedError
 from fleet.database.rows import Json, bounded, chunks, page_limit
@@ -302,10 +302,8 @@ def _new(device: str, state: State, serial: str, now: datetime) -> dict[str, Any
 def _conditions(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
     exact = {"state": wanted.state, "profile": wanted.profile, "site": wanted.site, "serial": wanted.serial}
     found = [_HERE, *(devices.c[name] == value for name, value in exact.items() if value)]
-    tagged = sa.select(device_tags.c.device)
-    found += [devices.c.id.in_(tagged.where(device_tags.c.tag == tag)) for tag in sorted(wanted.tags)]
-    if wanted.scope:
-        found.append(devices.c.id.in_(tagged.where(device_tags.c.tag.in_(sorted(wanted.scope)))))
+    found += [devices.c.id.in_(tagged_ids([tag])) for tag in sorted(wanted.tags)]
+    found += chosen(devices.c.id, wanted.scope, None)
     if wanted.target:
         there = sa.select(device_running.c.device).where(device_running.c.target == wanted.target)
         found.append(devices.c.id.in_(there))

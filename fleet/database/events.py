@@ -12,11 +12,11 @@ from sqlalchemy import Connection
 
 from fleet.database import changes
 from fleet.database.changes import Kind, NewChange
-from fleet.database.device_filter import Filter, selected_ids
+from fleet.database.device_filter import Filter, chosen
 from fleet.database.engine import adding
 from fleet.database.rows import Json, bounded, chunks, page_limit
 from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import device_tags, events
+from fleet.database.tables import events
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,7 @@ def page(
     exact = {"device": device, "kind": kind, "rollout": rollout}
     wanted = [events.c[name] == value for name, value in exact.items() if value]
     wanted += [events.c.id < before] if before is not None else []
-    if matching is not None:
-        wanted.append(events.c.device.in_(selected_ids(matching)))
-    if scope:
-        tagged = sa.select(device_tags.c.device).where(device_tags.c.tag.in_(sorted(scope)))
-        wanted.append(events.c.device.in_(tagged))
+    wanted += chosen(events.c.device, scope, matching)
     limit = page_limit(limit_rows, settings.page_limit_rows)
     statement = _EVENTS.where(*wanted).order_by(events.c.id.desc()).limit(limit)
     return tuple(map(_event, connection.execute(statement)))

@@ -65,6 +65,9 @@ class StoredFact:
     document: Json
 
 
+_FACTS = sa.select(*(facts.c[name] for name in StoredFact.__slots__))
+
+
 def create(connection: Connection, rollout: StoredRollout) -> None:
     """Store a new rollout. Raise ConflictError if the id is taken."""
     values = {name: getattr(rollout, name) for name in StoredRollout.__slots__} | {"sequence": 0}
@@ -125,17 +128,14 @@ def facts_of(
 ) -> tuple[StoredFact, ...]:
     """Return a page of facts in order, from the one that follows number `after`; at most `facts_limit_rows`."""
     wanted = [facts.c.rollout == rollout, facts.c.sequence > after, *([facts.c.device == device] if device else [])]
-    columns = [facts.c.sequence, facts.c.at, facts.c.kind, facts.c.device, facts.c.document]
-    statement = sa.select(*columns).where(*wanted).order_by(facts.c.sequence).limit(settings.facts_limit_rows)
+    statement = _FACTS.where(*wanted).order_by(facts.c.sequence).limit(settings.facts_limit_rows)
     return tuple(StoredFact(*row) for row in connection.execute(statement))
 
 
 def facts_between(connection: Connection, rollout: str, first: int, last: int) -> tuple[StoredFact, ...]:
     """Return facts `first` to `last` of a rollout."""
-    columns = [facts.c.sequence, facts.c.at, facts.c.kind, facts.c.device, facts.c.document]
     wanted = (facts.c.rollout == rollout, facts.c.sequence >= first, facts.c.sequence <= last)
-    found = connection.execute(sa.select(*columns).where(*wanted).order_by(facts.c.sequence))
-    return tuple(StoredFact(*row) for row in found)
+    return tuple(StoredFact(*row) for row in connection.execute(_FACTS.where(*wanted).order_by(facts.c.sequence)))
 
 
 def of_device(

@@ -13,14 +13,14 @@ from sqlalchemy import Row as Found
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet.database.columns import document_text
-from fleet.database.device_filter import Filter, everything, selected_ids
+from fleet.database.device_filter import Filter, chosen, everything
 from fleet.database.engine import alone
 from fleet.database.errors import RefusedError
 from fleet.database.intake import Batch, Row, check, take
-from fleet.database.rows import page_limit
+from fleet.database.rows import chunks, page_limit
 from fleet.database.settings import DatabaseSettings, TelemetrySettings
 from fleet.database.spans import Received, Span
-from fleet.database.tables import device_tags, telemetry, telemetry_sources
+from fleet.database.tables import telemetry, telemetry_sources
 
 STALE = "of a boot that is forgotten"
 
@@ -140,16 +140,15 @@ def newest_of_devices(
 ) -> tuple[tuple[str, StoredRow], ...]:
     """Return the last row of a stream of each device, by the devices' ids, from the one that follows `after`.
 
-    `scope`: devices that bear one of these tags; empty: all. `matching`: devices that pass this filter.
+    `scope`: only devices with one of these tags; empty: all. `matching`: only devices that pass this filter.
     """
-    wanted = [telemetry_sources.c.stream == stream, telemetry_sources.c.device > after]
-    wanted.append(telemetry_sources.c.device.in_(selected_ids(everything() if matching is None else matching)))
-    if scope:
-        tagged = sa.select(device_tags.c.device).where(device_tags.c.tag.in_(sorted(scope)))
-        wanted.append(telemetry_sources.c.device.in_(tagged))
-    limit = page_limit(limit_rows, settings.page_limit_rows)
-    last = _rows().add_columns(telemetry_sources.c.device).where(*wanted, _IS_LAST)
-    found = connection.execute(last.order_by(telemetry_sources.c.device).limit(limit))
+    source = telemetry_sources.c
+    wanted = [source.stream == stream, source.device > after, source.rows > 0]
+    wanted += chosen(source.device, scope, everything() if matching is None else matching)
+    named = sa.select(source.device).where(*wanted).distinct().order_by(source.device)
+    ids = connection.execute(named.limit(page_limit(limit_rows, settings.page_limit_rows))).scalars().all()
+    last = _rows().add_columns(source.device).where(source.stream == stream, _IS_LAST).order_by(source.device)
+    found = (row for some in chunks(ids) for row in connection.execute(last.where(source.device.in_(some))))
     return tuple((row.device, _row(row)) for row in found)
 
 
