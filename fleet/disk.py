@@ -1,17 +1,23 @@
-"""Durable files: written whole or not at all, and synced to disk when the call returns."""
+"""Durable files: written whole or not at all, and synced to disk when the call returns. Locks between processes."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, UnreachableError
 
 CHUNK_BYTES = 1_048_576
 PART_SUFFIX = ".part"
+LOCK_FILE = ".lock"
+LOCK_POLL_S = 0.05
+"""Pause between two attempts to lock a folder, in seconds."""
 
 
 def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -91,3 +97,26 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def try_lock(file: IO[Any]) -> bool:
+    """Return whether the file is locked from now on, until it is closed; False if another one holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def locked(folder: Path, wait_s: float) -> Iterator[None]:
+    """Hold a folder's lock. Raise UnreachableError if another process keeps it for longer than `wait_s`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK_FILE).open("w") as file:
+        end_s = time.monotonic() + wait_s
+        while not try_lock(file):
+            if time.monotonic() >= end_s:
+                problem = "another edge-fleet is working in this folder; try again when it is done"
+                raise UnreachableError(problem, file=str(folder))
+            time.sleep(LOCK_POLL_S)
+        yield

@@ -50,7 +50,12 @@ class Draft:
 
 def draft_bytes(draft: Draft) -> bytes:
     """Return the draft as the content of a file."""
-    document = {
+    return (json.dumps(draft_document(draft), indent=1, sort_keys=True) + "\n").encode()
+
+
+def draft_document(draft: Draft) -> dict[str, Any]:
+    """Return the draft as a JSON object."""
+    return {
         "schema": SCHEMA,
         "role": draft.role,
         "metadata": draft.metadata.to_dict(),
@@ -58,7 +63,6 @@ def draft_bytes(draft: Draft) -> bytes:
         "previous": draft.previous.to_dict() if draft.previous else None,
         "documents": {path: content.decode() for path, content in draft.documents.items()},
     }
-    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
 
 def read_draft(content: bytes, file: str) -> Draft:

@@ -88,8 +88,8 @@ IN_PROGRESS = ProblemType(
     409,
     "Request in progress",
     Fault.OVERLOADED,
-    "The first request with this Idempotency-Key has not ended.",
-    "Send the same request again after `Retry-After` seconds.",
+    "The first request with this Idempotency-Key, or another request that adds to the same file, has not ended.",
+    "Send the same request again after `Retry-After` seconds; for a file, read `/v1/blobs/{digest}` first.",
 )
 DRAFT_OUTDATED = ProblemType(
     "draft-outdated",
@@ -113,7 +113,7 @@ UPLOAD_OFFSET = ProblemType(
     "Wrong upload offset",
     Fault.INVALID,
     "The file has another length here than `offset`, or is complete, or the bytes would be more than announced.",
-    "Read `/v1/blobs/{digest}`, and go on from its `received_bytes`.",
+    "Read `/v1/blobs/{digest}`, and continue from its `received_bytes`.",
 )
 UPLOADS_FULL = ProblemType(
     "uploads-full",
@@ -184,8 +184,8 @@ UPLOAD_MISMATCH = ProblemType(
     422,
     "Other content than announced",
     Fault.INVALID,
-    "The bytes that came have another digest or size than was announced; the upload was removed.",
-    "Check the file, and upload it again.",
+    "The received bytes have another digest than was announced, and were removed; or the file was begun with another size, and is kept.",
+    "Check the file, and upload it again; after a wrong size, once the upload has expired (`expires`).",
 )
 PRECONDITION_REQUIRED = ProblemType(
     "precondition-required",

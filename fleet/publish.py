@@ -43,6 +43,11 @@ class Publication:
     roles: tuple[str, ...]
     waiting: Mapping[str, str]
 
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """Return the published versions, by role."""
+        return {role: document.signed.version for role in self.roles if (document := self.state.document(role))}
+
 
 def plan_publication(
     published: Published, drafts: Iterable[Draft], signers: Sequence[Signer], now: datetime, settings: FleetSettings

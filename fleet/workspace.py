@@ -6,32 +6,27 @@ complete, `keys/` of this publisher, `fleet.toml`.
 
 from __future__ import annotations
 
-import fcntl
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO
 
 from tuf.api.metadata import TargetFile
 
-from fleet.disk import copy_durably, read_bounded, sync_folder, write_durably
+from fleet.disk import copy_durably, locked, read_bounded, sync_folder, write_durably
 from fleet.documents import named_files
 from fleet.drafts import Draft, draft_bytes, read_draft
 from fleet.publish import Publication, is_published
 from fleet.repository import Published, blob_file, read_published, target_file
 from fleet.settings import FleetSettings
 from fleet.signing import Drafting
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact
 from gateway.domain.release_documents import read_release_document
 from gateway.domain.release_paths import is_release
 
 Advance = Callable[[int], object]
-LOCK_FILE = ".lock"
-LOCK_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +65,9 @@ class Workspace:
         """Return the folder of incomplete files that are uploaded over the API."""
         return self.folder / "uploads"
 
-    @contextmanager
-    def locked(self, wait_s: float = 0.0) -> Iterator[None]:
+    def locked(self, wait_s: float = 0.0) -> AbstractContextManager[None]:
         """Hold the folder's lock. Raise UnreachableError if another process keeps it for longer than `wait_s`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / LOCK_FILE).open("w") as file:
-            end_s = time.monotonic() + wait_s
-            while not _lock(file):
-                if time.monotonic() >= end_s:
-                    problem = "another edge-fleet is working in this folder; try again when it is done"
-                    raise UnreachableError(problem, file=str(self.folder))
-                time.sleep(LOCK_POLL_S)
-            yield
+        return locked(self.folder, wait_s)
 
     def published(self) -> Published:
         """Read the published metadata, as devices do."""
@@ -156,10 +142,14 @@ class Workspace:
                 raise ConfigurationError(problem, file=str(self.staged / name))
         return lacking
 
-    def publish(self, publication: Publication, advance: Advance = lambda _: None) -> None:
-        """Write what was planned, in its order. If it is stopped anywhere, it can be repeated."""
-        for name, sha256 in self.content(publication.targets).items():
+    def copy(self, targets: Sequence[TargetFile], advance: Advance = lambda _: None) -> None:
+        """Copy what these targets need to `public`. No device reads it before `publish`."""
+        for name, sha256 in self.content(targets).items():
             copy_durably(self.staged / name, self.public / name, sha256, advance)
+
+    def publish(self, publication: Publication) -> None:
+        """Write what was planned, in its order. If it is stopped anywhere, it can be repeated."""
+        self.copy(publication.targets)
         for name, content in publication.files:
             write_durably(self.public / name, content)
         self._clear(publication)
@@ -187,11 +177,3 @@ class Workspace:
         for file in self.staged.rglob("*"):
             if file.is_file() and (self.public / file.relative_to(self.staged)).exists():
                 file.unlink()
-
-
-def _lock(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

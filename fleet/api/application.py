@@ -43,7 +43,7 @@ from fleet.api import (
     telemetry,
     tokens,
 )
-from fleet.api.conditions import STATE, is_tagged, refuse_stateless, tag_answers
+from fleet.api.conditions import STATE, is_operators, is_tagged, refuse_stateless, tag_answers
 from fleet.api.document import BODY, CHECKED, Document, allowed_methods
 from fleet.api.idempotency import take_keys, takes_key
 from fleet.api.identity import named
@@ -159,7 +159,7 @@ def _telling(handler: HTTPRouteHandler) -> HTTPRouteHandler:
     """Add the refusals to a route's OpenAPI document; litestar has no place for what all routes share."""
     applies = {
         412: STATE in handler.opt,
-        UNSUPPORTED_MEDIA: BODY in handler.opt,
+        UNSUPPORTED_MEDIA: BODY in handler.opt and not is_operators(handler),  # devices may send gzip
         422: takes_key(handler) or CHECKED in handler.opt,
         428: STATE in handler.opt,
     }

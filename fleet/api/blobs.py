@@ -14,14 +14,13 @@ from msgspec import Meta, Struct
 from fleet.access import Action, Identity
 from fleet.api.conditions import STATE, check_state
 from fleet.api.document import BODY, CHECKED
-from fleet.api.fields import DIGEST, DIGEST_CHARACTERS, LARGEST
+from fleet.api.fields import DIGEST, DIGEST_CHARACTERS, LARGEST, Digest
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.control.uploads import Appending, Upload
 from fleet.disk import CHUNK_BYTES
 from fleet.times import moment
 
 SHOWN = "/v1/blobs/{digest}"
-Digest = Annotated[str, Meta(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]
 DigestInPath = Annotated[str, PathParameter(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]
 Offset = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="received_bytes of the file")]
 BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}, "required": False}
@@ -38,8 +37,8 @@ class BlobAnnounced(Struct, forbid_unknown_fields=True, frozen=True):
 class BlobView:
     """State of an upload.
 
-    `received_bytes` are on the disk. `complete`: drafts may name the file. `expires`: time when an incomplete upload is
-    removed unless more bytes arrive.
+    `received_bytes` are on the disk. `complete`: drafts may name the file. `expires`: time when the file is removed
+    unless more bytes arrive, a draft names it, or it is begun again; null: it is published.
     """
 
     digest: str
@@ -51,7 +50,7 @@ class BlobView:
 
 @post(
     "/v1/blobs",
-    opt={ACTION: Action.DRAFTS_CHANGE, CHECKED: True},
+    opt={ACTION: Action.DRAFTS_CHANGE},
     sync_to_thread=True,
     summary="Begin to upload a file, or find how much of it is stored",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -19,7 +18,7 @@ from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import Page
 from fleet.control.drafts import DraftState
 from fleet.draft_rules import PrivateKeyError, check_no_private_key
-from fleet.drafts import draft_bytes
+from fleet.drafts import Draft, draft_document
 from fleet.impact import Impact
 from fleet.problem_types import PRIVATE_KEY_REFUSED
 from fleet.problems import ProblemError
@@ -35,7 +34,7 @@ SIGNATURE_CHARACTERS = 4_096
 RoleInPath = Annotated[str, PathParameter(min_length=1, max_length=ROLE_CHARACTERS, pattern=KEPT)]
 KeyId = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS, pattern=KEPT)]
 SignatureText = Annotated[str, Meta(min_length=1, max_length=SIGNATURE_CHARACTERS, pattern=KEPT)]
-Document = Annotated[str, said(minLength=DIGEST_CHARACTERS, maxLength=DIGEST_CHARACTERS, pattern=DIGEST)]
+DocumentDigest = Annotated[str, said(minLength=DIGEST_CHARACTERS, maxLength=DIGEST_CHARACTERS, pattern=DIGEST)]
 DRAFT = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
 """A draft as `edge-fleet` writes it."""
 
@@ -53,7 +52,7 @@ class SignaturesSent(Struct, forbid_unknown_fields=True, frozen=True):
     `document`: digest of what they cover, as the draft shows it; 409 if another draft waits by now.
     """
 
-    document: Document
+    document: DocumentDigest
     signatures: Annotated[list[SignatureSent], Meta(min_length=1, max_length=SIGNATURES_LIMIT)]
 
 
@@ -127,7 +126,7 @@ def list_drafts(request: Call) -> Page[DraftEntry]:
     """List all drafts: a role has one at most."""
     allow(request)
     control = control_of(request)
-    return Page([_entry(state) for state in control.drafts.waiting(control.clock())], None)
+    return Page([DraftEntry(**_fields(*waiting)) for waiting in control.drafts.waiting(control.clock())], None)
 
 
 @get("/v1/drafts/{role:str}", opt={ACTION: Action.DRAFTS_READ}, sync_to_thread=True, summary="One draft, in words")
@@ -148,14 +147,13 @@ def download_draft(request: Call, role: RoleInPath) -> dict[str, Any]:
     """Return the draft file, with everything that its signers need. Its ETag changes with each signature."""
     allow(request)
     control = control_of(request)
-    return _file(control.drafts.find(role, control.clock()))
+    return draft_document(control.drafts.draft(role, control.clock()))
 
 
 @put(
     "/v1/drafts/{role:str}",
     opt={ACTION: Action.DRAFTS_CHANGE, STATE: SHOWN, BODY: DRAFT, CHECKED: True},
     sync_to_thread=True,
-    before_request=refuse_private_keys,
     summary="Upload a draft",
 )
 def put_draft(request: Call, role: RoleInPath, body: RawBody) -> DraftView:
@@ -167,9 +165,9 @@ def put_draft(request: Call, role: RoleInPath, body: RawBody) -> DraftView:
     identity, control = _allow_role(request, role), control_of(request)
     names_state = "if-match" in request.headers
 
-    def check(waiting: DraftState | None) -> None:
+    def check(waiting: Draft | None) -> None:
         if waiting or names_state:  # a first draft has no state before it
-            check_state(request, lambda: _file(waiting) if waiting else None)
+            check_state(request, lambda: draft_document(waiting) if waiting else None)
 
     now = control.clock()
     return _view(control.drafts.put(role, body, actor(identity), now, replaces=names_state, check=check))
@@ -177,7 +175,7 @@ def put_draft(request: Call, role: RoleInPath, body: RawBody) -> DraftView:
 
 @post(
     "/v1/drafts/{role:str}/signatures",
-    opt={ACTION: Action.DRAFTS_CHANGE, STATE: SHOWN, CHECKED: True},
+    opt={ACTION: Action.DRAFTS_CHANGE, STATE: SHOWN},
     sync_to_thread=True,
     status_code=200,
     before_request=refuse_private_keys,
@@ -212,7 +210,7 @@ def concern(impact: Impact) -> Concern:
 
 
 def _checked(request: Call) -> Any:
-    return lambda waiting: check_state(request, lambda: _file(waiting))
+    return lambda waiting: check_state(request, lambda: draft_document(waiting))
 
 
 def _allow_role(request: Call, role: str) -> Identity:
@@ -224,22 +222,12 @@ def _allow_role(request: Call, role: str) -> Identity:
     return identity
 
 
-def _file(state: DraftState) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(draft_bytes(state.draft))
-    return document
-
-
-def _entry(state: DraftState) -> DraftEntry:
-    return DraftEntry(**_fields(state))
-
-
 def _view(state: DraftState) -> DraftView:
     words, concerns = describe_changes(state.draft), [concern(impact) for impact in state.concerns]
-    return DraftView(**_fields(state), words=words, concerns=concerns)
+    return DraftView(**_fields(state.draft, state.waits), words=words, concerns=concerns)
 
 
-def _fields(state: DraftState) -> dict[str, Any]:
-    draft = state.draft
+def _fields(draft: Draft, waits: str) -> dict[str, Any]:
     signed = draft.metadata.signed
     return {
         "role": draft.role,
@@ -248,7 +236,7 @@ def _fields(state: DraftState) -> dict[str, Any]:
         "document": draft.document,
         "missing": draft.missing,
         "quorums": [_quorum(wanted, draft.metadata) for wanted in draft.quorums],
-        "waits": state.waits,
+        "waits": waits,
     }
 
 

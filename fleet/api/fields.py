@@ -34,6 +34,7 @@ DIGEST = f"^[0-9a-f]{{{DIGEST_CHARACTERS}}}$"
 Words = Annotated[str, Meta(max_length=NAME_CHARACTERS, pattern=KEPT)]
 Id = Annotated[str, Meta(max_length=NAME_CHARACTERS, extra_json_schema={"pattern": ID})]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS, pattern=KEPT)]
+Digest = Annotated[str, Meta(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]
 Tags = Annotated[list[Name], Meta(max_length=TAGS_LIMIT)]
 Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS, pattern=KEPT)]
 

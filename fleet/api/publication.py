@@ -11,7 +11,7 @@ from fleet.access import Action
 from fleet.api.conditions import STATE, check_state
 from fleet.api.drafts import Concern, concern
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
-from fleet.control.publication import Standing
+from fleet.control.publication import PublicationState
 from fleet.settings import FleetSettings
 from fleet.times import moment
 
@@ -92,7 +92,7 @@ def publish(request: Call) -> PublicationDone:
     """Publish with a new timestamp, signed by the online keys in this controller's `keys/`; 409 if they are missing."""
     identity, control = allow(request), control_of(request)
 
-    def check(standing: Standing) -> None:
+    def check(standing: PublicationState) -> None:
         check_state(request, lambda: _view(standing, control.workspace.settings))
 
     done = control.publisher.publish(actor(identity), control.clock(), check=check)
@@ -100,7 +100,7 @@ def publish(request: Call) -> PublicationDone:
     return PublicationDone(done.published, done.waiting, done.files, done.uploaded, concerns, moment(done.expires))
 
 
-def _view(standing: Standing, settings: FleetSettings) -> PublicationView:
+def _view(standing: PublicationState, settings: FleetSettings) -> PublicationView:
     published = [PublishedRole(one.what, one.version, moment(one.expires)) for one in standing.expiries]
     values = {name: getattr(settings, name) for name in DraftingSettings.__dataclass_fields__}
     concerns = [concern(impact) for impact in standing.concerns]

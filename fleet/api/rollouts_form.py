@@ -11,10 +11,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
 from fleet.api.fields import (
     DIGEST,
-    DIGEST_CHARACTERS,
     KEPT,
     NAME_CHARACTERS,
     PATH_CHARACTERS,
+    Digest,
     between,
     said,
 )
@@ -32,7 +32,6 @@ TIME = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS), said(pattern=f"^{NAME_PATTERN.pattern}$")]
 Path = Annotated[str, Meta(min_length=1, max_length=PATH_CHARACTERS)]
 Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS, pattern=KEPT)]
-Digest = Annotated[str, Meta(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]
 Devices = Annotated[int, between(1, spec_form.DEVICES_LIMIT)]
 Percent = Annotated[float, between(spec_form.PERCENT_LOW, 100.0)]
 Soak = Annotated[float, between(0.0, spec_form.SOAK_LIMIT_S)]

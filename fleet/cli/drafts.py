@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,10 @@ from pathlib import Path
 from fleet.cli.common import asker
 from fleet.cli.remote import client, facts, listed, local
 from fleet.cli.sign import check_seen, sign_draft
-from fleet.client.client import Client, Json, path_of
+from fleet.client.client import Client, Json, path_of, record_of
 from fleet.client.settings import ClientSettings
 from fleet.disk import read_bounded, write_durably
-from fleet.drafts import Draft, draft_bytes, read_draft
+from fleet.drafts import Draft, draft_bytes, draft_document, read_draft
 from fleet.impact import Impact
 from fleet.keys import load_signer
 from fleet.settings import FleetSettings
@@ -50,7 +49,7 @@ def publish_remote(arguments: argparse.Namespace) -> int:
         print_json(done)
         return 0
     for concern in done["concerns"]:
-        print(f"edge-fleet: {Impact(**concern).sentence}", file=sys.stderr)
+        print(plain(f"edge-fleet: {record_of(Impact, concern).sentence}"), file=sys.stderr)
     for role, version in done["published"].items():
         print(f"published {plain(role)}, version {version}")
     for role, why in done["waiting"].items():
@@ -77,7 +76,7 @@ def _show(arguments: argparse.Namespace) -> int:
     for line in found["words"]:
         print(plain(line))
     for concern in found["concerns"]:
-        print(plain(f"  {Impact(**concern).sentence}"))
+        print(plain(f"  {record_of(Impact, concern).sentence}"))
     facts([("document", found["document"]), ("waits for", found["waits"] or "publication")])
     return 0
 
@@ -106,25 +105,28 @@ def _upload(arguments: argparse.Namespace) -> int:
             continue
         state = "*" if arguments.replace and draft.role in waiting else ""
         path = path_of("drafts", draft.role)
-        done.append(asked.ask("PUT", path, body=json.loads(draft_bytes(draft)), if_match=state))
+        done.append(asked.ask("PUT", path, body=draft_document(draft), if_match=state))
     return _said(arguments, done)
 
 
 def _sign(arguments: argparse.Namespace) -> int:
-    """Sign drafts of the controller on this machine. Return 1 if the holder declined one."""
+    """Sign drafts of the controller on this machine. Return 1 if the holder declined one: then the others wait."""
     check_seen(arguments)
     asked = client(arguments)
     drafts = [_downloaded(asked, role) for role in arguments.role]
     signers = [load_signer(Path(key), asker(arguments)) for key in arguments.key]
+    keyids = {signer.public_key.keyid for signer in signers}
+    for draft in drafts:
+        if not keyids & draft.keys.keys():
+            raise ConfigurationError(f"none of these keys may sign {draft.role}; see edge-fleet drafts show")
     done = []
     for draft in drafts:
-        if not {signer.public_key.keyid for signer in signers} & draft.keys.keys():
-            raise ConfigurationError(f"none of these keys may sign {draft.role}; see edge-fleet drafts show")
         signed = sign_draft(draft, signers, arguments, draft.role)
         if signed is None:
-            return 1
+            break
         done.append(_send_signatures(asked, signed))
-    return _said(arguments, done)
+    _said(arguments, done)
+    return 0 if len(done) == len(drafts) else 1
 
 
 def _delete(arguments: argparse.Namespace) -> int:
@@ -152,7 +154,7 @@ def _read(name: str) -> Draft:
 
 def _downloaded(asked: Client, role: str) -> Draft:
     path = path_of("drafts", role, "file")
-    return read_draft(asked.fetch(path), f"{asked.url}{path}")
+    return read_draft(asked.fetch(path)[0], f"{asked.url}{path}")
 
 
 def _send_signatures(asked: Client, draft: Draft) -> Json:
@@ -160,7 +162,8 @@ def _send_signatures(asked: Client, draft: Draft) -> Json:
     found = [{"keyid": one.keyid, "sig": one.signature} for one in draft.metadata.signatures.values()]
     if not found:
         raise ConfigurationError(
-            f"this copy of the draft of {draft.role} has no signature, and the draft waits already"
+            f"this copy of the draft of {draft.role} has no signature, and the draft waits already; "
+            "sign it with edge-fleet sign, then upload it"
         )
     body = {"document": draft.document, "signatures": found}
     return asked.ask("POST", path_of("drafts", draft.role, "signatures"), body=body)

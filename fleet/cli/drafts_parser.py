@@ -50,7 +50,7 @@ DRAFTS = Verb(
         Action("list", "drafts that wait, and for what", "  edge-fleet drafts list", remote_options),
         Action(
             "show",
-            "what would be signed in words, who has signed, which devices it concerns",
+            "what would be signed in words, who has signed, which devices are affected",
             "  edge-fleet drafts show models-acme",
             _role,
         ),

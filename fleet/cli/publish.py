@@ -42,7 +42,8 @@ def command(arguments: argparse.Namespace) -> int:
         content = work.content(publication.targets)
         uploaded = _upload(work, content, whole=arguments.mirror)
         with byte_progress("publishing", sum((work.staged / name).stat().st_size for name in content)) as advance:
-            work.publish(publication, advance)
+            work.copy(publication.targets, advance)
+        work.publish(publication)
     return _say(work, publication, len(content), uploaded, found, as_json=arguments.json)
 
 
@@ -100,15 +101,14 @@ def _say(
     *,
     as_json: bool,
 ) -> int:
-    versions = {role: document.signed.version for role in done.roles if (document := done.state.document(role))}
-    soonest = min(expiries(done.state, now()), key=lambda expiry: expiry.days)
+    soonest = expiries(done.state, now())[0]
     if as_json:
-        said = {"public": str(work.public), "published": versions, "waiting": dict(done.waiting), "files": files}
+        said = {"public": str(work.public), "published": done.versions, "waiting": dict(done.waiting), "files": files}
         said |= {} if uploaded is None else {"uploaded": uploaded}
         concerns = [asdict(impact) for impact in found]
         print_json({**said, "concerns": concerns, "expires": soonest.expires.strftime(TIME_FORMAT)})
         return 0
-    for role, version in versions.items():
+    for role, version in done.versions.items():
         print(f"published {role}, version {version}")
     for role, why in done.waiting.items():
         print(f"the draft of {role} waits: {why}")

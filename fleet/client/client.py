@@ -8,9 +8,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
@@ -33,6 +33,7 @@ SHORTEST_S = 0.1
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 Query = Mapping[str, object]
 Json = dict[str, Any]
+Record = TypeVar("Record")
 _Answered = tuple[urllib3.BaseHTTPResponse, bytes]
 
 
@@ -65,7 +66,7 @@ class _LostError(Exception):
 
 
 class Client:
-    """Client with one connection.
+    """Client with one connection to `url`, which has no slash at its end.
 
     `ask` and `pages` raise ConfigurationError for a wrong request (400), UnreachableError if there is no answer,
     RequestError for other refusals.
@@ -75,10 +76,10 @@ class Client:
         self, access: Access, settings: ClientSettings | None = None, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         """Create a client. Raise ConfigurationError for an address or a file that cannot be used."""
-        self._settings, self._sleep = settings or ClientSettings(), sleep
-        self._url, self.reconnect_s = _checked(access), self._settings.backoff_s
+        self.settings, self._sleep = settings or ClientSettings(), sleep
+        self.url, self.reconnect_s = _checked(access), self.settings.backoff_s
         self._pool = urllib3.PoolManager(
-            ssl_context=_context(access.ca_file) if self._url.startswith("https:") else None,
+            ssl_context=_context(access.ca_file) if self.url.startswith("https:") else None,
             retries=False,
             headers={
                 "accept": "application/json",
@@ -103,39 +104,25 @@ class Client:
 
     def read(self, path: str) -> tuple[Json, str]:
         """Return a resource and the name of its state (its ETag)."""
-        response, content = self._answered("GET", path, None, {})
-        return self._read(content), response.headers.get("etag", "")
+        content, tag = self.fetch(path)
+        return self._read(content), tag
 
-    def read_bytes(self, path: str) -> tuple[bytes, str]:
+    def fetch(self, path: str) -> tuple[bytes, str]:
         """Return a resource as it is sent, and its ETag."""
         response, content = self._answered("GET", path, None, {})
         return content, response.headers.get("etag", "")
 
-    def fetch(self, path: str) -> bytes:
-        """Return the content at a path, unchanged."""
-        return self._answered("GET", path, None, {})[1]
-
-    @property
-    def settings(self) -> ClientSettings:
-        """Return the settings of this client."""
-        return self._settings
-
-    @property
-    def url(self) -> str:
-        """Return the URL of the controller, without a slash at the end."""
-        return self._url
-
     def pause(self, failures: int) -> None:
         """Wait after this number of consecutive failures; each time twice as long."""
-        self._sleep(min(self._settings.backoff_s * 2 ** (failures - 1), self._settings.wait_limit_s))
+        self._sleep(min(self.settings.backoff_s * 2 ** (failures - 1), self.settings.wait_limit_s))
 
     def pages(self, path: str, query: Query | None = None, *, cursor: str = "after") -> Iterator[Json]:
         """Yield the items of a list, page by page. `cursor`: name of the parameter that requests the next page."""
-        asked = {"limit": self._settings.page_rows, **(query or {})}
+        asked = {"limit": self.settings.page_rows, **(query or {})}
         while True:
             page = self.ask("GET", path, asked)
             if not {"items", "next"} <= page.keys():
-                raise UnreachableError(f"{self._url}{path} does not answer a list; is this an edge-fleet controller?")
+                raise UnreachableError(f"{self.url}{path} does not answer a list; is this an edge-fleet controller?")
             yield from page["items"]
             if page["next"] is None:
                 return
@@ -148,7 +135,7 @@ class Client:
         fails or breaks.
         """
         target, read_s = f"/v1/changes{_query({**query, 'after': after})}", self._patience_s(until_s)
-        messages = Messages(self._settings.answer_limit_bytes, self.reconnect_s)
+        messages = Messages(self.settings.answer_limit_bytes, self.reconnect_s)
         try:
             with (
                 self._translated(),
@@ -156,21 +143,21 @@ class Client:
             ):
                 if opened.status >= 300:
                     self._reconnect_in(_pause_s(opened) if opened.status in LATER else self.reconnect_s)
-                    raise _refusal(opened.status, self._content(opened), self._url)
+                    raise _refusal(opened.status, self._content(opened), self.url)
                 for content in opened.stream():
                     yield from messages.feed(content)
                     self._reconnect_in(messages.retry_s)
-        except (_LostError, ValueError) as error:
+        except (_LostError, ValueError, RecursionError, OverflowError) as error:
             if until_s is None or time.monotonic() < until_s:
                 raise UnreachableError(str(error)) from None
 
     def _reconnect_in(self, pause_s: float) -> None:
-        self.reconnect_s = min(pause_s, self._settings.wait_limit_s)
+        self.reconnect_s = min(pause_s, self.settings.wait_limit_s)
 
     def _patience_s(self, until_s: float | None) -> float:
         """Return how long to wait for a message: until `until_s` at most."""
         left_s = float("inf") if until_s is None else max(until_s - time.monotonic(), SHORTEST_S)
-        return min(self._settings.read_timeout_s, left_s)
+        return min(self.settings.read_timeout_s, left_s)
 
     def _answered(self, method: str, target: str, body: object, headers: Mapping[str, str]) -> _Answered:
         """Send a request until there is an answer other than "later". Raise what the answer refuses.
@@ -178,22 +165,22 @@ class Client:
         After a lost connection, only a request with an idempotency key is sent again.
         """
         lost = False
-        for attempt in range(1, self._settings.attempts + 1):
-            is_last = attempt == self._settings.attempts
+        for attempt in range(1, self.settings.attempts + 1):
+            is_last = attempt == self.settings.attempts
             try:
                 response, content = self._once(method, target, body, headers)
             except _LostError as error:
                 lost = lost or error.sent
                 if is_last or not lost or KEY_HEADER not in headers:
                     raise UnreachableError(str(error)) from None
-                wait_s = self._settings.backoff_s * 2 ** (attempt - 1)
+                wait_s = self.settings.backoff_s * 2 ** (attempt - 1)
             else:
                 if is_last or not _is_later(response, content):
                     break
                 wait_s = _pause_s(response)
-            self._sleep(min(wait_s, self._settings.wait_limit_s))
+            self._sleep(min(wait_s, self.settings.wait_limit_s))
         if response.status >= 300:
-            raise _refusal(response.status, content, self._url)
+            raise _refusal(response.status, content, self.url)
         return response, content
 
     def _once(self, method: str, target: str, body: object, more: Mapping[str, str]) -> _Answered:
@@ -207,7 +194,7 @@ class Client:
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
         headers = {**self._pool.headers, **more, **({"content-type": kind} if sent is not None else {})}
-        settings, url = self._settings, f"{self._url}{target}"
+        settings, url = self.settings, f"{self.url}{target}"
         timeout = urllib3.Timeout(settings.connect_timeout_s, read_s or settings.read_timeout_s)
         return self._pool.request(
             method, url, body=sent, headers=headers, timeout=timeout, redirect=False, preload_content=False
@@ -220,14 +207,14 @@ class Client:
             yield
         except SSLError as error:
             problem = f"its certificate is not trusted ({error!s:.200}); name its CA with --ca FILE"
-            raise UnreachableError(f"{self._url}: {problem}") from None
+            raise UnreachableError(f"{self.url}: {problem}") from None
         except (HTTPError, OSError) as error:
             sent_it = not isinstance(error, (NewConnectionError, ConnectTimeoutError))
-            raise _LostError(f"{self._url} does not answer: {_words(error)}", sent=sent_it) from None
+            raise _LostError(f"{self.url} does not answer: {_words(error)}", sent=sent_it) from None
 
     def _content(self, response: urllib3.BaseHTTPResponse) -> bytes:
         """Return the whole body. A connection with unread data is closed."""
-        limit_bytes = self._settings.answer_limit_bytes
+        limit_bytes = self.settings.answer_limit_bytes
         try:
             content = response.read(limit_bytes + 1, decode_content=True)
             if len(content) <= limit_bytes:
@@ -237,17 +224,23 @@ class Client:
             response.close()
             raise
         response.close()
-        raise UnreachableError(f"{self._url}: the answer is larger than {limit_bytes} bytes")
+        raise UnreachableError(f"{self.url}: the answer is larger than {limit_bytes} bytes")
 
     def _read(self, content: bytes) -> Json:
         try:
-            document = json.loads(content, object_hook=lambda fields: _Document(fields, self._url))
+            document = json.loads(content, object_hook=lambda fields: _Document(fields, self.url))
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
             problem = f"does not answer with a JSON object ({content[:60]!r}); is this an edge-fleet controller?"
-            raise UnreachableError(f"{self._url} {problem}")
+            raise UnreachableError(f"{self.url} {problem}")
         return document
+
+
+def record_of(kind: type[Record], document: Json) -> Record:
+    """Return a dataclass with those fields of a document that it has: newer controllers send more."""
+    known = [one.name for one in fields(cast("Any", kind)) if one.name in document or one.default is MISSING]
+    return kind(**{name: document[name] for name in known})
 
 
 def path_of(*parts: object) -> str:

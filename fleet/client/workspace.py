@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tuf.api.metadata import TargetFile
 
-from fleet.client.client import Client, Json, path_of
+from fleet.client.client import Client, Json, path_of, record_of
 from fleet.disk import write_durably
-from fleet.drafts import Draft, draft_bytes
+from fleet.drafts import Draft, draft_document
 from fleet.repository import METADATA, TIMESTAMP_FILE, metadata_file, target_file
-from fleet.roles import TIMESTAMP
+from fleet.roles import ONLINE, ROOT, TARGETS, TIMESTAMP, role_paths
 from fleet.settings import FleetSettings
 from fleet.workspace import Advance, Workspace
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
@@ -47,7 +46,7 @@ class RemoteWorkspace(Workspace):
         """Upload drafts; each replaces the one that it was based on, and no other."""
         for draft in drafts:
             state = self.states.get(draft.role, "")
-            self.client.ask("PUT", path_of("drafts", draft.role), body=json.loads(draft_bytes(draft)), if_match=state)
+            self.client.ask("PUT", path_of("drafts", draft.role), body=draft_document(draft), if_match=state)
 
     def stage(self, target: TargetFile, content: bytes) -> None:
         """Do nothing: drafts carry the content of their targets."""
@@ -58,28 +57,38 @@ class RemoteWorkspace(Workspace):
 
     def target_content(self, target: TargetFile) -> bytes:
         """Return the content of a published target."""
-        return self.client.fetch(f"{REPOSITORY}{target_file(target)}")
+        return self.client.fetch(f"{REPOSITORY}{target_file(target)}")[0]
 
 
 @contextmanager
 def remote_workspace(client: Client) -> Iterator[RemoteWorkspace]:
     """Copy what a controller has published and what waits there. Raise UnreachableError, RequestError."""
-    standing = client.ask("GET", path_of("publication"))
     with tempfile.TemporaryDirectory(prefix="edge-fleet-") as folder:
-        work = Workspace(Path(folder), FleetSettings(**standing["settings"]))
-        for role in standing["published"]:
-            name = _metadata_file(role)
-            write_durably(work.public / name, client.fetch(f"{REPOSITORY}{name}"))
+        work = _copied(client, Path(folder))
         states = {}
         for entry in client.pages(path_of("drafts")):
             path = path_of("drafts", entry["role"], "file")
-            document, states[entry["role"]] = client.read_bytes(path)
+            document, states[entry["role"]] = client.fetch(path)
             write_durably(work.draft_file(entry["role"]), document)
         yield RemoteWorkspace(work.folder, work.settings, client=client, states=states)
 
 
+def _copied(client: Client, folder: Path) -> Workspace:
+    """Copy what is published; copy it again if another publication appeared meanwhile."""
+    copied = None
+    for _ in range(client.settings.attempts):
+        state = client.ask("GET", path_of("publication"))
+        work = Workspace(folder, record_of(FleetSettings, state["settings"]))
+        if state["published"] == copied:
+            break
+        copied = state["published"]
+        for name in map(_metadata_file, copied):
+            write_durably(work.public / name, client.fetch(f"{REPOSITORY}{name}")[0])
+    return work
+
+
 def upload_file(client: Client, source: Path, artifact: Artifact, advance: Advance) -> None:
-    """Upload a file in pieces. After a lost connection go on from what the controller has.
+    """Upload a file in pieces. After a lost connection, continue after the bytes that the controller has.
 
     Raise UnreachableError, RequestError; ConfigurationError for a file that changed meanwhile.
     """
@@ -101,7 +110,8 @@ def upload_file(client: Client, source: Path, artifact: Artifact, advance: Advan
                 if failures >= client.settings.attempts:
                     raise
                 client.pause(failures)
-                state = client.ask("GET", path)
+                with suppress(UnreachableError):  # the controller still starts: the next PATCH fails, or is refused
+                    state = client.ask("GET", path)
             except RequestError as error:
                 state = _state_after(client, path, offset, error)
             advance(state["received_bytes"] - offset)
@@ -119,6 +129,8 @@ def _state_after(client: Client, path: str, offset: int, error: RequestError) ->
 
 
 def _metadata_file(role: Json) -> str:
-    if role["role"] == TIMESTAMP:
-        return f"{METADATA}/{TIMESTAMP_FILE}"
-    return metadata_file(str(role["role"]), int(role["version"]))
+    """Return the path of a role's metadata. Raise ConfigurationError for a role that cannot exist."""
+    name = str(role["role"])
+    if name not in {ROOT, TARGETS, *ONLINE}:
+        role_paths(name)
+    return f"{METADATA}/{TIMESTAMP_FILE}" if name == TIMESTAMP else metadata_file(name, int(role["version"]))

@@ -13,7 +13,7 @@ from fleet.control.archiving import ACTOR, archive_before
 from fleet.control.careful import CarefulClock
 from fleet.control.control import Control
 from fleet.control.device_ca import AUTHORITY_FOLDER
-from fleet.control.publishing import renew_published
+from fleet.control.renewal import renew_published
 from fleet.control.revocation_file import write_revocations
 from fleet.database import certificates, changes, devices, enrolment, events, idempotency, sweep, tokens
 from fleet.database.engine import Connection
@@ -123,6 +123,7 @@ def all_chores(control: Control) -> tuple[Chore, ...]:
             "uploads",
             control.settings.drafts.expire_every_s,
             lambda _, now: expire_uploads(control, now),
+            everywhere=True,  # the leader may be a replica that takes none
             destroys=True,
         ),
         Chore(

@@ -16,7 +16,7 @@ from tuf.api.metadata import Metadata
 
 from fleet.audit import Deed
 from fleet.control.door import Door
-from fleet.control.folder_problems import folder_problems
+from fleet.control.folder_problems import LOCKED_RETRY_S, folder_lock, folder_problems
 from fleet.control.settings import DraftSettings
 from fleet.database import audit, watching
 from fleet.database.engine import Database
@@ -41,13 +41,12 @@ from fleet.repository import blob_file
 from fleet.roles import signer_name
 from fleet.signing import Drafting
 from fleet.workspace import Workspace
-from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
+from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.release_documents import read_release_document
 from gateway.domain.release_paths import is_release
 from gateway.domain.signed_release import SignedRelease, disagreement
 
-LOCKED_RETRY_S = 1.0
 MISSING_SHOWN = 5
 """Largest number of digests of missing files that a refusal names."""
 
@@ -61,7 +60,7 @@ class DraftState:
     concerns: tuple[Impact, ...]
 
 
-Check = Callable[[DraftState | None], object]
+Check = Callable[[Draft | None], object]
 """Check of the waiting draft before it is changed. It raises the refusal of a change."""
 
 
@@ -72,28 +71,28 @@ class Drafts:
         self.database, self.workspace, self.settings = database, workspace, settings
         self._door = Door(1, settings.lock_wait_s)
 
-    def waiting(self, now: datetime) -> tuple[DraftState, ...]:
-        """Return all waiting drafts, by role. Raise RequestError UNAVAILABLE, AwayError."""
-        with self._reading():
-            drafting = self.workspace.drafting(now)
-        return self.states(drafting)
+    def drafting(self, now: datetime) -> Drafting:
+        """Read what is published and what waits. Raise RequestError UNAVAILABLE."""
+        try:
+            return self.workspace.drafting(now)
+        except ConfigurationError as error:
+            problem = f"the publisher's folder cannot be read: {error}"
+            raise RequestError(Fault.UNAVAILABLE, problem) from error
+
+    def waiting(self, now: datetime) -> tuple[tuple[Draft, str], ...]:
+        """Return all waiting drafts by role, each with why it waits. Raise RequestError UNAVAILABLE."""
+        drafting = self.drafting(now)
+        waits = _obstacles(drafting)
+        return tuple((draft, waits.get(role, "")) for role, draft in sorted(drafting.drafts.items()))
+
+    def draft(self, role: str, now: datetime) -> Draft:
+        """Return the draft of a role. Raise AbsentError, RequestError UNAVAILABLE."""
+        return _required(self.drafting(now), role)
 
     def find(self, role: str, now: datetime) -> DraftState:
-        """Return the draft of a role. Raise AbsentError."""
-        return _required({state.draft.role: state for state in self.waiting(now)}, role)
-
-    def states(self, drafting: Drafting) -> tuple[DraftState, ...]:
-        """Return the drafts with their obstacles and the effect of each one alone. Raise AwayError."""
-        published, running = drafting.published, self.running()
-        _, waiting = choose_ready(published, drafting.drafts.values(), drafting.now)
-        return tuple(
-            DraftState(
-                draft,
-                waiting.get(role, ""),
-                tuple(impacts(running, published, with_drafts(published, {role: draft}))),
-            )
-            for role, draft in sorted(drafting.drafts.items())
-        )
+        """Return the draft of a role and its effect. Raise AbsentError, RequestError UNAVAILABLE, AwayError."""
+        drafting = self.drafting(now)
+        return self._state(drafting, _required(drafting, role))
 
     def running(self) -> Mapping[tuple[str, str], int]:
         """Return the number of devices that run each release, by slot and path. Raise AwayError."""
@@ -109,8 +108,7 @@ class Drafts:
         with _refusals():
             uploaded = _read(role, content)
         with self.changing(by, now) as drafting:
-            states = {state.draft.role: state for state in self.states(drafting)}
-            waiting = states.get(role)
+            waiting = drafting.drafts.get(role)
             check(waiting)
             with _refusals():
                 draft = _joined(drafting, uploaded, waiting, replaces=replaces)
@@ -124,17 +122,15 @@ class Drafts:
     ) -> DraftState:
         """Add signatures (hex, by key id) over `document`, a digest. Raise AbsentError, ProblemError."""
         with self.changing(by, now) as drafting:
-            waiting = _required({state.draft.role: state for state in self.states(drafting)}, role)
+            waiting = _required(drafting, role)
             check(waiting)
-            if waiting.draft.document != document:
-                problem = f"the draft of {role} that waits is {waiting.draft.document}, not {document:.64}"
+            if waiting.document != document:
+                problem = f"the draft of {role} that waits is {waiting.document}, not {document:.64}"
                 raise ProblemError(DRAFT_OUTDATED.status, f"{problem}; sign the current one", kind=DRAFT_OUTDATED)
             sent = {keyid: Signature(keyid, text) for keyid, text in signatures.items()}
             with _refusals():
-                returned = replace(
-                    waiting.draft, metadata=cast("Document", Metadata(waiting.draft.metadata.signed, sent))
-                )
-                draft = with_signatures(waiting.draft, returned)
+                returned = replace(waiting, metadata=cast("Document", Metadata(waiting.metadata.signed, sent)))
+                draft = with_signatures(waiting, returned)
                 names = [signer_name(draft.keys[keyid]) for keyid in signatures]
                 deed = Deed(by, "drafts.sign", role, {"document": document, "keys": names})
                 self._save(draft, deed, now)
@@ -143,13 +139,13 @@ class Drafts:
     def discard(self, role: str, by: str, now: datetime, *, check: Check) -> DraftState:
         """Remove a draft. Return it. Raise AbsentError, and what `check` raises."""
         with self.changing(by, now) as drafting:
-            waiting = _required({state.draft.role: state for state in self.states(drafting)}, role)
+            waiting = _required(drafting, role)
             check(waiting)
+            state = self._state(drafting, waiting)
             with self.database.write() as connection:
-                deed = Deed(by, "drafts.delete", role, {"document": waiting.draft.document})
-                audit.append(connection, deed, now)
+                audit.append(connection, Deed(by, "drafts.delete", role, {"document": waiting.document}), now)
                 self.workspace.discard(role)
-            return waiting
+            return state
 
     @contextmanager
     def changing(self, by: str, now: datetime) -> Iterator[Drafting]:
@@ -161,30 +157,22 @@ class Drafts:
             if not stack.enter_context(self._door.entered(by)):
                 problem = "other requests change drafts; send it again"
                 raise RequestError(Fault.OVERLOADED, problem, retry_after_s=LOCKED_RETRY_S)
-            try:
-                stack.enter_context(self.workspace.locked(self.settings.lock_wait_s))
-            except UnreachableError as error:
-                raise RequestError(Fault.OVERLOADED, str(error), retry_after_s=LOCKED_RETRY_S) from None
-            with self._reading():
-                drafting = self.workspace.drafting(now)
-            yield drafting
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except ConfigurationError as error:
-            problem = f"the publisher's folder cannot be read: {error}"
-            raise RequestError(Fault.UNAVAILABLE, problem) from error
+            stack.enter_context(folder_lock(self.workspace.folder, self.settings.lock_wait_s))
+            yield self.drafting(now)
 
     def _state(self, drafting: Drafting, draft: Draft) -> DraftState:
-        later = replace(drafting, drafts={**drafting.drafts, draft.role: draft})
-        return next(state for state in self.states(later) if state.draft is draft)
+        """Return the state of one draft beside the others that wait. Raise AwayError."""
+        published, later = drafting.published, replace(drafting, drafts={**drafting.drafts, draft.role: draft})
+        found = tuple(impacts(self.running(), published, with_drafts(published, {draft.role: draft})))
+        return DraftState(draft, _obstacles(later).get(draft.role, ""), found)
 
     def _save(self, draft: Draft, deed: Deed, now: datetime) -> None:
         size_bytes, limit_bytes = len(draft_bytes(draft)), self.workspace.settings.document_limit_bytes
         if size_bytes > limit_bytes:
-            raise ConfigurationError(f"has {size_bytes} bytes as a file; document_limit_bytes is {limit_bytes}")
+            problem = f"has {size_bytes} bytes as a file, document_limit_bytes is {limit_bytes}"
+            raise ConfigurationError(
+                f"{problem}; publish what waits first, or raise document_limit_bytes in fleet.toml"
+            )
         with self.database.write() as connection:
             audit.append(connection, deed, now)
             for target in new_targets(draft):
@@ -229,21 +217,25 @@ def _read(role: str, content: bytes) -> Draft:
     return uploaded
 
 
-def _joined(drafting: Drafting, uploaded: Draft, waiting: DraftState | None, *, replaces: bool) -> Draft:
-    if waiting and waiting.draft.metadata.signed_bytes == uploaded.metadata.signed_bytes:
-        return with_signatures(waiting.draft, uploaded)
+def _joined(drafting: Drafting, uploaded: Draft, waiting: Draft | None, *, replaces: bool) -> Draft:
+    if waiting and waiting.metadata.signed_bytes == uploaded.metadata.signed_bytes:
+        return with_signatures(waiting, uploaded)
     if waiting and not replaces:
-        problem = (
-            f"a draft of {uploaded.role} waits already ({waiting.draft.document}); base yours on it and send its ETag"
-        )
+        problem = f"a draft of {uploaded.role} waits already ({waiting.document}); base yours on it and send its ETag"
         raise OutdatedError(f"{problem} as If-Match, or delete it first")
     return accepted_draft(drafting, uploaded)
 
 
-def _required(states: Mapping[str, DraftState], role: str) -> DraftState:
-    if role not in states:
+def _required(drafting: Drafting, role: str) -> Draft:
+    if role not in drafting.drafts:
         raise AbsentError(f"no draft of {role!r:.140} waits; GET /v1/drafts lists those that do")
-    return states[role]
+    return drafting.drafts[role]
+
+
+def _obstacles(drafting: Drafting) -> Mapping[str, str]:
+    """Return why drafts cannot be published, by role."""
+    _, waiting = choose_ready(drafting.published, drafting.drafts.values(), drafting.now)
+    return waiting
 
 
 @contextmanager

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from securesystemslib.signer import Signer
+from tuf.api.metadata import Root
 
 from fleet.keys import PUBLIC_SUFFIX, Ask, has_secret, load_signer, read_public
+from fleet.roles import ONLINE
 from gateway.domain.errors import ConfigurationError, UnreachableError
 
 _log = logging.getLogger(__name__)
@@ -45,6 +47,12 @@ class OnlineKeys:
             if len(set(keyids)) - len(missing) < threshold and self._is_due(role, missing):
                 self._read(missing)
             return [self._held[keyid] for keyid in keyids if keyid in self._held]
+
+    def of_roots(self, roots: Iterable[Root]) -> list[Signer]:
+        """Return the signers of snapshot and timestamp that are here, for the keys that any of these roots names."""
+        named = ((role, root.roles[role]) for root in roots for role in ONLINE)
+        found = [signer for role, one in named for signer in self.signers(role, one.keyids, one.threshold)]
+        return [*{signer.public_key.keyid: signer for signer in found}.values()]
 
     def _is_due(self, role: str, missing: frozenset[str]) -> bool:
         lacked, looked_s = self._looked.get(role, (frozenset(), 0.0))

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from securesystemslib.signer import Signer
-
 from fleet.audit import Deed
 from fleet.blobs.choice import upload
 from fleet.blobs.store import Blobs
@@ -19,17 +17,16 @@ from fleet.problem_types import PUBLICATION_REFUSED
 from fleet.problems import ProblemError
 from fleet.publish import Publication, choose_ready, online_roots, plan_publication, with_drafts
 from fleet.repository import BLOBS
-from fleet.roles import ONLINE
 from fleet.signing import Drafting
 from fleet.verify import Expiry, expiries
-from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.domain.errors import ConfigurationError
 
 SUBJECT_CHARACTERS = 100
 """Largest number of characters of the published roles in the list of audit entries; the details hold all roles."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PublicationState:
     """Published state, and the effect of a publication. `ready`: roles; `waiting`: why others wait."""
 
     expiries: tuple[Expiry, ...]
@@ -39,7 +36,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class PublicationResult:
     """Result of a publication: versions by role, files copied, files uploaded (None: no bucket)."""
 
     published: Mapping[str, int]
@@ -56,15 +53,11 @@ class Publisher:
     def __init__(self, drafts: Drafts, keys: OnlineKeys, bucket: Blobs | None) -> None:
         self._drafts, self._keys, self._bucket = drafts, keys, bucket
 
-    def standing(self, now: datetime) -> Standing:
+    def standing(self, now: datetime) -> PublicationState:
         """Return the state before a publication. Raise RequestError UNAVAILABLE, AwayError."""
-        try:
-            drafting = self._drafts.workspace.drafting(now)
-        except ConfigurationError as error:
-            raise RequestError(Fault.UNAVAILABLE, f"the publisher's folder cannot be read: {error}") from error
-        return self._standing(drafting)
+        return self._standing(self._drafts.drafting(now))
 
-    def publish(self, by: str, now: datetime, *, check: Callable[[Standing], object]) -> Done:
+    def publish(self, by: str, now: datetime, *, check: Callable[[PublicationState], object]) -> PublicationResult:
         """Publish what is ready, with a new timestamp. `check` gets the state before, and raises a refusal.
 
         An interrupted publication can be repeated. Raise ProblemError, RequestError OVERLOADED, UNAVAILABLE, AwayError.
@@ -74,20 +67,26 @@ class Publisher:
             check(standing)
             publication, content = self._planned(drafting)
             uploaded = self._to_bucket(content)
-            interrupted = self._interrupted(drafting)
-            self._drafts.workspace.publish(publication)
-            done = _done(publication, len(content), uploaded, standing, now)
-            self._record({**interrupted, **done.published}, done, by, now)
+            self._drafts.workspace.copy(publication.targets)
+            soonest = expiries(publication.state, now)[0].expires
+            done = PublicationResult(
+                publication.versions, publication.waiting, len(content), uploaded, standing.concerns, soonest
+            )
+            deed = _deed({**self._interrupted(drafting), **done.published}, done, by)
+            with self._drafts.database.write() as connection:
+                audit.append(connection, deed, now)
+                self._drafts.workspace.publish(publication)
         return done
 
-    def _standing(self, drafting: Drafting) -> Standing:
+    def _standing(self, drafting: Drafting) -> PublicationState:
         published = drafting.published
         ready, waiting = choose_ready(published, drafting.drafts.values(), drafting.now)
         found = tuple(impacts(self._drafts.running(), published, with_drafts(published, ready)))
-        return Standing(expiries(published, drafting.now), tuple(sorted(ready)), waiting, found)
+        return PublicationState(expiries(published, drafting.now), tuple(sorted(ready)), waiting, found)
 
     def _planned(self, drafting: Drafting) -> tuple[Publication, Mapping[str, str]]:
-        signers, work = self._signers(drafting), self._drafts.workspace
+        signers = self._keys.of_roots(online_roots(drafting.published, drafting.drafts))
+        work = self._drafts.workspace
         try:
             publication = plan_publication(
                 drafting.published, [*drafting.drafts.values()], signers, drafting.now, work.settings
@@ -96,16 +95,6 @@ class Publisher:
         except ConfigurationError as error:
             problem = f"nothing was published: {error}"
             raise ProblemError(PUBLICATION_REFUSED.status, problem, kind=PUBLICATION_REFUSED) from None
-
-    def _signers(self, drafting: Drafting) -> list[Signer]:
-        """Return the online keys in `keys`, of the published root and of the drafted one."""
-        found: dict[str, Signer] = {}
-        for root in online_roots(drafting.published, drafting.drafts):
-            for role in ONLINE:
-                named = root.roles[role]
-                signers = self._keys.signers(role, named.keyids, named.threshold)
-                found |= {signer.public_key.keyid: signer for signer in signers}
-        return [*found.values()]
 
     def _to_bucket(self, content: Iterable[str]) -> int | None:
         if self._bucket is None:
@@ -118,18 +107,7 @@ class Publisher:
         drafts = self._drafts.workspace.drafts()
         return {role: drafts[role].metadata.signed.version for role in drafts.keys() - drafting.drafts.keys()}
 
-    def _record(self, versions: Mapping[str, int], done: Done, by: str, now: datetime) -> None:
-        with self._drafts.database.write() as connection:
-            details = {"published": dict(versions), "waiting": sorted(done.waiting), "files": done.files}
-            audit.append(
-                connection,
-                Deed(by, "publication.publish", ",".join(sorted(versions))[:SUBJECT_CHARACTERS], details),
-                now,
-            )
 
-
-def _done(publication: Publication, files: int, uploaded: int | None, standing: Standing, now: datetime) -> Done:
-    documents = {role: publication.state.document(role) for role in publication.roles}
-    versions = {role: document.signed.version for role, document in documents.items() if document}
-    soonest = expiries(publication.state, now)[0].expires
-    return Done(versions, publication.waiting, files, uploaded, standing.concerns, soonest)
+def _deed(versions: Mapping[str, int], done: PublicationResult, by: str) -> Deed:
+    details = {"published": dict(versions), "waiting": sorted(done.waiting), "files": done.files}
+    return Deed(by, "publication.publish", ",".join(sorted(versions))[:SUBJECT_CHARACTERS], details)

@@ -11,7 +11,7 @@ from typing import Any
 
 from fleet.cli import main
 from fleet.config import FleetConfig
-from fleet.control.publishing import renew_published
+from fleet.control.renewal import renew_published
 from fleet.control.settings import DirectorSettings
 from fleet.database import assignments
 from fleet.roles import DIRECTOR, ROOT, TARGETS, TIMESTAMP

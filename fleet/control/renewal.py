@@ -9,12 +9,10 @@ import logging
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 
-from securesystemslib.signer import Signer
-
 from fleet.control.online_keys import OnlineKeys
-from fleet.publish import plan_publication
+from fleet.publish import online_roots, plan_publication
 from fleet.repository import Published
-from fleet.roles import SNAPSHOT, TIMESTAMP
+from fleet.roles import TIMESTAMP
 from fleet.workspace import Workspace
 from gateway.domain.errors import UnreachableError
 
@@ -28,7 +26,7 @@ def renew_published(workspace: Workspace, keys: OnlineKeys, now: datetime, share
     ConfigurationError if only some of the keys are here, or the folder is damaged; OSError.
     """
     published = workspace.published()
-    if not is_due(workspace, published, now, share) or not _signers(published, keys, TIMESTAMP):
+    if not is_due(workspace, published, now, share) or not _has_key(published, keys):
         return True
     with ExitStack() as stack:
         try:
@@ -38,8 +36,7 @@ def renew_published(workspace: Workspace, keys: OnlineKeys, now: datetime, share
             return False
         published = workspace.published()
         if is_due(workspace, published, now, share):
-            both = (*_signers(published, keys, TIMESTAMP), *_signers(published, keys, SNAPSHOT))
-            signers = list({signer.public_key.keyid: signer for signer in both}.values())
+            signers = keys.of_roots(online_roots(published, {}))
             workspace.publish(plan_publication(published, [], signers, now, workspace.settings))
             _log.info("timestamp and snapshot signed")
     return True
@@ -54,9 +51,7 @@ def is_due(workspace: Workspace, published: Published, now: datetime, share: flo
     return any(document.signed.expires - now < timedelta(days=life_d) * share for document, life_d in lives)
 
 
-def _signers(published: Published, keys: OnlineKeys, role: str) -> list[Signer]:
-    """Return the keys of an online role that are here."""
-    if published.root is None:
-        return []
-    named = published.root.signed.roles[role]
-    return keys.signers(role, named.keyids, named.threshold)
+def _has_key(published: Published, keys: OnlineKeys) -> bool:
+    """Return whether a key of the timestamp is here."""
+    named = [root.roles[TIMESTAMP] for root in online_roots(published, {})]
+    return any(keys.signers(TIMESTAMP, one.keyids, one.threshold) for one in named)
