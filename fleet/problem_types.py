@@ -184,7 +184,7 @@ UPLOAD_MISMATCH = ProblemType(
     422,
     "Other content than announced",
     Fault.INVALID,
-    "The received bytes have another digest than was announced, and were removed; or the file was begun with another size, and is kept.",
+    "The received bytes have another digest, and were removed; or the file was begun with another size.",
     "Check the file, and upload it again; after a wrong size, once the upload has expired (`expires`).",
 )
 PRECONDITION_REQUIRED = ProblemType(

@@ -145,7 +145,9 @@ class Uploads:
         The caller holds the folder's lock. Return how many files were removed. Raise OSError, RequestError OVERLOADED.
         """
         removed = 0
-        with self._reserving():  # `begin` may keep a file for longer at the same time
+        with ExitStack() as stack:
+            if self._workspace.uploads.is_dir():  # `begin` may keep a file for longer at the same time
+                stack.enter_context(self._reserving())
             staged = _files(self._workspace.staged.rglob(SHOWN))
             idle = {file: found for file, found in staged.items() if self._name(file) not in wanted}
             for file, found in (_files(self._workspace.uploads.glob(SHOWN)) | idle).items():

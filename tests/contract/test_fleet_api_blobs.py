@@ -6,8 +6,9 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -20,6 +21,7 @@ from fleet.config import FleetConfig
 from fleet.control.chores import expire_uploads
 from fleet.control.folder_problems import folder_problems
 from fleet.control.settings import DraftSettings
+from fleet.disk import locked
 from fleet.draft_rules import new_targets
 from fleet.problem_types import FOLDER_NOT_WRITABLE
 from fleet.problems import ProblemError
@@ -56,6 +58,10 @@ def ci(controller: RunningController) -> Iterator[httpx.Client]:
         yield client
 
 
+def moment_of(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
 def begun(client: httpx.Client, content: bytes = CONTENT, size_bytes: int | None = None) -> httpx.Response:
     digest = hashlib.sha256(content).hexdigest()
     return client.post(
@@ -82,9 +88,10 @@ def test_a_file_comes_in_pieces_and_is_there_with_its_last_byte(controller, ci) 
         assert staged(controller) == []
         done = appended(ci, CONTENT[offset : offset + 70_000], offset).json()
         assert done["received_bytes"] == min(offset + 70_000, len(CONTENT))
-    assert (done["complete"], done["expires"], staged(controller)) == (True, None, [DIGEST])
+    assert (done["complete"], staged(controller)) == (True, [DIGEST])
+    assert moment_of(done["expires"]) - controller.clock() > timedelta(hours=BOUNDS.unfinished_kept_h - 1)
     assert (controller.control.workspace.staged / blob_file(DIGEST)).read_bytes() == CONTENT
-    assert begun(ci).json() == ci.get(PATH).json() == done
+    assert begun(ci).json() == (again := ci.get(PATH).json()) == done | {"expires": again["expires"]}
     assert problem(appended(ci, b"x", len(CONTENT))) == (409, "upload-offset")
 
 
@@ -111,7 +118,9 @@ def test_other_bytes_than_announced_are_never_visible(controller, ci) -> None:
     assert problem(appended(ci, bytes(len(CONTENT)))) == (422, "upload-mismatch")
     assert (ci.get(PATH).status_code, staged(controller)) == (404, [])
     assert begun(ci).json()["received_bytes"] == 0
-    assert problem(begun(ci, size_bytes=7)) == (422, "upload-mismatch")
+    other_size = begun(ci, size_bytes=7)
+    assert problem(other_size) == (422, "upload-mismatch")
+    assert ci.get(PATH).json()["expires"] in other_size.json()["detail"]
 
 
 def test_an_empty_file_is_complete_at_once(controller, ci) -> None:
@@ -192,6 +201,82 @@ def test_what_nobody_goes_on_with_expires_and_what_a_draft_names_stays(controlle
     assert {*made.files} <= {Path(name).name for name in controller.control.workspace.content([*new_targets(draft)])}
 
 
+def test_a_file_that_is_begun_again_is_kept_as_long_as_a_new_one(controller, ci) -> None:
+    begun(ci)
+    upload(ci, b"named by no draft")
+    kept = timedelta(hours=BOUNDS.unfinished_kept_h)
+    workspace = controller.control.workspace
+    places = [workspace.uploads / f"{DIGEST}.{len(CONTENT)}", *(workspace.staged / "blobs" / "sha256").iterdir()]
+    for place in places:
+        os.utime(place, ((controller.clock() - kept + timedelta(minutes=5)).timestamp(),) * 2)
+    begun(ci)
+    upload(ci, b"named by no draft")
+    expire_uploads(controller.control, controller.clock() + timedelta(minutes=10))
+    assert [place.exists() for place in places] == [True, True]
+
+
+def test_a_published_file_does_not_expire(controller, ci) -> None:
+    (digest, *_) = (file.name for file in (controller.control.workspace.public / "blobs" / "sha256").iterdir())
+    shown = ci.get(f"/v1/blobs/{digest}").json()
+    assert (shown["complete"], shown["expires"]) == (True, None)
+
+
+def test_a_file_that_is_published_while_it_is_searched_is_found(controller, ci, monkeypatch) -> None:
+    upload(ci, CONTENT)
+    workspace, asked = controller.control.workspace, Path.stat
+    place, public = (root / blob_file(DIGEST) for root in (workspace.staged, workspace.public))
+
+    def stat(self: Path, **given: bool) -> os.stat_result:
+        """Publish the file after its first state was asked for."""
+        try:
+            return asked(self, **given)
+        finally:
+            if self in {place, public}:
+                with suppress(FileNotFoundError):
+                    place.replace(public)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert controller.control.uploads.find(DIGEST).complete
+    assert controller.control.uploads.find(DIGEST).complete
+
+
+def test_an_upload_that_ends_while_another_request_begins_is_told(controller, ci, monkeypatch) -> None:
+    begun(ci, b"")
+    begun(ci)
+    uploads = controller.control.uploads
+    found = uploads.find(DIGEST)
+    appended(ci, CONTENT)
+    monkeypatch.setattr(uploads, "find", lambda _: found)
+    with pytest.raises(ProblemError, match="the upload has just ended; ask for its state"):
+        uploads.append(DIGEST, 0)
+
+
+def test_files_that_are_removed_while_they_are_counted_do_not_count(controller, ci, monkeypatch) -> None:
+    begun(ci)
+    (part,) = controller.control.workspace.uploads.glob("[!.]*")
+    asked = Path.stat
+
+    def stat(self: Path, **given: bool) -> os.stat_result:
+        if self == part:
+            part.unlink(missing_ok=True)
+        return asked(self, **given)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert controller.control.uploads.expire(controller.clock() + timedelta(days=30), frozenset()) == 0
+
+
+def test_a_reservation_waits_for_others_for_a_bounded_time(tmp_path: Path) -> None:
+    config = replace(FleetConfig(), drafts=replace(BOUNDS, lock_wait_s=0.2))
+    with controlling(tmp_path, config) as running, running.client() as admin:
+        with locked(running.control.workspace.uploads, 10.0):
+            refused = begun(admin)
+        assert problem(refused) == (503, "overloaded")
+        assert refused.headers["retry-after"]
+        while (answer := begun(admin)).status_code == 503:
+            assert problem(answer) == (503, "overloaded")
+        assert answer.status_code == 201
+
+
 def test_a_replica_with_a_copy_of_the_folder_says_so(tmp_path: Path) -> None:
     config = replace(FleetConfig(), drafts=replace(DraftSettings(), accepted=False))
     with controlling(tmp_path, config) as running, running.client() as admin:
@@ -212,7 +297,7 @@ def test_a_folder_that_cannot_be_written_is_told(controller, ci) -> None:
 
 
 def test_of_many_complete_files_one_is_verified_at_a_time(tmp_path: Path) -> None:
-    """Hashing takes a thread that devices' requests need. Whoever is turned away goes on with its upload later."""
+    """Hashing takes a thread that devices' requests need. A client that is refused continues its upload later."""
     config = replace(FleetConfig(), drafts=replace(BOUNDS, lock_wait_s=0.2))
     with controlling(tmp_path, config) as running, running.client() as admin:
         begun(admin)

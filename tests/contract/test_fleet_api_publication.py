@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import platform
+import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,14 +15,18 @@ import pytest
 from fleet import signing
 from fleet.access import Role
 from fleet.blobs.disk import DiskBlobs
-from fleet.client.client import Access, Client
+from fleet.client.client import Access, Client, record_of
 from fleet.client.workspace import remote_workspace
+from fleet.config import FleetConfig
 from fleet.control.publication import Publisher
 from fleet.control.settings import DraftSettings
 from fleet.control.uploads import Uploads
+from fleet.database.settings import DatabaseSettings
+from fleet.impact import Impact
 from fleet.problems import ProblemError
 from fleet.software import plan_software, read_variant, software_files
 from fleet.verify import verify
+from gateway.domain.errors import ConfigurationError
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import new_key
 from tests.simulators.software_device import wheels
@@ -48,6 +55,65 @@ def test_files_are_in_the_bucket_before_metadata_names_them(controller, tmp_path
     assert {digest: bucket.stat(digest) for digest in made.files} == {
         digest: len(content) for digest, content in made.files.items()
     }
+
+
+def test_without_the_database_nothing_is_published(tmp_path: Path) -> None:
+    config = replace(FleetConfig(), database=DatabaseSettings(busy_timeout_ms=100))
+    with controlling(tmp_path, config) as running, running.client() as admin:
+        repository, workspace = running.repository, running.control.workspace
+        repository.add_release("meter-reader", "1")
+        made = release(running, tmp_path, "meter-reader", "2")
+        sent(admin, made)
+        admin.post(f"/v1/drafts/{OWNER_ROLE}/signatures", json=signatures(made.draft, *repository.keys[OWNER_ROLE]))
+        before = repository.published
+        with closing(sqlite3.connect(workspace.folder / "fleet.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            refused = admin.post("/v1/publication")
+        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/unavailable")
+        assert repository.published == before
+        assert admin.post("/v1/publication").json()["published"] == {OWNER_ROLE: 2}
+        newest = admin.get("/v1/audit").json()["items"][0]
+        assert (newest["action"], newest["details"]["published"]) == ("publication.publish", {OWNER_ROLE: 2})
+
+
+class OvertakenClient(Client):
+    """Client that a publication overtakes before it reads the timestamp."""
+
+    overtake: Callable[[], object] | None = None
+
+    def fetch(self, path: str) -> tuple[bytes, str]:
+        if self.overtake and path.endswith("/timestamp.json"):
+            self.overtake()
+            self.overtake = None
+        return super().fetch(path)
+
+
+def test_a_copy_is_of_one_publication(controller, tmp_path) -> None:
+    client = OvertakenClient(Access(controller.url, controller.token(Role.PUBLISHER), str(controller.ca_file)))
+    client.overtake = lambda: controller.repository.add_release("meter-reader", "2")
+    with remote_workspace(client) as work:
+        assert work.published() == controller.repository.published
+
+
+@pytest.mark.parametrize("role", ["/../../../../escaped", "../escaped", "x"])
+def test_a_controller_does_not_choose_where_a_client_writes(controller, tmp_path, monkeypatch, role) -> None:
+    client = Client(Access(controller.url, controller.token(Role.PUBLISHER), str(controller.ca_file)))
+    known = client.ask("GET", "/v1/publication")
+    monkeypatch.setattr(client, "ask", lambda *_: known | {"published": [{"role": role, "version": 1}]})
+    monkeypatch.setattr(client, "fetch", lambda _: (b"{}", ""))
+    with pytest.raises(ConfigurationError, match="is not a role"), remote_workspace(client):
+        pass
+
+
+def test_a_newer_controller_may_say_more(controller, monkeypatch) -> None:
+    client = Client(Access(controller.url, controller.token(Role.PUBLISHER), str(controller.ca_file)))
+    known = client.ask("GET", "/v1/publication")
+    newer = known | {"settings": known["settings"] | {"a_later_setting": 1}}
+    monkeypatch.setattr(client, "ask", lambda *_: newer | {"items": [], "next": None})
+    with remote_workspace(client) as work:
+        assert work.settings.owner_expiry_d == known["settings"]["owner_expiry_d"]
+    concern = {"target": "t", "slot": "s", "devices": 1, "why": "w", "stops": True}
+    assert record_of(Impact, concern | {"a_later_field": 1}) == Impact(**concern)
 
 
 def test_replicas_that_share_the_folder_go_on_with_each_others_uploads(controller, tmp_path) -> None:

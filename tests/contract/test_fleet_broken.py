@@ -94,6 +94,14 @@ def test_the_openapi_document_says_where_a_packing_may_not_be_understood(control
             assert (refused.status_code == 415) == ("415" in operation["responses"]), path
 
 
+def test_no_other_route_says_that_a_packing_may_not_be_understood(controller) -> None:
+    with controller.client() as admin:
+        paths = admin.get("/schema/openapi.json").json()["paths"]
+    told = [path for path, item in paths.items() for one in item.values() if "415" in one.get("responses", ())]
+    assert told
+    assert all(path.startswith("/v1/self/") for path in told), told
+
+
 def nested(depth: int) -> str:
     """A JSON object within so many."""
     return '{"a":' * depth + "1" + "}" * depth

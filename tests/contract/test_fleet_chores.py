@@ -24,6 +24,7 @@ from fleet.control.settings import ChoresSettings
 from fleet.database import audit, certificates, devices, enrolment, events, leader, telemetry, tokens
 from fleet.database.certificates import Certificate
 from fleet.database.credentials import new_credential
+from fleet.database.errors import AbsentError
 from fleet.database.events import Event
 from fleet.database.intake import Batch, Row
 from fleet.database.latest import latest
@@ -245,6 +246,19 @@ def test_at_the_start_a_clock_is_held_against_what_was_recorded_last(house: Hous
     assert kept_rows(house) == 5
     house.turn(timedelta(minutes=30))
     assert kept_rows(house) == 0
+
+
+def test_uploads_expire_at_a_replica_that_does_not_lead(house: House) -> None:
+    """The leader may be a replica that takes none ([drafts] accepted = false)."""
+    digest = "a" * 64
+    house.control.uploads.begin(digest, 4, "ci", house.now)
+    house.chores.fence = lambda: None
+    house.turn()
+    house.turn(timedelta(hours=25))
+    for _ in range(12):  # the clock is believed after a while
+        house.turn(timedelta(minutes=10))
+    with pytest.raises(AbsentError):
+        house.control.uploads.find(digest)
 
 
 # ---- the revocation list

@@ -77,6 +77,34 @@ def manifest_text(model: str, version: str, inputs: Sequence[tuple[str, tuple[in
     return MANIFEST.format(model=model, version=version, inputs=listed)
 
 
+def model_folder(
+    folder: Path,
+    model: str,
+    version: str,
+    contents: Mapping[str, bytes],
+    *,
+    inputs: Sequence[tuple[str, tuple[int, ...]]] = (("x", (-1, 3)),),
+    accelerators: Sequence[str] = ("cpu",),
+    runtime: str = "reference",
+) -> Path:
+    """Write a model with these bytes by variant, as its owner has it. Return its folder."""
+    text = manifest_text(model, version, inputs)
+    for name, content in contents.items():
+        path = f"{name}/model.npz"
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+        text += VARIANT.format(
+            name=name,
+            runtime=runtime,
+            accelerators=json.dumps(list(accelerators)),
+            path=path,
+            sha256=hashlib.sha256(content).hexdigest(),
+            size=len(content),
+        )
+    (folder / "manifest.toml").write_text(text)
+    return folder
+
+
 def new_key(name: str = "") -> CryptoSigner:
     """Return an Ed25519 key in memory."""
     signer = CryptoSigner.generate_ed25519()
@@ -148,20 +176,8 @@ class FleetRepository:
     ) -> str:
         """Publish a release with these bytes by variant (any content). Return its target path."""
         folder = self.workspace.folder / "made" / owner / model / version
-        text = manifest_text(model, version, inputs)
-        for name, content in (variants or {"only": f"{model} {version}".encode()}).items():
-            path = f"{name}/model.npz"
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(content)
-            text += VARIANT.format(
-                name=name,
-                runtime=runtime,
-                accelerators=json.dumps(list(accelerators)),
-                path=path,
-                sha256=hashlib.sha256(content).hexdigest(),
-                size=len(content),
-            )
-        (folder / "manifest.toml").write_text(text)
+        contents = variants or {"only": f"{model} {version}".encode()}
+        model_folder(folder, model, version, contents, inputs=inputs, accelerators=accelerators, runtime=runtime)
         return self.add_model(folder, owner, Terms(floor, slots, changes_signature))
 
     def add_software(self, variants: Sequence[Path], floor: str | None = None) -> str:

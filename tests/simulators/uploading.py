@@ -14,39 +14,29 @@ from fleet import signing
 from fleet.drafts import Draft, draft_bytes, read_draft
 from fleet.releases import Terms, model_files, plan_release, read_model
 from tests.simulators.controller import RunningController
-from tests.simulators.fleet_repository import VARIANT, manifest_text
+from tests.simulators.fleet_repository import model_folder
 
 OWNER_ROLE = "models-acme"
 
 
 @dataclass
-class Made:
+class MadeRelease:
     """Draft of a release that was made elsewhere, with its files by digest."""
 
     draft: Draft
     files: dict[str, bytes]
 
-    @property
-    def document(self) -> str:
-        return hashlib.sha256(self.draft.metadata.signed_bytes).hexdigest()
-
 
 def release(
     running: RunningController, folder: Path, model: str, version: str, owner: str = "acme", **terms: Any
-) -> Made:
+) -> MadeRelease:
     """Make a release as `edge-fleet model add` does elsewhere; nothing is staged or saved here."""
-    content = f"{model} {version} of {owner}".encode()
     place = folder / "elsewhere" / owner / model / version
-    place.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256(content).hexdigest()
-    (place / "model.npz").write_bytes(content)
-    named = {"name": "only", "runtime": "reference", "accelerators": '["cpu"]', "path": "model.npz"}
-    text = manifest_text(model, version) + VARIANT.format(**named, sha256=digest, size=len(content))
-    (place / "manifest.toml").write_text(text)
+    model_folder(place, model, version, {"only": f"{model} {version} of {owner}".encode()})
     read = read_model(place, running.control.workspace.settings)
     planned = plan_release(running.control.workspace.drafting(running.clock()), read, owner, Terms(**terms))
     files = {file.sha256: (place / file.path).read_bytes() for file in model_files(planned.release)}
-    return Made(planned.draft, files)
+    return MadeRelease(planned.draft, files)
 
 
 def upload(client: httpx.Client, content: bytes) -> str:
@@ -66,7 +56,7 @@ def put(client: httpx.Client, draft: Draft, **headers: str) -> httpx.Response:
     return client.put(f"/v1/drafts/{draft.role}", content=draft_bytes(draft), headers=headers)
 
 
-def sent(client: httpx.Client, made: Made) -> httpx.Response:
+def sent(client: httpx.Client, made: MadeRelease) -> httpx.Response:
     """Upload a release's files, then its draft."""
     for content in made.files.values():
         upload(client, content)
@@ -79,9 +69,8 @@ def signatures(draft: Draft, *signers: CryptoSigner) -> dict[str, Any]:
     for signer in signers:
         signed = signing.signed_with(signed, signer)
     listed = [{"keyid": one.keyid, "sig": one.signature} for one in signed.metadata.signatures.values()]
-    document = hashlib.sha256(draft.metadata.signed_bytes).hexdigest()
     return {
-        "document": document,
+        "document": draft.document,
         "signatures": [one for one in listed if one["keyid"] not in draft.metadata.signatures],
     }
 

@@ -104,7 +104,25 @@ def test_a_copy_without_signatures_is_not_sent_again(admin, tmp_path) -> None:
     file = tmp_path / "copy.json"
     admin.told("drafts", "download", "models-acme", "--out", file)
     code, _, err = admin.run("drafts", "upload", file)
-    assert (code, "has no signature, and the draft waits already" in err) == (2, True)
+    assert (code, "has no signature, and the draft waits already; sign it with edge-fleet sign" in err) == (2, True)
+
+
+def test_of_several_drafts_none_is_signed_if_a_key_is_missing(controller, admin) -> None:
+    admin.told("renew", "models-acme", "targets", "--remote")
+    words = ("drafts", "sign", "models-acme", "targets", "--key", key(controller, "models-acme"), "--yes")
+    code, _, err = admin.run(*words)
+    assert (code, "none of these keys may sign targets" in err) == (2, True)
+    assert admin.told("drafts", "show", "models-acme")["missing"] == 1
+
+
+def test_what_was_signed_before_a_holder_declined_is_told(controller, admin) -> None:
+    admin.told("renew", "models-acme", "targets", "--remote")
+    keys = [("--key", key(controller, role)) for role in ("models-acme", "targets")]
+    code, said = admin.looked("drafts", "sign", "models-acme", "targets", *keys[0], *keys[1], typed="y\nn\n")
+    assert (code, "models-acme, version" in said.rpartition("[y/N]")[2]) == (1, True)
+    assert "complete: edge-fleet publish --remote" in said
+    missing = [admin.told("drafts", "show", role)["missing"] for role in ("models-acme", "targets")]
+    assert missing == [0, 1]
 
 
 def test_a_draft_replaces_another_one_where_it_says_so(admin, policy, tmp_path) -> None:

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from fleet.client.client import Access, Client
+from fleet.client.settings import ClientSettings
 from fleet.client.workspace import upload_file
 from fleet.releases import Terms, model_files, plan_release, read_model
 from fleet.signing import signed_with
@@ -24,7 +25,7 @@ from fleet.verify import verify
 from gateway.domain.manifest import Artifact
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_device import DEVICE, SLOT, FleetDevice
-from tests.simulators.fleet_repository import VARIANT, manifest_text
+from tests.simulators.fleet_repository import model_folder
 from tests.simulators.operator import until
 from tests.simulators.publisher import MODELS, Publisher
 from tests.simulators.served_fleet import Replica, ServedFleet, served_fleet
@@ -33,8 +34,8 @@ pytestmark = pytest.mark.timeout(300)
 RELEASE = "models/acme/meter-reader/1/release"
 
 
-class Away:
-    """Somebody on another machine: a folder of its own, an address, a token, and perhaps a key."""
+class RemoteUser:
+    """User on another machine: a folder of its own, an address, a token, and perhaps a key."""
 
     def __init__(self, folder: Path, url: str, ca_file: Path, token: str) -> None:
         self.shell = Publisher(folder)
@@ -73,13 +74,13 @@ class Site:
         self.replica = Replica(home, f"https://localhost:{port}", words)
 
     def token(self, name: str, role: str) -> str:
-        """Make an API token beside the database."""
+        """Create an API token in the database."""
         return self.publisher.run("tokens", "create", name, "--role", role, "--dir", ".").stdout.strip()
 
-    def away(self, name: str, role: str, *keys: str) -> Away:
-        """Return somebody elsewhere with these keys, which nobody else has from then on."""
+    def away(self, name: str, role: str, *keys: str) -> RemoteUser:
+        """Return a user on another machine, with these keys: they are moved there."""
         token = self.token(name, role)
-        found = Away(self.folder / name, self.replica.url, self.publisher.folder / "authority" / "ca.pem", token)
+        found = RemoteUser(self.folder / name, self.replica.url, self.publisher.folder / "authority" / "ca.pem", token)
         for key in keys:
             shutil.move(self.publisher.folder / f"{key}.pem", found.folder)
             shutil.copy(self.publisher.folder / f"{key}.pub", found.folder)
@@ -128,7 +129,7 @@ def test_a_release_of_ci_reaches_a_device(site: Site, tmp_path: Path, state: Pat
         assert list(device.serving) == ["1"]
 
 
-def _enrol(device: FleetDevice, operator: Away) -> None:
+def _enrol(device: FleetDevice, operator: RemoteUser) -> None:
     operator.run("devices", "token", "--device", DEVICE, "--out", "device.token")
     token, ca_file = operator.folder / "device.token", operator.folder / "ca.pem"
     url = operator.known["EDGE_FLEET_URL"]
@@ -136,7 +137,7 @@ def _enrol(device: FleetDevice, operator: Away) -> None:
     assert done.code == 0, done.err
 
 
-def _rolled_out(operator: Away) -> None:
+def _rolled_out(operator: RemoteUser) -> None:
     until(lambda: operator.told("releases", "list")["releases"], "the leader does not read the release")
     spec = ("--target", "acme/meter-reader/1", "--query", "all", "--waves", "100%", "--soak", "0s")
     rollout = operator.told("rollouts", "create", *spec)["id"]
@@ -177,6 +178,31 @@ def test_a_killed_controller_goes_on_with_an_upload(fleet: ServedFleet, tmp_path
     client = Client(Access(replica.url, fleet.token, str(fleet.ca_file)))
     upload_file(client, tmp_path / "file", Artifact("file", digest, len(content)), sizes.append)
     assert (sizes[0], sum(sizes)) == (held, len(content))
+    assert fleet.operator().get(f"/v1/blobs/{digest}").json()["complete"]
+
+
+def test_an_upload_survives_a_restart_of_the_controller(fleet: ServedFleet, tmp_path: Path) -> None:
+    """The controller ends after the first piece, and is not back when its state is asked for."""
+    content = b"".join(number.to_bytes(8, "little") for number in range(400_000))
+    digest, replica = sha256(content).hexdigest(), fleet.replicas[0]
+    (tmp_path / "file").write_bytes(content)
+    sizes: list[int] = []
+    pauses: list[float] = []
+
+    def received(size: int) -> None:
+        sizes.append(size)
+        if sum(sizes) == 1_048_576 and replica.process:
+            replica.end(9)
+
+    def paused(wait_s: float) -> None:
+        pauses.append(wait_s)
+        if len(pauses) == 2:
+            replica.start()
+
+    settings = ClientSettings(piece_bytes=1_048_576)
+    client = Client(Access(replica.url, fleet.token, str(fleet.ca_file)), settings, paused)
+    upload_file(client, tmp_path / "file", Artifact("file", digest, len(content)), received)
+    assert (sum(sizes), len(pauses)) == (len(content), 2)
     assert fleet.operator().get(f"/v1/blobs/{digest}").json()["complete"]
 
 
@@ -237,13 +263,7 @@ def _begin_to_be_killed(replica: Replica, after: int) -> None:
 def _signed_draft(fleet: ServedFleet, version: str) -> int:
     """Let a release wait that its owner has signed. Return the version of the owner's document."""
     repository, work = fleet.repository, fleet.repository.workspace
-    folder = work.folder / "made" / SLOT / version
-    folder.mkdir(parents=True)
-    content = f"model {version}".encode()
-    (folder / "model.npz").write_bytes(content)
-    named = {"name": "only", "runtime": "reference", "accelerators": '["cpu"]', "path": "model.npz"}
-    text = manifest_text(SLOT, version) + VARIANT.format(**named, sha256=sha256(content).hexdigest(), size=len(content))
-    (folder / "manifest.toml").write_text(text)
+    folder = model_folder(work.folder / "made" / SLOT / version, SLOT, version, {"only": f"model {version}".encode()})
     planned = plan_release(repository.drafting(), read_model(folder, work.settings), "acme", Terms())
     for file in model_files(planned.release):
         work.stage_blob(folder / file.path, file)

@@ -158,6 +158,15 @@ def test_a_page_of_something_else(server, document) -> None:
         list(server.client().pages("/v1/x"))
 
 
+@pytest.mark.parametrize(
+    "line", ["retry: " + "9" * 400, "data: " + "[" * 200_000 + "\n", "data: " + "9" * 5_000 + "\n", "data: []\n"]
+)
+def test_a_stream_of_something_else(server, line) -> None:
+    server.replies = [(200, {"content-type": "text/event-stream"}, f"{line}\n".encode())]
+    with pytest.raises(UnreachableError):
+        list(server.client().changes({}))
+
+
 def test_nobody_listens() -> None:
     with pytest.raises(UnreachableError, match=r"does not answer.*refused"):
         Client(Access(f"http://127.0.0.1:{free_port()}", TOKEN)).ask("GET", "/v1/x")
