@@ -15,16 +15,23 @@ LOAD = "/v1/models/meter/load"
 ROUTE = "/v1/models/meter/route"
 UNLOAD = "/v1/models/meter/unload"
 REPLAY = "/v1/models/meter/replay"
+MODEL_COMMANDS = [
+    ("PUT", ROUTE, {"weights": {"1": 95, "2": 5}, "shadow": "1", "lease_s": 30}),
+    ("POST", UNLOAD, {"version": "1", "drain_s": 2.5}),
+    ("POST", "/v1/commit", {}),
+]
+"""Commands for models that are answered with {}."""
+SETTINGS_COMMANDS = [
+    ("POST", "/v1/settings/trial", {"activation": SETTINGS, "within_s": 30.0}),
+    ("POST", "/v1/settings/confirm", {"sha256": "a" * 64}),
+    ("POST", "/v1/settings/revert", {"sha256": "a" * 64, "reason": "too slow"}),
+]
 COMMANDS = [
     ("POST", "/v1/plan", ACTIVATION),
     ("POST", LOAD, ACTIVATION),
     ("POST", REPLAY, {"version": "1"}),
-    ("PUT", ROUTE, {"weights": {"1": 95, "2": 5}, "shadow": "1", "lease_s": 30}),
-    ("POST", UNLOAD, {"version": "1", "drain_s": 2.5}),
-    ("POST", "/v1/commit", {}),
-    ("POST", "/v1/settings/trial", {"activation": SETTINGS, "within_s": 30.0}),
-    ("POST", "/v1/settings/confirm", {"sha256": "a" * 64}),
-    ("POST", "/v1/settings/revert", {"sha256": "a" * 64, "reason": "too slow"}),
+    *MODEL_COMMANDS,
+    *SETTINGS_COMMANDS,
 ]
 
 
@@ -128,7 +135,7 @@ async def test_replay():
 
 async def test_route_unload_and_commit():
     async with serving() as gateway:
-        for method, path, body in COMMANDS[3:6]:
+        for method, path, body in MODEL_COMMANDS:
             answer = await gateway.client.request(method, path, json=body)
             assert (answer.status_code, answer.json()) == (200, {})
         assert (await gateway.client.post("/v1/commit")).status_code == 200
@@ -141,7 +148,7 @@ async def test_route_unload_and_commit():
 async def test_settings_of_the_fleet():
     async with serving() as gateway:
         told = (await gateway.client.get("/v1/settings")).json()
-        answers = [await gateway.client.request(method, path, json=body) for method, path, body in COMMANDS[6:]]
+        answers = [await gateway.client.request(method, path, json=body) for method, path, body in SETTINGS_COMMANDS]
     assert (told["target"], told["trial_ends_in_s"]) == ("settings/berlin/2/release", 12.5)
     assert told["committed"] == "settings/berlin/1/release"
     assert [(answer.status_code, answer.json()) for answer in answers] == [(202, {}), (200, {}), (200, {})]

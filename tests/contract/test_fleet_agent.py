@@ -13,8 +13,6 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.config import FleetConfig
-from fleet.control.settings import DirectorSettings, SchedulerSettings
 from gateway.agent import reporting, work
 from gateway.agent.clock import Clocks
 from gateway.agent.config import AgentConfig
@@ -23,14 +21,10 @@ from gateway.agent.enrol import Application, enrol
 from gateway.agent.poll import Poll
 from gateway.agent.storage import looked_at
 from gateway.trust.clock import BootClock
-from tests.simulators.controller import RunningController, controlling
+from tests.simulators.controller import SOON, RunningController, controlling
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Daemon, Device
 
 WAIT_S, LOOK_S = 60.0, 0.05
-SOON = FleetConfig(
-    director=DirectorSettings(published_every_s=0.0),
-    scheduler=SchedulerSettings(turn_s=0.05),
-)
 SPEC: dict[str, Any] = {
     "query": f"id = {DEVICE}",
     "slot": SLOT,

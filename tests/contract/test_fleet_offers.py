@@ -20,6 +20,7 @@ from tests.simulators.offered_device import OfferedDevice, director
 from tests.simulators.rolled_fleet import RolledFleet, fleet, rolling
 
 __all__ = ["fleet"]
+pytestmark = pytest.mark.timeout(300)
 ALL = [{"percent": 100}]
 LENIENT = {"abort": {"min_sample": 9, "max_failed_percent": 90}}
 numbers = st.integers(0, 99)

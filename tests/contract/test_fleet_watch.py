@@ -253,7 +253,7 @@ def test_a_roll_back_is_told_until_a_release_is_committed(database: Database) ->
 
 
 def test_a_removal_that_waits_on_its_device(database: Database) -> None:
-    """As the agent tells of it, also where this controller did not order it."""
+    """The agent reports it, also where this controller did not order it."""
     enrolled(database, "a")
     fleet = WatchedFleet(database)
     fleet.look()

@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 
 from fleet.cli import main
-from fleet.config import FleetConfig
-from fleet.control.settings import DirectorSettings, SchedulerSettings
 from fleet.database import devices
 from fleet.database.devices import Running
 from fleet.releases import Terms, model_files, plan_release, read_model
-from tests.simulators.controller import RunningController, controlling
+from tests.simulators.controller import SOON, RunningController, controlling
 from tests.simulators.operator import until
 
+pytestmark = pytest.mark.timeout(120)
 SLOT = "meter"
-SOON = FleetConfig(director=DirectorSettings(published_every_s=0.0), scheduler=SchedulerSettings(turn_s=0.05))
 RELEASE = "models/acme/meter/{}/release"
 RUNS = {"d-0": "1", "d-1": "1", "d-2": "2"}
 

@@ -30,7 +30,7 @@ ROWS, WIDTH = -1, 64
 INPUT = np.ones((1, WIDTH), np.float32)
 SPEC = DATATYPES["FP32"]
 OPENINGS, MANY = 30, 1000
-"""Of each kind."""
+"""Openings of each kind: in `make test`, and in `make test-long`."""
 MODELS = Path(__file__).parents[2] / "models" / "meter-reader" / "1"
 
 

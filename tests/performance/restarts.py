@@ -1,8 +1,8 @@
 """Time without connections while settings come into force: `python -m tests.performance.restarts [--passes N]`.
 
-One model with kept verdicts, gRPC and HTTP, nothing asked. A caller connects to the gRPC port again and again: the time
-between the first connection that is refused and the next one that is accepted. Prints each
-pass, then the medians.
+One model with kept verdicts, gRPC and HTTP, no requests. A caller connects to the UNIX socket of gRPC again and again.
+Measured is the sum of the times from a connection that is refused to the next one that is accepted. Prints the machine
+and its calibration, each pass, then the median.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 import time
 from pathlib import Path
 
+from tests.performance.servers import calibration, machine
 from tests.simulators.fleet_device import fleet_device
 from tests.simulators.settled_device import Settled
 
@@ -25,7 +26,7 @@ TIMES = {"duration_s": 0.1, "look_s": 0.05}
 
 
 class Caller(threading.Thread):
-    """Caller that connects until `stop`; `refused_s` is the time from the first refusal to the next success."""
+    """Caller that connects until `stop`; `refused_s`: all times from a first refusal to the next success."""
 
     def __init__(self, address: str) -> None:
         super().__init__()
@@ -66,6 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--passes", type=int, default=10)
     passes = parser.parse_args().passes
+    print(f"{machine()}; calibration: {calibration()}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "kept").mkdir()

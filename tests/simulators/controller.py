@@ -19,6 +19,7 @@ from fleet.app import Controller, Origin
 from fleet.authority.ca import Authority
 from fleet.config import FleetConfig
 from fleet.control.control import Control
+from fleet.control.settings import DirectorSettings, SchedulerSettings
 from fleet.database import certificates, devices, tokens
 from fleet.database.certificates import Certificate
 from fleet.database.credentials import new_credential
@@ -26,6 +27,9 @@ from fleet.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
 from fleet.serving.settings import RateSettings
 from tests.simulators.fleet_http import Device, device
 from tests.simulators.fleet_repository import FleetRepository
+
+SOON = FleetConfig(director=DirectorSettings(published_every_s=0.0), scheduler=SchedulerSettings(turn_s=0.05))
+"""Configuration of a controller that does not wait before it acts."""
 
 
 class Clock:

@@ -53,24 +53,24 @@ class Settled(FleetDevice):
 
     @property
     def slot(self) -> dict[str, Any]:
-        """What the agent reports of the slot."""
+        """Return what the agent reports of the slot."""
         found: dict[str, Any] = self.status["slots"][SETTINGS]
         return found
 
     @property
     def refuses_json(self) -> bool:
-        """Whether GOOD is in force: a request of more than 1,000 bytes is too large."""
+        """Return whether GOOD is in force: a request of more than 1,000 bytes is too large."""
         answer = httpx.post(f"http://{self.http}/v2/models/{SLOT}/infer", content=b"{" + b" " * 2000)
         return answer.status_code == 413
 
     @property
     def http(self) -> str:
-        """Where HTTP listens since the last restart."""
+        """Return where HTTP listens since the last restart."""
         return self.daemon.addresses("http")[-1]
 
     @property
     def activation(self) -> Activation:
-        """The settings that the agent began last, as it hands them to the daemon."""
+        """Return the settings that the agent began last, as it hands them to the daemon."""
         with looked_at(self.store, load_config(self.config_file)) as storage:
             return read_state(storage.journal, SETTINGS).activation
 

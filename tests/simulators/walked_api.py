@@ -143,10 +143,7 @@ class Ground:
             "post_v1_rollouts_archive": lambda: {"before": "2026-01-01T00:00:00Z"},
             "put_v1_rollouts_rollout": document,
             "post_v1_rollouts_rollout_approve": lambda: {"spec": "0" * 64},
-            "post_v1_blobs": lambda: {
-                "digest": hashlib.sha256(self._name("file").encode()).hexdigest(),
-                "size_bytes": 9,
-            },
+            "post_v1_blobs": lambda: {"digest": _digest(self._name("file")), "size_bytes": 9},
             "patch_v1_blobs_digest": lambda: self._content,
             "put_v1_drafts_role": self._draft,
             "post_v1_drafts_role_signatures": self._signed,

@@ -20,7 +20,7 @@ cat > "$root/etc/systemd/system/watch.service" <<UNIT
 After=basic.target
 [Service]
 Type=oneshot
-TimeoutStartSec=420
+TimeoutStartSec=600
 ExecStart=/bin/bash /result/watch.sh
 ExecStopPost=/bin/systemctl poweroff --force
 UNIT

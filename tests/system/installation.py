@@ -36,13 +36,15 @@ def make(target: str, destdir: Path, **variables: str) -> subprocess.CompletedPr
     return run("make", "-s", "--no-print-directory", target, f"DESTDIR={destdir}", *names, cwd=REPOSITORY, umask=0o077)
 
 
-def run(*command: str | Path, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: str | Path, check: bool = True, limit_s: float = LIMIT_S, **options: Any
+) -> subprocess.CompletedProcess[str]:
     """Run to the end; what it wrote is in the error where it fails."""
     done = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=limit_s,
         check=False,
         stdin=subprocess.DEVNULL,
         **options,

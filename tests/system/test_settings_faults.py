@@ -20,9 +20,11 @@ from gateway.fleet_settings import TRIAL
 from gateway.store.settings_record import FILE, read_record
 from tests.simulators.daemon import WAIT_S
 from tests.simulators.fleet_device import SLOT
+from tests.simulators.operator import until
 from tests.simulators.settled_device import GOOD, Settled, children, command_line, device, instance
 
 __all__ = ("device",)
+pytestmark = pytest.mark.timeout(240)
 
 
 def test_a_stop_while_settings_are_verified_ends_the_gateway(device: Settled) -> None:
@@ -143,10 +145,12 @@ def test_the_daemon_believes_signatures_not_the_agent(device: Settled) -> None:
 
 def test_many_restarts_leave_nothing_behind(device: Settled) -> None:
     device.send(GOOD)
+    # one line: the listener, and no connection of the agent
+    until(lambda: Path("/proc/net/unix").read_text().count(f" {device.socket}\n") == 1, "the agent stays connected")
     before = inherited(device.daemon.pid)
     for number in range(3):
         assert device.send(f"{GOOD}max_requests = {100 + number}\n").code == 0
-    assert inherited(device.daemon.pid) == before
+    until(lambda: inherited(device.daemon.pid) == before, "a restart leaves something behind")
     device.offer("")
     with device.started("sync") as agent, device.verifying() as verifier:
         assert TRIAL.encode() not in Path(f"/proc/{verifier}/environ").read_bytes()
@@ -158,7 +162,7 @@ def inherited(pid: int) -> dict[str, object]:
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     places = Path(f"/proc/{pid}/fd").iterdir()
     return {
-        "descriptors": Counter(re.sub(r"\d+", "N", str(one.readlink())) for one in places),
+        "descriptors": Counter(re.sub(r"\d+", "N", str(one.resolve())) for one in places),
         "signals": [status[name] for name in ("SigBlk", "SigIgn", "SigCgt")],
         "children": [command_line(child) for child in children(pid)],
     }

@@ -12,10 +12,10 @@ import sys
 import time
 
 if "run" in sys.orig_argv:
-    time.sleep(4.5)
+    time.sleep(16)
 PYTHON
 mkdir -p /run/systemd/system/edge-gateway.service.d
-printf '[Service]\nWatchdogSec=8s\nEnvironment=PYTHONPATH=%s/slow\n' "$PWD" \
+printf '[Service]\nWatchdogSec=30s\nEnvironment=PYTHONPATH=%s/slow\n' "$PWD" \
     > /run/systemd/system/edge-gateway.service.d/zz-slow.conf
 sed -i 's/^#duration_s = 60.0/duration_s = 5.0/; s/^#look_s = 2.0/look_s = 0.2/' /etc/edge-gateway/edge-agent.toml
 systemctl daemon-reload
@@ -47,7 +47,7 @@ tried() {
 killed() { systemctl kill --kill-whom=main --signal=KILL "$unit"; }
 reverted() {
     control /revert --header 'content-type: application/json' --data "{\"sha256\": \"$(control "" |
-        sed 's/.*"sha256":"\([0-9a-f]*\)".*/\1/')\", \"reason\": \"by hand\"}" > settings.reverted.answer
+        sed 's/.*"sha256":"\([0-9a-f]*\)".*/\1/')\", \"reason\": \"by hand\"}" > /dev/null
 }
 
 tried good

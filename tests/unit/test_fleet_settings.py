@@ -34,9 +34,11 @@ class Control:
     def __init__(self, life: Life) -> None:
         self.judged, self.problem, self.restarts, self.stopping = JudgedSettings(toml=SECOND.toml), "", [], False
         self.stops_meanwhile = False
-        """Whether a signal comes while signatures are verified."""
+        """True if a signal comes while signatures are verified."""
         store: Any = SimpleNamespace(settings=self._judge)
-        self.made = SettingsControl(life, store, self._check, self.restarts.append, lambda: self.stopping)
+        self.made = SettingsControl(
+            life, store, self._check, self.restarts.append, lambda: self.stopping, monotonic=lambda: 0.0
+        )
 
     async def _judge(self, _activation: Activation) -> JudgedSettings:
         self.stopping = self.stops_meanwhile
@@ -106,7 +108,7 @@ async def test_a_trial_that_is_confirmed(folder: Path) -> None:
     await control.made.try_out(ACTIVATION, 30.0)
     assert control.restarts == [f"{SECOND.sha256} 30"]
     trial = Control(begin(folder, {TRIAL: control.restarts[0]}))
-    assert 0 < (trial.made.standing().trial_ends_in_s or 0) <= 30.0
+    assert trial.made.standing().trial_ends_in_s == 30.0
     for _ in range(2):
         await trial.made.confirm(SECOND.sha256)
     assert read_record(folder) == SettingsRecord(committed=SECOND)

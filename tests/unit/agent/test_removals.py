@@ -202,7 +202,7 @@ def test_a_policy_names_the_models_of_an_empty_slot(device: Device) -> None:
 
 def test_other_tensors_are_refused_unless_their_owner_signs_that_they_change(two: Device) -> None:
     other = two.repository.add_release(SLOT, "2", inputs=(("motion", (-1, 100, 6)),))
-    assert "its input" in (problem := ask(two, {SLOT: other})) or "requires the input" in problem
+    assert "requires the input" in (problem := ask(two, {SLOT: other}))
     assert "incompatible" in problem
     meant = two.repository.add_release(SLOT, "3", inputs=(("motion", (-1, 100, 6)),), changes_signature=True)
     assert not ask(two, {SLOT: meant})

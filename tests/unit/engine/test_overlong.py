@@ -13,7 +13,7 @@ from gateway.engine.settings import EngineSettings
 from tests.simulators.engine_rig import Rig, manifest, measured, release, request, values
 
 pytestmark = pytest.mark.asyncio
-QUICK = {"run_limit_s": 0.01, "run_end_s": 0.01, "retry_after_s": 0.1}
+QUICK = {"run_limit_s": 0.2, "run_end_s": 0.01, "retry_after_s": 0.1}
 
 
 async def slow_rig(**changes: object) -> Rig:
@@ -52,7 +52,7 @@ async def test_an_overlong_run_is_cancelled_and_its_model_goes_on() -> None:
     rig.session.gate.set()
     assert values(await rig.engine.infer(request(2.0))) == [2.0]
     (told,) = rig.told(RunOverlong)
-    assert (told.rows, told.limit_s) == (1, 0.01)  # type: ignore[union-attr]
+    assert (told.rows, told.limit_s) == (1, 0.2)  # type: ignore[union-attr]
     counted = rig.engine.statistics("m")[0]
     assert (counted.overlong_runs, counted.hung_runs, counted.failed_runs, counted.rejected_runs) == (1, 0, 0, 0)
     assert len(rig.runtime.sessions) == 1
@@ -96,7 +96,7 @@ async def test_a_version_that_hangs_again_and_again_stays_out_until_it_is_loaded
 
 
 async def test_a_long_run_within_a_multiple_of_what_was_measured_is_left_alone() -> None:
-    rig = Rig(EngineSettings(**{**QUICK, "run_overruns": 10}))  # type: ignore[arg-type]
+    rig = Rig(EngineSettings(**{**QUICK, "run_limit_s": 0.01, "run_overruns": 10}))  # type: ignore[arg-type]
     rig.trials["a"] = measured(60e6, 60e6)
     await rig.serve(manifest())
     rig.session.gate.clear()

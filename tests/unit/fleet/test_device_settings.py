@@ -37,14 +37,14 @@ TEXT = "# Berlin\n[mqtt]\nmax_inflight = 10\n"
 
 @pytest.fixture
 def repository(tmp_path: Path) -> FleetRepository:
-    """Published with version 1 of the name `berlin`."""
+    """Return a repository that has published version 1 of the name `berlin`."""
     made = FleetRepository(tmp_path)
     made.add_settings("berlin", TEXT)
     return made
 
 
 def draft(repository: FleetRepository, text: str, version: str | None = None, *, shown: bool = True) -> Draft:
-    """As `edge-fleet settings add` makes it; `shown`: with the document of version 1."""
+    """Return a draft as `edge-fleet settings add` makes it; `shown`: with the document of version 1."""
     drafting = repository.drafting()
     path = settings_path(drafting, "berlin", version)
     before = repository.published.target("settings/berlin/1/release")
