@@ -153,7 +153,7 @@ def list_newest_of_devices(
 
 def _device_row(one: tuple[str, StoredRow]) -> DeviceRow:
     device, row = one[0], _row(one[1])
-    return DeviceRow(*(getattr(row, name) for name in TelemetryRow.__slots__), device=device)
+    return DeviceRow(**{name: getattr(row, name) for name in TelemetryRow.__slots__}, device=device)
 
 
 def _cursor(after: str) -> tuple[int, int]:

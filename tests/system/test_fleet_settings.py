@@ -54,6 +54,7 @@ def test_keys_that_need_a_policy_are_named_once(publisher: Publisher, tmp_path: 
     warning = 'mqtt.url: devices refuse these settings unless a policy of theirs permits it: "settings": ["mqtt.url"]'
     said = add(publisher, file)
     assert (said.count("mqtt.url"), f"edge-fleet: warning: {warning}\n" in said) == (2, True)  # key and example
+    (publisher.folder / "drafts" / "settings.json").unlink()  # nothing waits for the tests that follow
 
 
 @pytest.mark.parametrize(
