@@ -104,16 +104,21 @@ def _allowed(request: Call, digest: str) -> Identity:
 
 
 async def _write(request: Call, appending: Appending) -> None:
-    """Write the body. At most `CHUNK_BYTES` and a piece of the body are in memory."""
+    """Write the body, also what was received before a connection broke.
+
+    At most `CHUNK_BYTES` and a piece of the body are in memory.
+    """
     held = bytearray()
-    async with aclosing(request.stream()) as pieces:
-        async for piece in pieces:
-            held += piece
-            if len(held) >= CHUNK_BYTES:
-                await sync_to_thread(appending.add, bytes(held))
-                held.clear()
-    await sync_to_thread(appending.add, bytes(held))
-    await sync_to_thread(appending.sync)
+    try:
+        async with aclosing(request.stream()) as pieces:
+            async for piece in pieces:
+                held += piece
+                if len(held) >= CHUNK_BYTES:
+                    full, held = bytes(held), bytearray()
+                    await sync_to_thread(appending.add, full)
+    finally:
+        await sync_to_thread(appending.add, bytes(held))
+        await sync_to_thread(appending.sync)
 
 
 def _view(upload: Upload) -> BlobView:

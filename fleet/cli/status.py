@@ -113,9 +113,10 @@ def _print(standing: Standing, settings: FleetSettings) -> None:
 
 def _devices(standing: Standing, settings: FleetSettings) -> Iterator[tuple[str, ...]]:
     for device, metadata in standing.assignments.items():
-        slots = ", ".join(f"{slot}={' '.join(short(path).split('/')[1:])}" for slot, path in slots_of(metadata).items())
+        slots = sorted(slots_of(metadata).items())
+        shown = ", ".join(f"{slot}={' '.join(short(path).split('/')[1:])}" for slot, path in slots)
         expiry = expiry_of(f"{ASSIGNMENTS}/{device}", metadata, standing.at)
-        yield (device, slots or "nothing", *_time(expiry, settings))
+        yield (device, shown or "nothing", *_time(expiry, settings))
 
 
 def _time(expiry: Expiry | None, settings: FleetSettings) -> tuple[str, str, str]:

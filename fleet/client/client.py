@@ -195,7 +195,7 @@ class Client:
         kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
         headers = {**self._pool.headers, **more, **({"content-type": kind} if sent is not None else {})}
         settings, url = self.settings, f"{self.url}{target}"
-        timeout = urllib3.Timeout(settings.connect_timeout_s, read_s or settings.read_timeout_s)
+        timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=read_s or settings.read_timeout_s)
         return self._pool.request(
             method, url, body=sent, headers=headers, timeout=timeout, redirect=False, preload_content=False
         )

@@ -13,6 +13,7 @@ import pytest
 from fleet.cli.following import follow
 from fleet.client.client import Access, Client
 from fleet.client.messages import Message
+from fleet.client.settings import ClientSettings
 from fleet.config import FleetConfig
 from fleet.control.settings import ChangesSettings
 from fleet.database import events
@@ -21,7 +22,7 @@ from gateway.domain.errors import RequestError, UnreachableError
 from tests.simulators.controller import RunningController, controlling, free_port
 from tests.simulators.fleet_repository import FleetRepository
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 CONFIG = replace(FleetConfig(), changes=ChangesSettings(look_every_s=0.05, heartbeat_s=0.2, reconnect_s=0.1))
 
 
@@ -36,8 +37,8 @@ def kinds(found: Iterator[Message], count: int) -> list[str]:
     return [next(events_alone) for _ in range(count)]
 
 
-def asking(running: RunningController, token: str) -> Client:
-    return Client(Access(running.url, token, str(running.ca_file)))
+def asking(running: RunningController, token: str, settings: ClientSettings | None = None) -> Client:
+    return Client(Access(running.url, token, str(running.ca_file)), settings)
 
 
 def test_nothing_is_missed_while_the_controller_is_away(tmp_path: Path, capsys) -> None:
@@ -63,10 +64,13 @@ def test_a_controller_that_never_answered_is_not_waited_for() -> None:
 
 
 def test_time_that_is_over_ends_it(tmp_path: Path) -> None:
-    """Whatever the heartbeat. On a busy machine the stream may not even be open by then: it gets more time."""
+    """It ends between heartbeats, and before the timeout of a connection.
+
+    On a busy machine the stream may not be open by then: it gets more time.
+    """
     slow = replace(CONFIG, changes=replace(CONFIG.changes, heartbeat_s=3_600.0))
     with controlling(tmp_path, slow) as running:
-        asked = asking(running, running.token())
+        asked = asking(running, running.token(), ClientSettings(connect_timeout_s=3_600.0))
         tries = (list(follow(asked, {}, time.monotonic() + limit_s)) for limit_s in (0.3, 1.0, 3.0, 10.0))
         found = next(filter(None, tries))
     assert [message.event for message in found] == ["position"]
