@@ -26,7 +26,7 @@ from tests.simulators.controller import RunningController, controlling
 from tests.simulators.following import following
 from tests.simulators.operator import until
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 QUICK = ChangesSettings(look_every_s=0.05, heartbeat_s=0.2, streams_per_caller=2, streams_limit=3)
 
 

@@ -12,17 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.config import FleetConfig
-from fleet.control.settings import DirectorSettings, SchedulerSettings
 from fleet.simulate import Run, simulate
 from fleet.simulation.settings import Settings, Shares
 from gateway.domain.assignment import SETTINGS_SLOT
 from gateway.trust.targets import Withdrawal
-from tests.simulators.controller import RunningController, controlling
+from tests.simulators.controller import SOON, RunningController, controlling
 from tests.simulators.operator import until
 
 pytestmark = pytest.mark.timeout(120)
-SOON = FleetConfig(director=DirectorSettings(published_every_s=0.0), scheduler=SchedulerSettings(turn_s=0.05))
 DEVICE = "sim-000001"
 SPEC: dict[str, Any] = {
     "query": "all",

@@ -21,10 +21,10 @@ class Message:
 
 
 class Following:
-    """An open stream. `comments` and `retry_ms` are what came until now."""
+    """Open stream. `retry_ms` and `last_id`: newest values of these fields."""
 
     def __init__(self, answer: httpx.Response) -> None:
-        self.answer, self.comments, self.retry_ms, self.last_id = answer, list[str](), 0, ""
+        self.answer, self.retry_ms, self.last_id = answer, 0, ""
         self.lines = answer.iter_lines()
 
     def __iter__(self) -> Iterator[Message]:
@@ -38,9 +38,9 @@ class Following:
                 continue
             name, _, value = line.partition(":")
             value = value.removeprefix(" ")
-            if not name:
-                self.comments.append(value)
-            elif name == "id":
+            if not name:  # a comment
+                continue
+            if name == "id":
                 self.last_id = value
             elif name == "retry":
                 self.retry_ms = int(value)
@@ -54,7 +54,7 @@ class Following:
 
 @contextmanager
 def following(client: httpx.Client, query: str = "", last_id: str = "") -> Iterator[Following]:
-    """Open a stream, and read its first message."""
+    """Open a stream."""
     headers = {"last-event-id": last_id} if last_id else {}
     with client.stream("GET", f"/v1/changes{query}", headers=headers) as answer:
         assert answer.status_code == 200, answer.read()
