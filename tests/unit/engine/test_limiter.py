@@ -152,6 +152,8 @@ def test_two_workers_that_always_have_work_consume_alike() -> None:
 
     short, long = threading.Thread(target=work, args=(1, 10**6)), threading.Thread(target=work, args=(40, 10**6))
     long.start()
+    while not ready.n_waiting:  # it has the turn before the other one begins
+        pass
     short.start()
     while len(limiter._shares.waiting) < 1:
         pass
