@@ -28,10 +28,11 @@ class Impact:
     @property
     def sentence(self) -> str:
         """Return the impact in words, with what to do."""
-        runs = f"{counted(self.devices, 'device')} run {self.target} in the slot {self.slot}"
+        runs = f"{counted(self.devices, 'device')} {'runs' if self.devices == 1 else 'run'} {self.target}"
+        where = f"{runs} in the slot {self.slot}"
         if self.stops:
-            return f"{runs}: ORDERED TO STOP IT AT ONCE, {self.why}"
-        return f"{runs}, which is not installed any more ({self.why}); a rollout moves them, until then they go on"
+            return f"{where}: ORDERED TO STOP IT AT ONCE, {self.why}"
+        return f"{where}, which is not installed any more ({self.why}); a rollout moves them, until then they go on"
 
 
 def impacts(running: Mapping[tuple[str, str], int], before: Published, after: Published) -> Iterator[Impact]:

@@ -48,8 +48,8 @@ def publish_remote(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(done)
         return 0
-    for concern in done["concerns"]:
-        print(plain(f"edge-fleet: {record_of(Impact, concern).sentence}"), file=sys.stderr)
+    for sentence in _concerns(done):
+        print(f"edge-fleet: {sentence}", file=sys.stderr)
     for role, version in done["published"].items():
         print(f"published {plain(role)}, version {version}")
     for role, why in done["waiting"].items():
@@ -75,10 +75,15 @@ def _show(arguments: argparse.Namespace) -> int:
         return 0
     for line in found["words"]:
         print(plain(line))
-    for concern in found["concerns"]:
-        print(plain(f"  {record_of(Impact, concern).sentence}"))
+    for sentence in _concerns(found):
+        print(f"  {sentence}")
     facts([("document", found["document"]), ("waits for", found["waits"] or "publication")])
     return 0
+
+
+def _concerns(found: Json) -> list[str]:
+    """Return how many devices lose what, in words."""
+    return [plain(record_of(Impact, one).sentence) for one in found["concerns"]]
 
 
 def _download(arguments: argparse.Namespace) -> int:
@@ -121,6 +126,9 @@ def _sign(arguments: argparse.Namespace) -> int:
             raise ConfigurationError(f"none of these keys may sign {draft.role}; see edge-fleet drafts show")
     done = []
     for draft in drafts:
+        if not arguments.json:
+            for sentence in _concerns(asked.ask("GET", path_of("drafts", draft.role))):
+                print(sentence)
         signed = sign_draft(draft, signers, arguments, draft.role)
         if signed is None:
             break

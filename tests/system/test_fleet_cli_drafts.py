@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from fleet.access import Role
+from fleet.database import devices
+from fleet.database.devices import Running
 from fleet.drafts import read_draft
 from fleet.keys import make_key
 from fleet.verify import verify
@@ -123,6 +125,18 @@ def test_what_was_signed_before_a_holder_declined_is_told(controller, admin) -> 
     assert "complete: edge-fleet publish --remote" in said
     missing = [admin.told("drafts", "show", role)["missing"] for role in ("models-acme", "targets")]
     assert missing == [0, 1]
+
+
+def test_a_holder_sees_how_many_devices_lose_a_release(controller, admin) -> None:
+    controller.enrolled("camera-1")
+    with controller.control.database.write() as connection:
+        running = Running("meter-reader", RELEASE, "a" * 64, "only", "cpu", "committed", controller.clock())
+        devices.report(connection, "camera-1", [running], "in-step")
+    admin.told("model", "withdraw", "acme/meter-reader/1", "--remove", "--remote")
+    words = ("drafts", "sign", "models-acme", "--key", key(controller, "models-acme"))
+    code, said = admin.looked(*words, typed="n\n")
+    assert code == 1
+    assert f"1 device runs {RELEASE} in the slot meter-reader: ORDERED TO STOP IT AT ONCE" in said.partition("[y/N]")[0]
 
 
 def test_a_draft_replaces_another_one_where_it_says_so(admin, policy, tmp_path) -> None:
