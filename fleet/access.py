@@ -66,7 +66,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class TokenCaller:
     """An API token. `tags` is its scope: devices with one of these tags; empty: all devices."""
 
     name: str
@@ -81,11 +81,11 @@ class DeviceCaller:
     device: str
 
 
-Identity = Caller | DeviceCaller
+Identity = TokenCaller | DeviceCaller
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AccessDecision:
     """Result of a check. `reason` explains a refusal."""
 
     allowed: bool
@@ -139,7 +139,7 @@ RULES: dict[Action, Rule] = {
 }
 
 
-def may(identity: Identity, action: Action, tags: Collection[str] | None = None, *, device: str = "") -> Answer:
+def may(identity: Identity, action: Action, tags: Collection[str] | None = None, *, device: str = "") -> AccessDecision:
     """Return whether the caller may perform the action.
 
     `tags`: those of the device; for several devices, the tags that all of them have; None: no device is affected.
@@ -151,27 +151,31 @@ def may(identity: Identity, action: Action, tags: Collection[str] | None = None,
         return _device_may(identity, action, device)
     rule = RULES[action]
     if rule.reach is Reach.SELF:
-        return Answer(False, f"{action} is for devices, by their certificate; {identity.name!r:.80} is a token")
+        return AccessDecision(False, f"{action} is for devices, by their certificate; {identity.name!r:.80} is a token")
     if identity.role not in rule.roles:
         needed = " or ".join(sorted(rule.roles))
-        return Answer(False, f"{action} needs the role {needed}; {identity.name!r:.80} is {identity.role}")
+        return AccessDecision(False, f"{action} needs the role {needed}; {identity.name!r:.80} is {identity.role}")
     return _in_scope(identity, action, rule.reach, tags)
 
 
-def _device_may(identity: DeviceCaller, action: Action, device: str) -> Answer:
+def _device_may(identity: DeviceCaller, action: Action, device: str) -> AccessDecision:
     if RULES[action].reach is not Reach.SELF:
-        return Answer(False, f"{action} is not for devices; ask with an API token")
+        return AccessDecision(False, f"{action} is not for devices; ask with an API token")
     if device != identity.device:
-        return Answer(False, f"a device sees itself only; {identity.device!r:.140} asked for another")
-    return Answer(True)
+        return AccessDecision(False, f"a device sees itself only; {identity.device!r:.140} asked for another")
+    return AccessDecision(True)
 
 
-def _in_scope(identity: Caller, action: Action, reach: Reach, tags: Collection[str] | None) -> Answer:
+def _in_scope(identity: TokenCaller, action: Action, reach: Reach, tags: Collection[str] | None) -> AccessDecision:
     if not identity.tags or reach is Reach.SHARED:
-        return Answer(True)
+        return AccessDecision(True)
     scope = ", ".join(sorted(identity.tags))
     if reach is Reach.FLEET or tags is None:
-        return Answer(False, f"{action} concerns the whole fleet; {identity.name!r:.80} is for {scope:.200} only")
+        return AccessDecision(
+            False, f"{action} concerns the whole fleet; {identity.name!r:.80} is for {scope:.200} only"
+        )
     if identity.tags.isdisjoint(tags):
-        return Answer(False, f"no tag of what is asked for is among those of {identity.name!r:.80}: {scope:.200}")
-    return Answer(True)
+        return AccessDecision(
+            False, f"no tag of what is asked for is among those of {identity.name!r:.80}: {scope:.200}"
+        )
+    return AccessDecision(True)

@@ -21,18 +21,17 @@ from fleet.blobs.choice import open_blobs
 from fleet.blobs.files import files
 from fleet.blobs.places import BlobPlace, PublicFolder
 from fleet.config import FleetConfig
-from fleet.control.careful import CarefulClock
-from fleet.control.chores import Chores
 from fleet.control.control import Clock, Control, utc_now
 from fleet.control.device_ca import AUTHORITY_FOLDER, open_device_ca
 from fleet.control.director import Director
 from fleet.control.director_published import Publications
 from fleet.control.drafts import Drafts
 from fleet.control.enrolling import Enrolling
-from fleet.control.hints import Hints
-from fleet.control.idempotency import Answers
-from fleet.control.intake import Intake
+from fleet.control.idempotency import KeyedAnswers
+from fleet.control.ingestion import Intake
 from fleet.control.inventory import Inventories
+from fleet.control.maintenance import Maintenance
+from fleet.control.monotonic_clock import MonotonicClock
 from fleet.control.online_keys import OnlineKeys
 from fleet.control.publication import Publisher
 from fleet.control.revocations import Revocations
@@ -41,23 +40,24 @@ from fleet.control.rollouts_record import States
 from fleet.control.scheduler import Scheduler
 from fleet.control.subscriptions import Subscriptions
 from fleet.control.uploads import Uploads
-from fleet.control.worker import Worker
+from fleet.control.wake_hints import Hints
+from fleet.control.worker import PeriodicThread
 from fleet.database import migrate
 from fleet.database.engine import Database, open_database
 from fleet.database.latest import latest
 from fleet.database.place import read_place
-from fleet.database.seen import Seen
+from fleet.database.seen import LastSeenBuffer
 from fleet.keys import Ask, ask_nobody
 from fleet.repository import BLOBS
 from fleet.serving.asgi import Application, Scope
 from fleet.serving.bodies import BodyBound
 from fleet.serving.identity import Recognition
 from fleet.serving.server import Server
-from fleet.serving.shown import Shown, filed_certificate, own_certificate
+from fleet.serving.server_certificate import Shown, filed_certificate, own_certificate
 from fleet.serving.stack import mounted, stacked
 from fleet.serving.tls import server_context
-from fleet.watch.desk import Desk, DeskSettings
-from fleet.watch.wake import Waker
+from fleet.watch.monitoring import Monitoring, MonitoringSettings
+from fleet.watch.wake_hints import Waker
 from fleet.workspace import Workspace
 from gateway.domain.access import Address, read_address
 from gateway.domain.errors import ConfigurationError, RequestError
@@ -95,7 +95,7 @@ class Controller:
     def _furnish(self, database: Database) -> None:
         origin, config = self._origin, self._origin.config
         migrate.upgrade(database)
-        careful = _careful(origin, database)
+        clock = _monotonic_clock(origin, database)
         folder, machine = origin.folder / AUTHORITY_FOLDER, socket.gethostname()
         authority = open_device_ca(database, folder, config.authority, machine, origin.clock())
         self.control = _control(origin, authority, database)
@@ -103,13 +103,15 @@ class Controller:
         self._pair = self._shown(origin.clock()) if self._shown else None
         context = server_context(*self._pair, authority.pem) if self._pair else None
         scheduler = Scheduler(self.control.rollouts, self.control.holder, self.control.clock)
-        chores = Chores(self.control, lambda: scheduler.fence, careful)
-        watching = DeskSettings(config.alerts, config.metrics, config.otlp)
-        self._desk = Desk(self.control, watching, lambda: scheduler.fence, chores.done.copy, careful.believed)
+        maintenance = Maintenance(self.control, lambda: scheduler.fence, clock)
+        watching = MonitoringSettings(config.alerts, config.metrics, config.otlp)
+        self._monitoring = Monitoring(
+            self.control, watching, lambda: scheduler.fence, maintenance.done.copy, clock.believed
+        )
         self._server = Server(self._application(), config.serve, self.control.counts, context)
-        self._workers: tuple[Worker | Waker, ...] = (
-            *_workers(self.control, scheduler, chores),
-            *self._desk.workers(),
+        self._workers: tuple[PeriodicThread | Waker, ...] = (
+            *_workers(self.control, scheduler, maintenance),
+            *self._monitoring.workers(),
             *_wakers(origin, self.control),
         )
 
@@ -153,8 +155,8 @@ class Controller:
             f"{REPOSITORY}blobs/": files(BlobPlace(blobs), piece_bytes),
             REPOSITORY: files(PublicFolder(control.workspace.public), piece_bytes),
         }
-        app = mounted(application(control, self._desk.page), repository)
-        return self._desk.timing.around(stacked(app, recognition, config.serve, control.counts, _bounds(config)))
+        app = mounted(application(control, self._monitoring.page), repository)
+        return self._monitoring.timing.around(stacked(app, recognition, config.serve, control.counts, _bounds(config)))
 
     async def _renew(self) -> None:
         """Renew the certificate regularly.
@@ -176,10 +178,10 @@ class Controller:
             _log.warning("the port keeps its old certificate: %s", error)
 
 
-def _careful(origin: Origin, database: Database) -> CarefulClock:
-    """Return the careful clock. Call it before this replica records anything by its own clock."""
+def _monotonic_clock(origin: Origin, database: Database) -> MonotonicClock:
+    """Return the monotonic clock. Call it before this replica records anything by its own clock."""
     with database.read() as connection:
-        return CarefulClock(origin.config.chores, origin.clock(), latest(connection))
+        return MonotonicClock(origin.config.chores, origin.clock(), latest(connection))
 
 
 def _shown(origin: Origin, authority: Authority) -> Shown:
@@ -192,7 +194,11 @@ def _shown(origin: Origin, authority: Authority) -> Shown:
 def _control(origin: Origin, authority: Authority, database: Database) -> Control:
     config = origin.config
     url = _url(config)
-    workspace, seen, counts = Workspace(origin.folder, config.publisher), Seen(config.database), Counter[str]()
+    workspace, seen, counts = (
+        Workspace(origin.folder, config.publisher),
+        LastSeenBuffer(config.database),
+        Counter[str](),
+    )
     states = States()
     publications = Publications(workspace, database, config.director.published_every_s)
     settings = (config.director, config.publisher)
@@ -216,7 +222,7 @@ def _control(origin: Origin, authority: Authority, database: Database) -> Contro
         enrolling=Enrolling(database, authority, config.director, counts),
         intake=Intake(database, config.intake, states, counts),
         inventories=Inventories(database, config.intake),
-        answers=Answers(database, config.requests),
+        answers=KeyedAnswers(database, config.requests),
         subscriptions=Subscriptions(database, config.changes, counts),
         drafts=drafts,
         uploads=Uploads(database, workspace, config.drafts),
@@ -259,15 +265,15 @@ def _bounds(config: FleetConfig) -> Callable[[Scope], BodyBound]:
     return bound
 
 
-def _workers(control: Control, scheduler: Scheduler, chores: Chores) -> tuple[Worker, ...]:
+def _workers(control: Control, scheduler: Scheduler, maintenance: Maintenance) -> tuple[PeriodicThread, ...]:
     settings, subscriptions = control.settings.scheduler, control.subscriptions
     return (
-        Worker("revocations", settings.revocations_every_s, control.revocations.refresh, control.clock),
-        Worker(
+        PeriodicThread("revocations", settings.revocations_every_s, control.revocations.refresh, control.clock),
+        PeriodicThread(
             "scheduler", settings.turn_s, scheduler.turn, control.clock, due=control.rollouts.due, end=scheduler.resign
         ),
-        Worker("changes", subscriptions.settings.look_every_s, subscriptions.tick, control.clock),
-        Worker("chores", control.settings.chores.turn_s, chores.turn, control.clock, end=chores.end),
+        PeriodicThread("changes", subscriptions.settings.look_every_s, subscriptions.tick, control.clock),
+        PeriodicThread("chores", control.settings.chores.turn_s, maintenance.turn, control.clock, end=maintenance.end),
     )
 
 

@@ -28,7 +28,7 @@ class Deed:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """An entry of the log. `sequence` counts from 1; `at` is UTC; `previous` and `digest` are SHA-256, as hex."""
 
     sequence: int
@@ -54,18 +54,18 @@ class Break:
     problem: str
 
 
-def chained(head: Head, deed: Deed, at: datetime) -> Entry:
+def chained(head: Head, deed: Deed, at: datetime) -> LogEntry:
     """Return the entry that follows `head`."""
     sequence = head.sequence + 1
-    return Entry(sequence, at, deed, head.digest, _digest(sequence, at, deed, head.digest))
+    return LogEntry(sequence, at, deed, head.digest, _digest(sequence, at, deed, head.digest))
 
 
-def head_of(entry: Entry) -> Head:
+def head_of(entry: LogEntry) -> Head:
     """Return the end of a log with this last entry."""
     return Head(entry.sequence, entry.digest)
 
 
-def follow(head: Head, entries: Iterable[Entry]) -> Head | Break:
+def follow(head: Head, entries: Iterable[LogEntry]) -> Head | Break:
     """Verify the entries after `head`, in order. Return the end of the log, or the first break."""
     for entry in entries:
         if entry.sequence != head.sequence + 1:

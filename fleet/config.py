@@ -10,11 +10,11 @@ from fleet.authority.settings import AuthoritySettings
 from fleet.blobs.settings import BlobSettings
 from fleet.control.settings import (
     ChangesSettings,
-    ChoresSettings,
-    ControlSettings,
+    ControllerSettings,
     DirectorSettings,
     DraftSettings,
     IntakeSettings,
+    MaintenanceSettings,
     RequestSettings,
     SchedulerSettings,
 )
@@ -22,7 +22,7 @@ from fleet.database.settings import DatabaseSettings
 from fleet.disk import read_bounded
 from fleet.serving.settings import ListenSettings, ServingSettings
 from fleet.settings import FleetSettings
-from fleet.watch.settings import AlertSettings, MetricsSettings, OtlpSettings, WakeSettings
+from fleet.watch.settings import AlertSettings, MetricsSettings, OtlpSettings, WakeBrokerSettings
 from gateway.domain.document import read_document
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings import read_settings, sections, take_tables
@@ -47,16 +47,16 @@ class FleetConfig:
     director: DirectorSettings = field(default_factory=DirectorSettings)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
-    chores: ChoresSettings = field(default_factory=ChoresSettings)
+    chores: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
-    wake: WakeSettings = field(default_factory=WakeSettings)
+    wake: WakeBrokerSettings = field(default_factory=WakeBrokerSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     otlp: OtlpSettings = field(default_factory=OtlpSettings)
 
     @property
-    def control(self) -> ControlSettings:
+    def control(self) -> ControllerSettings:
         """The tables of `fleet.control`."""
-        return ControlSettings(
+        return ControllerSettings(
             self.director, self.intake, self.scheduler, self.chores, self.access, self.requests, self.drafts
         )
 

@@ -14,11 +14,11 @@ from typing import Any
 from fleet.simulation.actor import Actor
 from fleet.simulation.belief import Belief
 from fleet.simulation.casting import Character, cast
-from fleet.simulation.identities import Kept, read_identities, write_identities
+from fleet.simulation.identities import FleetIdentities, read_identities, write_identities
 from fleet.simulation.settings import Settings
 from fleet.simulation.stage import Stage
 from fleet.simulation.tally import Tally, summary
-from fleet.simulation.wire import device_context, find_door
+from fleet.simulation.wire import device_context, find_server
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.open_files import allow_open_files
 
@@ -58,7 +58,7 @@ async def simulate(run: Run, shown: Shown = lambda _: None) -> dict[str, Any]:
     ends as if its time were over.
     """
     _open_files(run.settings.devices if run.settings.keep_alive else run.settings.at_once)
-    characters, kept = cast(run.settings), read_identities(run.keep) if run.keep else Kept()
+    characters, kept = cast(run.settings), read_identities(run.keep) if run.keep else FleetIdentities()
     stage = await _stage(run, kept)
     actors = [Actor(character, stage) for character in characters]
     tasks = [asyncio.create_task(actor.run()) for actor in actors]
@@ -76,16 +76,16 @@ async def simulate(run: Run, shown: Shown = lambda _: None) -> dict[str, Any]:
     return summary(stage.tally, characters, stage.at_s, run.settings.seed)
 
 
-async def _stage(run: Run, kept: Kept) -> Stage:
+async def _stage(run: Run, kept: FleetIdentities) -> Stage:
     settings, belief = run.settings, Belief()
     urls = (settings.url, *run.replicas)
-    doors = [await find_door(url, settings.timeout_s, spread=settings.spread) for url in urls]
+    servers = [await find_server(url, settings.timeout_s, spread=settings.spread) for url in urls]
     if kept.pinned:
         belief.pin(json.loads(kept.pinned))
-    tls = any(door.tls for door in doors)
+    tls = any(server.tls for server in servers)
     return Stage(
         settings,
-        tuple(doors),
+        tuple(servers),
         run.authority,
         belief,
         None if run.tokens is None else list(reversed(run.tokens)),

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gateway.committed.store import Store
+from gateway.committed.store import CommittedStore
 from gateway.config import Config, models_folder, site_profiles_folder
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.events import Publish
@@ -21,7 +21,8 @@ from gateway.domain.profile import Profile, choose_profile
 from gateway.domain.release import Release
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.selection import Site
-from gateway.domain.verdict import Budget, RuntimeStatus, Signature, Verdict
+from gateway.domain.verdict import RuntimeStatus, SessionBudget, Signature, Verdict
+from gateway.engine.batch_pass import BatchPass
 from gateway.engine.decode_pool import DecodePool
 from gateway.engine.engine import Engine
 from gateway.engine.loader import Loader
@@ -29,9 +30,8 @@ from gateway.engine.pauses import Pauses
 from gateway.engine.quotas import quotas
 from gateway.engine.registry import Registry
 from gateway.engine.repository import ModelRepository, ScanModel
-from gateway.engine.turn import Turn
-from gateway.hardware.climb import climb, library_sets
 from gateway.hardware.library import ask_libraries
+from gateway.hardware.library_diagnosis import climb, library_sets
 from gateway.hardware.probe import probe
 from gateway.hardware.profiles import load_profiles, profiles_folder
 from gateway.runtimes.catalog import get_runtime
@@ -43,7 +43,7 @@ from gateway.store.compiled import make_compiled
 from gateway.store.library import scan, scan_model
 from gateway.store.private_copies import changed, private_copies
 from gateway.store.releases import changed_file, changed_golden
-from gateway.store.state import State
+from gateway.store.state import StateStore
 
 MIB = 1024 * 1024
 DATA_SHARE = 0.75
@@ -53,7 +53,7 @@ HERE = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class MachineSurvey:
     """A machine: its inventory, the profile it matches, the state of its runtimes (None: another machine's tree)."""
 
     inventory: Inventory
@@ -72,33 +72,35 @@ class Survey:
         return f"{self.profile.name} (from {self.profile.origin})" if self.profile else "none matches"
 
 
-async def survey(config: Config, root: Path = HERE, *, ask_all: bool = False, store: Store | None = None) -> Survey:
+async def survey(
+    config: Config, root: Path = HERE, *, ask_all: bool = False, store: CommittedStore | None = None
+) -> MachineSurvey:
     """Probe `root` and match a profile: shipped, this site's, or (`store`, else as configured) the fleet's.
 
     On this machine, vendor libraries and runtimes are probed in child processes: where accelerators were found, or
     always with `ask_all`. Raises ConfigurationError for a profile that does not exist or cannot be read.
     """
     inventory = await asyncio.to_thread(probe, root, settings=config.hardware)
-    signed = await (store or Store(config.fleet, config.library)).profiles() if root == HERE else ()
+    signed = await (store or CommittedStore(config.fleet, config.library)).profiles() if root == HERE else ()
     profile = _profile(config, inventory, signed)
     if root != HERE:
-        return Survey(inventory, profile, None, {})
+        return MachineSurvey(inventory, profile, None, {})
     statuses = {name: installed_version(name) for name in RUNTIMES}
     listings: dict[str, RuntimeListing] = {}
     if inventory.accelerators or ask_all:
         statuses, listings = await _ask_runtimes(config)
         libraries = await asyncio.to_thread(ask_libraries, library_sets(inventory), config.hardware)
         inventory = climb(inventory, libraries, listings)
-    return Survey(inventory, profile, statuses, listings)
+    return MachineSurvey(inventory, profile, statuses, listings)
 
 
 async def matching_profile(config: Config) -> Profile | None:
     """Return the device profile that a daemon would use on this machine. Raises ConfigurationError as `survey` does."""
     inventory = await asyncio.to_thread(probe, HERE, settings=config.hardware)
-    return _profile(config, inventory, await Store(config.fleet, config.library).profiles())
+    return _profile(config, inventory, await CommittedStore(config.fleet, config.library).profiles())
 
 
-def site(config: Config, surveyed: Survey, cache_dir: str = "") -> Site:
+def site(config: Config, surveyed: MachineSurvey, cache_dir: str = "") -> Site:
     """Return the device as selection uses it.
 
     Threads: as configured, else the profile's budget, at most one per core. One thread if CPU time is the objective:
@@ -120,11 +122,11 @@ def site(config: Config, surveyed: Survey, cache_dir: str = "") -> Site:
     return Site(inventory, profile, surveyed.statuses, threads, cache_dir)
 
 
-def loader(config: Config, where: Site, state: State, publish: Publish) -> Loader:
+def loader(config: Config, where: Site, state: StateStore, publish: Publish) -> Loader:
     """Make a Loader over the real runtimes and trials; bound the memory of both (`[gateway] memory_mib`)."""
     _bound_data(config.gateway.memory_mib * MIB or int(DATA_SHARE * (where.inventory.memory_bytes or 0)))
 
-    async def trial(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Verdict:
+    async def trial(manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Verdict:
         if budget.cache_dir:
             return await _compile_and_try(manifest, variant, files, _with_cache(budget), config.trial)
         verdict = await try_variant(manifest, variant, files, budget, config.trial)
@@ -148,9 +150,11 @@ def loader(config: Config, where: Site, state: State, publish: Publish) -> Loade
 
 
 @contextmanager
-def opened(config: Config, surveyed: Survey, state_folder: Path, remark: Callable[[str], None]) -> Iterator[Loader]:
+def opened(
+    config: Config, surveyed: MachineSurvey, state_folder: Path, remark: Callable[[str], None]
+) -> Iterator[Loader]:
     """Lend a loader over the kept verdicts. `remark` gets the reason if they cannot be written. Raises as `site`."""
-    state = State.open(state_folder, config.state)
+    state = StateStore.open(state_folder, config.state)
     if state.problem:
         remark(state.problem)
     try:
@@ -168,7 +172,7 @@ def serving(
 ) -> tuple[Engine, ModelRepository]:
     """Return the engine and the repository that fills it. By default no caller may load or unload by name."""
     registry, limits = Registry(config.limits.retry_after_s), config.limits
-    turn = Turn(limits.turn_us, Pauses(limits.worker_wait_ms))
+    turn = BatchPass(limits.turn_us, Pauses(limits.worker_wait_ms))
     engine = Engine(registry, turn, quotas(limits), DecodePool(limits))
     repository = ModelRepository(
         registry,
@@ -199,7 +203,7 @@ def _bound_data(limit_bytes: int) -> None:
 
 
 async def _compile_and_try(
-    manifest: ModelManifest, variant: Variant, files: Path, budget: Budget, settings: TrialSettings
+    manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget, settings: TrialSettings
 ) -> Verdict:
     """Try private copies: what is compiled from them in the trial is loaded later in place of the signed bytes."""
     async with AsyncExitStack() as stack:
@@ -220,14 +224,14 @@ def _golden(manifest: ModelManifest, files: Path) -> tuple[Artifact, ...]:
     return (Artifact(manifest.golden.file, manifest.golden.sha256, file.stat().st_size if file.is_file() else 0),)
 
 
-def _with_cache(budget: Budget) -> Budget:
+def _with_cache(budget: SessionBudget) -> SessionBudget:
     """Return the budget with its folder made; without the folder, nothing that is compiled is kept."""
     if budget.cache_dir and not make_compiled(Path(budget.cache_dir)):
         return replace(budget, cache_dir="")
     return budget
 
 
-def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
+def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:
     """Open a session over the bytes that were tried: exactly those that the manifest names. Raises VariantError."""
     if golden := changed_golden(manifest, files):
         raise changed(golden)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gateway.committed.settings import FleetSettings
+from gateway.committed.settings import SignedReleaseSettings
 from gateway.domain.access import Address, FailureBounds, Security, check_exposure, is_open, read_address, read_tokens
 from gateway.domain.document import Table, parse_toml
 from gateway.domain.errors import ConfigurationError
@@ -22,7 +22,7 @@ from gateway.domain.rights import Grant, check_identity, read_rights
 from gateway.domain.settings import check_above_zero, only_tables, read_settings, sections
 from gateway.domain.settings_layer import SettingsLayer
 from gateway.engine.settings import EngineSettings, SelectionSettings
-from gateway.frontends.control.settings import ControlSettings
+from gateway.frontends.control.settings import ControlServerSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.rest_v2.settings import RestSettings
@@ -142,8 +142,8 @@ class Config:
     http_listen: tuple[Address, ...] = ()
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     models: ModelsSettings = field(default_factory=ModelsSettings)
-    fleet: FleetSettings = field(default_factory=FleetSettings)
-    control: ControlSettings = field(default_factory=ControlSettings)
+    fleet: SignedReleaseSettings = field(default_factory=SignedReleaseSettings)
+    control: ControlServerSettings = field(default_factory=ControlServerSettings)
     selection: SelectionSettings = field(default_factory=SelectionSettings)
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
     http: RestSettings = field(default_factory=RestSettings)

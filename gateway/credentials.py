@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from gateway.config import Config, check_listeners, open_listeners, read_security
 from gateway.domain.access import Security, changes, check_replaceable
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.statistics import Sample
+from gateway.domain.statistics import MetricSample
 from gateway.frontends.authentication import Authentication
 from gateway.observe.logs import get_logger
 
@@ -52,7 +52,7 @@ class Credentials:
         self._guarded.append(frontend)
         return frontend
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """Yield the refusals of the front ends as metrics."""
         for frontend in self._guarded:
             yield from frontend.authentication.samples()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway import assembly
-from gateway.committed.store import Store
+from gateway.committed.store import CommittedStore
 from gateway.config import Config, gateway_id, load_config, models_folder
 from gateway.credentials import Credentials
 from gateway.domain.errors import ConfigurationError
@@ -24,12 +24,12 @@ from gateway.frontends.pools import Pools
 from gateway.observe.heap import Trimming, settle
 from gateway.observe.logs import configure_logging, get_logger, log_event
 from gateway.observe.notify import Notifier, feed_watchdog
-from gateway.serving import Fleet, Listed, control_frontend
-from gateway.store.state import State
+from gateway.serving import Fleet, MarkedRepository, control_frontend
+from gateway.store.state import StateStore
 
 if TYPE_CHECKING:
     from gateway.domain.access import Address
-    from gateway.domain.statistics import Sample
+    from gateway.domain.statistics import MetricSample
     from gateway.domain.vitals import Vitals
     from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
     from gateway.frontends.grpc_v2.transport.server import GrpcServer
@@ -101,7 +101,7 @@ class Daemon:
     async def _start(self, stack: AsyncExitStack) -> None:
         stack.callback(feed_watchdog(self._notify, os.environ))
         self._credentials = Credentials(self._config)
-        self._state = state = State.open(self._life.folder, self._config.state)
+        self._state = state = StateStore.open(self._life.folder, self._config.state)
         stack.callback(state.close)
         if state.problem:
             self._log.warning("state kept in memory", problem=state.problem)
@@ -118,8 +118,8 @@ class Daemon:
         await self._start_mqtt(stack)
         self._begin_refining()
 
-    async def _build(self, state: State) -> None:
-        config, store = self._config, Store(self._config.fleet, self._config.library)
+    async def _build(self, state: StateStore) -> None:
+        config, store = self._config, CommittedStore(self._config.fleet, self._config.library)
         self._surveyed = surveyed = await assembly.survey(config, store=store)
         where = assembly.site(config, surveyed, "" if state.problem else str(self._life.folder / "compiled"))
         self._log.info("device surveyed", profile=surveyed.profile_sentence, threads=where.threads)
@@ -131,7 +131,7 @@ class Daemon:
             control=lambda: self._config.models.control,
         )
         self._fleet = Fleet(store, self._repository, loader, config.fleet)
-        self._listed = Listed(self._repository, store)
+        self._listed = MarkedRepository(self._repository, store)
 
     async def _first_synchronisation(self) -> None:
         """Load the models; those that take longer than `ready_within_s` continue to load behind a ready server."""
@@ -244,7 +244,7 @@ class Daemon:
             self._regions, bound = start_regions(settings, guards.security, guards.guard, self._pools, stack)
             self._announce("memory", bound)
 
-    def _region_samples(self) -> Iterable[Sample]:
+    def _region_samples(self) -> Iterable[MetricSample]:
         return () if self._regions is None else self._regions.samples()
 
     def _vitals(self) -> Vitals:
@@ -262,10 +262,10 @@ class Daemon:
         """Return whether MQTT is connected, for the control API; None without MQTT."""
         return self._mqtt.online.is_set() if self._mqtt else None
 
-    def _mqtt_samples(self) -> Iterable[Sample]:
+    def _mqtt_samples(self) -> Iterable[MetricSample]:
         if self._mqtt is None:
             return ()
-        from gateway.frontends.mqtt.samples import samples
+        from gateway.frontends.mqtt.metrics import samples
 
         return samples(self._mqtt.counters())
 
@@ -301,7 +301,7 @@ class Daemon:
     # ---- settings of the fleet ---------------------------------------------------------------------------------------
     def _begin_trial(self) -> None:
         """Make the control of the fleet's settings; limit a trial of this process."""
-        store = Store(self._config.fleet, self._config.library)
+        store = CommittedStore(self._config.fleet, self._config.library)
         self._trials = SettingsControl(self._life, store, self._check, self._restart, self._stop.is_set)
         if self._life.ends_in_s is not None:
             asyncio.get_running_loop().call_later(self._life.ends_in_s, self._trials.end_trial)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gateway.assembly import matching_profile
-from gateway.committed.store import Store
+from gateway.committed.store import CommittedStore
 from gateway.config import Config, check_listeners, read_security
 from gateway.domain.activation import Activation
 from gateway.domain.document import parse_toml
@@ -149,7 +149,7 @@ class SettingsControl:
     def __init__(
         self,
         life: Life,
-        store: Store,
+        store: CommittedStore,
         check: Callable[[SettingsLayer], Awaitable[None]],
         restart: Callable[[str], None],
         is_stopping: Callable[[], bool],

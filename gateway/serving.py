@@ -14,15 +14,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway import assembly
-from gateway.assembly import Survey
-from gateway.committed.settings import FleetSettings
-from gateway.committed.store import Committed, Slot, Store
-from gateway.committed.together import Together, together
+from gateway.assembly import MachineSurvey
+from gateway.committed.merge import Together, together
+from gateway.committed.settings import SignedReleaseSettings
+from gateway.committed.store import Committed, CommittedSlot, CommittedStore
 from gateway.config import Config
 from gateway.domain.activation import Activation
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.model_files import NO_MODEL
-from gateway.domain.ports import IndexEntry, Loaded, Replayed, SettingsTrials, Standing
+from gateway.domain.ports import IndexEntry, Loaded, Replayed, SettingsTrials, VersionStatus
 from gateway.domain.release import Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate
@@ -30,7 +30,7 @@ from gateway.domain.vitals import Vitals
 from gateway.engine.engine import Engine
 from gateway.engine.loader import Loader
 from gateway.engine.repository import ModelRepository
-from gateway.frontends.control.settings import ControlSettings
+from gateway.frontends.control.settings import ControlServerSettings
 from gateway.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ class Fleet:
     the same state as any other.
     """
 
-    def __init__(self, store: Store, repository: ModelRepository, loader: Loader, settings: FleetSettings) -> None:
+    def __init__(
+        self, store: CommittedStore, repository: ModelRepository, loader: Loader, settings: SignedReleaseSettings
+    ) -> None:
         self._store, self._repository, self._loader = store, repository, loader
         self._settings = settings
         self._hand: Sequence[Release] = ()
@@ -184,7 +186,7 @@ class Fleet:
             if slot.release.problem or standing is None or standing.state != "UNAVAILABLE":
                 continue
             if (previous := await self._store.previous(name)) is not None:
-                slots[name] = Slot(replace(slot.release, manifest=None, problem=standing.reason), previous)
+                slots[name] = CommittedSlot(replace(slot.release, manifest=None, problem=standing.reason), previous)
         found = slots != self._committed.slots
         self._committed = replace(self._committed, slots=slots)
         return found
@@ -195,10 +197,10 @@ class Fleet:
         return together(self._committed, hand, unsigned=self._settings.unsigned, serving=serving)
 
 
-class Listed:
+class MarkedRepository:
     """Implementation of Repository for callers: the engine's own, with unsigned models of a fleet's device marked."""
 
-    def __init__(self, repository: ModelRepository, store: Store) -> None:
+    def __init__(self, repository: ModelRepository, store: CommittedStore) -> None:
         self._repository, self._store = repository, store
         self.versions, self.load, self.unload = repository.versions, repository.load, repository.unload
 
@@ -214,12 +216,12 @@ def control_frontend(  # noqa: PLR0917  the daemon wires ports, device and setti
     fleet: Fleet,
     repository: ModelRepository,
     engine: Engine,
-    surveyed: Survey,
+    surveyed: MachineSurvey,
     vitals: Callable[[], Vitals],
     problem: Callable[[], str],
     broker: Callable[[], bool | None],
     trials: SettingsTrials,
-    settings: ControlSettings,
+    settings: ControlServerSettings,
     pools: Pools,
 ) -> ControlFrontend:
     """Wire the control API; `problem` and `broker` as in `About`."""
@@ -240,7 +242,7 @@ async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:
     """
     read = partial(assembly.releases_of, config, model) if model else partial(assembly.releases, config)
     try:
-        committed = await Store(config.fleet, config.library).committed()
+        committed = await CommittedStore(config.fleet, config.library).committed()
     except (StoreError, VariantError) as error:
         raise ConfigurationError(str(error)) from error
     found = together(committed, await asyncio.to_thread(read), unsigned=config.fleet.unsigned)
@@ -257,7 +259,7 @@ def _log_remarks(hand: Sequence[Release], *, expects_models: bool) -> None:
         _log.warning("no models found: the model directory %s", NO_MODEL)
 
 
-def _is_signed(standing: Standing) -> bool:
+def _is_signed(standing: VersionStatus) -> bool:
     return standing.placement is not None and standing.placement.signed
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.software.environment import PROGRAMS
-from gateway.software.places import CONFIRMED, CURRENT, VERSIONS, Home
+from gateway.software.places import CONFIRMED, CURRENT, VERSIONS, VersionFolder
 
 SYSTEMD_SEARCHES = ("/usr", "/usr/local")
 """Prefixes whose lib/ holds units, sysusers.d and udev rules that systemd finds by itself."""
@@ -53,9 +53,9 @@ class Layout:
         return self.prefix / "lib" / "edge-gateway"
 
     @property
-    def home(self) -> Home:
+    def home(self) -> VersionFolder:
         """Return that folder where it is now."""
-        return Home(self.real(self.lib))
+        return VersionFolder(self.real(self.lib))
 
     @property
     def share(self) -> Path:

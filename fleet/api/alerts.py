@@ -17,7 +17,7 @@ from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.api.scope import caller_of, scope_of
 from fleet.control.device_query import selected
 from fleet.database import alerts
-from fleet.database.alerts import Alert, State
+from fleet.database.alerts import Alert, AlertState
 from fleet.times import moment
 
 
@@ -44,7 +44,7 @@ class AlertEntry:
 def list_alerts(
     request: Call,
     *,
-    in_state: Annotated[State | None, QueryParameter(name="state")] = None,
+    in_state: Annotated[AlertState | None, QueryParameter(name="state")] = None,
     rule: NameInQuery = "",
     device: NameInQuery = "",
     device_query: DeviceQuery = "",

@@ -44,16 +44,16 @@ from fleet.api import (
     tokens,
 )
 from fleet.api.conditions import STATE, is_operators, is_tagged, refuse_stateless, tag_answers
-from fleet.api.document import BODY, CHECKED, Document, allowed_methods
+from fleet.api.document import BODY, CHECKED, SchemaRenderer, allowed_methods
 from fleet.api.idempotency import take_keys, takes_key
 from fleet.api.identity import named
 from fleet.api.parameters import note_optional, refuse_null
 from fleet.control.control import Control
-from fleet.control.intake_lines import UNSUPPORTED_MEDIA
+from fleet.control.ingestion_lines import UNSUPPORTED_MEDIA
 from fleet.database.errors import ConflictError
 from fleet.problems import Problem, ProblemError, plain_problem, problem_of
 from fleet.serving.asgi import Application, request_id
-from fleet.watch.page import Page
+from fleet.watch.page import MetricsPage
 from gateway import __version__
 from gateway.domain.errors import RequestError
 
@@ -120,7 +120,7 @@ PROBLEMS = {
 UNCHANGED = {304: ResponseSpec(None, generate_examples=False, description="The caller has the current state")}
 
 
-def application(control: Control, page: Page) -> Application:
+def application(control: Control, page: MetricsPage) -> Application:
     """Return the application. Its state holds `control` and the `page` of metrics for the routes."""
     app = Litestar(
         route_handlers=[*_options(), *map(_telling, HANDLERS)],
@@ -131,7 +131,7 @@ def application(control: Control, page: Page) -> Application:
             version=__version__,
             description="The fleet controller: devices, releases, rollouts.",
             path="/schema",
-            render_plugins=[Document(HANDLERS)],
+            render_plugins=[SchemaRenderer(HANDLERS)],
             openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=_document),
             operation_id_creator=_operation_id,
             components=Components(

@@ -11,7 +11,7 @@ from fleet.access import Action
 from fleet.api.fields import ActorInQuery, NameInQuery
 from fleet.api.identity import ACTION, Call, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
-from fleet.audit import Break, Entry
+from fleet.audit import Break, LogEntry
 from fleet.database import audit
 from fleet.times import moment
 
@@ -77,7 +77,7 @@ def verify(request: Call) -> Verified:
     return Verified(True, found.sequence, found.digest)
 
 
-def _entry(entry: Entry) -> AuditEntry:
+def _entry(entry: LogEntry) -> AuditEntry:
     deed = entry.deed
     said = (deed.actor, deed.action, deed.subject, deed.details)
     return AuditEntry(entry.sequence, moment(entry.at), *said, entry.previous, entry.digest)

@@ -19,11 +19,19 @@ from fleet.api.device_query import DeviceQuery
 from fleet.api.fields import NameInQuery
 from fleet.api.identity import ACTION, Call, control_of, known_token
 from fleet.api.scope import caller_of, scope_of
-from fleet.control.changes import POSITION_CHARACTERS, POSITION_PATTERN, Change, Page, Position, Wanted, read_position
+from fleet.control.changes import (
+    POSITION_CHARACTERS,
+    POSITION_PATTERN,
+    Change,
+    ChangeFilter,
+    ChangePage,
+    Position,
+    read_position,
+)
 from fleet.control.rollouts_record import fact_of
-from fleet.control.subscriptions import Subscription, Subscriptions
+from fleet.control.subscriptions import ChangeStream, Subscriptions
 from fleet.database.alerts import Alert
-from fleet.database.changes import Kind
+from fleet.database.changes import ChangeKind
 from fleet.database.errors import AwayError
 from fleet.database.events import StoredEvent
 from fleet.database.rollouts import StoredFact
@@ -36,19 +44,21 @@ POSITION = "position"
 HEARTBEAT = b": heartbeat\n\n"
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 """They keep proxies from caching the stream or buffering it (nginx)."""
-READING: Mapping[Kind, Action] = {
-    Kind.DEVICE_EVENT: Action.TELEMETRY_READ,
-    Kind.ALERT_OPENED: Action.TELEMETRY_READ,
-    Kind.ALERT_CLOSED: Action.TELEMETRY_READ,
-    Kind.ROLLOUT_FACT: Action.ROLLOUTS_READ,
-    Kind.ROLLOUT_DEVICE_FACT: Action.ROLLOUTS_READ,
+READING: Mapping[ChangeKind, Action] = {
+    ChangeKind.DEVICE_EVENT: Action.TELEMETRY_READ,
+    ChangeKind.ALERT_OPENED: Action.TELEMETRY_READ,
+    ChangeKind.ALERT_CLOSED: Action.TELEMETRY_READ,
+    ChangeKind.ROLLOUT_FACT: Action.ROLLOUTS_READ,
+    ChangeKind.ROLLOUT_DEVICE_FACT: Action.ROLLOUTS_READ,
 }
 """Kinds that can be asked for, and the permission that each needs."""
 LOST = "changes up to here are no longer known; read /v1/events, /v1/alerts and /v1/rollouts again"
 _KINDS: dict[str, Any] = {"items": {"type": "string", "enum": sorted(READING)}}
 _POSITION: dict[str, Any] = {"pattern": POSITION_PATTERN, "maxLength": POSITION_CHARACTERS}
 _AFTER = "id of the last message: the stream continues after it; 0: from the oldest"
-KindsInQuery = Annotated[list[Kind] | None, QueryParameter(name="kind", max_items=len(READING), schema_extra=_KINDS)]
+KindsInQuery = Annotated[
+    list[ChangeKind] | None, QueryParameter(name="kind", max_items=len(READING), schema_extra=_KINDS)
+]
 AfterInQuery = Annotated[str, QueryParameter(schema_extra=_POSITION, description=_AFTER)]
 LastEventId = Annotated[str, HeaderParameter(name="Last-Event-ID", schema_extra=_POSITION, description=_AFTER)]
 Follow = Annotated[bool, QueryParameter(description="false: end after the changes that exist already")]
@@ -59,11 +69,11 @@ class _Reader:
     """An admitted stream."""
 
     subscriptions: Subscriptions
-    subscription: Subscription
-    wanted: Wanted
+    subscription: ChangeStream
+    wanted: ChangeFilter
     follow: bool
 
-    async def read(self, after: Position) -> tuple[Page, Sequence[Change]]:
+    async def read(self, after: Position) -> tuple[ChangePage, Sequence[Change]]:
         """Return the next page, and its changes to be sent; nothing while the database is unreachable."""
         feed = self.subscriptions.feed
         try:
@@ -76,7 +86,7 @@ class _Reader:
         except AwayError:
             if not self.follow:
                 raise
-            return Page((), after, more=False), ()
+            return ChangePage((), after, more=False), ()
 
 
 @get(
@@ -103,7 +113,7 @@ async def follow_changes(
     `/v1/events`, `/v1/alerts` or `/v1/rollouts/{rollout}/facts`. `position` only moves the `id`; `gap` reports that
     changes are lost.
     """
-    asked = Wanted(frozenset(kinds or READING), device, rollout, device_query)
+    asked = ChangeFilter(frozenset(kinds or READING), device, rollout, device_query)
     wanted, token, begin = await sync_to_thread(_admitted, request, asked, last_event_id or after)
     subscriptions = control_of(request).subscriptions
     subscription = subscriptions.open(token)
@@ -113,7 +123,7 @@ async def follow_changes(
     return Stream(_blocks(reader, begin), media_type=MEDIA_TYPE, headers=HEADERS)
 
 
-def _admitted(request: Call, asked: Wanted, after: str) -> tuple[Wanted, int, Position]:
+def _admitted(request: Call, asked: ChangeFilter, after: str) -> tuple[ChangeFilter, int, Position]:
     """Return what the caller may get, the id of its token, and its start. Raise RequestError, AwayError."""
     identity, feed = caller_of(request), control_of(request).subscriptions.feed
     scope = scope_of(identity)
@@ -159,7 +169,7 @@ def _message(change: Change, sent: Position) -> bytes:
     if isinstance(change.about, StoredFact):
         fact = fact_document(fact_of(change.about))
         return _block(change.kind, change.position, {"rollout": change.rollout, **fact})
-    return _block(Kind.GAP, change.position, {"after": str(sent), "id": str(change.position), "detail": LOST})
+    return _block(ChangeKind.GAP, change.position, {"after": str(sent), "id": str(change.position), "detail": LOST})
 
 
 def _position(position: Position) -> bytes:

@@ -34,7 +34,7 @@ from fleet.control.device_query import selected
 from fleet.database import audit, certificates, desired, devices, enrolment
 from fleet.database.certificates import Certificate
 from fleet.database.desired import Desired
-from fleet.database.devices import Device, Running, State, Wanted
+from fleet.database.devices import Device, DeviceSelection, EnrolmentState, Running
 from fleet.database.engine import Connection
 from fleet.database.settings import DatabaseSettings
 from fleet.times import moment
@@ -105,7 +105,7 @@ class DeviceEntry:
     """A device. `seen`: time of its last poll, exact to a minute. `serial` "": none is known."""
 
     id: str
-    state: State
+    state: EnrolmentState
     serial: str
     profile: str
     accelerators: tuple[str, ...]
@@ -133,7 +133,7 @@ class DeviceDetails(DeviceEntry):
 def list_devices(
     request: Call,
     *,
-    in_state: Annotated[State | None, QueryParameter(name="state")] = None,
+    in_state: Annotated[EnrolmentState | None, QueryParameter(name="state")] = None,
     profile: NameInQuery = "",
     site: NameInQuery = "",
     serial: NameInQuery = "",
@@ -151,7 +151,7 @@ def list_devices(
     identity, control = caller_of(request), control_of(request)
     asked = (in_state, profile, site, serial, target, frozenset(tag or ()), scope_of(identity))
     with control.database.read() as connection:
-        wanted = Wanted(*asked, selected(connection, device_query))
+        wanted = DeviceSelection(*asked, selected(connection, device_query))
         found = devices.page(connection, wanted, control.database.settings, after=after, limit_rows=limit)
     return page(control, found, limit, device_entry, lambda one: one.id)
 
@@ -223,7 +223,7 @@ def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | No
         check_device(request, connection, before)
         devices.revoke(connection, device, because, now)
         held = certificates.revoke_all(connection, device, because, now)
-        if before.state is not State.REVOKED or held:
+        if before.state is not EnrolmentState.REVOKED or held:
             details = {"because": because, "certificates": held}
             audit.append(connection, Deed(actor(identity), "devices.revoke", device, details), now)
         found = devices.get(connection, device)

@@ -10,8 +10,8 @@ from fleet.api.devices import SHOWN, check_device
 from fleet.api.fields import NameInPath, ReasonInQuery
 from fleet.api.identity import ACTION, Call, actor, control_of
 from fleet.api.scope import caller_of, known_device
-from fleet.control import leaving
-from fleet.control.leaving import Motive, Permit
+from fleet.control import device_removal
+from fleet.control.device_removal import Permit, RemovalReason
 from fleet.database.devices import Device
 from fleet.database.engine import Connection
 
@@ -29,8 +29,8 @@ def withdraw_slot(request: Call, device: NameInPath, slot: NameInPath, because: 
     over has the device in that slot.
     """
     identity, control = caller_of(request), control_of(request)
-    motive = Motive(actor(identity), because, control.clock())
-    leaving.withdraw(control.rollouts, device, slot, motive, permit=_permit(request, identity, device))
+    motive = RemovalReason(actor(identity), because, control.clock())
+    device_removal.withdraw(control.rollouts, device, slot, motive, permit=_permit(request, identity, device))
 
 
 @delete(
@@ -46,8 +46,8 @@ def remove_device(request: Call, device: NameInPath, because: ReasonInQuery = ""
     unless it is revoked or was never enrolled, and while a rollout that is not over has it.
     """
     identity, control = caller_of(request), control_of(request)
-    motive = Motive(actor(identity), because, control.clock())
-    leaving.remove(control.rollouts, device, motive, permit=_permit(request, identity, device))
+    motive = RemovalReason(actor(identity), because, control.clock())
+    device_removal.remove(control.rollouts, device, motive, permit=_permit(request, identity, device))
     control.revocations.refresh(motive.now)
 
 

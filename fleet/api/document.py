@@ -30,7 +30,7 @@ BODY_SCHEMA = "body_schema"
 """Key in a route's `opt`: further keywords of JSON Schema for its body."""
 
 
-class Document(JsonRenderPlugin):
+class SchemaRenderer(JsonRenderPlugin):
     """Renderer of /schema/openapi.json alone: litestar's pages would load their scripts from other hosts."""
 
     def __init__(self, handlers: Iterable[HTTPRouteHandler]) -> None:

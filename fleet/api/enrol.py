@@ -13,7 +13,7 @@ from msgspec import Meta, Struct, json
 from fleet.api.fields import Words
 from fleet.api.identity import Call, control_of
 from fleet.control.control import Control
-from fleet.control.enrolling import Application
+from fleet.control.enrolling import EnrolmentRequest
 from fleet.serving.asgi import Scope, name_caller
 
 REQUEST_CHARACTERS, TOKEN_CHARACTERS = 16_384, 256
@@ -55,7 +55,7 @@ def enrol(request: Call, data: JSONBody[EnrolmentAsked]) -> Enrolled:
     """Enrol a device. The same token with the same key again is the device whose answer was lost."""
     control = control_of(request)
     root = json.decode(control.publications.fresh().root)  # before a token is used up: nothing may be published yet
-    asked = Application(data.csr.encode(errors="replace"), data.token, data.serial, data.agent)
+    asked = EnrolmentRequest(data.csr.encode(errors="replace"), data.token, data.serial, data.agent)
     made = control.enrolling.enrol(asked, control.clock())
     name_caller(cast("Scope", request.scope), made.device)
     return Enrolled(

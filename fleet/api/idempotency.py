@@ -14,7 +14,7 @@ from litestar.serialization import encode_json
 
 from fleet.api.conditions import is_operators
 from fleet.api.identity import Call, bearer_of, control_of, known_token
-from fleet.control.idempotency import Answer, Asked
+from fleet.control.idempotency import KeyedAnswer, KeyedRequest
 from fleet.database.idempotency import Key
 from gateway.domain.errors import Fault, RequestError
 
@@ -47,8 +47,8 @@ def take_keys(handler: HTTPRouteHandler) -> None:
             return await sync_to_thread(work, **given)
         digest = _digest(request, await request.body())
 
-        def answered() -> Answer:
-            return Answer(handler.status_code, encode_json(work(**given)))
+        def answered() -> KeyedAnswer:
+            return KeyedAnswer(handler.status_code, encode_json(work(**given)))
 
         return _response(await sync_to_thread(_once, request, key, digest, answered))
 
@@ -68,10 +68,10 @@ def key_of(request: Call) -> str | None:
     return said[0].strip('"')
 
 
-def _once(request: Call, key: str, digest: str, work: Any) -> Answer:
+def _once(request: Call, key: str, digest: str, work: Any) -> KeyedAnswer:
     control = control_of(request)
     token = known_token(request)
-    asked = Asked(Key(token.id, hashlib.sha256(key.encode()).hexdigest()), digest, bearer_of(request))
+    asked = KeyedRequest(Key(token.id, hashlib.sha256(key.encode()).hexdigest()), digest, bearer_of(request))
     return control.answers.once(asked, work, control.clock())
 
 
@@ -82,6 +82,6 @@ def _digest(request: Call, body: bytes) -> str:
     return hashlib.sha256(hashlib.sha256(head).digest() + hashlib.sha256(body).digest()).hexdigest()
 
 
-def _response(answer: Answer) -> Response[bytes]:
+def _response(answer: KeyedAnswer) -> Response[bytes]:
     headers = {REPEATED: "true"} if answer.repeated else {}
     return Response(answer.body, status_code=answer.status, media_type=MediaType.JSON, headers=headers)

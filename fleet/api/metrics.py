@@ -6,7 +6,7 @@ from litestar import Response, get
 
 from fleet.access import Action
 from fleet.api.identity import ACTION, Call, allow
-from fleet.watch.page import Page
+from fleet.watch.page import MetricsPage
 
 
 @get(
@@ -22,7 +22,7 @@ def metrics(request: Call) -> Response[bytes]:
     Numbers from the database are some seconds old.
     """
     allow(request)
-    page: Page = request.app.state.page
+    page: MetricsPage = request.app.state.page
     content, content_type = page.render()
     return Response(content, headers={"content-type": content_type})
 

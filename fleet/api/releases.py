@@ -15,7 +15,7 @@ from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.control.catalogue import usable
 from fleet.database import releases
 from fleet.database.errors import AbsentError
-from fleet.database.releases import Known
+from fleet.database.releases import KnownRelease
 from gateway.domain.release_paths import ReleasePath
 
 
@@ -80,7 +80,7 @@ def show_release(request: Call, owner: NameInPath, model: NameInPath, version: N
         return ReleaseView(_entry(found), found.release.document, usable(connection, target))
 
 
-def _entry(known: Known) -> ReleaseEntry:
+def _entry(known: KnownRelease) -> ReleaseEntry:
     here = ("first_read", "withdrawn")
     signed = ReleaseEntry.__dataclass_fields__.keys() - set(here)
     return ReleaseEntry(**plain_fields(known.release, signed), **plain_fields(known, here))

@@ -23,7 +23,7 @@ from fleet.api.rollouts_views import PreviewView, RolloutEntry, RolloutView, ent
 from fleet.api.scope import caller_of, scope_of, unseen
 from fleet.control import rollouts as words
 from fleet.control.rollouts_preview import preview as previewed
-from fleet.control.rollouts_record import RETURNING, Known
+from fleet.control.rollouts_record import RETURNING, RecordedRollout
 from fleet.database import rollouts
 from fleet.database.engine import Connection
 from fleet.database.rollouts import StoredRollout
@@ -180,7 +180,7 @@ def approve_wave(request: Call, rollout: NameInPath, wave: WaveInPath) -> Rollou
     return _say(request, rollout, lambda by: WaveApproved(wave, by), "rollouts.approve_wave", {"wave": wave})
 
 
-def known_rollout(request: Call, rollout: str) -> Known:
+def known_rollout(request: Call, rollout: str) -> RecordedRollout:
     """Return the rollout, if it is within the caller's scope. Raise RequestError DENIED, AbsentError."""
     identity, control = caller_of(request), control_of(request)
     with unseen(request, identity), control.database.read() as connection:
@@ -198,7 +198,7 @@ def permission(request: Call, identity: Identity, *, approves: bool = False) -> 
     """
     scope = scope_of(identity)
 
-    def permit(known: Known) -> None:
+    def permit(known: RecordedRollout) -> None:
         within = words.covers(scope, parse(known.spec.query))
         allow(request, scope if within else frozenset(), identity=identity)
         _check_author(request, known.stored, actor(identity), approves=approves)

@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from fleet.control.rollouts_preview import Preview
-from fleet.control.rollouts_record import Known, shown
+from fleet.control.rollouts_record import RecordedRollout, shown
 from fleet.database.rollouts import StoredRollout
 from fleet.rollouts.schedule import SITE, may_offer, next_opening
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.spec_form import spec_digest, spec_document
-from fleet.rollouts.state import ENDED, NO_WAVE, Member, State, device_counts
+from fleet.rollouts.state import ENDED, NO_WAVE, Member, RolloutState, device_counts
 from fleet.times import moment
 
 ZONES_LIMIT = 50
@@ -143,7 +143,7 @@ def entry(stored: StoredRollout) -> RolloutEntry:
     return RolloutEntry(**_summary(stored))
 
 
-def view(known: Known, now: datetime) -> RolloutView:
+def view(known: RecordedRollout, now: datetime) -> RolloutView:
     """Return a rollout in full."""
     spec, state = known.spec, known.state
     counts, opens = device_counts(state), opening(spec, state, now)
@@ -197,7 +197,7 @@ def preview(found: Preview, spec: Spec) -> PreviewView:
     )
 
 
-def opening(spec: Spec, state: State, now: datetime) -> datetime | None:
+def opening(spec: Spec, state: RolloutState, now: datetime) -> datetime | None:
     """Return when the first waiting device may be offered something; None if none waits or no window opens."""
     if state.status in ENDED:
         return None
@@ -216,7 +216,7 @@ def _summary(stored: StoredRollout) -> dict[str, Any]:
     return {**plain, **times, "state": shown(stored.state), "facts": stored.sequence}
 
 
-def _wave(spec: Spec, state: State, wave: int, states: Mapping[str, int]) -> WaveEntry:
+def _wave(spec: Spec, state: RolloutState, wave: int, states: Mapping[str, int]) -> WaveEntry:
     approved = wave in state.approved_waves or not spec.needs_approval(wave)
     return WaveEntry(wave, wave <= state.wave, approved, sum(states.values()), dict(states))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from fleet.access import Caller, DeviceCaller, Identity
+from fleet.access import DeviceCaller, Identity, TokenCaller
 from fleet.api.identity import Call, allow, identify
 from fleet.database import devices
 from fleet.database.devices import Device
@@ -61,6 +61,6 @@ def allow_tags(request: Call, identity: Identity, tags: Collection[str]) -> None
     """
     allow(request, tags, identity=identity)
     beyond = sorted(set(tags) - scope_of(identity)) if scope_of(identity) else []
-    if beyond and isinstance(identity, Caller):
+    if beyond and isinstance(identity, TokenCaller):
         problem = f"{identity.name!r:.80} may give only its own tags, not {', '.join(beyond):.200}"
         raise RequestError(Fault.DENIED, problem)

@@ -17,7 +17,7 @@ from fleet.api.document import BODY
 from fleet.api.enrol import RequestText, chain
 from fleet.api.fields import LARGEST
 from fleet.api.identity import ACTION, Call, allow_self, control_of
-from fleet.control.intake import Acknowledgement
+from fleet.control.ingestion import Acknowledgement
 from fleet.times import moment
 
 INVENTORY = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}

@@ -17,12 +17,12 @@ from fleet.api.identity import ACTION, Call, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page, rows_of
 from fleet.api.scope import caller_of, known_device, scope_of
 from fleet.control.device_query import selected
-from fleet.control.intake_lines import NUMBER_LIMIT
+from fleet.control.ingestion_lines import NUMBER_LIMIT
 from fleet.database import telemetry
 from fleet.database.engine import Connection
 from fleet.database.errors import RefusedError
 from fleet.database.settings import DatabaseSettings
-from fleet.database.telemetry import Source, StoredRow
+from fleet.database.telemetry import StoredRow, TelemetrySource
 from fleet.times import moment
 
 CURSOR = r"^([0-9]{1,19}\.[0-9]{1,19})?$"
@@ -192,7 +192,7 @@ def _rows(
     return found
 
 
-def _stream(source: Source) -> StreamEntry:
+def _stream(source: TelemetrySource) -> StreamEntry:
     return StreamEntry(
         source.stream,
         source.boot_epoch,

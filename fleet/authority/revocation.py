@@ -14,7 +14,7 @@ from fleet.authority.ca import Authority
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class RevocationList:
     """Content of a CRL: its number, the revoked serials (hex) and its validity.
 
     `genuine`: it is of this CA and its signature is valid.
@@ -27,7 +27,7 @@ class Listed:
     genuine: bool
 
 
-def read_list(authority: Authority, pem: bytes) -> Listed | None:
+def read_list(authority: Authority, pem: bytes) -> RevocationList | None:
     """Read a CRL, or return None if `pem` is not one."""
     try:
         found = x509.load_pem_x509_crl(pem)
@@ -37,7 +37,7 @@ def read_list(authority: Authority, pem: bytes) -> Listed | None:
         return None
     genuine = found.issuer == authority.certificate.subject and found.is_signature_valid(authority.key.public_key())
     until = found.next_update_utc or found.last_update_utc
-    return Listed(number, serials, found.last_update_utc, until, genuine)
+    return RevocationList(number, serials, found.last_update_utc, until, genuine)
 
 
 def revocation_list(

@@ -13,7 +13,7 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class FileMetadata:
     """Metadata of a file. `etag`: strong, with its quotes; `modified`: in whole seconds UTC, None if unknown."""
 
     etag: str
@@ -24,7 +24,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BlobResponse:
     """Response. `count_bytes` from `offset_bytes` on are sent; none for HEAD, 304, 412 and 416."""
 
     status: int
@@ -33,31 +33,31 @@ class Answer:
     count_bytes: int = 0
 
 
-def answer(method: str, headers: Mapping[str, str], content: Content) -> Answer:
+def answer(method: str, headers: Mapping[str, str], content: FileMetadata) -> BlobResponse:
     """Return the response to GET or HEAD. `headers` have lower-case names."""
     about = _about(content)
     if not _wanted(headers, content):
-        return Answer(412, about)
+        return BlobResponse(412, about)
     if _known(headers, content):
-        return Answer(304, about)
+        return BlobResponse(304, about)
     span = _span(headers, content) if method == "GET" else None
     if span == (0, 0):
-        return Answer(416, (*about, ("content-range", f"bytes */{content.size_bytes}"), ("content-length", "0")))
+        return BlobResponse(416, (*about, ("content-range", f"bytes */{content.size_bytes}"), ("content-length", "0")))
     offset, count = span or (0, content.size_bytes)
     told = (*about, ("content-type", content.media_type), ("content-length", str(count)))
     if span:
         told = (*told, ("content-range", f"bytes {offset}-{offset + count - 1}/{content.size_bytes}"))
-    return Answer(206 if span else 200, told, offset, count if method == "GET" else 0)
+    return BlobResponse(206 if span else 200, told, offset, count if method == "GET" else 0)
 
 
-def _about(content: Content) -> tuple[tuple[str, str], ...]:
+def _about(content: FileMetadata) -> tuple[tuple[str, str], ...]:
     told = (("etag", content.etag), ("accept-ranges", "bytes"), ("cache-control", content.cache_control))
     if content.modified is None:
         return told
     return (*told, ("last-modified", format_datetime(content.modified, usegmt=True)))
 
 
-def _wanted(headers: Mapping[str, str], content: Content) -> bool:
+def _wanted(headers: Mapping[str, str], content: FileMetadata) -> bool:
     """Evaluate If-Match and If-Unmodified-Since (RFC 9110, 13.1.1 and 13.1.4). The former has precedence."""
     if "if-match" in headers:
         return _matches(headers["if-match"], content.etag, weak=False)
@@ -65,7 +65,7 @@ def _wanted(headers: Mapping[str, str], content: Content) -> bool:
     return since is None or content.modified is None or content.modified <= since
 
 
-def _known(headers: Mapping[str, str], content: Content) -> bool:
+def _known(headers: Mapping[str, str], content: FileMetadata) -> bool:
     """Evaluate If-None-Match and If-Modified-Since (RFC 9110, 13.1.2 and 13.1.3). The former has precedence."""
     if "if-none-match" in headers:
         return _matches(headers["if-none-match"], content.etag, weak=True)
@@ -79,7 +79,7 @@ def _matches(value: str, etag: str, *, weak: bool) -> bool:
     return any(tag == etag and (weak or not prefix) for prefix, tag in _TAG.findall(value))
 
 
-def _span(headers: Mapping[str, str], content: Content) -> tuple[int, int] | None:
+def _span(headers: Mapping[str, str], content: FileMetadata) -> tuple[int, int] | None:
     """Return offset and count of the range; None for the whole file, (0, 0) for an unsatisfiable range.
 
     Several ranges are ignored, which RFC 9110, 14.2 permits.
@@ -99,7 +99,7 @@ def _span(headers: Mapping[str, str], content: Content) -> tuple[int, int] | Non
     return int(first), min(int(last) if last else size - 1, size - 1) - int(first) + 1
 
 
-def _same(value: str | None, content: Content) -> bool:
+def _same(value: str | None, content: FileMetadata) -> bool:
     """Evaluate If-Range (RFC 9110, 13.1.5): a strong tag, or exactly the date."""
     if value is None:
         return True

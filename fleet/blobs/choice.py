@@ -8,15 +8,15 @@ from pathlib import Path
 from fleet.blobs.disk import DiskBlobs
 from fleet.blobs.s3 import S3Blobs
 from fleet.blobs.settings import BlobSettings
-from fleet.blobs.store import Blobs
+from fleet.blobs.store import BlobStore
 
 
-def open_blobs(folder: Path, settings: BlobSettings) -> Blobs:
+def open_blobs(folder: Path, settings: BlobSettings) -> BlobStore:
     """Return the bucket of `[blobs.s3]`, or else `folder`. Raise ConfigurationError, OSError."""
     return S3Blobs(settings.s3) if settings.s3.bucket else DiskBlobs(folder, settings)
 
 
-def upload(blobs: Blobs, files: Mapping[str, Path], advance: Callable[[int], object]) -> int:
+def upload(blobs: BlobStore, files: Mapping[str, Path], advance: Callable[[int], object]) -> int:
     """Store the files, by digest, that the store lacks, and return how many. Idempotent.
 
     Upload before the metadata name the files: a device must never learn of a file that is not there. Raise

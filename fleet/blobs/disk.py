@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from fleet.blobs.beneath import open_beneath
+from fleet.blobs.safe_path import open_beneath
 from fleet.blobs.settings import BlobSettings
 from fleet.blobs.store import absent, checked_digest, pieces
 from fleet.disk import CHUNK_BYTES, sync_folder

@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable
 from typing import BinaryIO
 
-from fleet.blobs.answer import Answer, Content, answer
-from fleet.blobs.places import Found, Place
+from fleet.blobs.answer import BlobResponse, FileMetadata, answer
+from fleet.blobs.places import FileSource, OpenedFile
 from fleet.problems import ProblemError
 from fleet.serving.asgi import ZERO_COPY, Application, Receive, Scope, Send
 from gateway.domain.errors import Fault, RequestError
 
 
-def files(place: Place, piece_bytes: int, admit: Callable[[Scope], None] = lambda _: None) -> Application:
+def files(place: FileSource, piece_bytes: int, admit: Callable[[Scope], None] = lambda _: None) -> Application:
     """Return an application for GET and HEAD. `admit` raises RequestError for callers without permission.
 
     The application raises RequestError NOT_FOUND, UNAVAILABLE; ProblemError 405.
@@ -35,7 +35,7 @@ def files(place: Place, piece_bytes: int, admit: Callable[[Scope], None] = lambd
     return app
 
 
-def _find(place: Place, path: str, method: str) -> Found:
+def _find(place: FileSource, path: str, method: str) -> OpenedFile:
     try:
         found = place.find(path.removeprefix("/"), method)
     except OSError as error:
@@ -46,15 +46,15 @@ def _find(place: Place, path: str, method: str) -> Found:
     return found
 
 
-async def _send_elsewhere(scope: Scope, found: Found, send: Send) -> None:
+async def _send_elsewhere(scope: Scope, found: OpenedFile, send: Send) -> None:
     """Redirect (302), or answer 304 without asking the store: the digest is the tag. The URL is for one caller."""
-    known = answer(scope["method"], _conditions(scope), Content(found.etag, 0)).status == 304
+    known = answer(scope["method"], _conditions(scope), FileMetadata(found.etag, 0)).status == 304
     headers = [("etag", found.etag)] if known else [("location", found.url), ("content-length", "0")]
     await _start(send, 304 if known else 302, (*headers, ("cache-control", "private, no-store")))
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _send_content(scope: Scope, file: BinaryIO, content: Content, piece_bytes: int, send: Send) -> None:
+async def _send_content(scope: Scope, file: BinaryIO, content: FileMetadata, piece_bytes: int, send: Send) -> None:
     told = answer(scope["method"], _conditions(scope), content)
     await _start(send, told.status, told.headers)
     if told.count_bytes and ZERO_COPY in scope.get("extensions", {}):
@@ -63,7 +63,7 @@ async def _send_content(scope: Scope, file: BinaryIO, content: Content, piece_by
     await _send_pieces(file, told, piece_bytes, send)
 
 
-async def _send_pieces(file: BinaryIO, told: Answer, piece_bytes: int, send: Send) -> None:
+async def _send_pieces(file: BinaryIO, told: BlobResponse, piece_bytes: int, send: Send) -> None:
     offset, end = told.offset_bytes, told.offset_bytes + told.count_bytes
     while offset < end:
         piece = await asyncio.to_thread(os.pread, file.fileno(), min(piece_bytes, end - offset), offset)

@@ -36,7 +36,7 @@ class S3Blobs:
 
         if self.stat(digest) == size_bytes:
             return
-        content = _Watched(pieces(stream, digest, size_bytes, self._settings.part_bytes))
+        content = _ErrorKeepingIterator(pieces(stream, digest, size_bytes, self._settings.part_bytes))
         try:
             with self._told(digest, content):
                 obstore.put(
@@ -84,7 +84,7 @@ class S3Blobs:
         return f"{self._settings.prefix.strip('/')}/{checked_digest(digest)}".lstrip("/")
 
     @contextmanager
-    def _told(self, digest: str, content: _Watched | None = None) -> Iterator[None]:
+    def _told(self, digest: str, content: _ErrorKeepingIterator | None = None) -> Iterator[None]:
         """Translate obstore's errors into RequestError. An error of `content` has precedence."""
         from obstore import exceptions
 
@@ -114,7 +114,7 @@ class S3Blobs:
         return RequestError(Fault.UNAVAILABLE, f"{problem} ({_short(error)})", retry_after_s=wait_s)
 
 
-class _Watched:
+class _ErrorKeepingIterator:
     """Iterator that keeps the error that stopped it: obstore replaces it by an error of its own."""
 
     def __init__(self, content: Iterator[bytes]) -> None:

@@ -10,7 +10,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest_toml import DIGEST_PATTERN
 
 
-class Blobs(Protocol):
+class BlobStore(Protocol):
     """Content by its SHA-256 digest (hex). Calls block. A stored blob is complete and never changes."""
 
     def put(self, digest: str, stream: BinaryIO, size_bytes: int) -> None:

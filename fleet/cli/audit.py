@@ -50,7 +50,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     """Verify the log. Return 1 if it was changed, or does not contain the noted head."""
     noted = _noted(arguments.head) if arguments.head else None
     if arguments.dir:
-        from fleet.cli.beside import beside
+        from fleet.cli.local_database import beside
 
         with beside(arguments.dir) as database:
             return _judge(arguments, _beside(database), noted)

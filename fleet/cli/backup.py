@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fleet.cli.beside import beside, place_of
+from fleet.cli.local_database import beside, place_of
 from fleet.config import load_config
 from fleet.database import backup
 from fleet.database.backup import Saved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.options import Action, actions, remote_options
+from fleet.cli.options import VerbAction, actions, remote_options
 from gateway.terminal.program import Verb, named
 
 
@@ -47,33 +47,33 @@ DRAFTS = Verb(
     "  edge-fleet drafts sign models-acme --key acme.pem   # shows it first, and asks\n"
     "  edge-fleet drafts download root --out usb/root.json",
     actions(
-        Action("list", "drafts that wait, and for what", "  edge-fleet drafts list", remote_options),
-        Action(
+        VerbAction("list", "drafts that wait, and for what", "  edge-fleet drafts list", remote_options),
+        VerbAction(
             "show",
             "what would be signed in words, who has signed, which devices are affected",
             "  edge-fleet drafts show models-acme",
             _role,
         ),
-        Action(
+        VerbAction(
             "download",
             "write a draft as the file that edge-fleet sign takes",
             "  edge-fleet drafts download root --out root.json",
             _download,
         ),
-        Action(
+        VerbAction(
             "upload",
             "send drafts, or the signatures in copies that were signed elsewhere",
             "  edge-fleet drafts upload root.json\n  edge-fleet drafts upload --replace models-acme.json",
             _upload,
         ),
-        Action(
+        VerbAction(
             "sign",
             "show drafts in words, sign them here, send the signatures; the key stays here",
             "  edge-fleet drafts sign models-acme --key acme.pem\n"
             "  edge-fleet drafts sign root targets --key alice.pem --yes",
             _sign,
         ),
-        Action("delete", "withdraw a draft", "  edge-fleet drafts delete models-acme", _role),
+        VerbAction("delete", "withdraw a draft", "  edge-fleet drafts delete models-acme", _role),
     ),
 )
 DRAFT_VERBS = (DRAFTS,)

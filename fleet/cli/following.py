@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from fleet.client.client import Client, Query
-from fleet.client.messages import Message
+from fleet.client.messages import ServerSentMessage
 from gateway.domain.errors import UnreachableError
 from gateway.terminal.tables import plain
 
@@ -18,7 +18,7 @@ AWAY_LIMIT_S = 600.0
 
 def follow(
     asked: Client, query: Query, until_s: float | None = None, *, answered_s: float = -AWAY_LIMIT_S
-) -> Iterator[Message]:
+) -> Iterator[ServerSentMessage]:
     """Yield changes and heartbeats until the monotonic time `until_s` (None: forever).
 
     A controller that never answered is an error at once; one that answered at `answered_s` or later is waited for.

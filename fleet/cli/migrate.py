@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fleet.audit import Break
-from fleet.cli.beside import beside, place_of
 from fleet.cli.common import now
+from fleet.cli.local_database import beside, place_of
 from fleet.config import load_config
 from fleet.database import migrate, move
 from fleet.database.engine import open_alone
 from fleet.database.errors import AwayError
 from fleet.database.move import Contents
-from fleet.database.place import Place, read_place
+from fleet.database.place import DatabaseLocation, read_place
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.tables import counted, print_json, progress
 
@@ -58,7 +58,7 @@ def _move(arguments: argparse.Namespace) -> int:
     return _say(arguments, old, new, moved)
 
 
-def _say(arguments: argparse.Namespace, old: Place, new: Place, moved: Contents) -> int:
+def _say(arguments: argparse.Namespace, old: DatabaseLocation, new: DatabaseLocation, moved: Contents) -> int:
     broken = isinstance(moved.log, Break)
     if arguments.json:
         said = {"from": str(old), "to": str(new), "url": new.setting, "rows": dict(moved.rows), "total": moved.total}
@@ -86,14 +86,14 @@ def _undo(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _existing(folder: str) -> Place:
+def _existing(folder: str) -> DatabaseLocation:
     place = place_of(folder)
     if place.file is not None and not place.file.exists():
         raise ConfigurationError("is not a database; does [database] url name another one?", file=str(place))
     return place
 
 
-def _target(arguments: argparse.Namespace) -> Place:
+def _target(arguments: argparse.Namespace) -> DatabaseLocation:
     """Raise ConfigurationError for a URL that cannot be used, or that shows a password to other users."""
     try:
         place = read_place(arguments.to, Path(arguments.dir))

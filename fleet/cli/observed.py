@@ -9,10 +9,10 @@ from pathlib import Path
 from cryptography import x509
 
 from fleet.authority.folder import CERTIFICATE_FILE
-from fleet.cli.beside import beside, place_of
 from fleet.cli.common import now
+from fleet.cli.local_database import beside, place_of
 from fleet.config import FleetConfig
-from fleet.control.checks import Blobs, Clock, Lifetime, Observed, RoleKeys, Tables
+from fleet.control.checks import BlobUrls, Clock, HeldRoleKeys, Lifetime, StartFacts, Tables
 from fleet.control.device_ca import AUTHORITY_FOLDER
 from fleet.database import migrate
 from fleet.database.engine import server_version
@@ -21,7 +21,7 @@ from fleet.disk import read_bounded
 from fleet.keys import PUBLIC_SUFFIX, has_secret, read_public
 from fleet.repository import Published
 from fleet.roles import DIRECTOR, ONLINE, Quorum, quorum
-from fleet.serving.shown import PEM_LIMIT_BYTES
+from fleet.serving.server_certificate import PEM_LIMIT_BYTES
 from fleet.workspace import Workspace
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.kernel_clock import clock_synchronised
@@ -31,12 +31,12 @@ PORT_NOTICE = timedelta(days=14)
 NOTHING = "nothing is published yet"
 
 
-def observe(folder: Path, config: FleetConfig) -> Observed:
+def observe(folder: Path, config: FleetConfig) -> StartFacts:
     """Read everything. Raise ConfigurationError for what cannot be read at all, OSError."""
     tables, newest = _database(folder)
     published = Workspace(folder, config.publisher).published()
     here = _keys_here(folder / "keys")
-    return Observed(
+    return StartFacts(
         blobs=_blobs(config),
         clock=Clock(now(), clock_synchronised(), newest),
         tables=tables,
@@ -62,10 +62,10 @@ def _database(folder: Path) -> tuple[Tables, datetime | None]:
         return Tables("", newest, str(error)), None
 
 
-def _blobs(config: FleetConfig) -> Blobs:
+def _blobs(config: FleetConfig) -> BlobUrls:
     listen, s3 = config.listen, config.blobs.s3
     url = config.publisher.url or listen.url or ("https://" if listen.tls else "http://")
-    return Blobs(url, (s3.public_endpoint or s3.endpoint) if s3.bucket else "")
+    return BlobUrls(url, (s3.public_endpoint or s3.endpoint) if s3.bucket else "")
 
 
 def _certificates(folder: Path, config: FleetConfig) -> Iterator[Lifetime]:
@@ -101,5 +101,5 @@ def _online(published: Published) -> Iterator[tuple[str, Quorum]]:
         yield from ((role, quorum(published.root.signed, role)) for role in ONLINE)
 
 
-def _role(name: str, wanted: Quorum, here: set[str]) -> RoleKeys:
-    return RoleKeys(name, wanted.threshold, len({key.keyid for key in wanted.keys} & here))
+def _role(name: str, wanted: Quorum, here: set[str]) -> HeldRoleKeys:
+    return HeldRoleKeys(name, wanted.threshold, len({key.keyid for key in wanted.keys} & here))

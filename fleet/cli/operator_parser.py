@@ -6,7 +6,7 @@ import argparse
 
 from fleet.cli.drafts_parser import DRAFT_VERBS
 from fleet.cli.options import (
-    Action,
+    VerbAction,
     actions,
     beside_option,
     device_argument,
@@ -166,7 +166,7 @@ DEVICES = Verb(
     "  edge-fleet devices token --tag pilot --out camera-7.token\n"
     "  edge-fleet devices diagnose camera-7 --wait",
     actions(
-        Action(
+        VerbAction(
             "list",
             "devices by id, with what they run",
             "  edge-fleet devices list --state enrolled --tag pilot\n"
@@ -174,20 +174,20 @@ DEVICES = Verb(
             "  edge-fleet devices list --query 'site = berlin and version.meter-reader < 2'",
             _devices_list,
         ),
-        Action(
+        VerbAction(
             "show",
             "one device: what it runs and is to run, its health, its certificate",
             "  edge-fleet devices show camera-7\n  edge-fleet devices show camera-7 --inventory --json",
             _devices_show,
         ),
-        Action(
+        VerbAction(
             "label",
             "change a device's tags and site",
             "  edge-fleet devices label camera-7 --tag pilot --tag lobby --site berlin\n"
             "  edge-fleet devices label camera-7 --add canary --remove pilot",
             _devices_label,
         ),
-        Action(
+        VerbAction(
             "tag",
             "change tags and site of many devices: all of them, or none",
             "  edge-fleet devices tag --query 'profile=generic-x86' --add pilot --dry-run\n"
@@ -195,57 +195,57 @@ DEVICES = Verb(
             "  edge-fleet devices tag camera-7 camera-8 --add lobby --yes",
             _devices_tag,
         ),
-        Action(
+        VerbAction(
             "register",
             "register a device by its serial: it enrols without a token",
             "  edge-fleet devices register 10000000a1b2c3d4 --id camera-8 --tag pilot",
             _devices_register,
         ),
-        Action(
+        VerbAction(
             "withdraw",
             "remove a model from a device: the slot is no longer assigned",
             "  edge-fleet devices withdraw camera-7 meter-reader --because 'no meter there'",
             _devices_withdraw,
         ),
-        Action(
+        VerbAction(
             "revoke",
             "refuse a device and its certificates from now on",
             "  edge-fleet devices revoke camera-7 --because stolen",
             _devices_revoke,
         ),
-        Action(
+        VerbAction(
             "readmit",
             "allow a revoked device to enrol again",
             "  edge-fleet devices readmit camera-7",
             _devices_readmit,
         ),
-        Action(
+        VerbAction(
             "remove",
             "remove a device that is revoked, or never enrolled",
             "  edge-fleet devices remove camera-7 --because scrapped",
             _devices_revoke,
         ),
-        Action(
+        VerbAction(
             "token",
             "create an enrolment token: it enrols one device, once",
             "  edge-fleet devices token --tag pilot --site berlin\n"
             "  edge-fleet devices token --device camera-7 --hours 2 --out camera-7.token",
             _devices_token,
         ),
-        Action("tokens", "enrolment tokens, used and unused", "  edge-fleet devices tokens", _devices_tokens),
-        Action(
+        VerbAction("tokens", "enrolment tokens, used and unused", "  edge-fleet devices tokens", _devices_tokens),
+        VerbAction(
             "revoke-token",
             "revoke an unused enrolment token",
             "  edge-fleet devices revoke-token 7",
             _number,
         ),
-        Action(
+        VerbAction(
             "diagnose",
             "request diagnostics from a device; it answers after its next poll",
             "  edge-fleet devices diagnose camera-7 --want log --want doctor --wait 120",
             _diagnose,
         ),
-        Action(
+        VerbAction(
             "answers",
             "requests for diagnostics to a device, and its answers",
             "  edge-fleet devices answers camera-7\n  edge-fleet devices answers camera-7 --request 3",
@@ -263,15 +263,15 @@ TOKENS = Verb(
     "  edge-fleet tokens list\n"
     "  edge-fleet tokens revoke 3",
     actions(
-        Action(
+        VerbAction(
             "create",
             "create a token; its secret is shown once",
             "  edge-fleet tokens create ann --role admin --dir . --out ann.token\n"
             "  edge-fleet tokens create grafana --role viewer --days 365",
             _tokens_create,
         ),
-        Action("list", "all tokens, without their secrets", "  edge-fleet tokens list", _devices_tokens),
-        Action("revoke", "revoke a token", "  edge-fleet tokens revoke 3", _tokens_revoke),
+        VerbAction("list", "all tokens, without their secrets", "  edge-fleet tokens list", _devices_tokens),
+        VerbAction("revoke", "revoke a token", "  edge-fleet tokens revoke 3", _tokens_revoke),
     ),
 )
 

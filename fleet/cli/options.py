@@ -20,7 +20,7 @@ Options = Callable[[argparse.ArgumentParser], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class VerbAction:
     """Action of a verb: `edge-fleet VERB NAME`."""
 
     name: str
@@ -29,7 +29,7 @@ class Action:
     options: Options
 
 
-def actions(*offered: Action) -> Options:
+def actions(*offered: VerbAction) -> Options:
     """Return the options of a verb whose first argument is an action."""
 
     def options(parser: argparse.ArgumentParser) -> None:

@@ -49,7 +49,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _running(folder: str) -> Mapping[tuple[str, str], int]:
     """Return how many devices run each release, by slot and path; empty if no controller's database can be read."""
-    from fleet.cli.beside import beside
+    from fleet.cli.local_database import beside
 
     try:
         with beside(folder) as database, database.read() as connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fleet.cli.options import (
-    Action,
+    VerbAction,
     actions,
     beside_option,
     device_argument,
@@ -116,13 +116,13 @@ TELEMETRY = Verb(
     "  edge-fleet telemetry devices vitals --query 'site=berlin'\n"
     "  edge-fleet telemetry events --kind rollback",
     actions(
-        Action(
+        VerbAction(
             "streams",
             "a device's streams, and rows missing in them",
             "  edge-fleet telemetry streams camera-7",
             _streams,
         ),
-        Action(
+        VerbAction(
             "rows",
             "rows of a stream, in order",
             "  edge-fleet telemetry rows camera-7 updates --json\n"
@@ -130,14 +130,14 @@ TELEMETRY = Verb(
             "  edge-fleet telemetry rows camera-7 vitals --after 1795259000.41",
             _rows,
         ),
-        Action("newest", "the last rows of a stream", "  edge-fleet telemetry newest camera-7 vitals", _newest),
-        Action(
+        VerbAction("newest", "the last rows of a stream", "  edge-fleet telemetry newest camera-7 vitals", _newest),
+        VerbAction(
             "devices",
             "the last row of a stream of each device",
             "  edge-fleet telemetry devices vitals\n  edge-fleet telemetry devices vitals --query 'site=berlin' --json",
             _devices,
         ),
-        Action(
+        VerbAction(
             "events",
             "events on devices, newest first",
             "  edge-fleet telemetry events --device camera-7\n  edge-fleet telemetry events --kind rollback --json\n"
@@ -145,7 +145,7 @@ TELEMETRY = Verb(
             "  edge-fleet telemetry events --follow --json",
             _events,
         ),
-        Action(
+        VerbAction(
             "alerts",
             "open and past alerts, newest first",
             "  edge-fleet telemetry alerts --state open\n  edge-fleet telemetry alerts --query 'site=berlin'\n"
@@ -163,8 +163,8 @@ AUDIT = Verb(
     "  edge-fleet audit verify\n"
     "  edge-fleet audit verify --dir /var/lib/edge-fleet",
     actions(
-        Action("list", "entries, newest first", "  edge-fleet audit list --subject camera-7", _audit_list),
-        Action(
+        VerbAction("list", "entries, newest first", "  edge-fleet audit list --subject camera-7", _audit_list),
+        VerbAction(
             "verify",
             "check every entry against its digest; 1 if one was changed",
             "  edge-fleet audit verify\n"
@@ -181,13 +181,13 @@ BACKUP = Verb(
     "copy the controller's database to one file while it is in use, and restore it",
     "  edge-fleet backup save /backup/fleet.backup\n  edge-fleet backup restore /backup/fleet.backup --dir .",
     actions(
-        Action(
+        VerbAction(
             "save",
             "copy the database, and check the copy",
             "  edge-fleet backup save /backup/fleet.backup --dir /var/lib/edge-fleet",
             _backup_file,
         ),
-        Action(
+        VerbAction(
             "restore",
             "restore a copy where no database is; no controller may run meanwhile",
             "  edge-fleet backup restore /backup/fleet.backup --dir /var/lib/edge-fleet",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.options import Action, Options, actions, limit_option, number, positive, remote_options, whole
+from fleet.cli.options import Options, VerbAction, actions, limit_option, number, positive, remote_options, whole
 from fleet.cli.rollouts_options import WAVES, day, digest, duration, waves
 from gateway.terminal.program import Verb, named
 
@@ -143,8 +143,8 @@ RELEASES = Verb(
     "published and verified releases, from which rollouts are made",
     "  edge-fleet releases list --model meter-reader\n  edge-fleet releases show acme/meter-reader/2",
     actions(
-        Action("list", "releases by path", "  edge-fleet releases list --json", _releases_list),
-        Action(
+        VerbAction("list", "releases by path", "  edge-fleet releases list --json", _releases_list),
+        VerbAction(
             "show",
             "one release, and whether it may be rolled out",
             "  edge-fleet releases show acme/meter-reader/2",
@@ -154,8 +154,8 @@ RELEASES = Verb(
 )
 
 
-def _simple(name: str, what: str, options: Options = _one, example: str = "") -> Action:
-    return Action(name, what, f"  edge-fleet rollouts {name} r261121-114500-a1b2c3{example}", options)
+def _simple(name: str, what: str, options: Options = _one, example: str = "") -> VerbAction:
+    return VerbAction(name, what, f"  edge-fleet rollouts {name} r261121-114500-a1b2c3{example}", options)
 
 
 ROLLOUTS = Verb(
@@ -169,7 +169,7 @@ ROLLOUTS = Verb(
     "  edge-fleet rollouts start r261121-114500-a1b2c3\n"
     "  edge-fleet rollouts watch r261121-114500-a1b2c3",
     actions(
-        Action(
+        VerbAction(
             "create",
             "draft a rollout; nothing happens before it is approved and started",
             "  edge-fleet rollouts create --spec meter-reader-2.toml\n"
@@ -178,13 +178,13 @@ ROLLOUTS = Verb(
             _create,
         ),
         _simple("revise", "replace the specification of a draft", _revise, " --spec meter-reader-2.toml"),
-        Action(
+        VerbAction(
             "preview",
             "which devices a specification would reach; nothing is created",
             "  edge-fleet rollouts preview --target acme/meter-reader/2 --canary 1",
             _preview,
         ),
-        Action("list", "rollouts, oldest first", "  edge-fleet rollouts list --state running", _list),
+        VerbAction("list", "rollouts, oldest first", "  edge-fleet rollouts list --state running", _list),
         _simple("show", "one rollout: its specification, and the state of its waves"),
         _simple("approve", "approve a draft: the one shown, or the one that --spec names", _approve, " --yes"),
         _simple("start", "offer the release, as waves and windows allow"),
@@ -193,7 +193,7 @@ ROLLOUTS = Verb(
         _simple("abort", "end it permanently, and withdraw its offers", _why, " --because superseded"),
         _simple("rollback", "after an abort: all devices get back what they had"),
         _simple("approve-wave", "let a wave begin that needs approval", _approve_wave, " 2"),
-        Action(
+        VerbAction(
             "archive",
             "hide rollouts that are over from lists; nothing is deleted",
             "  edge-fleet rollouts archive r261121-114500-a1b2c3\n  edge-fleet rollouts archive --before 2027-01-31",

@@ -14,8 +14,8 @@ from fleet.cli.remote import facts
 from fleet.cli.simulating import SHARES
 from fleet.disk import read_bounded
 from fleet.simulate import Run, Shown, simulate
-from fleet.simulation.machine import Reading, read, spent
-from fleet.simulation.settings import Settings, Shares
+from fleet.simulation.machine import MachineReading, read, spent
+from fleet.simulation.settings import BehaviourShares, Settings
 from fleet.simulation.tally import Tally
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.program import FINDING, OK, UNREACHABLE
@@ -44,7 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
     return _code(found, settled=found["settled"] or not run.until_committed)
 
 
-def watched(before: Reading, pids: Sequence[int], database: Path | None, requests: int) -> dict[str, Any]:
+def watched(before: MachineReading, pids: Sequence[int], database: Path | None, requests: int) -> dict[str, Any]:
     """Return the findings with the load on the controller; without, if its process is no longer there."""
     try:
         return spent(before, read(pids, database), requests, pids=bool(pids), database=bool(database))
@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> Run:
         arguments.devices,
         seed=arguments.seed,
         prefix=arguments.prefix,
-        shares=Shares(**{name: getattr(arguments, name) for name in SHARES}),
+        shares=BehaviourShares(**{name: getattr(arguments, name) for name in SHARES}),
         poll_s=arguments.poll,
         download_s=arguments.download,
         probation_s=arguments.probation,

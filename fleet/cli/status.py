@@ -31,7 +31,7 @@ from gateway.terminal.tables import counted, print_json, print_table
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RepositoryStatus:
     """Everything that `status` shows."""
 
     published: Published
@@ -48,7 +48,7 @@ def command(arguments: argparse.Namespace) -> int:
     if published.root is None and not drafts:
         raise ConfigurationError("holds no repository; edge-fleet repo init creates one", file=str(work.folder))
     assignments = read_assignments(work.public, work.settings.document_limit_bytes)
-    standing = Standing(published, drafts, assignments, now())
+    standing = RepositoryStatus(published, drafts, assignments, now())
     if arguments.json:
         documents = [draft_json(work, draft) for draft in drafts]
         print_json({**_json(standing), "drafts": documents})
@@ -73,7 +73,7 @@ def releases(published: Published) -> list[tuple[str, str, str]]:
     return sorted(found, key=lambda entry: (entry[0].split("/")[:-2], version_order(entry[0].split("/")[-2])))
 
 
-def _json(standing: Standing) -> dict[str, Any]:
+def _json(standing: RepositoryStatus) -> dict[str, Any]:
     times = {expiry.what: expiry for expiry in expiries(standing.published, standing.at)}
     return {
         "roles": [
@@ -94,7 +94,7 @@ def _json(standing: Standing) -> dict[str, Any]:
     }
 
 
-def _print(standing: Standing, settings: FleetSettings) -> None:
+def _print(standing: RepositoryStatus, settings: FleetSettings) -> None:
     times = {expiry.what: expiry for expiry in expiries(standing.published, standing.at)}
     rows = [(role, names(wanted), *_time(times.get(role), settings)) for role, wanted in roles(standing.published)]
     if rows:
@@ -111,7 +111,7 @@ def _print(standing: Standing, settings: FleetSettings) -> None:
         print_table(("device", "slots", "version", "until (UTC)", "left"), list(_devices(standing, settings)))
 
 
-def _devices(standing: Standing, settings: FleetSettings) -> Iterator[tuple[str, ...]]:
+def _devices(standing: RepositoryStatus, settings: FleetSettings) -> Iterator[tuple[str, ...]]:
     for device, metadata in standing.assignments.items():
         slots = sorted(slots_of(metadata).items())
         shown = ", ".join(f"{slot}={' '.join(short(path).split('/')[1:])}" for slot, path in slots)

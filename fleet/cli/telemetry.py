@@ -11,7 +11,7 @@ from itertools import islice
 from fleet.cli.following import AWAY_LIMIT_S, GAP, POSITION, follow, wait_or_raise
 from fleet.cli.remote import bounded, client, listed, local, said, short
 from fleet.client.client import Client, Json, Query, path_of
-from fleet.client.messages import Message
+from fleet.client.messages import ServerSentMessage
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.tables import plain
 
@@ -143,7 +143,7 @@ def _past(arguments: argparse.Namespace, asked: Client, path: str, query: Query)
 
 def _followed(
     arguments: argparse.Namespace,
-    messages: Iterable[Message],
+    messages: Iterable[ServerSentMessage],
     newest: Iterator[Json],
     row: Callable[[Json], Sequence[str]],
     fits: Callable[[Json], bool],

@@ -44,7 +44,7 @@ def _made(arguments: argparse.Namespace) -> Json:
 
 def _made_beside(arguments: argparse.Namespace) -> Json:
     """Create the token directly in the database, as a user who may write there: the way to the first token."""
-    from fleet.cli.beside import beside
+    from fleet.cli.local_database import beside
     from fleet.control.tokens import WantedToken, make_token
     from fleet.database import migrate
 

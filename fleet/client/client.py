@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
-from fleet.client.messages import Message, Messages
+from fleet.client.messages import Messages, ServerSentMessage
 from fleet.client.settings import ClientSettings
 from fleet.problem_types import IN_PROGRESS
 from gateway import __version__
@@ -128,7 +128,7 @@ class Client:
                 return
             asked[cursor] = page["next"]
 
-    def changes(self, query: Query, after: str = "", until_s: float | None = None) -> Iterator[Message]:
+    def changes(self, query: Query, after: str = "", until_s: float | None = None) -> Iterator[ServerSentMessage]:
         """Yield messages of one connection to /v1/changes, after the id `after`.
 
         It ends when the controller ends it or at the monotonic time `until_s`. Raise UnreachableError if the connection

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ServerSentMessage:
     """One message. `event` "" and no data: a heartbeat."""
 
     event: str = ""
@@ -25,7 +25,7 @@ class Messages:
         self._rest = b""
         self._fields: dict[str, str] = {}
 
-    def feed(self, content: bytes) -> Iterator[Message]:
+    def feed(self, content: bytes) -> Iterator[ServerSentMessage]:
         """Yield the messages that end in `content`. Raise ValueError for one that is too large, or no JSON object."""
         *lines, self._rest = (self._rest + content).split(b"\n")
         if len(self._rest) > self._limit_bytes:
@@ -33,12 +33,12 @@ class Messages:
         for line in lines:
             yield from self._line(line.removesuffix(b"\r").decode(errors="replace"))
 
-    def _line(self, line: str) -> Iterator[Message]:
+    def _line(self, line: str) -> Iterator[ServerSentMessage]:
         name, _, value = line.partition(":")
         if not line and "data" in self._fields:
             yield self._message()
         elif line and not name:
-            yield Message()
+            yield ServerSentMessage()
         elif name == "retry" and value.strip().isdecimal():
             self.retry_s = int(value) / 1000
         if not line:
@@ -46,8 +46,8 @@ class Messages:
         elif name in {"event", "id", "data"}:
             self._fields[name] = value.removeprefix(" ")
 
-    def _message(self) -> Message:
+    def _message(self) -> ServerSentMessage:
         data = json.loads(self._fields["data"])
         if not isinstance(data, dict):
             raise ValueError("a message holds no JSON object")  # noqa: TRY004  as json says it
-        return Message(self._fields.get("event", ""), self._fields.get("id", ""), data)
+        return ServerSentMessage(self._fields.get("event", ""), self._fields.get("id", ""), data)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from fleet.audit import Deed
 from fleet.control.rollouts import Permit, Rollouts
-from fleet.control.rollouts_record import Known
+from fleet.control.rollouts_record import RecordedRollout
 from fleet.database import audit, rollouts_archive
 from fleet.database.engine import Connection, Database
 from fleet.database.leader import guard
@@ -28,7 +28,7 @@ class Archived:
     more: bool
 
 
-def archive(rolling: Rollouts, rollout: str, by: str, now: datetime, *, permit: Permit) -> Known:
+def archive(rolling: Rollouts, rollout: str, by: str, now: datetime, *, permit: Permit) -> RecordedRollout:
     """Archive a rollout.
 
     Raise ConflictError if it is not over, AbsentError, AwayError, and what `permit` raises.
@@ -40,7 +40,7 @@ def archive(rolling: Rollouts, rollout: str, by: str, now: datetime, *, permit: 
     return _change(rolling, Deed(by, "rollouts.archive", rollout), now, permit, done)
 
 
-def restore(rolling: Rollouts, rollout: str, by: str, now: datetime, *, permit: Permit) -> Known:
+def restore(rolling: Rollouts, rollout: str, by: str, now: datetime, *, permit: Permit) -> RecordedRollout:
     """Show an archived rollout in lists again. Raise AbsentError, AwayError, and what `permit` raises."""
 
     def done(connection: Connection) -> bool:
@@ -87,7 +87,9 @@ def _chosen(connection: Connection, before: datetime, wanted: Callable[[StoredRo
     return chosen[:ARCHIVE_LIMIT]
 
 
-def _change(rolling: Rollouts, deed: Deed, now: datetime, permit: Permit, done: Callable[[Connection], bool]) -> Known:
+def _change(
+    rolling: Rollouts, deed: Deed, now: datetime, permit: Permit, done: Callable[[Connection], bool]
+) -> RecordedRollout:
     settings, rollout = rolling.database.settings, deed.subject
     with rolling.database.write() as connection:
         permit(rolling.states.read(connection, rollout, settings, lock=True))

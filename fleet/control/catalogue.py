@@ -14,7 +14,7 @@ from tuf.api.metadata import TargetFile, Targets
 from fleet.database import leader, releases
 from fleet.database.engine import Connection, Database
 from fleet.database.errors import ConflictError, RefusedError
-from fleet.database.releases import Known, Release
+from fleet.database.releases import KnownRelease, StoredRelease
 from fleet.disk import read_bounded
 from fleet.releases import signed_floor
 from fleet.repository import Published, publication_mark, target_file
@@ -83,7 +83,9 @@ def synchronise(database: Database, workspace: Workspace, now: datetime, fence: 
         return releases.synchronise(connection, found, now, database.settings)
 
 
-def verified_releases(published: Published, workspace: Workspace, known: Mapping[str, Release]) -> Iterator[Release]:
+def verified_releases(
+    published: Published, workspace: Workspace, known: Mapping[str, StoredRelease]
+) -> Iterator[StoredRelease]:
     """Yield every release that its owner signed and the owner's delegation covers.
 
     Releases in `known` are not read again. What does not verify is logged and left out. Raise ConfigurationError if the
@@ -171,7 +173,7 @@ def _is_withdrawn(target: TargetFile) -> bool:
         return True
 
 
-def _read(workspace: Workspace, target: TargetFile) -> Release:
+def _read(workspace: Workspace, target: TargetFile) -> StoredRelease:
     file = workspace.public / target_file(target)
     content = read_bounded(file, workspace.settings.document_limit_bytes)
     if len(content) != target.length or hashlib.sha256(content).hexdigest() != target.hashes["sha256"]:
@@ -182,10 +184,10 @@ def _read(workspace: Workspace, target: TargetFile) -> Release:
     named = release_path(target.path)
     said = (named.owner, named.model, release.version, release.floor)
     digest, document = target.hashes["sha256"], json.loads(content)
-    return Release(target.path, *said, digest, target.length, release.released_at, document)
+    return StoredRelease(target.path, *said, digest, target.length, release.released_at, document)
 
 
-def _all(connection: Connection, database: Database) -> Iterable[Known]:
+def _all(connection: Connection, database: Database) -> Iterable[KnownRelease]:
     after, limit_rows = "", database.settings.page_limit_rows
     while page := releases.page(connection, database.settings, after=after, limit_rows=limit_rows):
         yield from page

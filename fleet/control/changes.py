@@ -12,7 +12,7 @@ from fleet.control.device_query import selected
 from fleet.control.rollouts import covers
 from fleet.database import alerts, changes, device_filter, events, rollouts
 from fleet.database.alerts import Alert
-from fleet.database.changes import Kind, StoredChange
+from fleet.database.changes import ChangeKind, StoredChange
 from fleet.database.columns import LARGEST
 from fleet.database.engine import Connection, Database
 from fleet.database.errors import RefusedError
@@ -48,7 +48,7 @@ class Change:
     """One message. `position` is behind it; `about`: what was recorded, None if that is no longer known."""
 
     position: Position
-    kind: Kind
+    kind: ChangeKind
     device: str = ""
     rollout: str = ""
     about: StoredEvent | Alert | StoredFact | None = None
@@ -60,7 +60,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ChangePage:
     """Changes in their order. `reached`: where the next page begins; `more`: it is there already."""
 
     changes: Sequence[Change]
@@ -69,13 +69,13 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ChangeFilter:
     """Filter of a reader, by permission and request.
 
     `scope`: tags, one of which a device must have; `query`: selects devices. Empty fields select everything.
     """
 
-    kinds: frozenset[Kind] = frozenset()
+    kinds: frozenset[ChangeKind] = frozenset()
     device: str = ""
     rollout: str = ""
     query: str = ""
@@ -88,7 +88,7 @@ class Wanted:
 
     def names(self, change: Change) -> bool:
         """Return whether a change passes, apart from `query` and `scope`. A lost change is selected by its kind."""
-        if self.kinds and change.kind not in {Kind.GAP, *self.kinds}:
+        if self.kinds and change.kind not in {ChangeKind.GAP, *self.kinds}:
             return False
         told = self.device in {"", change.device} and self.rollout in {"", change.rollout}
         return change.is_lost or told
@@ -111,7 +111,7 @@ class _Span:
         return Position(self.change.number, LARGEST if number == self.change.last else number)
 
 
-class Feed:
+class ChangeReader:
     """Reader of changes. Any thread may use it."""
 
     def __init__(self, database: Database, page_changes: int) -> None:
@@ -124,20 +124,20 @@ class Feed:
         with self._database.read() as connection:
             return Position(changes.newest(connection, until))
 
-    def read(self, after: Position) -> Page:
+    def read(self, after: Position) -> ChangePage:
         """Return the page after `after`, with a gap first if `after` is no longer known. Raise AwayError."""
         with self._database.glance() as connection:
             until = changes.settled(connection)
         with self._database.read() as connection:
             begin = _begin(connection, after, until)
-            gap = [Change(begin, Kind.GAP)] if begin != after else []
+            gap = [Change(begin, ChangeKind.GAP)] if begin != after else []
             found = changes.after(connection, begin.number, until, self._page_changes + 2)  # `begin`, and one beyond
             spans = _spans(found, begin, self._page_changes)
             loaded = _merged([*gap, *_loaded(connection, spans)])
         reached = spans[-1].position if spans else begin
-        return Page(loaded, reached, more=bool(found) and reached < Position(found[-1].number))
+        return ChangePage(loaded, reached, more=bool(found) and reached < Position(found[-1].number))
 
-    def visible(self, found: Iterable[Change], wanted: Wanted) -> Sequence[Change]:
+    def visible(self, found: Iterable[Change], wanted: ChangeFilter) -> Sequence[Change]:
         """Return those of these changes that a reader gets. Raise AwayError, RefusedError for its query."""
         named = [change for change in found if wanted.names(change)]
         if wanted.is_plain or not named:
@@ -184,17 +184,17 @@ def _merged(found: Sequence[Change]) -> list[Change]:
 
 def _loaded(connection: Connection, spans: Sequence[_Span]) -> Iterator[Change]:
     """Read what changes refer to."""
-    subjects: dict[Kind, list[str]] = {}
+    subjects: dict[ChangeKind, list[str]] = {}
     for span in spans:
         subjects.setdefault(span.change.kind, []).append(span.change.subject)
-    happened = events.of_ids(connection, map(int, subjects.get(Kind.DEVICE_EVENT, ())))
-    keys = {*subjects.get(Kind.ALERT_OPENED, ()), *subjects.get(Kind.ALERT_CLOSED, ())}
+    happened = events.of_ids(connection, map(int, subjects.get(ChangeKind.DEVICE_EVENT, ())))
+    keys = {*subjects.get(ChangeKind.ALERT_OPENED, ()), *subjects.get(ChangeKind.ALERT_CLOSED, ())}
     told = alerts.of_keys(connection, sorted(keys))
     for span in spans:
         kind, subject = span.change.kind, span.change.subject
-        if kind is Kind.ROLLOUT_FACT:
+        if kind is ChangeKind.ROLLOUT_FACT:
             yield from _facts(connection, span)
-        elif kind is Kind.DEVICE_EVENT and (stored := happened.get(int(subject))):
+        elif kind is ChangeKind.DEVICE_EVENT and (stored := happened.get(int(subject))):
             yield Change(span.position, kind, stored.event.device, stored.event.rollout, stored)
         elif alert := told.get(subject):
             yield Change(span.position, kind, alert.device, about=alert)
@@ -205,7 +205,7 @@ def _loaded(connection: Connection, spans: Sequence[_Span]) -> Iterator[Change]:
 def _facts(connection: Connection, span: _Span) -> Iterator[Change]:
     rollout = span.change.subject
     for fact in rollouts.facts_between(connection, rollout, span.first, span.last):
-        kind = Kind.ROLLOUT_DEVICE_FACT if fact.device else Kind.ROLLOUT_FACT
+        kind = ChangeKind.ROLLOUT_DEVICE_FACT if fact.device else ChangeKind.ROLLOUT_FACT
         yield Change(span.fact(fact.sequence), kind, fact.device, rollout, fact)
 
 

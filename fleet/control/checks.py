@@ -17,7 +17,7 @@ OLDEST_SERVER = (14,)
 
 
 @dataclass(frozen=True, slots=True)
-class Blobs:
+class BlobUrls:
     """URLs of files. `repository_url` is given to devices; `endpoint` is where redirects lead ("": none)."""
 
     repository_url: str
@@ -61,7 +61,7 @@ class Lifetime:
 
 
 @dataclass(frozen=True, slots=True)
-class RoleKeys:
+class HeldRoleKeys:
     """Keys of a role: `threshold` of its published keys must sign; the secret parts of `here` of them are here."""
 
     role: str
@@ -70,18 +70,18 @@ class RoleKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class StartFacts:
     """Everything that is checked. `unpublished`: why no published keys are known ("": they are)."""
 
-    blobs: Blobs
+    blobs: BlobUrls
     clock: Clock
     tables: Tables
     certificates: Sequence[Lifetime]
-    keys: Sequence[RoleKeys]
+    keys: Sequence[HeldRoleKeys]
     unpublished: str = ""
 
 
-def findings(observed: Observed) -> tuple[Finding, ...]:
+def findings(observed: StartFacts) -> tuple[Finding, ...]:
     """Return what is wrong, in a fixed order."""
     return (
         *_tables(observed.tables),
@@ -127,7 +127,7 @@ def _certificate(one: Lifetime, now: datetime) -> Iterator[Finding]:
         yield Finding(one.where, f"expires in {left_d:.1f} days, at {one.ends:%Y-%m-%d %H:%M} UTC", one.remedy)
 
 
-def _keys(observed: Observed) -> Iterator[Finding]:
+def _keys(observed: StartFacts) -> Iterator[Finding]:
     if observed.unpublished:
         yield Finding("repository", observed.unpublished, "sign the drafts, then edge-fleet publish")
     for role in observed.keys:
@@ -143,7 +143,7 @@ def _remedy(role: str) -> str:
     return f"{put}; otherwise edge-fleet publish elsewhere, before it expires"
 
 
-def _blobs(blobs: Blobs) -> Iterator[Finding]:
+def _blobs(blobs: BlobUrls) -> Iterator[Finding]:
     if blobs.endpoint.startswith(PLAIN) and not blobs.repository_url.startswith(PLAIN):
         problem = f"{blobs.endpoint} is plain http: devices use https and refuse such a redirect"
         yield Finding("[blobs.s3]", problem, "set endpoint, or public_endpoint, to an https address")

@@ -12,18 +12,18 @@ from fleet.control.director import Director
 from fleet.control.director_published import Publications
 from fleet.control.drafts import Drafts
 from fleet.control.enrolling import Enrolling
-from fleet.control.idempotency import Answers
-from fleet.control.intake import Intake
+from fleet.control.idempotency import KeyedAnswers
+from fleet.control.ingestion import Intake
 from fleet.control.inventory import Inventories
 from fleet.control.online_keys import OnlineKeys
 from fleet.control.publication import Publisher
 from fleet.control.revocations import Revocations
 from fleet.control.rollouts import Rollouts
-from fleet.control.settings import ControlSettings
+from fleet.control.settings import ControllerSettings
 from fleet.control.subscriptions import Subscriptions
 from fleet.control.uploads import Uploads
 from fleet.database.engine import Database
-from fleet.database.seen import Seen
+from fleet.database.seen import LastSeenBuffer
 from fleet.workspace import Workspace
 
 Clock = Callable[[], datetime]
@@ -50,8 +50,8 @@ class Control:
     url: str
     repository_url: str
     holder: str
-    settings: ControlSettings
-    seen: Seen
+    settings: ControllerSettings
+    seen: LastSeenBuffer
     revocations: Revocations
     rollouts: Rollouts
     publications: Publications
@@ -59,7 +59,7 @@ class Control:
     enrolling: Enrolling
     intake: Intake
     inventories: Inventories
-    answers: Answers
+    answers: KeyedAnswers
     subscriptions: Subscriptions
     drafts: Drafts
     uploads: Uploads

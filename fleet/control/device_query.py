@@ -8,7 +8,7 @@ from fleet.database import device_filter
 from fleet.database.device_filter import DeviceConditions, Filter
 from fleet.database.engine import Connection
 from fleet.database.errors import RefusedError
-from fleet.rollouts.query import VERSION, All, And, Match, Not, Operator, Query, compares, is_glob
+from fleet.rollouts.query import VERSION, All, And, FieldMatch, Not, Operator, Query, compares, is_glob
 from fleet.rollouts.query_parser import QueryError, parse
 
 COMPARISONS_LIMIT = 100
@@ -39,7 +39,7 @@ def filter_of(connection: Connection, query: Query) -> Filter:
 def _comparisons(query: Query) -> int:
     if isinstance(query, Not):
         return _comparisons(query.part)
-    return 1 if isinstance(query, All | Match) else sum(map(_comparisons, query.parts))
+    return 1 if isinstance(query, All | FieldMatch) else sum(map(_comparisons, query.parts))
 
 
 def _filter(conditions: DeviceConditions, query: Query) -> Filter:
@@ -47,13 +47,13 @@ def _filter(conditions: DeviceConditions, query: Query) -> Filter:
         return device_filter.everything()
     if isinstance(query, Not):
         return device_filter.negated(_filter(conditions, query.part))
-    if isinstance(query, Match):
+    if isinstance(query, FieldMatch):
         return _match(conditions, query)
     combined: Callable[..., Filter] = device_filter.all_of if isinstance(query, And) else device_filter.any_of
     return combined(_filter(conditions, part) for part in query.parts)
 
 
-def _match(conditions: DeviceConditions, match: Match) -> Filter:
+def _match(conditions: DeviceConditions, match: FieldMatch) -> Filter:
     if match.operator not in {Operator.EQUAL, Operator.UNEQUAL}:
         slot = match.field.removeprefix(VERSION)
         return conditions.version_that(slot, lambda version: compares(match.operator, version, match.values[0]))

@@ -21,10 +21,10 @@ from datetime import datetime, timedelta
 from securesystemslib.signer import Signer
 
 from fleet.assignments import next_assignment
-from fleet.control.callers import admitted
+from fleet.control.authentication import admitted
+from fleet.control.concurrency_limit import ConcurrencyLimit
 from fleet.control.director_before import by_hand
-from fleet.control.director_published import Publication, Publications
-from fleet.control.door import Door
+from fleet.control.director_published import Publications, PublishedMetadata
 from fleet.control.online_keys import OnlineKeys
 from fleet.control.settings import DirectorSettings
 from fleet.database import assignments, desired, devices, events
@@ -32,8 +32,8 @@ from fleet.database.assignments import StoredAssignment
 from fleet.database.desired import Desired, DesiredState
 from fleet.database.engine import Connection, Database
 from fleet.database.events import Event
-from fleet.database.polling import Polled
-from fleet.database.seen import Seen
+from fleet.database.polling import PollingDevice
+from fleet.database.seen import LastSeenBuffer
 from fleet.roles import DIRECTOR, add_signature
 from fleet.settings import FleetSettings
 from gateway.domain.assignment import Assignment, Target
@@ -97,12 +97,12 @@ class Director:
         keys: OnlineKeys,
         settings: tuple[DirectorSettings, FleetSettings],
         *,
-        seen: Seen,
+        seen: LastSeenBuffer,
         counts: Counter[str],
     ) -> None:
         self._database, self._publications, self._online = database, publications, keys
         (self._settings, self._documents), self._seen, self._counts = settings, seen, counts
-        self._door = Door(self._settings.signings_at_once, self._settings.signing_wait_s)
+        self._limit = ConcurrencyLimit(self._settings.signings_at_once, self._settings.signing_wait_s)
         self._signing = threading.Lock()
 
     def assigned(self, serial: str, now: datetime, *, etag: str = "", nonce: str = "") -> Answered:
@@ -131,19 +131,19 @@ class Director:
         return ""
 
     # ---- validity of the current assignment --------------------------------------------------------------------------
-    def _stands(self, polled: Polled, publication: Publication, now: datetime) -> bool:
+    def _stands(self, polled: PollingDevice, publication: PublishedMetadata, now: datetime) -> bool:
         if polled.issued is None or polled.revision != polled.signed_revision or _was_ahead(polled.issued, now):
             return False
         return polled.basis == _basis(publication, polled) and now < self._renewal(polled)
 
-    def _renewal(self, polled: Polled) -> datetime:
+    def _renewal(self, polled: PollingDevice) -> datetime:
         """Return when to sign again. It is spread, so that devices signed for together are not renewed together."""
         if polled.issued is None or polled.expires is None:
             return datetime.min.replace(tzinfo=polled.certificate_expires.tzinfo)
         life, spread = polled.expires - polled.issued, _place(polled.device, polled.digest)
         return polled.issued + life * self._settings.renew_share * (0.75 + 0.25 * spread)
 
-    def _as_it_was(self, polled: Polled, etag: str) -> Answered:
+    def _as_it_was(self, polled: PollingDevice, etag: str) -> Answered:
         if etag == polled.digest:
             return Answered(etag, None)
         with self._database.glance() as connection:
@@ -152,8 +152,8 @@ class Director:
             raise RequestError(Fault.UNAVAILABLE, "the assignment is being signed; repeat the request")
         return Answered(stored.digest, stored.content)
 
-    def _anew(self, polled: Polled, now: datetime, nonce: str, etag: str) -> Answered:
-        with self._door.entered(polled.device) as free:
+    def _anew(self, polled: PollingDevice, now: datetime, nonce: str, etag: str) -> Answered:
+        with self._limit.entered(polled.device) as free:
             if free:
                 stored = self._signed(polled, now, nonce)
                 return Answered(stored.digest, None if stored.digest == etag else stored.content)
@@ -165,7 +165,7 @@ class Director:
         return self._as_it_was(polled, etag)
 
     # ---- signing -----------------------------------------------------------------------------------------------------
-    def _signed(self, polled: Polled, now: datetime, nonce: str) -> StoredAssignment:
+    def _signed(self, polled: PollingDevice, now: datetime, nonce: str) -> StoredAssignment:
         publication = self._publications.fresh()
         signers = self._keys(publication)
         before = None if polled.version else by_hand(self._publications.workspace, publication, polled.device)
@@ -208,7 +208,14 @@ class Director:
         return standing.revision == revision and standing.basis == basis and young
 
     def _document(
-        self, polled: Polled, publication: Publication, slots: Slots, *, version: int, now: datetime, nonce: str
+        self,
+        polled: PollingDevice,
+        publication: PublishedMetadata,
+        slots: Slots,
+        *,
+        version: int,
+        now: datetime,
+        nonce: str,
     ) -> Assignment:
         if len(slots.targets) + len(publication.files) > DEFAULTS.slots_limit:
             counted = f"{len(slots.targets)} releases, and {len(publication.files)} profiles and policies, are too many"
@@ -234,7 +241,7 @@ class Director:
         spread = self._settings.poll_spread * (2 * _place(device, "poll") - 1)
         return min(max(round(self._settings.poll_s * (1 + spread)), DEFAULTS.poll_low_s), DEFAULTS.poll_high_s)
 
-    def _keys(self, publication: Publication) -> list[Signer]:
+    def _keys(self, publication: PublishedMetadata) -> list[Signer]:
         """Return the director's signers. Raise RequestError UNAVAILABLE if too few of its keys are here."""
         threshold = publication.director.threshold
         found = self._online.signers(DIRECTOR, [key.keyid for key in publication.director.keys], threshold)
@@ -258,7 +265,7 @@ def _was_ahead(issued: datetime, now: datetime) -> bool:
     return issued > now + CLOCKS_APART
 
 
-def _chosen(connection: Connection, publication: Publication, device: str, wanted: DesiredState) -> Slots:
+def _chosen(connection: Connection, publication: PublishedMetadata, device: str, wanted: DesiredState) -> Slots:
     """Return what may be assigned of what is wanted; in place of what may not be, what the device reports to run."""
     targets: dict[str, Target] = {}
     attempts: dict[str, int] = {}
@@ -285,7 +292,7 @@ def _is_taken(path: str, targets: Mapping[str, Target]) -> bool:
 
 
 def _running(
-    connection: Connection, publication: Publication, device: str, slots: Collection[str]
+    connection: Connection, publication: PublishedMetadata, device: str, slots: Collection[str]
 ) -> Iterator[tuple[str, Target]]:
     """Yield what the device reports as committed in these slots, also if a device without it would refuse it."""
     for one in devices.get(connection, device).running if slots else ():
@@ -301,7 +308,7 @@ def _events(device: str, slots: Slots, now: datetime) -> list[Event]:
     ]
 
 
-def _basis(publication: Publication, polled: Polled) -> str:
+def _basis(publication: PublishedMetadata, polled: PollingDevice) -> str:
     return publication.basis + (ASKED if polled.asked else "")
 
 

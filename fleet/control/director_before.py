@@ -13,7 +13,7 @@ from datetime import datetime
 from tuf.api.metadata import Metadata, Targets
 
 from fleet.audit import Deed
-from fleet.control.director_published import Publication
+from fleet.control.director_published import PublishedMetadata
 from fleet.database import audit, desired
 from fleet.database.desired import Desired
 from fleet.database.engine import Connection
@@ -59,7 +59,7 @@ class ByHand:
         audit.append(connection, Deed(ACTOR, "assignments.adopt", self.assignment.device, details), now)
 
 
-def by_hand(workspace: Workspace, publication: Publication, device: str) -> ByHand | None:
+def by_hand(workspace: Workspace, publication: PublishedMetadata, device: str) -> ByHand | None:
     """Return the assignment made by hand that the device would believe, or None."""
     file = assignment_file(device)
     if not (workspace.public / file).exists():

@@ -30,7 +30,7 @@ JUDGED_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class PublishedMetadata:
     """Published metadata.
 
     `root`: the newest, as signed. `files`: profiles and policies, which every device is assigned. `director`: the keys
@@ -97,7 +97,7 @@ class Publications:
         self._workspace, self._database = workspace, database
         self._every_s, self._monotonic = every_s, monotonic
         self._lock = threading.Lock()
-        self._known: Publication | None = None
+        self._known: PublishedMetadata | None = None
         self._mark: tuple[int, ...] = ()
         self._damaged: tuple[int, ...] = ()
         self._looked_s = self._judged_s = float("-inf")
@@ -107,7 +107,7 @@ class Publications:
         """Return the publisher's folder that is read."""
         return self._workspace
 
-    def current(self) -> Publication:
+    def current(self) -> PublishedMetadata:
         """Return what the present timestamp names, read at most `published_every_s` ago.
 
         While one thread reads it again, others use what was known, unless another timestamp is published: then they
@@ -131,7 +131,7 @@ class Publications:
         finally:
             self._lock.release()
 
-    def fresh(self) -> Publication:
+    def fresh(self) -> PublishedMetadata:
         """Return the publication as it is now, to sign by it. Raise what `current` raises."""
         with self._lock:
             return self._looked()
@@ -143,7 +143,7 @@ class Publications:
         """
         return publication_mark(self._workspace.public) not in {self._mark, self._damaged}
 
-    def _looked(self) -> Publication:
+    def _looked(self) -> PublishedMetadata:
         mark = publication_mark(self._workspace.public)
         if self._known is None or mark != self._mark or _has_newer_root(self._workspace.public, self._known):
             self._known, self._mark = self._with_barred(_read(self._workspace)), mark
@@ -152,7 +152,7 @@ class Publications:
         self._looked_s = self._monotonic()
         return self._known
 
-    def _with_barred(self, found: Publication) -> Publication:
+    def _with_barred(self, found: PublishedMetadata) -> PublishedMetadata:
         with self._database.read() as connection:
             wanted = desired.targets(connection)
             barred = frozenset(pair for pair in wanted if found.refusal(connection, *pair))
@@ -160,14 +160,14 @@ class Publications:
         return replace(found, barred=barred)
 
 
-def _read(workspace: Workspace) -> Publication:
+def _read(workspace: Workspace) -> PublishedMetadata:
     try:
         published = workspace.published()
         if published.root is None or published.targets is None:
             raise RequestError(Fault.UNAVAILABLE, NOTHING)
         name = metadata_file(ROOT, published.root.signed.version)
         root = read_bounded(workspace.public / name, workspace.settings.document_limit_bytes)
-        return Publication(published, root, _files(published), quorum(published.targets.signed, DIRECTOR))
+        return PublishedMetadata(published, root, _files(published), quorum(published.targets.signed, DIRECTOR))
     except (ConfigurationError, OSError) as error:
         problem = f"the published repository cannot be read: {error!s:.400}"
         raise RequestError(Fault.UNAVAILABLE, problem) from None
@@ -182,7 +182,7 @@ def _files(published: Published) -> tuple[Target, ...]:
     )
 
 
-def _has_newer_root(public: Path, known: Publication) -> bool:
+def _has_newer_root(public: Path, known: PublishedMetadata) -> bool:
     return (
         known.published.root is None or (public / metadata_file(ROOT, known.published.root.signed.version + 1)).exists()
     )

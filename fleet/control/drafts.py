@@ -15,7 +15,7 @@ from securesystemslib.signer import Signature
 from tuf.api.metadata import Metadata
 
 from fleet.audit import Deed
-from fleet.control.door import Door
+from fleet.control.concurrency_limit import ConcurrencyLimit
 from fleet.control.folder_problems import LOCKED_RETRY_S, folder_lock, folder_problems
 from fleet.control.settings import DraftSettings
 from fleet.database import audit, watching
@@ -69,7 +69,7 @@ class Drafts:
 
     def __init__(self, database: Database, workspace: Workspace, settings: DraftSettings) -> None:
         self.database, self.workspace, self.settings = database, workspace, settings
-        self._door = Door(1, settings.lock_wait_s)
+        self._limit = ConcurrencyLimit(1, settings.lock_wait_s)
 
     def drafting(self, now: datetime) -> Drafting:
         """Read what is published and what waits. Raise RequestError UNAVAILABLE."""
@@ -154,7 +154,7 @@ class Drafts:
         Raise RequestError OVERLOADED, UNAVAILABLE, ProblemError.
         """
         with folder_problems(self.workspace, self.settings), ExitStack() as stack:
-            if not stack.enter_context(self._door.entered(by)):
+            if not stack.enter_context(self._limit.entered(by)):
                 problem = "other requests change drafts; send it again"
                 raise RequestError(Fault.OVERLOADED, problem, retry_after_s=LOCKED_RETRY_S)
             stack.enter_context(folder_lock(self.workspace.folder, self.settings.lock_wait_s))

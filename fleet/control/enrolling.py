@@ -25,11 +25,11 @@ from fleet.audit import Deed
 from fleet.authority.ca import Authority
 from fleet.authority.certificate import DeviceCertificate
 from fleet.authority.request import requested_key, requested_name
-from fleet.control.callers import admitted
+from fleet.control.authentication import admitted
 from fleet.control.settings import DirectorSettings
 from fleet.database import audit, certificates, devices, enrolment
 from fleet.database.certificates import Certificate
-from fleet.database.devices import Device, State
+from fleet.database.devices import Device, EnrolmentState
 from fleet.database.engine import Connection, Database
 from fleet.database.enrolment import EnrolmentToken, TokenRefusedError
 from fleet.database.errors import AbsentError, ConflictError
@@ -43,7 +43,7 @@ SUPERSEDED = "the device was enrolled again with another key"
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class EnrolmentRequest:
     """Request for enrolment. `token` or `serial` may be empty. `request_pem`: the certificate request."""
 
     request_pem: bytes
@@ -53,7 +53,7 @@ class Application:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class EnrolmentDecision:
     """Decision to enrol a device: its name, and why.
 
     `known`: the record of a device that exists already. `again`: a repetition, because the answer was lost.
@@ -75,7 +75,7 @@ class Enrolling:
         self._database, self._authority, self._settings, self._counts = database, authority, settings, counts
         self._backdated = timedelta(seconds=authority.settings.backdate_s + 1.0)  # certificates know whole seconds
 
-    def enrol(self, asked: Application, now: datetime) -> DeviceCertificate:
+    def enrol(self, asked: EnrolmentRequest, now: datetime) -> DeviceCertificate:
         """Issue a certificate for the device.
 
         Raise RequestError: INVALID or TOO_LARGE for the certificate request, UNAUTHENTICATED, ConflictError for a name
@@ -107,14 +107,16 @@ class Enrolling:
             audit.append(connection, Deed(f"device:{device}", "certificates.renew", device, details), now)
             return made
 
-    def _requested(self, asked: Application) -> tuple[str, str]:
+    def _requested(self, asked: EnrolmentRequest) -> tuple[str, str]:
         """Return the name that the device asks for, and the digest of its key."""
         digest = key_digest(asked.request_pem, self._authority)
         wanted = (requested_name(asked.request_pem), asked.serial, f"{NAMED_BY_KEY}{digest[:KEY_CHARACTERS]}")
         return next(name for name in wanted if NAME_PATTERN.fullmatch(name)), digest
 
     # ---- admission ---------------------------------------------------------------------------------------------------
-    def _admit(self, connection: Connection, asked: Application, name: str, digest: str, now: datetime) -> Admission:
+    def _admit(
+        self, connection: Connection, asked: EnrolmentRequest, name: str, digest: str, now: datetime
+    ) -> EnrolmentDecision:
         if not asked.token:
             since = now - timedelta(hours=self._settings.enrolment_token_h) - self._backdated
             return _by_serial(connection, asked.serial, digest, since)
@@ -125,13 +127,13 @@ class Enrolling:
             since = token.used - self._backdated
             if not certificates.has_key(connection, token.used_by, digest, since):
                 raise TokenRefusedError
-            return Admission(token.used_by, "token", token, _known(connection, token.used_by), again=True)
+            return EnrolmentDecision(token.used_by, "token", token, _known(connection, token.used_by), again=True)
         if token.device:
-            return Admission(token.device, "token", token, _known(connection, token.device))
+            return EnrolmentDecision(token.device, "token", token, _known(connection, token.device))
         return _by_open_token(connection, token, asked.serial, name)
 
     def _enrolled(
-        self, connection: Connection, asked: Application, name: str, digest: str, now: datetime
+        self, connection: Connection, asked: EnrolmentRequest, name: str, digest: str, now: datetime
     ) -> DeviceCertificate:
         enrolment.hold(connection)
         let_in = self._admit(connection, asked, name, digest, now)
@@ -180,30 +182,30 @@ def key_digest(request_pem: bytes, authority: Authority) -> str:
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
-def _by_serial(connection: Connection, serial: str, digest: str, since: datetime) -> Admission:
+def _by_serial(connection: Connection, serial: str, digest: str, since: datetime) -> EnrolmentDecision:
     """Admit a device as the one that its serial was registered for, until that one is enrolled.
 
     `since`: only certificates issued after it count as a lost answer.
     """
     known = devices.by_serial(connection, serial)
-    if known is None or known.state is State.REVOKED:
+    if known is None or known.state is EnrolmentState.REVOKED:
         raise _unknown_serial()
-    if known.state is State.PRE_REGISTERED:
-        return Admission(known.id, "serial", known=known)
+    if known.state is EnrolmentState.PRE_REGISTERED:
+        return EnrolmentDecision(known.id, "serial", known=known)
     if not certificates.has_key(connection, known.id, digest, since):
         raise _unknown_serial()
-    return Admission(known.id, "serial", known=known, again=True)
+    return EnrolmentDecision(known.id, "serial", known=known, again=True)
 
 
-def _by_open_token(connection: Connection, token: EnrolmentToken, serial: str, name: str) -> Admission:
+def _by_open_token(connection: Connection, token: EnrolmentToken, serial: str, name: str) -> EnrolmentDecision:
     registered = devices.by_serial(connection, serial)
-    if registered is not None and registered.state is State.PRE_REGISTERED:
-        return Admission(registered.id, "token", token, registered)
+    if registered is not None and registered.state is EnrolmentState.PRE_REGISTERED:
+        return EnrolmentDecision(registered.id, "token", token, registered)
     taken = registered or _known(connection, name)
     if taken is not None:
         problem = f"the device {taken.id:.140} is {taken.state} already, and this token is for new devices"
         raise ConflictError(f"{problem}; ask the operator for a token for {taken.id:.140}, or enrol under another name")
-    return Admission(name, "token", token)
+    return EnrolmentDecision(name, "token", token)
 
 
 def _known(connection: Connection, device: str) -> Device | None:

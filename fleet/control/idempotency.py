@@ -17,7 +17,7 @@ from fleet.control.sealing import seal, unseal
 from fleet.control.settings import RequestSettings
 from fleet.database import idempotency
 from fleet.database.engine import Connection, Database
-from fleet.database.idempotency import Kept, Key
+from fleet.database.idempotency import Key, StoredAnswer
 from fleet.problem_types import IN_PROGRESS, KEY_REUSED
 from fleet.problems import ProblemError
 
@@ -26,7 +26,7 @@ AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class KeyedRequest:
     """A request with a key. `request`: SHA-256 (hex) of method, path and body; `secret`: the caller's API token."""
 
     key: Key
@@ -35,7 +35,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class KeyedAnswer:
     """Status and body of an answer. `repeated`: it was given before."""
 
     status: int
@@ -46,12 +46,12 @@ class Answer:
 class _AnsweredError(Exception):
     """Raised if another replica answered in the meantime."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: StoredAnswer) -> None:
         super().__init__()
         self.kept = kept
 
 
-class Answers:
+class KeyedAnswers:
     """Answers to idempotency keys. One per process; any thread may call it."""
 
     def __init__(self, database: Database, settings: RequestSettings) -> None:
@@ -59,7 +59,7 @@ class Answers:
         self._lock = threading.Lock()
         self._inside: set[Key] = set()
 
-    def once(self, asked: Asked, work: Callable[[], Answer], now: datetime) -> Answer:
+    def once(self, asked: KeyedRequest, work: Callable[[], KeyedAnswer], now: datetime) -> KeyedAnswer:
         """Return what `work` answers, or what it answered the first time.
 
         All that `work` writes is written together with its answer. Raise ProblemError 422 for another request with this
@@ -76,7 +76,9 @@ class Answers:
             except _AnsweredError as error:
                 return _again(asked, error.kept)
 
-    def _first(self, asked: Asked, work: Callable[[], Answer], since: datetime, now: datetime) -> Answer:
+    def _first(
+        self, asked: KeyedRequest, work: Callable[[], KeyedAnswer], since: datetime, now: datetime
+    ) -> KeyedAnswer:
         def claim(connection: Connection) -> None:
             if not idempotency.claim(connection, asked.key):
                 raise _in_progress()
@@ -86,7 +88,7 @@ class Answers:
         with self._database.unit(claim) as unit:
             answer = work()
             if unit.connection is not None:  # what wrote nothing may be asked again
-                kept = Kept(asked.request, seal(_packed(answer), asked.secret, asked.request))
+                kept = StoredAnswer(asked.request, seal(_packed(answer), asked.secret, asked.request))
                 limit_rows = self._settings.idempotency_keys_per_caller
                 idempotency.add(unit.connection, asked.key, kept, now, limit_rows)
         return answer
@@ -105,7 +107,7 @@ class Answers:
                 self._inside.discard(key)
 
 
-def _again(asked: Asked, kept: Kept) -> Answer:
+def _again(asked: KeyedRequest, kept: StoredAnswer) -> KeyedAnswer:
     if kept.request != asked.request:
         problem = "this Idempotency-Key was used with another method, path or body; send a new request with a new key"
         raise ProblemError(KEY_REUSED.status, problem)
@@ -117,10 +119,10 @@ def _in_progress() -> ProblemError:
     return ProblemError(IN_PROGRESS.status, problem, retry_after_s=AGAIN_S, kind=IN_PROGRESS)
 
 
-def _packed(answer: Answer) -> bytes:
+def _packed(answer: KeyedAnswer) -> bytes:
     return json.dumps(answer.status).encode() + b"\n" + answer.body
 
 
-def _unpacked(content: bytes) -> Answer:
+def _unpacked(content: bytes) -> KeyedAnswer:
     status, _, body = content.partition(b"\n")
-    return Answer(int(status), body, repeated=True)
+    return KeyedAnswer(int(status), body, repeated=True)

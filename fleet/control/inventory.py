@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fleet.control.callers import admitted
-from fleet.control.door import Door
-from fleet.control.intake_lines import document_of, plain_body
+from fleet.control.authentication import admitted
+from fleet.control.concurrency_limit import ConcurrencyLimit
+from fleet.control.ingestion_lines import document_of, plain_body
 from fleet.control.reports import name
 from fleet.control.settings import IntakeSettings
 from fleet.database import devices, diagnostics
@@ -23,7 +23,7 @@ WANTED = "wanted"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingDiagnostics:
     """Request for diagnostics that waits for an answer."""
 
     id: int
@@ -39,7 +39,7 @@ class Inventories:
 
     def __init__(self, database: Database, settings: IntakeSettings) -> None:
         self._database, self._settings = database, settings
-        self._door = Door(settings.at_once, settings.wait_s)
+        self._limit = ConcurrencyLimit(settings.at_once, settings.wait_s)
 
     def keep(self, serial: str, body: bytes, encoding: str, now: datetime) -> None:
         """Store an inventory, as `edge-gateway probe --json` prints it.
@@ -52,12 +52,12 @@ class Inventories:
             with self._database.write() as connection:
                 devices.describe(connection, device, profile=_profile(document), accelerators=kinds, inventory=document)
 
-    def asked(self, serial: str, now: datetime) -> list[Asked]:
+    def asked(self, serial: str, now: datetime) -> list[PendingDiagnostics]:
         """Return the requests that wait for this device, the oldest first."""
         with self._database.read() as connection:
             device = admitted(connection, serial, now).device
             waiting = diagnostics.waiting(connection, device, now)
-        return [Asked(one.id, _parts(one.wanted.get(WANTED)), one.expires) for one in waiting]
+        return [PendingDiagnostics(one.id, _parts(one.wanted.get(WANTED)), one.expires) for one in waiting]
 
     def answered(self, serial: str, body: bytes, encoding: str, now: datetime) -> None:
         """Store an answer.
@@ -78,7 +78,7 @@ class Inventories:
 
         Parsed, a document takes many times the memory of its text, so the number of those read at one time is limited.
         """
-        with self._door.entered(device) as free:
+        with self._limit.entered(device) as free:
             if not free:
                 raise RequestError(Fault.OVERLOADED, "too many documents are being read; send it again later")
             yield document_of(plain_body(body, encoding, limit_bytes))

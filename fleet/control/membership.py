@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from fleet.control.rollouts_record import Known
+from fleet.control.rollouts_record import RecordedRollout
 from fleet.database import devices
-from fleet.database.devices import Running, State, Wanted
+from fleet.database.devices import DeviceSelection, EnrolmentState, Running
 from fleet.database.engine import Connection, Database
 from fleet.database.settings import DatabaseSettings
 from fleet.rollouts.facts import Joined, Left
 from fleet.rollouts.members import CLAIMED, membership
-from fleet.rollouts.query import Device
+from fleet.rollouts.query import QueriedDevice
 from fleet.rollouts.spec import Spec
-from fleet.rollouts.state import State as Standing
+from fleet.rollouts.state import RolloutState as Standing
 from gateway.domain.release_paths import fits_slot
 from gateway.trust.distrust import Distrust
 from gateway.trust.paths import release_path
 
 PAGE_ROWS = 1_000
-ENROLLED = Wanted(state=State.ENROLLED)
+ENROLLED = DeviceSelection(state=EnrolmentState.ENROLLED)
 
 
 def pages(database: Database, limit_rows: int) -> Iterator[Sequence[devices.Device]]:
@@ -37,7 +37,7 @@ def read_page(database: Database, after: str, limit_rows: int) -> Sequence[devic
     with database.read() as connection:
         while len(found) < limit_rows:
             rows = min(limit_rows - len(found), database.settings.page_limit_rows)
-            page = devices.page(connection, Wanted(), database.settings, after=after, limit_rows=rows)
+            page = devices.page(connection, DeviceSelection(), database.settings, after=after, limit_rows=rows)
             found += page
             if len(page) < rows:
                 break
@@ -45,11 +45,11 @@ def read_page(database: Database, after: str, limit_rows: int) -> Sequence[devic
     return found
 
 
-def device_of(known: devices.Device, zones: Mapping[str, str]) -> Device:
+def device_of(known: devices.Device, zones: Mapping[str, str]) -> QueriedDevice:
     """Return a device as queries see it. The time zone of its site is in `zones`, else the site's own name."""
     versions = {running.slot: version for running in known.running if (version := version_of(running))}
     zone = zones.get(known.site, known.site)
-    return Device(known.id, known.site, known.profile, known.tags, known.accelerators, versions, zone)
+    return QueriedDevice(known.id, known.site, known.profile, known.tags, known.accelerators, versions, zone)
 
 
 def version_of(running: Running) -> str:
@@ -71,7 +71,7 @@ def changes(
     """Return which of these devices join and which leave. Only enrolled devices are members of rollouts."""
     here, gone = [], []
     for device in known:
-        if device.state is State.ENROLLED:
+        if device.state is EnrolmentState.ENROLLED:
             here.append(device_of(device, zones))
         elif (member := state.members.get(device.id)) and member.present:
             gone.append(Left(device.id, f"it is {device.state}"))
@@ -79,7 +79,11 @@ def changes(
 
 
 def awaited(
-    connection: Connection, settings: DatabaseSettings, known: Known, held: AbstractSet[str], zones: Mapping[str, str]
+    connection: Connection,
+    settings: DatabaseSettings,
+    known: RecordedRollout,
+    held: AbstractSet[str],
+    zones: Mapping[str, str],
 ) -> bool:
     """Return whether a device would join that is absent because another rollout has it, or had it until now.
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from fleet.audit import Deed
 from fleet.blobs.choice import upload
-from fleet.blobs.store import Blobs
+from fleet.blobs.store import BlobStore
 from fleet.control.drafts import Drafts
 from fleet.control.online_keys import OnlineKeys
 from fleet.database import audit
@@ -50,7 +50,7 @@ class PublicationResult:
 class Publisher:
     """Publisher of a controller: one per process, for any thread. `bucket`: second place of blobs, or None."""
 
-    def __init__(self, drafts: Drafts, keys: OnlineKeys, bucket: Blobs | None) -> None:
+    def __init__(self, drafts: Drafts, keys: OnlineKeys, bucket: BlobStore | None) -> None:
         self._drafts, self._keys, self._bucket = drafts, keys, bucket
 
     def standing(self, now: datetime) -> PublicationState:

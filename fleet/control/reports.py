@@ -13,7 +13,7 @@ from typing import Any
 
 from fleet.database.devices import Running
 from fleet.database.events import Event
-from fleet.database.intake import Row
+from fleet.database.ingestion import Row
 from fleet.rollouts.facts import Reported
 from fleet.rollouts.facts_form import EVIDENCE_LIMIT, LARGEST, REPORTED_STATES, TEXT_LIMIT_CHARS
 from gateway.domain.assignment import ATTEMPT_LIMIT

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from fleet.authority.ca import Authority
-from fleet.authority.revocation import Listed, read_list, revocation_list
+from fleet.authority.revocation import RevocationList, read_list, revocation_list
 from fleet.database import certificates
 from fleet.database.engine import Database
 from fleet.disk import read_bounded, write_durably
@@ -40,7 +40,7 @@ def write_revocations(
     return True
 
 
-def _holds(known: Listed, revoked: dict[str, datetime], now: datetime, validity: timedelta) -> bool:
+def _holds(known: RevocationList, revoked: dict[str, datetime], now: datetime, validity: timedelta) -> bool:
     young = known.made <= now < known.made + min(validity, known.next_update - known.made) / 2
     return known.genuine and young and known.serials == {f"{int(serial, 16):x}" for serial in revoked}
 

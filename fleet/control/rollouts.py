@@ -11,16 +11,16 @@ from typing import Any
 
 from fleet.audit import Deed
 from fleet.control.catalogue import resolve, usable
-from fleet.control.hints import Hints
-from fleet.control.rollouts_record import Known, States, add
+from fleet.control.rollouts_record import RecordedRollout, States, add
 from fleet.control.settings import SchedulerSettings
+from fleet.control.wake_hints import Hints
 from fleet.database import audit, rollouts
 from fleet.database.engine import Connection, Database
 from fleet.database.errors import ConflictError, RefusedError
 from fleet.database.rollouts import DRAFT, StoredRollout
 from fleet.rollouts.facts import Approved, Created, Event, Resumed, Started
 from fleet.rollouts.fold import refusal
-from fleet.rollouts.query import And, Match, Operator, Query
+from fleet.rollouts.query import And, FieldMatch, Operator, Query
 from fleet.rollouts.query_parser import parse, query_text
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.spec_form import read_spec, spec_digest, spec_document
@@ -28,7 +28,7 @@ from fleet.workspace import Workspace
 from gateway.domain.errors import ConfigurationError
 
 GLOB = frozenset("*?")
-Permit = Callable[[Known], None]
+Permit = Callable[[RecordedRollout], None]
 """Check that raises if the caller may not do this to the rollout."""
 
 
@@ -78,7 +78,7 @@ def drafted(connection: Connection, document: Mapping[str, Any], scope: Collecti
         raise RefusedError(str(error)) from None
 
 
-def create(rolling: Rollouts, spec: Spec, by: str, now: datetime) -> Known:
+def create(rolling: Rollouts, spec: Spec, by: str, now: datetime) -> RecordedRollout:
     """Create a draft. Raise AwayError."""
     rollout = f"r{now:%y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     said = (rollout, spec.name, spec.slot, spec.target.path, DRAFT, spec_document(spec), now, by)
@@ -91,7 +91,7 @@ def create(rolling: Rollouts, spec: Spec, by: str, now: datetime) -> Known:
     return known
 
 
-def revise(rolling: Rollouts, rollout: str, spec: Spec, by: str, now: datetime, *, permit: Permit) -> Known:
+def revise(rolling: Rollouts, rollout: str, spec: Spec, by: str, now: datetime, *, permit: Permit) -> RecordedRollout:
     """Replace the specification of a draft.
 
     Raise ConflictError if the rollout is no longer a draft, AbsentError, AwayError, and what `permit` raises.
@@ -105,7 +105,7 @@ def revise(rolling: Rollouts, rollout: str, spec: Spec, by: str, now: datetime, 
         return rolling.states.read(connection, rollout, settings)
 
 
-def say(rolling: Rollouts, rollout: str, word: Word, now: datetime, *, permit: Permit) -> Known:
+def say(rolling: Rollouts, rollout: str, word: Word, now: datetime, *, permit: Permit) -> RecordedRollout:
     """Record an operator's action; the scheduler then evaluates the rollouts at once.
 
     Raise ConflictError if the action would have no effect, or the release must not be assigned any more; AbsentError,
@@ -125,7 +125,7 @@ def say(rolling: Rollouts, rollout: str, word: Word, now: datetime, *, permit: P
     return known
 
 
-def _check(connection: Connection, known: Known, event: Event) -> None:
+def _check(connection: Connection, known: RecordedRollout, event: Event) -> None:
     if known.stored.archived is not None:
         remedy = f"restore it first: edge-fleet rollouts restore {known.stored.id}"
         raise ConflictError(f"the rollout {known.stored.id} is archived; {remedy}")
@@ -148,7 +148,7 @@ def within(query: Query, scope: Collection[str]) -> str:
     plain = sorted(tag for tag in scope if not GLOB & set(tag))
     if not plain:
         raise RefusedError("no tag of this token's scope can stand in a query: each holds '*' or '?'")
-    tags = Match("tag", Operator.EQUAL, tuple(plain))
+    tags = FieldMatch("tag", Operator.EQUAL, tuple(plain))
     return query_text(And((tags, *(query.parts if isinstance(query, And) else (query,)))))
 
 
@@ -162,6 +162,6 @@ def covers(scope: Collection[str], query: Query) -> bool:
 
 
 def _demands(part: Query, scope: Collection[str]) -> bool:
-    if not isinstance(part, Match) or (part.field, part.operator) != ("tag", Operator.EQUAL):
+    if not isinstance(part, FieldMatch) or (part.field, part.operator) != ("tag", Operator.EQUAL):
         return False
     return all(value in scope and not GLOB & set(value) for value in part.values)

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet.control.claims import claimed
 from fleet.control.membership import device_of, pages
 from fleet.control.rollouts import Rollouts
 from fleet.control.rollouts_record import live_rollouts
 from fleet.control.scheduler import zones_of
-from fleet.database.devices import State as Standing
-from fleet.rollouts.query import Device, matches
+from fleet.control.slot_ownership import claimed
+from fleet.database.devices import EnrolmentState as Standing
+from fleet.rollouts.query import QueriedDevice, matches
 from fleet.rollouts.query_parser import parse
 from fleet.rollouts.schedule import SITE, known_zone
 from fleet.rollouts.spec import CANARY, Spec
@@ -77,7 +77,7 @@ def wave_sizes(spec: Spec, strata: Mapping[str, int]) -> dict[int, int]:
     return sizes
 
 
-def _matching(rolling: Rollouts, spec: Spec) -> Iterable[Device]:
+def _matching(rolling: Rollouts, spec: Spec) -> Iterable[QueriedDevice]:
     query, zones = parse(spec.query), zones_of(rolling.settings)
     for page in pages(rolling.database, rolling.settings.devices_per_turn):
         enrolled = (device_of(known, zones) for known in page if known.state is Standing.ENROLLED)

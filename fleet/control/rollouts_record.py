@@ -18,7 +18,7 @@ from fleet.rollouts.facts_form import event_document, kind_of, read_event
 from fleet.rollouts.fold import fold
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.spec_form import read_spec
-from fleet.rollouts.state import State, Status
+from fleet.rollouts.state import RolloutState, Status
 
 RETURNING = "returning"
 """Stored state of an aborted rollout while devices are still to be rolled back; shown to people as aborted."""
@@ -31,12 +31,12 @@ MEMBERS_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RecordedRollout:
     """A rollout with the state that its facts fold to."""
 
     stored: StoredRollout
     spec: Spec
-    state: State
+    state: RolloutState
 
 
 class States:
@@ -46,10 +46,12 @@ class States:
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[Spec, State]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[Spec, RolloutState]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, connection: Connection, rollout: str, settings: DatabaseSettings, *, lock: bool = False) -> Known:
+    def read(
+        self, connection: Connection, rollout: str, settings: DatabaseSettings, *, lock: bool = False
+    ) -> RecordedRollout:
         """Read a rollout; only the facts that are new are read from the database.
 
         `lock`: no other transaction adds a fact before this one ends. Raise AbsentError.
@@ -59,9 +61,9 @@ class States:
         while state.seq < stored.sequence:
             page = rollouts.facts_of(connection, rollout, settings, after=state.seq)
             state = fold(spec, map(fact_of, page), state)
-        return Known(stored, spec, state)
+        return RecordedRollout(stored, spec, state)
 
-    def keep(self, known: Known) -> None:
+    def keep(self, known: RecordedRollout) -> None:
         """Keep a state for the next reading. Only for states whose facts are committed."""
         if known.state.status is Status.DRAFT:
             return  # its specification may become another
@@ -80,12 +82,12 @@ class States:
     def _members(self) -> int:
         return sum(len(state.members) for _, state in self._kept.values())
 
-    def _at_most(self, stored: StoredRollout) -> tuple[Spec, State]:
+    def _at_most(self, stored: StoredRollout) -> tuple[Spec, RolloutState]:
         """Return the cached state, unless the database was restored to an earlier one."""
         with self._lock:
             kept = self._kept.get(stored.id)
         if kept is None or kept[1].seq > stored.sequence:
-            return read_spec(stored.spec, f"the rollout {stored.id}"), State()
+            return read_spec(stored.spec, f"the rollout {stored.id}"), RolloutState()
         return kept
 
 
@@ -105,20 +107,20 @@ def new_fact(at: datetime, event: Event) -> NewFact:
     return NewFact(at, kind_of(event), getattr(subject, "device", ""), event_document(event))
 
 
-def facts_after(state: State, events: Iterable[Event], now: datetime) -> Iterable[Fact]:
+def facts_after(state: RolloutState, events: Iterable[Event], now: datetime) -> Iterable[Fact]:
     """Return the events as the facts that follow `state`."""
     return (Fact(seq, now, event) for seq, event in enumerate(events, state.seq + 1))
 
 
 def add(
     connection: Connection,
-    known: Known,
+    known: RecordedRollout,
     events: Sequence[Event],
     now: datetime,
     settings: DatabaseSettings,
     *,
     settled: bool = False,
-) -> Known:
+) -> RecordedRollout:
     """Record events as the next facts of a rollout that this transaction has locked. Return the rollout after them.
 
     `settled`: all that follows from them is done in this transaction. Raise ConflictError if other facts were added
@@ -129,10 +131,10 @@ def add(
     for page in [*chunks(events, settings.facts_limit_rows)] or [[]]:
         facts = [new_fact(now, event) for event in page]
         sequence = rollouts.record(connection, known.stored.id, facts, settings, state=stored, expected=sequence)
-    return Known(replace(known.stored, state=stored, sequence=sequence), known.spec, state)
+    return RecordedRollout(replace(known.stored, state=stored, sequence=sequence), known.spec, state)
 
 
-def _stored_as(known: StoredRollout, state: State, events: Iterable[Event], *, settled: bool) -> str:
+def _stored_as(known: StoredRollout, state: RolloutState, events: Iterable[Event], *, settled: bool) -> str:
     """Return the state to store for lists. An ended rollout is `RETURNING` until all devices are told."""
     if state.status is not Status.ABORTED or settled:
         return state.status.value

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from fleet.control.attendance import Attendance
 from fleet.control.catalogue import Catalogue
+from fleet.control.evaluation import EvaluationContext
+from fleet.control.evaluation_log import Attendance
 from fleet.control.membership import pages, read_page
 from fleet.control.rollouts import Rollouts
-from fleet.control.rollouts_record import LIVE, RETURNING, Known, live_rollouts
+from fleet.control.rollouts_record import LIVE, RETURNING, RecordedRollout, live_rollouts
 from fleet.control.settings import SchedulerSettings
-from fleet.control.turn import Turn
 from fleet.database import leader
 from fleet.database.devices import Device
 from fleet.database.errors import AwayError, FencedError
@@ -136,7 +136,7 @@ class Scheduler:
 
     def _look_at(
         self, rollout: StoredRollout, live: Sequence[StoredRollout], devices: Sequence[Device], now: datetime
-    ) -> Known:
+    ) -> RecordedRollout:
         new = rollout.id not in self._swept and rollout.state != RETURNING
         if new:
             for page in pages(self._rolling.database, self._rolling.settings.devices_per_turn):
@@ -144,14 +144,14 @@ class Scheduler:
             self._swept.add(rollout.id)
         return self._turn(rollout, live, now).look(rollout.id, () if new else devices, complete=True)
 
-    def _turn(self, rollout: StoredRollout, live: Sequence[StoredRollout], now: datetime) -> Turn:
+    def _turn(self, rollout: StoredRollout, live: Sequence[StoredRollout], now: datetime) -> EvaluationContext:
         """Return the evaluation of a rollout; renew the leadership before it.
 
         Raise FencedError if another replica leads now.
         """
         fence = self._keep_office()
         others = [other.id for other in live if other.slot == rollout.slot]
-        return Turn(self._rolling, fence, others, self._zones, now, self._attendance.last(now, rollout.id))
+        return EvaluationContext(self._rolling, fence, others, self._zones, now, self._attendance.last(now, rollout.id))
 
     def _keep_office(self, *, ask: bool = False) -> int:
         """Renew the leadership if it is time, and return its fencing token.

@@ -129,7 +129,7 @@ class SchedulerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ChoresSettings:
+class MaintenanceSettings:
     """`[chores]`: maintenance jobs and their periods."""
 
     sweep_every_s: float = 60.0  # telemetry and events beyond their bounds
@@ -159,13 +159,13 @@ class ChoresSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlSettings:
+class ControllerSettings:
     """Settings of this package; and `access`, which routes check, too."""
 
     director: DirectorSettings = field(default_factory=DirectorSettings)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
-    chores: ChoresSettings = field(default_factory=ChoresSettings)
+    chores: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     requests: RequestSettings = field(default_factory=RequestSettings)
     drafts: DraftSettings = field(default_factory=DraftSettings)

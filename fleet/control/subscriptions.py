@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import datetime
 from itertools import takewhile
 
-from fleet.control.changes import Change, Feed, Page, Position
+from fleet.control.changes import Change, ChangePage, ChangeReader, Position
 from fleet.control.settings import ChangesSettings
 from fleet.database import tokens
 from fleet.database.engine import Database
@@ -23,7 +23,7 @@ from gateway.domain.errors import Fault, RequestError
 TURNED_AWAY = "streams_turned_away"
 
 
-class Subscription:
+class ChangeStream:
     """One open stream. It is ended if its token becomes invalid, or the controller stops."""
 
     def __init__(self, token: int) -> None:
@@ -56,10 +56,10 @@ class Subscriptions:
     """All open streams of a replica. Streams run in the event loop, `tick` runs in its own thread."""
 
     def __init__(self, database: Database, settings: ChangesSettings, counts: Counter[str]) -> None:
-        self.feed, self.settings = Feed(database, settings.page_changes), settings
+        self.feed, self.settings = ChangeReader(database, settings.page_changes), settings
         self._database, self._counts = database, counts
         self._lock = threading.Lock()
-        self._open: set[Subscription] = set()
+        self._open: set[ChangeStream] = set()
         self._stopped = False
         self._recent: deque[Change] = deque()
         self._begin: Position | None = None
@@ -69,15 +69,15 @@ class Subscriptions:
         """Return the number of open streams."""
         return len(self._open)
 
-    def open(self, token: int) -> Subscription:
+    def open(self, token: int) -> ChangeStream:
         """Admit a stream of this API token. Raise RequestError OVERLOADED, UNAVAILABLE; ProblemError 429."""
-        subscription = Subscription(token)
+        subscription = ChangeStream(token)
         with self._lock:
             self._check(token)
             self._open.add(subscription)
         return subscription
 
-    def close(self, subscription: Subscription) -> None:
+    def close(self, subscription: ChangeStream) -> None:
         """Free the place of a stream."""
         with self._lock:
             self._open.discard(subscription)
@@ -95,13 +95,13 @@ class Subscriptions:
             problem = f"{settings.streams_limit} streams are open on this replica; try again later"
             raise RequestError(Fault.OVERLOADED, problem, retry_after_s=settings.refused_retry_s)
 
-    def recent(self, after: Position) -> Page | None:
+    def recent(self, after: Position) -> ChangePage | None:
         """Return the page after `after`, or None if memory does not hold all of it."""
         with self._lock:
             if self._begin is None or not self._begin <= after <= self._reached:
                 return None
             found = [*takewhile(lambda change: change.position > after, reversed(self._recent))]
-            return Page(found[::-1], self._reached, more=False)
+            return ChangePage(found[::-1], self._reached, more=False)
 
     def tick(self, now: datetime) -> None:
         """Read new changes, and end streams of invalid tokens, if any stream is open. Raise AwayError."""

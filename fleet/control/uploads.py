@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fleet.audit import Deed
-from fleet.control.door import Door
+from fleet.control.concurrency_limit import ConcurrencyLimit
 from fleet.control.folder_problems import folder_lock, folder_problems
 from fleet.control.settings import DraftSettings
 from fleet.database import audit
@@ -62,7 +62,7 @@ class Uploads:
 
     def __init__(self, database: Database, workspace: Workspace, settings: DraftSettings) -> None:
         self._database, self._workspace, self._settings = database, workspace, settings
-        self._door = Door(settings.verified_at_once, settings.lock_wait_s)
+        self._limit = ConcurrencyLimit(settings.verified_at_once, settings.lock_wait_s)
 
     def find(self, digest: str) -> Upload:
         """Return the state of a file. Raise AbsentError."""
@@ -133,7 +133,7 @@ class Uploads:
     @contextmanager
     def _verifying(self, digest: str) -> Iterator[None]:
         """Limit the number of threads that hash files. Raise RequestError OVERLOADED."""
-        with self._door.entered(digest) as has_place:
+        with self._limit.entered(digest) as has_place:
             if not has_place:
                 problem = "all bytes are here and other files are being verified; send an empty PATCH later"
                 raise RequestError(Fault.OVERLOADED, problem, retry_after_s=AGAIN_S)

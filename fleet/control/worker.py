@@ -13,7 +13,7 @@ from gateway.domain.errors import RequestError
 _log = logging.getLogger(__name__)
 
 
-class Worker:
+class PeriodicThread:
     """Thread that calls `work(now)` every `every_s`, sooner when woken (also by `due`).
 
     What it raises is logged, and the next call follows in its time. `end` is called last, in the same thread.

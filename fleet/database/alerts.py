@@ -1,6 +1,6 @@
 """Alerts, stored so that a restart neither forgets an alert nor reports it again.
 
-`fleet.watch.judge` decides; this module stores alerts and how far each was reported.
+`fleet.watch.alert_rules` decides; this module stores alerts and how far each was reported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from fleet.database import changes
-from fleet.database.changes import Kind, NewChange
+from fleet.database.changes import ChangeKind, NewChange
 from fleet.database.device_filter import Filter, chosen
 from fleet.database.engine import adding
 from fleet.database.rows import Json, bounded, chunks, page_limit
@@ -25,7 +25,7 @@ STANDING_LIMIT = 100_000
 """Alerts that are not closed. The alert rules open no more than a setting of their own."""
 
 
-class State(enum.StrEnum):
+class AlertState(enum.StrEnum):
     """State of an alert. PENDING: the condition holds, but not for long enough yet to be reported."""
 
     PENDING = "pending"
@@ -46,7 +46,7 @@ class Alert:
     rule: str
     device: str
     subject: str
-    state: State
+    state: AlertState
     since: datetime
     heard: datetime
     opened: datetime | None = None
@@ -64,14 +64,14 @@ class Untold:
     change: int
 
 
-_CHANGES: Mapping[State, int] = {State.PENDING: 0, State.OPEN: 1, State.CLOSED: 2}
-_KINDS: Mapping[int, Kind] = {1: Kind.ALERT_OPENED, 2: Kind.ALERT_CLOSED}
+_CHANGES: Mapping[AlertState, int] = {AlertState.PENDING: 0, AlertState.OPEN: 1, AlertState.CLOSED: 2}
+_KINDS: Mapping[int, ChangeKind] = {1: ChangeKind.ALERT_OPENED, 2: ChangeKind.ALERT_CLOSED}
 _COLUMNS = [alerts.c[name] for name in Alert.__slots__]
 
 
 def standing(connection: Connection) -> tuple[Alert, ...]:
     """Return all alerts that are not closed."""
-    statement = sa.select(*_COLUMNS).where(alerts.c.state.in_([State.OPEN, State.PENDING]))
+    statement = sa.select(*_COLUMNS).where(alerts.c.state.in_([AlertState.OPEN, AlertState.PENDING]))
     found = connection.execute(statement.order_by(alerts.c.key).limit(STANDING_LIMIT))
     return tuple(_alert(row) for row in found)
 
@@ -106,7 +106,7 @@ def drop(connection: Connection, keys: Iterable[str]) -> None:
     rows = [{"its_key": key} for key in bounded(keys, STANDING_LIMIT, "alerts")]
     if rows:
         mine = alerts.c.key == sa.bindparam("its_key", type_=alerts.c.key.type)
-        connection.execute(sa.delete(alerts).where(mine, alerts.c.state == State.PENDING), rows)
+        connection.execute(sa.delete(alerts).where(mine, alerts.c.state == AlertState.PENDING), rows)
 
 
 def untold(connection: Connection, limit_rows: int) -> tuple[Untold, ...]:
@@ -127,7 +127,7 @@ def page(
     connection: Connection,
     settings: DatabaseSettings,
     *,
-    state: State | None = None,
+    state: AlertState | None = None,
     rule: str = "",
     device: str = "",
     scope: frozenset[str] = frozenset(),
@@ -162,7 +162,9 @@ def of_keys(connection: Connection, keys: Iterable[str]) -> dict[str, Alert]:
 
 def counts(connection: Connection) -> dict[str, int]:
     """Return how many alerts are open, by rule."""
-    statement = sa.select(alerts.c.rule, sa.func.count()).where(alerts.c.state == State.OPEN).group_by(alerts.c.rule)
+    statement = (
+        sa.select(alerts.c.rule, sa.func.count()).where(alerts.c.state == AlertState.OPEN).group_by(alerts.c.rule)
+    )
     return {rule: int(count) for rule, count in connection.execute(statement)}
 
 
@@ -174,7 +176,7 @@ def waiting(connection: Connection) -> int:
 
 def forget(connection: Connection, before: datetime, limit_rows: int) -> int:
     """Delete alerts that closed before `before`, and the oldest closed ones beyond `limit_rows`. Return how many."""
-    over = alerts.c.state == State.CLOSED
+    over = alerts.c.state == AlertState.CLOSED
     gone = connection.execute(sa.delete(alerts).where(over, alerts.c.closed < before)).rowcount
     beyond = sa.select(alerts.c.closed).where(over).order_by(alerts.c.closed.desc()).offset(limit_rows).limit(1)
     newest = connection.execute(beyond).scalar()
@@ -189,4 +191,4 @@ def _values(alert: Alert) -> dict[str, object]:
 
 def _alert(row: Iterable[object]) -> Alert:
     fields = dict(zip(Alert.__slots__, row, strict=True))
-    return Alert(**fields | {"state": State(str(fields["state"]))})  # type: ignore[arg-type]
+    return Alert(**fields | {"state": AlertState(str(fields["state"]))})  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
-from fleet.audit import Break, Deed, Entry, Head, chained, follow, head_of
+from fleet.audit import Break, Deed, Head, LogEntry, chained, follow, head_of
 from fleet.database.columns import document_text
 from fleet.database.engine import alone
 from fleet.database.rows import page_limit
@@ -22,7 +22,7 @@ from fleet.database.settings import DatabaseSettings
 from fleet.database.tables import FACT_BYTES, audit
 
 
-def append(connection: Connection, deed: Deed, now: datetime) -> Entry:
+def append(connection: Connection, deed: Deed, now: datetime) -> LogEntry:
     """Append an entry. Raise RefusedError if its details are too long or not JSON."""
     alone(connection, "audit")
     plain = replace(deed, details=json.loads(document_text(deed.details, FACT_BYTES)))  # as it will be read again
@@ -48,7 +48,7 @@ def page(
     subject: str = "",
     before: int | None = None,
     limit_rows: int = 100,
-) -> tuple[Entry, ...]:
+) -> tuple[LogEntry, ...]:
     """Return entries, newest first, from the one before number `before`; "" matches all."""
     exact = {"actor": actor, "action": action, "subject": subject}
     wanted = [audit.c[name] == value for name, value in exact.items() if value]
@@ -74,6 +74,6 @@ def verify(connection: Connection, settings: DatabaseSettings) -> Head | Break:
     return found
 
 
-def _entry(row: Row[Any]) -> Entry:
+def _entry(row: Row[Any]) -> LogEntry:
     deed = Deed(row.actor, row.action, row.subject, row.details)
-    return Entry(row.sequence, row.at, deed, row.previous, row.digest)
+    return LogEntry(row.sequence, row.at, deed, row.previous, row.digest)

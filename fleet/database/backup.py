@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from fleet.database import assignments, changes, migrate
 from fleet.database.engine import Database, open_database
-from fleet.database.place import Place
+from fleet.database.place import DatabaseLocation
 from fleet.database.settings import DatabaseSettings
 from fleet.disk import sync_folder
 from gateway.domain.errors import ConfigurationError, UnreachableError
@@ -55,7 +55,7 @@ def is_backup(file: Path) -> bool:
         return opened.read(16).startswith((b"SQLite format 3\0", POSTGRESQL)) or not file.stat().st_size
 
 
-def restore(file: Path, place: Place, settings: DatabaseSettings | None = None) -> Saved:
+def restore(file: Path, place: DatabaseLocation, settings: DatabaseSettings | None = None) -> Saved:
     """Restore a backup where no database is yet.
 
     Its tables are migrated, and assignment versions leap over those that were issued since the backup, because devices
@@ -71,12 +71,12 @@ def restore(file: Path, place: Place, settings: DatabaseSettings | None = None) 
     place.file.parent.mkdir(parents=True, exist_ok=True)
     with _replacing(place.file) as part:
         _copy(file, part)
-        revision = _made_current(Place(place.url.set(database=str(part))), settings)
+        revision = _made_current(DatabaseLocation(place.url.set(database=str(part))), settings)
         _single(part)
     return Saved(place.file, place.file.stat().st_size, revision)
 
 
-def _check_kind(file: Path, place: Place) -> None:
+def _check_kind(file: Path, place: DatabaseLocation) -> None:
     """Raise ConfigurationError unless the backup is of the same kind of database as `place`."""
     with file.open("rb") as opened:
         dumped = opened.read(len(POSTGRESQL)) == POSTGRESQL
@@ -87,7 +87,7 @@ def _check_kind(file: Path, place: Place) -> None:
     raise ConfigurationError(problem, file=str(file))
 
 
-def _restore_server(file: Path, place: Place, settings: DatabaseSettings) -> Saved:
+def _restore_server(file: Path, place: DatabaseLocation, settings: DatabaseSettings) -> Saved:
     with closing(open_database(place, settings)) as database, database.write() as connection:
         if {*sa.inspect(connection).get_table_names()} - {migrate.UNFINISHED.name}:
             raise ConfigurationError("holds tables already; restore into an empty database", file=str(place))
@@ -97,7 +97,7 @@ def _restore_server(file: Path, place: Place, settings: DatabaseSettings) -> Sav
     return Saved(file, file.stat().st_size, _made_current(place, settings))
 
 
-def _made_current(place: Place, settings: DatabaseSettings) -> str:
+def _made_current(place: DatabaseLocation, settings: DatabaseSettings) -> str:
     with closing(open_database(place, settings)) as database:
         if not migrate.revision(database):
             raise ConfigurationError("holds no tables of edge-fleet; it is not one of its backups", file=str(place))
@@ -150,13 +150,13 @@ def _single(file: Path) -> None:
         opened.execute("PRAGMA journal_mode = DELETE")
 
 
-def _dump(place: Place, part: Path, settings: DatabaseSettings) -> None:
+def _dump(place: DatabaseLocation, part: Path, settings: DatabaseSettings) -> None:
     options = ("--format=custom", "--no-owner", "--no-privileges", "--no-password")
     _run(["pg_dump", *options, f"--file={part}", f"--dbname={place.setting}"], place, settings)
     _run(["pg_restore", f"--file={os.devnull}", str(part)], place, settings)  # reads all of it
 
 
-def _run(command: list[str], place: Place, settings: DatabaseSettings) -> None:
+def _run(command: list[str], place: DatabaseLocation, settings: DatabaseSettings) -> None:
     name, *arguments = command
     program = shutil.which(name)
     if program is None:

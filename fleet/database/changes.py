@@ -28,7 +28,7 @@ _SWEPT = "changes, swept"
 _COLUMNS = [changes.c[name] for name in ("id", "kind", "subject", "first", "last")]
 
 
-class Kind(enum.StrEnum):
+class ChangeKind(enum.StrEnum):
     """Kind of a change, as programs know it."""
 
     DEVICE_EVENT = "device.event"
@@ -48,7 +48,7 @@ class NewChange:
     """
 
     at: datetime
-    kind: Kind
+    kind: ChangeKind
     subject: str
     first: int = 0
     last: int = 0
@@ -59,7 +59,7 @@ class StoredChange:
     """A change with its number. Numbers grow in the order in which readers see them, with holes."""
 
     number: int
-    kind: Kind
+    kind: ChangeKind
     subject: str
     first: int
     last: int
@@ -96,7 +96,7 @@ def after(connection: Connection, number: int, until: int, limit_rows: int) -> t
     """Return changes from `number` to `until`, both included."""
     wanted = sa.select(*_COLUMNS).where(changes.c.id >= number, changes.c.id <= until)
     found = connection.execute(wanted.order_by(changes.c.id).limit(limit_rows))
-    return tuple(StoredChange(row.id, Kind(row.kind), row.subject, row.first, row.last) for row in found)
+    return tuple(StoredChange(row.id, ChangeKind(row.kind), row.subject, row.first, row.last) for row in found)
 
 
 def newest(connection: Connection, until: int = LARGEST) -> int:
@@ -138,7 +138,7 @@ def leap(connection: Connection, by: int) -> None:
     if not sa.inspect(connection).has_table(changes.name):
         return  # tables of an older release
     number = newest(connection) + by
-    gap = {"id": number, "at": EPOCH, "kind": Kind.GAP, "subject": "", "first": 0, "last": 0}
+    gap = {"id": number, "at": EPOCH, "kind": ChangeKind.GAP, "subject": "", "first": 0, "last": 0}
     connection.execute(sa.insert(changes).values(gap))
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.setval(sa.func.pg_get_serial_sequence(changes.name, "id"), number)))

@@ -75,7 +75,7 @@ class Whole(TypeDecorator[int]):
         return value
 
 
-class Document(TypeDecorator[Any]):
+class JsonColumn(TypeDecorator[Any]):
     """Plain JSON values, as text in one canonical form: keys sorted, ASCII, at most `limit_bytes`."""
 
     impl = Text
@@ -94,7 +94,7 @@ class Document(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-class Content(TypeDecorator[bytes]):
+class BinaryColumn(TypeDecorator[bytes]):
     """Bytes, at most `limit_bytes`."""
 
     impl = LargeBinary

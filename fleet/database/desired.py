@@ -36,7 +36,7 @@ class Desired:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class PreviousRelease:
     """Release that a device was to run in the slot of `rollout` before that rollout offered it something.
 
     `target` "": nothing. `because`: the rollout that had set it, at its `attempt`.
@@ -122,7 +122,7 @@ def clear(connection: Connection, device: str) -> None:
         connection.execute(sa.delete(table).where(table.c.device == device))
 
 
-def remember(connection: Connection, before: Iterable[Before], settings: DatabaseSettings) -> None:
+def remember(connection: Connection, before: Iterable[PreviousRelease], settings: DatabaseSettings) -> None:
     """Store what devices had, in the transaction that offers them something else. It replaces older records."""
     rows = bounded(before, settings.facts_limit_rows, "changes of what devices are to run")
     if not rows:
@@ -131,7 +131,7 @@ def remember(connection: Connection, before: Iterable[Before], settings: Databas
     changed = {name: add.excluded[name] for name in ("target", "digest", "size_bytes", "because", "attempt")}
     keys = [desired_before.c.rollout, desired_before.c.device]
     statement = add.on_conflict_do_update(index_elements=keys, set_=changed)
-    connection.execute(statement, [{name: getattr(row, name) for name in Before.__slots__} for row in rows])
+    connection.execute(statement, [{name: getattr(row, name) for name in PreviousRelease.__slots__} for row in rows])
 
 
 def recall(connection: Connection, had: Iterable[Desired]) -> None:
@@ -144,12 +144,12 @@ def recall(connection: Connection, had: Iterable[Desired]) -> None:
         connection.execute(change.values(because=row.rollout, **said))
 
 
-def before(connection: Connection, rollout: str, devices: Sequence[str]) -> dict[str, Before]:
+def before(connection: Connection, rollout: str, devices: Sequence[str]) -> dict[str, PreviousRelease]:
     """Return what these devices had before the rollout's offers, by device. Devices without an offer are left out."""
-    found: dict[str, Before] = {}
+    found: dict[str, PreviousRelease] = {}
     for ids in chunks(devices):
         mine = sa.select(desired_before).where(desired_before.c.rollout == rollout, desired_before.c.device.in_(ids))
-        found |= {row.device: Before(*row) for row in connection.execute(mine)}
+        found |= {row.device: PreviousRelease(*row) for row in connection.execute(mine)}
     return found
 
 

@@ -33,7 +33,7 @@ CLOCKS_APART = timedelta(hours=1)
 """More than replicas' clocks differ. A time that is so much later was written by a clock that was ahead."""
 
 
-class State(enum.StrEnum):
+class EnrolmentState(enum.StrEnum):
     """State of a device. PRE_REGISTERED: may enrol by its serial. REVOKED: refused until an operator readmits it."""
 
     PRE_REGISTERED = "pre-registered"
@@ -59,7 +59,7 @@ class Device:
     """A device. `seen`: time of its last poll, exact to `seen_every_s`. `serial` "": none is known."""
 
     id: str
-    state: State
+    state: EnrolmentState
     registered: datetime
     serial: str = ""
     profile: str = ""
@@ -76,13 +76,13 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DeviceSelection:
     """Selection of devices for a list: devices that match every field that is not empty.
 
     `scope`: with one of these tags. `matching`: those that pass this filter.
     """
 
-    state: State | None = None
+    state: EnrolmentState | None = None
     profile: str = ""
     site: str = ""
     serial: str = ""
@@ -96,7 +96,7 @@ def register(connection: Connection, device: str, serial: str, now: datetime) ->
     """Register a device with this serial, to be enrolled later. Raise ConflictError if id or serial is taken."""
     if not device:
         raise RefusedError("a device needs an id")
-    statement = adding(connection, devices).values(**_new(device, State.PRE_REGISTERED, serial, now))
+    statement = adding(connection, devices).values(**_new(device, EnrolmentState.PRE_REGISTERED, serial, now))
     added = connection.execute(statement.on_conflict_do_nothing()).rowcount == 1
     if not (added or _again(connection, device, serial, now)):
         raise ConflictError(f"the device {device!r:.140} or the serial {serial!r:.140} is registered already")
@@ -110,11 +110,11 @@ def enrol(connection: Connection, device: str, now: datetime) -> None:
     if not device:
         raise RefusedError("a device needs an id")
     _again(connection, device, "", now)
-    statement = adding(connection, devices).values(**_new(device, State.ENROLLED, "", now), enrolled=now)
+    statement = adding(connection, devices).values(**_new(device, EnrolmentState.ENROLLED, "", now), enrolled=now)
     changed = statement.on_conflict_do_update(
         index_elements=[devices.c.id],
-        set_={"state": State.ENROLLED, "enrolled": now},
-        where=devices.c.state != State.REVOKED,
+        set_={"state": EnrolmentState.ENROLLED, "enrolled": now},
+        where=devices.c.state != EnrolmentState.REVOKED,
     )
     if connection.execute(changed).rowcount != 1:
         raise ConflictError(f"the device {device!r:.140} is revoked; an operator may readmit it")
@@ -125,16 +125,16 @@ def revoke(connection: Connection, device: str, because: str, now: datetime) -> 
 
     Raise AbsentError. A second call changes nothing.
     """
-    change = sa.update(devices).where(devices.c.id == device, devices.c.state != State.REVOKED)
-    done = connection.execute(change.values(state=State.REVOKED, revoked=now, revoked_because=because))
+    change = sa.update(devices).where(devices.c.id == device, devices.c.state != EnrolmentState.REVOKED)
+    done = connection.execute(change.values(state=EnrolmentState.REVOKED, revoked=now, revoked_because=because))
     if done.rowcount == 0:
         _require(connection, device)
 
 
 def readmit(connection: Connection, device: str) -> None:
     """Allow a revoked device to enrol again. Raise ConflictError if it is not revoked, AbsentError."""
-    change = sa.update(devices).where(devices.c.id == device, devices.c.state == State.REVOKED, _HERE)
-    done = connection.execute(change.values(state=State.PRE_REGISTERED, revoked=None, revoked_because=""))
+    change = sa.update(devices).where(devices.c.id == device, devices.c.state == EnrolmentState.REVOKED, _HERE)
+    done = connection.execute(change.values(state=EnrolmentState.PRE_REGISTERED, revoked=None, revoked_because=""))
     if done.rowcount == 0:
         _require(connection, device)
         raise ConflictError(f"the device {device!r:.140} is not revoked")
@@ -250,18 +250,23 @@ def inventory(connection: Connection, device: str) -> Json:
 
 
 def page(
-    connection: Connection, wanted: Wanted, settings: DatabaseSettings, *, after: str = "", limit_rows: int = 100
+    connection: Connection,
+    wanted: DeviceSelection,
+    settings: DatabaseSettings,
+    *,
+    after: str = "",
+    limit_rows: int = 100,
 ) -> tuple[Device, ...]:
     """Return devices in the order of their ids, from the one that follows `after`."""
     statement = sa.select(*_SUMMARY).where(devices.c.id > after, *_conditions(wanted)).order_by(devices.c.id)
     return _read(connection, statement.limit(page_limit(limit_rows, settings.page_limit_rows)))
 
 
-def counts(connection: Connection, wanted: Wanted) -> dict[State, int]:
+def counts(connection: Connection, wanted: DeviceSelection) -> dict[EnrolmentState, int]:
     """Return how many devices there are, by state."""
     statement = sa.select(devices.c.state, sa.func.count()).where(*_conditions(wanted)).group_by(devices.c.state)
-    found = {State(state): int(count) for state, count in connection.execute(statement)}
-    return {state: found.get(state, 0) for state in State}
+    found = {EnrolmentState(state): int(count) for state, count in connection.execute(statement)}
+    return {state: found.get(state, 0) for state in EnrolmentState}
 
 
 def empty(connection: Connection, device: str) -> None:
@@ -281,7 +286,7 @@ def _again(connection: Connection, device: str, serial: str, now: datetime) -> b
     """Register a removed device again as if it were new. Return whether it was removed and the serial is free."""
     taken = sa.select(devices.c.id).where(devices.c.serial == serial).exists()
     mine = sa.update(devices).where(devices.c.id == device, devices.c.removed.is_not(None), ~taken)
-    new = {"state": State.PRE_REGISTERED, "serial": serial or None, "registered": now, "removed": None}
+    new = {"state": EnrolmentState.PRE_REGISTERED, "serial": serial or None, "registered": now, "removed": None}
     if connection.execute(mine.values(**new)).rowcount != 1:
         return False
     empty(connection, device)  # rows that concurrent transactions added when it was removed
@@ -294,12 +299,12 @@ def _ahead_of(seen: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
     return sa.type_coerce(device_seen.c.seen, plain) - sa.type_coerce(seen, plain) > apart_us
 
 
-def _new(device: str, state: State, serial: str, now: datetime) -> dict[str, Any]:
+def _new(device: str, state: EnrolmentState, serial: str, now: datetime) -> dict[str, Any]:
     empty = {"profile": "", "accelerators": [], "site": "", "inventory": {}, "health": "", "health_details": {}}
     return {"id": device, "state": state, "serial": serial or None, "registered": now, "revoked_because": "", **empty}
 
 
-def _conditions(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
+def _conditions(wanted: DeviceSelection) -> list[sa.ColumnElement[bool]]:
     exact = {"state": wanted.state, "profile": wanted.profile, "site": wanted.site, "serial": wanted.serial}
     found = [_HERE, *(devices.c[name] == value for name, value in exact.items() if value)]
     found += [devices.c.id.in_(tagged_ids([tag])) for tag in sorted(wanted.tags)]
@@ -327,7 +332,7 @@ def _read(connection: Connection, statement: sa.Select[Any]) -> tuple[Device, ..
 
 def _device(row: Row[Any], tags: set[str], running: list[Running], seen: datetime | None) -> Device:
     fields = dict(row._mapping)
-    fields |= {"state": State(row.state), "serial": row.serial or "", "accelerators": tuple(row.accelerators)}
+    fields |= {"state": EnrolmentState(row.state), "serial": row.serial or "", "accelerators": tuple(row.accelerators)}
     slots = tuple(sorted(running, key=lambda entry: entry.slot))
     return Device(**fields, tags=frozenset(tags), running=slots, seen=seen)
 

@@ -22,9 +22,9 @@ from sqlalchemy import Engine, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet.database.errors import AwayError, ConflictError, RefusedError
-from fleet.database.place import Place
+from fleet.database.place import DatabaseLocation
 from fleet.database.settings import DatabaseSettings
-from fleet.database.unit import Effect, Unit, current
+from fleet.database.unit import Effect, UnitOfWork, current
 
 Connection = sa.Connection
 """Connection that the functions of this package take; their callers need no SQLAlchemy."""
@@ -48,7 +48,7 @@ _COMMON: dict[str, Any] = {
 class Database:
     """A database, opened by `open_database`. Any number of threads may use it. `close` it when done."""
 
-    place: Place
+    place: DatabaseLocation
     settings: DatabaseSettings
     glances: Engine
     reads: Engine
@@ -86,13 +86,13 @@ class Database:
             yield connection
 
     @contextmanager
-    def unit(self, begun: Callable[[Connection], None]) -> Iterator[Unit]:
+    def unit(self, begun: Callable[[Connection], None]) -> Iterator[UnitOfWork]:
         """Make all writes of this thread one transaction, which ends with the body.
 
         `begun` runs in it before the first write. Raise what `write` raises.
         """
         with ExitStack() as opened:
-            unit = Unit(self._begun, begun, opened)
+            unit = UnitOfWork(self._begun, begun, opened)
             opened.callback(current.reset, current.set(unit))
             yield unit
         for effect in unit.effects:
@@ -136,7 +136,7 @@ class Database:
         return AwayError(message, self.settings.retry_after_s)
 
 
-def open_database(place: Place, settings: DatabaseSettings | None = None) -> Database:
+def open_database(place: DatabaseLocation, settings: DatabaseSettings | None = None) -> Database:
     """Open a database without connecting to it; `migrate.upgrade` creates the tables.
 
     Raise OSError (SQLite's folder).
@@ -149,7 +149,7 @@ def open_database(place: Place, settings: DatabaseSettings | None = None) -> Dat
     return Database(place, settings, reads, reads, _sqlite(place, settings, 1, "BEGIN IMMEDIATE"))
 
 
-def open_alone(place: Place, settings: DatabaseSettings) -> Database:
+def open_alone(place: DatabaseLocation, settings: DatabaseSettings) -> Database:
     """Open a database for `migrate.exclusive` alone.
 
     SQLite then fails while another connection has the file open. It uses no write-ahead log, so that one large
@@ -221,14 +221,14 @@ def connected_apart(database: Database) -> Connection:
         return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
 
-def _postgresql(place: Place, settings: DatabaseSettings) -> Database:
+def _postgresql(place: DatabaseLocation, settings: DatabaseSettings) -> Database:
     pool = {"pool_size": settings.connections, "max_overflow": 0, "pool_timeout": settings.connection_wait_s}
     engine = _server(place, settings, **pool)
     reads = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return Database(place, settings, engine.execution_options(isolation_level="AUTOCOMMIT"), reads, engine)
 
 
-def _server(place: Place, settings: DatabaseSettings, **pool: Any) -> Engine:
+def _server(place: DatabaseLocation, settings: DatabaseSettings, **pool: Any) -> Engine:
     options = (
         f"-c statement_timeout={settings.statement_timeout_ms} -c lock_timeout={settings.busy_timeout_ms} "
         f"-c idle_in_transaction_session_timeout={2 * settings.statement_timeout_ms} -c timezone=UTC"
@@ -240,7 +240,7 @@ def _server(place: Place, settings: DatabaseSettings, **pool: Any) -> Engine:
     return sa.create_engine(place.url, connect_args=arguments, **_COMMON, **pool)
 
 
-def _sqlite(place: Place, settings: DatabaseSettings, connections: int, begin: str, *pragmas: str) -> Engine:
+def _sqlite(place: DatabaseLocation, settings: DatabaseSettings, connections: int, begin: str, *pragmas: str) -> Engine:
     engine = sa.create_engine(
         place.url,
         **_COMMON,

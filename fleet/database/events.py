@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from fleet.database import changes
-from fleet.database.changes import Kind, NewChange
+from fleet.database.changes import ChangeKind, NewChange
 from fleet.database.device_filter import Filter, chosen
 from fleet.database.engine import adding
 from fleet.database.rows import Json, bounded, chunks, page_limit
@@ -57,7 +57,7 @@ def record(connection: Connection, happened: Iterable[Event], now: datetime, set
     add = adding(connection, events).on_conflict_do_nothing(index_elements=[events.c.device, events.c.key])
     values = [{"received": now, **{name: getattr(row, name) for name in Event.__slots__}} for row in rows]
     added = sorted(connection.execute(add.returning(events.c.id), values).scalars())
-    changes.add(connection, [NewChange(now, Kind.DEVICE_EVENT, str(number)) for number in added])
+    changes.add(connection, [NewChange(now, ChangeKind.DEVICE_EVENT, str(number)) for number in added])
     for device in sorted({row.device for row in rows}) if added else ():
         _trim(connection, device, settings.device_events_limit_rows)
     return len(added)

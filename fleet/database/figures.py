@@ -40,7 +40,7 @@ def figures(connection: Connection) -> Figures:
     kept = [sa.func.coalesce(sa.func.sum(telemetry_sources.c[name]), 0) for name in ("rows", "bytes", "lost")]
     rows, size_bytes, lost = connection.execute(sa.select(*kept)).one()
     return Figures(
-        devices={str(state): count for state, count in devices.counts(connection, devices.Wanted()).items()},
+        devices={str(state): count for state, count in devices.counts(connection, devices.DeviceSelection()).items()},
         rollouts=_merged(connection.execute(by_state)),
         open_alerts=alerts.counts(connection),
         untold_alerts=alerts.waiting(connection),

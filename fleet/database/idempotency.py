@@ -21,7 +21,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredAnswer:
     """First answer to a key. `request`: SHA-256 (hex) of what was asked for; `answer`: sealed by the caller's token."""
 
     request: str
@@ -33,14 +33,14 @@ def claim(connection: Connection, key: Key) -> bool:
     return try_alone(connection, f"idempotency key {key.token} {key.digest}")
 
 
-def find(connection: Connection, key: Key, since: datetime) -> Kept | None:
+def find(connection: Connection, key: Key, since: datetime) -> StoredAnswer | None:
     """Return what was answered after `since`, or None."""
     mine = sa.select(keys.c.request, keys.c.answer).where(_is(key), keys.c.at > since)
     row = connection.execute(mine).one_or_none()
-    return Kept(*row) if row else None
+    return StoredAnswer(*row) if row else None
 
 
-def add(connection: Connection, key: Key, kept: Kept, now: datetime, limit_rows: int) -> None:
+def add(connection: Connection, key: Key, kept: StoredAnswer, now: datetime, limit_rows: int) -> None:
     """Store an answer in place of an expired one. Beyond `limit_rows` of a caller the oldest are deleted."""
     connection.execute(sa.delete(keys).where(_is(key)))
     mine = keys.c.token == key.token

@@ -26,7 +26,7 @@ _LOOK = f"last look of the {OFFICE}"
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Candidate(Protocol):
+class ElectionCandidate(Protocol):
     """Replica that takes part in the election. Used by one thread."""
 
     def stand(self, now: datetime) -> int | None:
@@ -41,7 +41,7 @@ class Candidate(Protocol):
         ...
 
 
-def candidate(database: Database, holder: str, office: str = OFFICE) -> Candidate:
+def candidate(database: Database, holder: str, office: str = OFFICE) -> ElectionCandidate:
     """Return a candidate. `holder` names this replica to people, and must differ between replicas."""
     if database.place.file is None:
         return LockCandidate(database, holder, office)
@@ -87,7 +87,7 @@ class LeaseCandidate:
         self._fence: int | None = None
 
     def stand(self, now: datetime) -> int | None:
-        """See `Candidate`."""
+        """See `ElectionCandidate`."""
         with self._database.write() as connection:
             row = connection.execute(sa.select(leadership).where(leadership.c.office == self._office)).one_or_none()
             mine = row is not None and row.fence == self._fence and row.holder == self._holder
@@ -100,7 +100,7 @@ class LeaseCandidate:
         return fence
 
     def resign(self) -> None:
-        """See `Candidate`."""
+        """See `ElectionCandidate`."""
         if self._fence is not None:
             mine = (leadership.c.office == self._office, leadership.c.fence == self._fence)
             with self._database.write() as connection:
@@ -122,7 +122,7 @@ class LockCandidate:
         self._fence: int | None = None
 
     def stand(self, now: datetime) -> int | None:
-        """See `Candidate`."""
+        """See `ElectionCandidate`."""
         if self._connection is not None and _answers(self._connection):
             return self._fence
         self.resign()
@@ -136,7 +136,7 @@ class LockCandidate:
         return self._fence
 
     def resign(self) -> None:
-        """See `Candidate`."""
+        """See `ElectionCandidate`."""
         connection, self._connection, self._fence = self._connection, None, None
         if connection is not None:
             with contextlib.suppress(sa.exc.SQLAlchemyError):  # a connection that is gone holds no lock

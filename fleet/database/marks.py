@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Table
 
 from fleet.database.columns import Moment, Words
-from fleet.database.place import Place
+from fleet.database.place import DatabaseLocation
 from fleet.database.tables import NAME_BYTES, PATH_BYTES
 from gateway.domain.errors import ConfigurationError
 
@@ -59,7 +59,7 @@ def remove(connection: Connection, table: Table) -> None:
     table.drop(connection, checkfirst=True)
 
 
-def refuse(connection: Connection, place: Place) -> None:
+def refuse(connection: Connection, place: DatabaseLocation) -> None:
     """Raise ConfigurationError if the database holds a mark."""
     if mark := read(connection, ARRIVING):
         problem = (

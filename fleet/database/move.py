@@ -21,7 +21,7 @@ from fleet.database import assignments, audit, changes, marks, migrate
 from fleet.database.copying import Progress, copy_rows, counts
 from fleet.database.engine import PROGRAM, Database
 from fleet.database.marks import ARRIVING, MOVED, Mark
-from fleet.database.place import Place
+from fleet.database.place import DatabaseLocation
 from fleet.database.tables import metadata
 from gateway.domain.errors import ConfigurationError, UnreachableError
 
@@ -83,7 +83,7 @@ def undo(database: Database) -> int:
         return assignments.leap(connection, database.settings.restore_leap)
 
 
-def _check_apart(old: Place, new: Place) -> None:
+def _check_apart(old: DatabaseLocation, new: DatabaseLocation) -> None:
     same_file = old.file and new.file and new.file.exists() and old.file.exists() and old.file.samefile(new.file)
     if same_file or old.setting == new.setting:
         problem = "is the database that the fleet uses now; name another one with --to"
@@ -143,7 +143,7 @@ def different(before: Contents, after: Contents) -> str:
     return "; ".join(found)
 
 
-def _clear(place: Place, target: Connection, source: Place) -> None:
+def _clear(place: DatabaseLocation, target: Connection, source: DatabaseLocation) -> None:
     """Remove the rest of an earlier attempt. Raise ConfigurationError if the target holds anything else."""
     if earlier := marks.read(target, ARRIVING):
         _check_source(place, earlier, source)
@@ -154,13 +154,13 @@ def _clear(place: Place, target: Connection, source: Place) -> None:
         raise ConfigurationError(problem, file=str(place))
 
 
-def _check_source(place: Place, arriving: Mark, source: Place) -> None:
+def _check_source(place: DatabaseLocation, arriving: Mark, source: DatabaseLocation) -> None:
     if arriving.other != source.setting:
         problem = f"holds a move from {arriving.other} that did not end; end that one, or name another database"
         raise ConfigurationError(problem, file=str(place))
 
 
-def _open(old: Place, new: Database, mark: Mark, copied: Contents | None) -> Contents:
+def _open(old: DatabaseLocation, new: Database, mark: Mark, copied: Contents | None) -> Contents:
     """Remove the target's mark, so that a controller may start there."""
     with migrate.exclusive(new) as target:
         if arriving := marks.read(target, ARRIVING):

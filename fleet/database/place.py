@@ -16,7 +16,7 @@ _POSTGRESQL = "postgresql+psycopg"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatabaseLocation:
     """Location of a database. Its text contains no password."""
 
     url: URL = field(repr=False)
@@ -48,24 +48,24 @@ class Place:
             os.close(os.open(self.file, os.O_RDWR | os.O_CREAT, 0o600))
 
 
-def read_place(text: str, folder: Path) -> Place:
+def read_place(text: str, folder: Path) -> DatabaseLocation:
     """Read `[database] url`. Raise ConfigurationError.
 
     `""`: a file in `folder`; `sqlite:////absolute/path`; `postgresql://user@host/name`, or with `?host=/run/…` a UNIX
     socket. A password is better kept in ~/.pgpass or PGPASSFILE.
     """
     if not text:
-        return Place(URL.create("sqlite", database=str((folder / FILE_NAME).absolute())))
+        return DatabaseLocation(URL.create("sqlite", database=str((folder / FILE_NAME).absolute())))
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
         raise _unusable("it cannot be read as a URL") from None  # its text may hold a password
     if url.get_backend_name() == "sqlite" and url.database and Path(url.database).is_absolute():
-        return Place(URL.create("sqlite", database=url.database))
+        return DatabaseLocation(URL.create("sqlite", database=url.database))
     if "password" in url.query:
         raise _unusable("its options contain a password, which would be shown; use PGPASSWORD or ~/.pgpass")
     if url.drivername in {"postgresql", "postgres", _POSTGRESQL} and url.database:
-        return Place(url.set(drivername=_POSTGRESQL))
+        return DatabaseLocation(url.set(drivername=_POSTGRESQL))
     raise _unusable(f"{url.drivername!r:.40} with the database {url.database!r:.80} is neither")
 
 

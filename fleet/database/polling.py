@@ -9,12 +9,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from fleet.database.assignments import BASE
-from fleet.database.devices import State
+from fleet.database.devices import EnrolmentState
 from fleet.database.tables import assignments, certificates, desired_revisions, devices, diagnostics, numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PollingDevice:
     """The device behind a certificate, and what there is for it. `version` 0: no valid assignment, sign one.
 
     `revision`: of the desired state. `signed_revision`: the one the assignment was signed from. Sign again if they
@@ -22,7 +22,7 @@ class Polled:
     """
 
     device: str
-    state: State
+    state: EnrolmentState
     certificate_expires: datetime
     certificate_revoked: datetime | None
     version: int
@@ -35,7 +35,7 @@ class Polled:
     asked: bool
 
 
-def polled(connection: Connection, serial: str, now: datetime) -> Polled | None:
+def polled(connection: Connection, serial: str, now: datetime) -> PollingDevice | None:
     """Return the data of the device with this certificate, or None if the certificate is unknown.
 
     The caller refuses revoked and expired certificates.
@@ -45,9 +45,11 @@ def polled(connection: Connection, serial: str, now: datetime) -> Polled | None:
         return None
     device, state, until, revoked, base, version, digest, issued, expires, signed, basis, revision, asked = row
     if (version or 0) <= (base or 0):
-        return Polled(device, State(state), until, revoked, 0, "", None, None, 0, revision or 0, "", asked)
+        return PollingDevice(
+            device, EnrolmentState(state), until, revoked, 0, "", None, None, 0, revision or 0, "", asked
+        )
     there = (version, digest, issued, expires, signed, revision or 0, basis)
-    return Polled(device, State(state), until, revoked, *there, asked)
+    return PollingDevice(device, EnrolmentState(state), until, revoked, *there, asked)
 
 
 _OPEN = sa.exists().where(

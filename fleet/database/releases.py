@@ -18,7 +18,7 @@ from gateway.domain.routing import newest_version
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class StoredRelease:
     """A release. `target`: path. `digest`, `size_bytes`: of the signed document. `floor`: as its owner signed it."""
 
     target: str
@@ -33,16 +33,16 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownRelease:
     """A release, when it was first read, and since when it is no longer published."""
 
-    release: Release
+    release: StoredRelease
     first_read: datetime
     withdrawn: datetime | None
 
 
 def synchronise(
-    connection: Connection, published: Iterable[Release], now: datetime, settings: DatabaseSettings
+    connection: Connection, published: Iterable[StoredRelease], now: datetime, settings: DatabaseSettings
 ) -> tuple[str, ...]:
     """Make the table match what is published: add new releases, mark absent ones as withdrawn.
 
@@ -64,20 +64,22 @@ def synchronise(
     return tuple(release.target for release in fresh)
 
 
-def find(connection: Connection, target: str) -> Known | None:
+def find(connection: Connection, target: str) -> KnownRelease | None:
     """Return the release with this path, published or withdrawn, or None."""
     row = connection.execute(sa.select(releases).where(releases.c.target == target)).one_or_none()
-    return Known(Release(*row[:9]), row.first_read, row.withdrawn) if row else None
+    return KnownRelease(StoredRelease(*row[:9]), row.first_read, row.withdrawn) if row else None
 
 
 def page(
     connection: Connection, settings: DatabaseSettings, *, model: str = "", after: str = "", limit_rows: int = 100
-) -> tuple[Known, ...]:
+) -> tuple[KnownRelease, ...]:
     """Return releases in the order of their paths, from the one that follows `after`; `model` "": of all models."""
     wanted = [releases.c.target > after, *([releases.c.model == model] if model else [])]
     limit = page_limit(limit_rows, settings.page_limit_rows)
     statement = sa.select(releases).where(*wanted).order_by(releases.c.target).limit(limit)
-    return tuple(Known(Release(*row[:9]), row.first_read, row.withdrawn) for row in connection.execute(statement))
+    return tuple(
+        KnownRelease(StoredRelease(*row[:9]), row.first_read, row.withdrawn) for row in connection.execute(statement)
+    )
 
 
 def floor(connection: Connection, owner: str, model: str) -> str:
@@ -90,8 +92,8 @@ def floor(connection: Connection, owner: str, model: str) -> str:
     return newest_version(connection.execute(mine).scalars()) or ""
 
 
-def _row(release: Release, now: datetime) -> dict[str, object]:
-    fields = {name: getattr(release, name) for name in Release.__slots__}
+def _row(release: StoredRelease, now: datetime) -> dict[str, object]:
+    fields = {name: getattr(release, name) for name in StoredRelease.__slots__}
     return fields | {"first_read": now, "withdrawn": None}
 
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from fleet.database import desired
-from fleet.database.devices import Device, State, empty, get
+from fleet.database.devices import Device, EnrolmentState, empty, get
 from fleet.database.errors import ConflictError
 from fleet.database.rows import chunks
 from fleet.database.tables import devices
@@ -34,7 +34,7 @@ EMPTY: dict[str, object] = {
 
 def check(device: Device) -> None:
     """Raise ConflictError for a device that is enrolled, or that was enrolled and may enrol again."""
-    if device.state is State.ENROLLED or (device.state is State.PRE_REGISTERED and device.enrolled):
+    if device.state is EnrolmentState.ENROLLED or (device.state is EnrolmentState.PRE_REGISTERED and device.enrolled):
         raise _let_in(device)
 
 
@@ -44,10 +44,10 @@ def remove(connection: Connection, device: str, now: datetime) -> None:
     The caller deletes telemetry and tokens, and revokes certificates. Raise AbsentError, ConflictError as `check` does.
     """
     desired.clear(connection, device)
-    never = sa.and_(devices.c.state == State.PRE_REGISTERED, devices.c.enrolled.is_(None))
-    out = sa.or_(devices.c.state == State.REVOKED, never)
+    never = sa.and_(devices.c.state == EnrolmentState.PRE_REGISTERED, devices.c.enrolled.is_(None))
+    out = sa.or_(devices.c.state == EnrolmentState.REVOKED, never)
     change = sa.update(devices).where(devices.c.id == device, devices.c.removed.is_(None), out)
-    if connection.execute(change.values(state=State.REVOKED, removed=now, **EMPTY)).rowcount != 1:
+    if connection.execute(change.values(state=EnrolmentState.REVOKED, removed=now, **EMPTY)).rowcount != 1:
         raise _let_in(get(connection, device))
     empty(connection, device)
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from fleet.database import changes
-from fleet.database.changes import Kind, NewChange
+from fleet.database.changes import ChangeKind, NewChange
 from fleet.database.errors import AbsentError, ConflictError
 from fleet.database.rows import Json, bounded, chunks, page_limit
 from fleet.database.settings import DatabaseSettings
@@ -119,7 +119,7 @@ def record(
     connection.execute(change.values(sequence=last, state=state or known.state))
     if new:
         connection.execute(sa.insert(facts), [_row(rollout, number, fact) for number, fact in _numbered(known, new)])
-        changes.add(connection, [NewChange(new[-1].at, Kind.ROLLOUT_FACT, rollout, known.sequence + 1, last)])
+        changes.add(connection, [NewChange(new[-1].at, ChangeKind.ROLLOUT_FACT, rollout, known.sequence + 1, last)])
     return last
 
 

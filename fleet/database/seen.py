@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from fleet.database.settings import DatabaseSettings
 
 
-class Seen:
+class LastSeenBuffer:
     """Buffer of last-seen times. One per process; any thread may call `note`.
 
     `devices.touch` writes what `due` returns.

@@ -8,7 +8,7 @@ from gateway.domain.settings import VAST, check_above_zero
 
 
 @dataclass(frozen=True, slots=True)
-class TelemetrySettings:
+class TelemetryStorageSettings:
     """`[database.telemetry]`: bounds of devices' telemetry."""
 
     batch_limit_rows: int = 1_000  # rows of one request; more are refused
@@ -58,7 +58,7 @@ class DatabaseSettings:
     enrolments_limit: int = 100_000  # unused enrolment tokens
     dump_timeout_s: float = 3_600.0  # for pg_dump and pg_restore
     restore_leap: int = 1_000_000  # added to assignment versions by a restore: devices refuse what they saw before
-    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    telemetry: TelemetryStorageSettings = field(default_factory=TelemetryStorageSettings)
 
     def __post_init__(self) -> None:
         """Check the values. Raise ConfigurationError. SQLAlchemy takes 0 connections as unlimited."""

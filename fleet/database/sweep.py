@@ -16,13 +16,13 @@ from sqlalchemy import Connection
 from fleet.database.columns import LARGEST
 from fleet.database.engine import alone
 from fleet.database.rows import chunks
-from fleet.database.settings import TelemetrySettings
+from fleet.database.settings import TelemetryStorageSettings
 from fleet.database.tables import telemetry, telemetry_sources
 
 SWEEPING = "telemetry is swept"
 
 
-def due(connection: Connection, now: datetime, settings: TelemetrySettings) -> bool:
+def due(connection: Connection, now: datetime, settings: TelemetryStorageSettings) -> bool:
     """Return whether `sweep` would delete anything. It only reads, so writers need not wait for it."""
     oldest = now - timedelta(days=settings.age_limit_d)
     old = sa.select(telemetry.c.source).where(telemetry.c.received < oldest).limit(1)
@@ -31,14 +31,14 @@ def due(connection: Connection, now: datetime, settings: TelemetrySettings) -> b
     return kept_bytes(connection) > settings.total_limit_bytes
 
 
-def sweep(connection: Connection, now: datetime, settings: TelemetrySettings) -> int:
+def sweep(connection: Connection, now: datetime, settings: TelemetryStorageSettings) -> int:
     """Delete at most `sweep_rows` rows that are too many or too old. Return how many; call again until it is 0."""
     alone(connection, SWEEPING)
     old = _oldest(settings).where(telemetry.c.received < now - timedelta(days=settings.age_limit_d))
     return _remove(connection, old) or _sweep_device(connection, settings) or _sweep_total(connection, settings)
 
 
-def clear(connection: Connection, device: str, settings: TelemetrySettings) -> int:
+def clear(connection: Connection, device: str, settings: TelemetryStorageSettings) -> int:
     """Delete at most `sweep_rows` rows of a device. Return how many; call again until it is 0."""
     alone(connection, SWEEPING)
     return _remove(connection, _of_device(device, settings))
@@ -49,7 +49,7 @@ def kept_bytes(connection: Connection) -> int:
     return int(connection.execute(sa.select(sa.func.coalesce(sa.func.sum(telemetry_sources.c.bytes), 0))).scalar_one())
 
 
-def _sweep_device(connection: Connection, settings: TelemetrySettings) -> int:
+def _sweep_device(connection: Connection, settings: TelemetryStorageSettings) -> int:
     found = _worst(connection, settings)
     if found is None:
         return 0
@@ -57,7 +57,7 @@ def _sweep_device(connection: Connection, settings: TelemetrySettings) -> int:
     return _remove(connection, _of_device(device, settings), size_bytes - settings.device_limit_bytes)
 
 
-def _worst(connection: Connection, settings: TelemetrySettings) -> tuple[str, int] | None:
+def _worst(connection: Connection, settings: TelemetryStorageSettings) -> tuple[str, int] | None:
     """Return the device that is furthest above its limit, and its bytes."""
     used = sa.func.sum(telemetry_sources.c.bytes)
     devices = sa.select(telemetry_sources.c.device, used).group_by(telemetry_sources.c.device)
@@ -66,16 +66,16 @@ def _worst(connection: Connection, settings: TelemetrySettings) -> tuple[str, in
     return None if found is None else (str(found[0]), int(found[1]))
 
 
-def _sweep_total(connection: Connection, settings: TelemetrySettings) -> int:
+def _sweep_total(connection: Connection, settings: TelemetryStorageSettings) -> int:
     excess_bytes = kept_bytes(connection) - settings.total_limit_bytes
     return _remove(connection, _oldest(settings), excess_bytes) if excess_bytes > 0 else 0
 
 
-def _of_device(device: str, settings: TelemetrySettings) -> sa.Select[Any]:
+def _of_device(device: str, settings: TelemetryStorageSettings) -> sa.Select[Any]:
     return _oldest(settings).join(telemetry_sources).where(telemetry_sources.c.device == device)
 
 
-def _oldest(settings: TelemetrySettings) -> sa.Select[Any]:
+def _oldest(settings: TelemetryStorageSettings) -> sa.Select[Any]:
     columns = (telemetry.c.source, telemetry.c.seq, telemetry.c.bytes)
     ordered = sa.select(*columns).order_by(telemetry.c.received, telemetry.c.source, telemetry.c.seq)
     return ordered.limit(settings.sweep_rows)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, MetaData, Table, UniqueConstraint, text
 
-from fleet.database.columns import Content, Document, Moment, RowNumber, Whole, Words
+from fleet.database.columns import BinaryColumn, JsonColumn, Moment, RowNumber, Whole, Words
 
 NAMES = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -47,11 +47,11 @@ devices = Table(
     Column("state", Words(NAME_BYTES), nullable=False),
     Column("serial", Words(NAME_BYTES), unique=True),
     Column("profile", Words(NAME_BYTES), nullable=False, index=True),
-    Column("accelerators", Document(TAGS_BYTES), nullable=False),
+    Column("accelerators", JsonColumn(TAGS_BYTES), nullable=False),
     Column("site", Words(NAME_BYTES), nullable=False, index=True),
-    Column("inventory", Document(INVENTORY_BYTES), nullable=False),
+    Column("inventory", JsonColumn(INVENTORY_BYTES), nullable=False),
     Column("health", Words(NAME_BYTES), nullable=False),
-    Column("health_details", Document(HEALTH_BYTES), nullable=False),
+    Column("health_details", JsonColumn(HEALTH_BYTES), nullable=False),
     Column("registered", Moment, nullable=False),
     Column("enrolled", Moment),
     Column("revoked", Moment),
@@ -92,7 +92,7 @@ enrolment_tokens = Table(
     Column("digest", Words(DIGEST_BYTES), nullable=False, unique=True),
     Column("prefix", Words(NAME_BYTES), nullable=False),
     Column("device", Words(NAME_BYTES), nullable=False),
-    Column("tags", Document(TAGS_BYTES), nullable=False),
+    Column("tags", JsonColumn(TAGS_BYTES), nullable=False),
     Column("site", Words(NAME_BYTES), nullable=False),
     Column("created", Moment, nullable=False),
     Column("created_by", Words(NAME_BYTES), nullable=False),
@@ -122,7 +122,7 @@ releases = Table(
     Column("digest", Words(DIGEST_BYTES), nullable=False),
     Column("size_bytes", Whole, nullable=False),
     Column("released", Moment, nullable=False),
-    Column("document", Document(RELEASE_BYTES), nullable=False),
+    Column("document", JsonColumn(RELEASE_BYTES), nullable=False),
     Column("first_read", Moment, nullable=False),
     Column("withdrawn", Moment),
     Index(None, "owner", "model"),
@@ -135,7 +135,7 @@ rollouts = Table(
     Column("slot", Words(NAME_BYTES), nullable=False),
     Column("target", Words(PATH_BYTES), nullable=False),
     Column("state", Words(NAME_BYTES), nullable=False, index=True),
-    Column("spec", Document(SPEC_BYTES), nullable=False),
+    Column("spec", JsonColumn(SPEC_BYTES), nullable=False),
     Column("created", Moment, nullable=False),
     Column("created_by", Words(NAME_BYTES), nullable=False),
     Column("sequence", Whole, nullable=False),
@@ -150,7 +150,7 @@ facts = Table(
     Column("at", Moment, nullable=False),
     Column("kind", Words(NAME_BYTES), nullable=False),
     Column("device", Words(NAME_BYTES), nullable=False),
-    Column("document", Document(FACT_BYTES), nullable=False),
+    Column("document", JsonColumn(FACT_BYTES), nullable=False),
     Index(None, "device", "rollout"),
 )
 desired = Table(
@@ -196,7 +196,7 @@ assignments = Table(
     _device(primary_key=True),
     Column("version", Whole, nullable=False),
     Column("digest", Words(DIGEST_BYTES), nullable=False),
-    Column("content", Content(ASSIGNMENT_BYTES), nullable=False),
+    Column("content", BinaryColumn(ASSIGNMENT_BYTES), nullable=False),
     Column("issued", Moment, nullable=False),
     Column("expires", Moment, nullable=False),
     Column("revision", Whole, nullable=False),
@@ -224,7 +224,7 @@ telemetry_sources = Table(
     Column("stream", Words(NAME_BYTES), nullable=False),
     Column("boot_epoch", Whole, nullable=False),
     Column("contiguous", Whole, nullable=False),
-    Column("spans", Document(SPEC_BYTES), nullable=False),
+    Column("spans", JsonColumn(SPEC_BYTES), nullable=False),
     Column("lost", Whole, nullable=False),
     Column("rows", Whole, nullable=False),
     Column("bytes", Whole, nullable=False),
@@ -239,7 +239,7 @@ telemetry = Table(
     Column("received", Moment, nullable=False, index=True),
     Column("kind", Words(NAME_BYTES), nullable=False),
     Column("bytes", Whole, nullable=False),
-    Column("document", Document(ROW_BYTES), nullable=False),
+    Column("document", JsonColumn(ROW_BYTES), nullable=False),
     sqlite_with_rowid=False,
 )
 events = Table(
@@ -254,7 +254,7 @@ events = Table(
     Column("slot", Words(NAME_BYTES), nullable=False),
     Column("target", Words(PATH_BYTES), nullable=False),
     Column("rollout", Words(NAME_BYTES), nullable=False),
-    Column("document", Document(FACT_BYTES), nullable=False),
+    Column("document", JsonColumn(FACT_BYTES), nullable=False),
     UniqueConstraint("device", "key"),
     Index(None, "kind", "id"),
 )
@@ -272,7 +272,7 @@ alerts = Table(
     Column("opened", Moment),
     Column("closed", Moment),
     Column("summary", Words(REASON_BYTES), nullable=False),
-    Column("evidence", Document(FACT_BYTES), nullable=False),
+    Column("evidence", JsonColumn(FACT_BYTES), nullable=False),
     Column("changes", Whole, nullable=False),
     Column("told", Whole, nullable=False),
     CheckConstraint("state IN ('pending', 'open', 'closed')", name="state"),
@@ -294,12 +294,12 @@ diagnostics = Table(
     metadata,
     Column("id", RowNumber, primary_key=True),
     _device(index=True),
-    Column("wanted", Document(TAGS_BYTES), nullable=False),
+    Column("wanted", JsonColumn(TAGS_BYTES), nullable=False),
     Column("asked", Moment, nullable=False),
     Column("asked_by", Words(NAME_BYTES), nullable=False),
     Column("expires", Moment, nullable=False),
     Column("answered", Moment),
-    Column("answer", Document(ANSWER_BYTES), nullable=False),
+    Column("answer", JsonColumn(ANSWER_BYTES), nullable=False),
 )
 api_tokens = Table(
     "api_tokens",
@@ -309,7 +309,7 @@ api_tokens = Table(
     Column("prefix", Words(NAME_BYTES), nullable=False),
     Column("name", Words(NAME_BYTES), nullable=False),
     Column("role", Words(NAME_BYTES), nullable=False),
-    Column("tags", Document(TAGS_BYTES), nullable=False),
+    Column("tags", JsonColumn(TAGS_BYTES), nullable=False),
     Column("created", Moment, nullable=False),
     Column("created_by", Words(NAME_BYTES), nullable=False),
     Column("expires", Moment, nullable=False),
@@ -322,7 +322,7 @@ idempotency_keys = Table(  # answers to requests that may be repeated; sealed by
     Column("token", RowNumber, ForeignKey("api_tokens.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("key", Words(DIGEST_BYTES), primary_key=True),
     Column("request", Words(DIGEST_BYTES), nullable=False),
-    Column("answer", Content(ANSWER_BYTES), nullable=False),
+    Column("answer", BinaryColumn(ANSWER_BYTES), nullable=False),
     Column("at", Moment, nullable=False, index=True),
     Index(None, "token", "at"),
 )
@@ -334,7 +334,7 @@ audit = Table(
     Column("actor", Words(NAME_BYTES), nullable=False),
     Column("action", Words(NAME_BYTES), nullable=False),
     Column("subject", Words(PATH_BYTES), nullable=False),
-    Column("details", Document(FACT_BYTES), nullable=False),
+    Column("details", JsonColumn(FACT_BYTES), nullable=False),
     Column("previous", Words(DIGEST_BYTES), nullable=False),
     Column("digest", Words(DIGEST_BYTES), nullable=False),
 )

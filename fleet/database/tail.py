@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from fleet.database import numbers
 from fleet.database.columns import EPOCH
 from fleet.database.engine import held_locks
-from fleet.database.intake import Row
+from fleet.database.ingestion import Row
 from fleet.database.tables import telemetry, telemetry_sources
 
 _NAMES = "tail of "

@@ -16,9 +16,9 @@ from fleet.database.columns import document_text
 from fleet.database.device_filter import Filter, chosen, everything
 from fleet.database.engine import alone
 from fleet.database.errors import RefusedError
-from fleet.database.intake import Batch, Row, check, take
+from fleet.database.ingestion import Batch, Row, check, take
 from fleet.database.rows import chunks, page_limit
-from fleet.database.settings import DatabaseSettings, TelemetrySettings
+from fleet.database.settings import DatabaseSettings, TelemetryStorageSettings
 from fleet.database.spans import Received, Span
 from fleet.database.tables import telemetry, telemetry_sources
 
@@ -26,7 +26,7 @@ STALE = "of a boot that is forgotten"
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
+class StoredBatch:
     """Result of a batch. The device may forget all rows up to `contiguous`.
 
     `stored`: how many rows are new. `left`: number of others, by reason. `fresh`: the new rows, in order.
@@ -39,7 +39,7 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TelemetrySource:
     """One stream of one boot of a device.
 
     `lost`: numbers that never came. `rows`, `size_bytes`: what is stored of it.
@@ -73,13 +73,13 @@ def hold(connection: Connection, device: str) -> None:
 
 
 def receive(
-    connection: Connection, device: str, batch: Batch, now: datetime, settings: TelemetrySettings
-) -> Acknowledged:
+    connection: Connection, device: str, batch: Batch, now: datetime, settings: TelemetryStorageSettings
+) -> StoredBatch:
     """Store the rows that are new. Raise RefusedError for invalid telemetry, ConflictError for an unknown device."""
     check(batch, settings)
     source = _source(connection, device, batch, settings)
     if source is None:
-        return Acknowledged(_last(batch), 0, {STALE: len(batch.rows)} if batch.rows else {})
+        return StoredBatch(_last(batch), 0, {STALE: len(batch.rows)} if batch.rows else {})
     before = _received(source)
     taken = take(before, batch, settings)
     added_bytes = _store(connection, source.id, taken.rows, now, settings)
@@ -87,16 +87,18 @@ def receive(
         after = {"to": taken.received.contiguous, "beyond": taken.received.beyond}
         added = {"more_rows": len(taken.rows), "more_bytes": added_bytes, "more_lost": taken.lost}
         connection.execute(_ADVANCE, {"source_id": source.id, **after, **added})
-    return Acknowledged(taken.received.contiguous, len(taken.rows), taken.left, taken.rows)
+    return StoredBatch(taken.received.contiguous, len(taken.rows), taken.left, taken.rows)
 
 
-def sources(connection: Connection, device: str) -> tuple[Source, ...]:
+def sources(connection: Connection, device: str) -> tuple[TelemetrySource, ...]:
     """Return all sources of a device, newest boots first, with their positions and gaps."""
     columns = telemetry_sources.c
     statement = sa.select(telemetry_sources).where(columns.device == device)
     found = connection.execute(statement.order_by(columns.stream, columns.boot_epoch.desc()))
     return tuple(
-        Source(row.stream, row.boot_epoch, row.contiguous, _received(row).gaps(), row.lost, row.rows, row.bytes)
+        TelemetrySource(
+            row.stream, row.boot_epoch, row.contiguous, _received(row).gaps(), row.lost, row.rows, row.bytes
+        )
         for row in found
     )
 
@@ -152,7 +154,7 @@ def newest_of_devices(
     return tuple((row.device, _row(row)) for row in found)
 
 
-def _source(connection: Connection, device: str, batch: Batch, settings: TelemetrySettings) -> Found[Any] | None:
+def _source(connection: Connection, device: str, batch: Batch, settings: TelemetryStorageSettings) -> Found[Any] | None:
     """Return the source's row, locked; create it if there is none. Return None if its boot was forgotten."""
     hold(connection, device)
     key = {"of_device": device, "of_stream": batch.stream, "of_boot": batch.boot_epoch}
@@ -173,13 +175,15 @@ def _source(connection: Connection, device: str, batch: Batch, settings: Telemet
     return connection.execute(add.returning(*columns)).one()
 
 
-def _count_streams(connection: Connection, device: str, settings: TelemetrySettings) -> None:
+def _count_streams(connection: Connection, device: str, settings: TelemetryStorageSettings) -> None:
     mine = sa.select(telemetry_sources.c.stream).where(telemetry_sources.c.device == device).distinct()
     if len(connection.execute(mine).all()) >= settings.streams_limit:
         raise RefusedError(f"the device has {settings.streams_limit} streams already; further ones are refused")
 
 
-def _store(connection: Connection, source: int, rows: Sequence[Row], now: datetime, settings: TelemetrySettings) -> int:
+def _store(
+    connection: Connection, source: int, rows: Sequence[Row], now: datetime, settings: TelemetryStorageSettings
+) -> int:
     """Store rows. Return how many bytes were added."""
     if not rows:
         return 0

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
-from fleet.access import Caller, Role
+from fleet.access import Role, TokenCaller
 from fleet.database.credentials import Credential, read_credential
 from fleet.database.devices import TAGS_LIMIT
 from fleet.database.engine import alone
@@ -35,9 +35,9 @@ class ApiToken:
     revoked: datetime | None
 
     @property
-    def caller(self) -> Caller:
+    def caller(self) -> TokenCaller:
         """Return the caller as `fleet.access` knows it."""
-        return Caller(self.name, self.role, self.tags)
+        return TokenCaller(self.name, self.role, self.tags)
 
 
 def create(

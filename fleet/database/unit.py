@@ -13,7 +13,7 @@ Effect = Callable[[], object]
 
 
 @dataclass(slots=True)
-class Unit:
+class UnitOfWork:
     """Transaction that the first write of a request begins; later writes are savepoints in it. `begun` runs first.
 
     `effects` wait for the commit: what others see in memory must not be ahead of the database.
@@ -33,5 +33,5 @@ class Unit:
         return self.connection
 
 
-current: ContextVar[Unit | None] = ContextVar("unit", default=None)
+current: ContextVar[UnitOfWork | None] = ContextVar("unit", default=None)
 """Unit of this thread."""

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
+from fleet.rollouts.abort_rules import common_reasons, excess
 from fleet.rollouts.decisions import Abort, Decision, Finish, Offer, OpenWave, Pause, Retry, RollBack
 from fleet.rollouts.fold import apply
-from fleet.rollouts.judge import common_reasons, excess
-from fleet.rollouts.patience import silences
 from fleet.rollouts.schedule import may_offer
 from fleet.rollouts.spec import Rollback, Spec, wave_name
-from fleet.rollouts.state import IN_FLIGHT, NO_WAVE, DeviceState, Member, State, Status
-from fleet.rollouts.survey import Survey
+from fleet.rollouts.state import IN_FLIGHT, NO_WAVE, DeviceState, Member, RolloutState, Status
+from fleet.rollouts.survey import MemberSurvey
+from fleet.rollouts.timeouts import silences
 
 STEPS_LIMIT = 10
 """Most steps of one answer, plus one for each wave: silence, a halt, offers, retries, the end. More is a defect."""
 
 
-def decide(spec: Spec, state: State, now: datetime, limit: int | None = None) -> tuple[Decision, ...]:
+def decide(spec: Spec, state: RolloutState, now: datetime, limit: int | None = None) -> tuple[Decision, ...]:
     """Return the decisions that are due at `now`, in order, at most the first `limit`.
 
     `limit` keeps the transaction that records them short, whatever the size of a wave. Once they are recorded, the same
@@ -43,7 +43,7 @@ def decide(spec: Spec, state: State, now: datetime, limit: int | None = None) ->
     raise RuntimeError(f"decisions of {spec.name} have no effect, the last: {step[0]!r:.200}; this is a defect")
 
 
-def _step(spec: Spec, state: State, now: datetime) -> Sequence[Decision]:
+def _step(spec: Spec, state: RolloutState, now: datetime) -> Sequence[Decision]:
     if state.status is Status.ABORTED:
         return tuple(_returns(spec, state))
     if state.status not in {Status.RUNNING, Status.PAUSED}:
@@ -55,8 +55,8 @@ def _step(spec: Spec, state: State, now: datetime) -> Sequence[Decision]:
     return _run(spec, state, now) if state.status is Status.RUNNING else ()
 
 
-def _run(spec: Spec, state: State, now: datetime) -> Sequence[Decision]:
-    survey = Survey(spec, state)
+def _run(spec: Spec, state: RolloutState, now: datetime) -> Sequence[Decision]:
+    survey = MemberSurvey(spec, state)
     return (
         _halt(spec, state, survey)
         or _offers(spec, state, survey, now)
@@ -65,7 +65,7 @@ def _run(spec: Spec, state: State, now: datetime) -> Sequence[Decision]:
     )
 
 
-def _returns(spec: Spec, state: State) -> Iterator[RollBack]:
+def _returns(spec: Spec, state: RolloutState) -> Iterator[RollBack]:
     """Yield roll-backs after an abort: of offers, and of committed devices where that is forced or was requested."""
     all_of_them = spec.rollback is Rollback.FORCED or state.rollback_requested
     for member in state.members.values():
@@ -74,13 +74,13 @@ def _returns(spec: Spec, state: State) -> Iterator[RollBack]:
             yield RollBack(member.device)
 
 
-def _withdrawals(state: State) -> Sequence[RollBack]:
+def _withdrawals(state: RolloutState) -> Sequence[RollBack]:
     """Return roll-backs of all offers in progress after a halt: no device goes on with a release that fails."""
     stopped = IN_FLIGHT | {DeviceState.SILENT}
     return tuple(RollBack(m.device) for m in state.members.values() if m.state in stopped and m.present)
 
 
-def _halt(spec: Spec, state: State, survey: Survey) -> Sequence[Decision]:
+def _halt(spec: Spec, state: RolloutState, survey: MemberSurvey) -> Sequence[Decision]:
     found = excess(survey.tallies(), spec.abort)
     if found is None:
         return ()
@@ -91,7 +91,7 @@ def _halt(spec: Spec, state: State, survey: Survey) -> Sequence[Decision]:
     return (Pause(reason, halt=True, evidence=evidence),)
 
 
-def _advance(spec: Spec, state: State, survey: Survey, now: datetime) -> Sequence[Decision]:
+def _advance(spec: Spec, state: RolloutState, survey: MemberSurvey, now: datetime) -> Sequence[Decision]:
     """Return the next wave, the end, or a pause if the newest wave is over and did not pass."""
     if not survey.devices:
         return ()
@@ -109,12 +109,12 @@ def _advance(spec: Spec, state: State, survey: Survey, now: datetime) -> Sequenc
     return () if survey.undecided(survey.taken) else (Finish(),)
 
 
-def _open(spec: Spec, state: State, wave: int) -> Sequence[Decision]:
+def _open(spec: Spec, state: RolloutState, wave: int) -> Sequence[Decision]:
     approved = wave in state.approved_waves or not spec.needs_approval(wave)
     return (OpenWave(wave),) if approved else ()
 
 
-def _unsuccessful(spec: Spec, state: State, survey: Survey) -> Pause:
+def _unsuccessful(spec: Spec, state: RolloutState, survey: MemberSurvey) -> Pause:
     committed = sum(member.state is DeviceState.COMMITTED for member in survey.wave)
     reason = f"{wave_name(state.wave)} is over, and {committed} of its {len(survey.wave)} devices committed"
     evidence = {
@@ -127,12 +127,12 @@ def _unsuccessful(spec: Spec, state: State, survey: Survey) -> Pause:
     return Pause(f"{reason}: too few", halt=False, evidence={**evidence, **common_reasons(survey.wave)})
 
 
-def _offers(spec: Spec, state: State, survey: Survey, now: datetime) -> Sequence[Offer]:
+def _offers(spec: Spec, state: RolloutState, survey: MemberSurvey, now: datetime) -> Sequence[Offer]:
     chosen = _allowed(spec, survey.next_devices(), now)
     return tuple(Offer(member.device, state.wave, member.attempt + 1) for member in chosen)
 
 
-def _retries(spec: Spec, survey: Survey, now: datetime) -> Sequence[Retry]:
+def _retries(spec: Spec, survey: MemberSurvey, now: datetime) -> Sequence[Retry]:
     due = [m for m in survey.taken if survey.may_retry(m) and now - m.verdict_at >= _back_off(spec, m)]
     return tuple(Retry(member.device, member.wave, member.attempt + 1) for member in _allowed(spec, due, now))
 

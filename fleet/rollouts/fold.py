@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from fleet.rollouts import patience
+from fleet.rollouts import timeouts
 from fleet.rollouts.decisions import Abort, Decision, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
 from fleet.rollouts.facts import (
     Aborted,
@@ -41,7 +41,7 @@ from fleet.rollouts.state import (
     NO_WAVE,
     DeviceState,
     Member,
-    State,
+    RolloutState,
     Status,
     rank_of,
     stratum_of,
@@ -76,15 +76,15 @@ draft → approved → running ⇄ paused → finished | aborted.
 """
 
 
-def fold(spec: Spec, facts: Iterable[Fact], state: State | None = None) -> State:
+def fold(spec: Spec, facts: Iterable[Fact], state: RolloutState | None = None) -> RolloutState:
     """Return the state after `facts`, which follow `state` (None: the beginning). Facts in `state` are skipped."""
-    folding = _Folding(spec, state or State())
+    folding = _Folding(spec, state or RolloutState())
     for fact in facts:
         folding.take(fact)
     return folding.state()
 
 
-def set_back(state: State, now: datetime) -> bool:
+def set_back(state: RolloutState, now: datetime) -> bool:
     """Return whether the clock was set back since the last fact.
 
     The caller then records a `ClockSetBack`. Otherwise waits that began at a wrong later time would last too long.
@@ -92,12 +92,12 @@ def set_back(state: State, now: datetime) -> bool:
     return state.latest_at - now > CLOCK_STEP
 
 
-def apply(spec: Spec, state: State, decisions: Iterable[Decision], at: datetime) -> State:
+def apply(spec: Spec, state: RolloutState, decisions: Iterable[Decision], at: datetime) -> RolloutState:
     """Return the state that results once `decisions` are recorded as the next facts."""
     return fold(spec, (Fact(n, at, Decided(d)) for n, d in enumerate(decisions, state.seq + 1)), state)
 
 
-def refusal(spec: Spec, state: State, event: Event) -> str:
+def refusal(spec: Spec, state: RolloutState, event: Event) -> str:
     """Return why an operator's event would have no effect now, or "" if it would have one."""
     if isinstance(event, Created):
         return "it exists already" if state.rollout else ""
@@ -112,7 +112,7 @@ def refusal(spec: Spec, state: State, event: Event) -> str:
     return f"the rollout is {state.status.value}; for that it has to be {wanted}"
 
 
-def _approval_refusal(spec: Spec, state: State, wave: int) -> str:
+def _approval_refusal(spec: Spec, state: RolloutState, wave: int) -> str:
     if state.status in ENDED:
         return f"the rollout is {state.status.value}"
     if not (spec.first_wave <= wave <= spec.last_wave and spec.needs_approval(wave)):
@@ -123,14 +123,14 @@ def _approval_refusal(spec: Spec, state: State, wave: int) -> str:
 class _Folding:
     """Mutable state during a fold. Only the result is visible outside."""
 
-    def __init__(self, spec: Spec, state: State) -> None:
+    def __init__(self, spec: Spec, state: RolloutState) -> None:
         self._spec = spec
         self._state = state
         self._members = Changes(state.members)
         self._ignored = dict(state.ignored)
         self._seq, self._at, self._latest = state.seq, state.latest_at, state.latest_at
 
-    def state(self) -> State:
+    def state(self) -> RolloutState:
         members = self._members.roster()
         return replace(self._state, members=members, ignored=self._ignored, seq=self._seq, latest_at=self._latest)
 
@@ -184,7 +184,7 @@ class _Folding:
         if event.since >= self._at:
             return self._ignore("unattended for no time")
         for member in self._members.members():
-            self._members.put(patience.given_back(member, event.since, self._at))
+            self._members.put(timeouts.given_back(member, event.since, self._at))
         return self._change(attended_at=self._at)
 
     # ---- its devices
@@ -265,11 +265,11 @@ class _Folding:
     def _advance(self, member: Member, state: DeviceState, reason: str) -> None:
         if _PROGRESS[state] > _PROGRESS[member.state]:
             if state in IN_FLIGHT:
-                return self._members.put(patience.heard(member, self._at, state))
+                return self._members.put(timeouts.heard(member, self._at, state))
             return self._judge(member, state, reason)
         if member.state in IN_FLIGHT:
             held = state is DeviceState.PENDING and member.state is DeviceState.OFFERED
-            return self._members.put(patience.heard(member, self._at, member.state, held=held))
+            return self._members.put(timeouts.heard(member, self._at, member.state, held=held))
         return self._ignore("a report that is known or late")
 
     def _judge(self, member: Member, state: DeviceState, reason: str) -> None:
@@ -301,7 +301,7 @@ class _Folding:
         self._latest = at = self._at
         self._change(attended_at=min(self._state.attended_at, at))
         for member in self._members.members():
-            self._members.put(patience.set_back(member, at))
+            self._members.put(timeouts.set_back(member, at))
 
 
 _TAKERS: Mapping[type[Any], Callable[[_Folding, Any], None]] = {

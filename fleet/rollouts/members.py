@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from fleet.rollouts.facts import Joined, Left
-from fleet.rollouts.query import Device, matches
+from fleet.rollouts.query import QueriedDevice, matches
 from fleet.rollouts.query_parser import parse
 from fleet.rollouts.spec import Spec
-from fleet.rollouts.state import ENDED, NO_WAVE, DeviceState, Member, State, stratum_of
+from fleet.rollouts.state import ENDED, NO_WAVE, DeviceState, Member, RolloutState, stratum_of
 
 NO_MATCH = "the query does not match it any more"
 CLAIMED = "another rollout has this slot of it now"
 
 
 def membership(
-    spec: Spec, state: State, devices: Iterable[Device], claimed: AbstractSet[str] = frozenset()
+    spec: Spec, state: RolloutState, devices: Iterable[QueriedDevice], claimed: AbstractSet[str] = frozenset()
 ) -> tuple[Joined | Left, ...]:
     """Return the changes of membership among `devices`, in their order.
 
@@ -31,7 +31,7 @@ def membership(
     return tuple(change for change in found if change is not None)
 
 
-def _change(spec: Spec, state: State, device: Device, claimed: bool) -> Joined | Left | None:
+def _change(spec: Spec, state: RolloutState, device: QueriedDevice, claimed: bool) -> Joined | Left | None:
     member = state.members.get(device.id)
     begun = member is not None and member.state is not DeviceState.PENDING
     if begun and not (member and member.present):
@@ -43,6 +43,6 @@ def _change(spec: Spec, state: State, device: Device, claimed: bool) -> Joined |
     return None if member and _as_known(member, device) else Joined(device.id, device.accelerators, device.zone)
 
 
-def _as_known(member: Member, device: Device) -> bool:
+def _as_known(member: Member, device: QueriedDevice) -> bool:
     known = (member.stratum, member.zone) == (stratum_of(device.accelerators), device.zone)
     return member.present and (known or member.state is not DeviceState.PENDING)

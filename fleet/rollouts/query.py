@@ -19,7 +19,7 @@ _PATTERNS_CACHED = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class QueriedDevice:
     """A device, as queries see it. `accelerators`: kinds, a CPU alone is `cpu`. `versions`: by slot."""
 
     id: str
@@ -56,7 +56,7 @@ class All:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class FieldMatch:
     """Comparison of `field` with each of `values` (one, or several after `in`); one match is enough."""
 
     field: str
@@ -85,10 +85,10 @@ class Or:
     parts: tuple[Query, ...]
 
 
-Query = All | Match | Not | And | Or
+Query = All | FieldMatch | Not | And | Or
 
 
-def matches(query: Query, device: Device) -> bool:
+def matches(query: Query, device: QueriedDevice) -> bool:
     """Return whether the query matches the device.
 
     A device without a value (such as no such slot) matches no `=`, `<` …, but `!=`.
@@ -102,7 +102,7 @@ def matches(query: Query, device: Device) -> bool:
     return isinstance(query, All) or _holds(query, device)
 
 
-def _holds(match: Match, device: Device) -> bool:
+def _holds(match: FieldMatch, device: QueriedDevice) -> bool:
     found = tuple(_values(match.field, device))
     if match.operator in _ORDERED:
         return any(compares(match.operator, value, match.values[0]) for value in found)
@@ -110,7 +110,7 @@ def _holds(match: Match, device: Device) -> bool:
     return equal is (match.operator is Operator.EQUAL)
 
 
-def _values(name: str, device: Device) -> Iterable[str]:
+def _values(name: str, device: QueriedDevice) -> Iterable[str]:
     if name.startswith(VERSION):
         version = device.versions.get(name.removeprefix(VERSION))
         return () if version is None else (version,)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 
-from fleet.rollouts.query import FIELDS, VERSION, All, And, Match, Not, Operator, Or, Query, is_glob
+from fleet.rollouts.query import FIELDS, VERSION, All, And, FieldMatch, Not, Operator, Or, Query, is_glob
 from gateway.domain.release_paths import is_slot
 
 QUERY_LIMIT_CHARS = 4096
@@ -60,7 +60,7 @@ def parse(text: str) -> Query:
     """Read a query. Raise QueryError."""
     if len(text) > QUERY_LIMIT_CHARS:
         raise QueryError(f"the query has {len(text)} characters, at most {QUERY_LIMIT_CHARS} are read", 0)
-    parser = _Parser(_tokens(text))
+    parser = _QueryParser(_tokens(text))
     query = parser.either(0)
     parser.end()
     return query
@@ -70,7 +70,7 @@ def query_text(query: Query) -> str:
     """Return a query as text that reads back as the same query."""
     if isinstance(query, All):
         return "all"
-    if isinstance(query, Match):
+    if isinstance(query, FieldMatch):
         return _match_text(query)
     if isinstance(query, Not):
         return f"not {_inner(query.part)}"
@@ -79,10 +79,10 @@ def query_text(query: Query) -> str:
 
 
 def _inner(part: Query) -> str:
-    return query_text(part) if isinstance(part, (All, Match, Not)) else f"({query_text(part)})"
+    return query_text(part) if isinstance(part, (All, FieldMatch, Not)) else f"({query_text(part)})"
 
 
-def _match_text(match: Match) -> str:
+def _match_text(match: FieldMatch) -> str:
     values = [_value_text(value) for value in match.values]
     if len(values) == 1:
         return f"{match.field} {match.operator.value} {values[0]}"
@@ -112,7 +112,7 @@ def _tokens(text: str) -> list[_Token]:
     return [*tokens, _Token("end", "", len(text))]
 
 
-class _Parser:
+class _QueryParser:
     """Recursive descent parser; every method reads what its name says and leaves the rest."""
 
     def __init__(self, tokens: list[_Token]) -> None:
@@ -146,12 +146,12 @@ class _Parser:
             return inner
         return All() if self._take("all") else self._comparison()
 
-    def _comparison(self) -> Match:
+    def _comparison(self) -> FieldMatch:
         name = self._field()
         negated = self._take("not")
         if negated or self._here.text == "in":
             self._expect("in")
-            return Match(name, Operator.UNEQUAL if negated else Operator.EQUAL, self._list())
+            return FieldMatch(name, Operator.UNEQUAL if negated else Operator.EQUAL, self._list())
         sign = self._here
         if sign.kind != "sign" or sign.text not in {operator.value for operator in Operator}:
             self._fail("expected '=', '!=', 'in' or, of a version, '<', '<=', '>', '>='")
@@ -159,7 +159,7 @@ class _Parser:
         if operator not in {Operator.EQUAL, Operator.UNEQUAL} and not name.startswith(VERSION):
             self._fail(f"{name} has no order; only version.<slot> has")
         self._next += 1
-        return Match(name, operator, (self._value(),))
+        return FieldMatch(name, operator, (self._value(),))
 
     def _field(self) -> str:
         token = self._here

@@ -11,7 +11,7 @@ from fleet.rollouts.decisions import PART_LOW, Decision, Pause
 from fleet.rollouts.facts import Decided, Fact
 from fleet.rollouts.fold import fold
 from fleet.rollouts.spec import CANARY, Spec, wave_name
-from fleet.rollouts.state import State
+from fleet.rollouts.state import RolloutState
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Replay:
 
     facts: int
     decisions: int
-    state: State
+    state: RolloutState
     difference: Difference | None
 
 
 def replay(spec: Spec, facts: Iterable[Fact]) -> Replay:
     """Fold `facts` and compare each recorded answer with `decide` at its time. Stop at the first difference."""
-    state, seen, decisions = State(), 0, 0
+    state, seen, decisions = RolloutState(), 0, 0
     for answer in _answers(facts):
         seen += len(answer)
         if isinstance(answer[0].event, Decided):
@@ -63,7 +63,7 @@ def _answer_of(fact: Fact) -> object:
     return fact.at if isinstance(fact.event, Decided) else None
 
 
-def _difference(spec: Spec, state: State, answer: list[Fact]) -> Difference | None:
+def _difference(spec: Spec, state: RolloutState, answer: list[Fact]) -> Difference | None:
     """Return the first difference between a recorded answer and the one that `decide` gives now, or None.
 
     A part of an answer is accepted if it has at least `PART_LOW` decisions. The next answer must then hold the rest.

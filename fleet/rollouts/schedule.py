@@ -11,7 +11,7 @@ from datetime import UTC, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from fleet.rollouts.spec import Spec, Window
+from fleet.rollouts.spec import OfferWindow, Spec
 from gateway.domain.policy import blackout_at
 
 SITE = "site"
@@ -65,7 +65,7 @@ def next_opening(spec: Spec, zone: str, now: datetime) -> datetime | None:
     return None  # not reached: each blackout was passed once
 
 
-def _is_open(window: Window, site: str, now: datetime) -> bool:
+def _is_open(window: OfferWindow, site: str, now: datetime) -> bool:
     zone = _zone(site if window.zone == SITE else window.zone)
     if zone is None:
         return False
@@ -77,14 +77,14 @@ def _is_open(window: Window, site: str, now: datetime) -> bool:
     return began_today or ((day - 1) % 7 in window.days and minute < window.end_min)
 
 
-def _next_window(windows: tuple[Window, ...], site: str, now: datetime) -> datetime | None:
+def _next_window(windows: tuple[OfferWindow, ...], site: str, now: datetime) -> datetime | None:
     if not windows or any(_is_open(window, site, now) for window in windows):
         return now
     moments = (moment for window in windows for moment in _openings(window, site, now) if moment > now)
     return min((m for m in moments if any(_is_open(window, site, m) for window in windows)), default=None)
 
 
-def _openings(window: Window, site: str, now: datetime) -> Iterator[datetime]:
+def _openings(window: OfferWindow, site: str, now: datetime) -> Iterator[datetime]:
     """Yield the times at which the window may open: its starts, and each change of the clock."""
     zone = _zone(site if window.zone == SITE else window.zone)
     if zone is None:

@@ -75,7 +75,7 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class OfferWindow:
     """Weekly time in which devices may be offered something, in wall-clock time of `zone`.
 
     It is open on `days` (0: Monday), from `start_min` to before `end_min`, in minutes after midnight. `zone`: an IANA
@@ -109,7 +109,7 @@ class Spec:
     abort: AbortLimit
     silence_s: float
     deadline_s: float
-    windows: tuple[Window, ...] = ()
+    windows: tuple[OfferWindow, ...] = ()
     blackouts: tuple[Blackout, ...] = ()
     retries: Retries = Retries()
     dynamic: bool = True

@@ -11,7 +11,7 @@ from typing import Any
 
 from fleet.rollouts.query_parser import parse
 from fleet.rollouts.schedule import SITE, known_zone
-from fleet.rollouts.spec import AbortLimit, Canary, Retries, Rollback, Spec, Success, Wave, Window
+from fleet.rollouts.spec import AbortLimit, Canary, OfferWindow, Retries, Rollback, Spec, Success, Wave
 from gateway.domain.assignment import Target
 from gateway.domain.document import Table
 from gateway.domain.manifest_toml import NAME_PATTERN
@@ -106,7 +106,7 @@ def _plain(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def _window_document(window: Window) -> dict[str, Any]:
+def _window_document(window: OfferWindow) -> dict[str, Any]:
     return {
         "days": [DAYS[day] for day in window.days],
         "start": f"{window.start_min // 60:02}:{window.start_min % 60:02}",
@@ -232,17 +232,17 @@ def _retries(top: Table) -> Retries:
     return retries
 
 
-def _windows(top: Table) -> tuple[Window, ...]:
+def _windows(top: Table) -> tuple[OfferWindow, ...]:
     tables = top.tables("windows")
     if len(tables) > WINDOWS_LIMIT:
         top.refuse("windows", f"must be at most {WINDOWS_LIMIT}, not {len(tables)}")
     return tuple(_window(table) for table in tables)
 
 
-def _window(table: Table) -> Window:
+def _window(table: Table) -> OfferWindow:
     named = table.texts("days", DAYS, among=DAYS)
     days = tuple(place for place, day in enumerate(DAYS) if day in named)
-    window = Window(days, _minute(table, "start"), _minute(table, "end"), table.text("zone", "UTC"))
+    window = OfferWindow(days, _minute(table, "start"), _minute(table, "end"), table.text("zone", "UTC"))
     if not days:
         table.refuse("days", "must name a day; leave it out for all")
     if window.zone != SITE and not known_zone(window.zone):

@@ -98,7 +98,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RolloutState:
     """State of a rollout after the fact number `seq`.
 
     `wave`: the last that was opened. `resumed_seq`: an operator saw the failures up to this fact. `ignored`: facts
@@ -132,7 +132,7 @@ def stratum_of(accelerators: Iterable[str]) -> str:
     return "+".join(sorted(set(accelerators))) or CPU_ONLY
 
 
-def device_counts(state: State) -> Mapping[int, Mapping[str, int]]:
+def device_counts(state: RolloutState) -> Mapping[int, Mapping[str, int]]:
     """Count devices by wave (-1: none yet) and state, for people. Devices that left without a verdict do not count."""
     waves: dict[int, Counter[str]] = {}
     for member in state.members.values():

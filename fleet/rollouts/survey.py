@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
+from fleet.rollouts.abort_rules import VerdictTally, passed_at
 from fleet.rollouts.canary import canaries
-from fleet.rollouts.judge import Tally, passed_at
 from fleet.rollouts.spec import CANARY, Spec, wave_name
-from fleet.rollouts.state import GAVE_UP, IN_FLIGHT, DeviceState, Member, State
+from fleet.rollouts.state import GAVE_UP, IN_FLIGHT, DeviceState, Member, RolloutState
 from fleet.rollouts.waves import next_in_line, places
 
 
-class Survey:
+class MemberSurvey:
     """Result of one pass over the members. `wave`: those with a place in the newest wave; `taken`: in any wave."""
 
-    def __init__(self, spec: Spec, state: State) -> None:
+    def __init__(self, spec: Spec, state: RolloutState) -> None:
         self._spec = spec
         self._state = state
         self.waiting: list[Member] = []
@@ -42,7 +42,7 @@ class Survey:
         free = places(spec.waves[wave - 1], self.devices, len(self.taken), len(self.wave))
         return next_in_line(self.waiting, free)
 
-    def tallies(self) -> Mapping[str, Tally]:
+    def tallies(self) -> Mapping[str, VerdictTally]:
         """Return the verdicts of all devices, of the newest wave, and of each set of accelerators.
 
         A release that breaks one kind of hardware must not hide among the others. Failures before the last resumption
@@ -73,12 +73,12 @@ class Survey:
         commits = [m.verdict_at for m in members if m.state is DeviceState.COMMITTED]
         return passed_at(len(members) - ended, commits, self._spec.success)
 
-    def _tally(self, members: Iterable[Member]) -> Tally:
+    def _tally(self, members: Iterable[Member]) -> VerdictTally:
         passed = failed = 0
         for member in members:
             passed += member.state is DeviceState.COMMITTED
             failed += member.failing and not self._forgiven(member)
-        return Tally(passed, failed)
+        return VerdictTally(passed, failed)
 
     def _forgiven(self, member: Member) -> bool:
         return member.failing and member.verdict_seq <= self._state.resumed_seq

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fleet.problems import Problem, plain_problem
-from fleet.serving.peer import Peer
+from fleet.serving.peer import RequestPeer
 from gateway.wire import asgi
 from gateway.wire.asgi import Application, Headers, Message, Receive, Scope, Send
 
@@ -19,9 +19,9 @@ ZERO_COPY = "http.response.zerocopysend"
 """ASGI extension for sendfile: {"file", "offset", "count", "more_body"}."""
 
 
-def peer_of(scope: Scope) -> Peer:
+def peer_of(scope: Scope) -> RequestPeer:
     """Return the peer that `identity` has set."""
-    peer: Peer = scope["state"]["peer"]
+    peer: RequestPeer = scope["state"]["peer"]
     return peer
 
 
@@ -53,7 +53,7 @@ async def respond(problem: Problem, scope: Scope, send: Send) -> None:
     await asgi.respond(_written(problem, f"urn:uuid:{instance}" if instance else ""), send)
 
 
-def plain(status: int, detail: str, headers: Headers = ()) -> asgi.Answer:
+def plain(status: int, detail: str, headers: Headers = ()) -> asgi.AsgiRefusal:
     """Return an error response for a connection without a request id."""
     return _written(plain_problem(status, detail, headers))
 

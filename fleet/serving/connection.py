@@ -37,7 +37,7 @@ class _Extent:
         return self._count
 
 
-class Connection(BoundedConnection):
+class ControllerConnection(BoundedConnection):
     """HTTP connection with limits per address and in total, in addition to the general bounds."""
 
     def __init__(self, config: Config, state: ServerState, shared: Shared) -> None:

@@ -13,7 +13,7 @@ from fleet.authority.certificate import DeviceCertificate
 from fleet.authority.verify import check_holds, verified
 from fleet.problems import ProblemError
 from fleet.serving.asgi import Application, Receive, Scope, Send, header_values, without_headers
-from fleet.serving.peer import Peer
+from fleet.serving.peer import RequestPeer
 from fleet.serving.proxies import ForwardedError, Proxies, forwarded_address, forwarded_certificate
 from fleet.serving.settings import ProxySettings
 from gateway.domain.errors import Fault, RequestError
@@ -44,7 +44,7 @@ class Recognition:
         return known
 
 
-class Identity:
+class PeerMiddleware:
     """ASGI middleware that sets `scope["state"]["peer"]`. `counts` counts ignored headers of untrusted senders."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Identity:
         state["peer"] = self._peer(scope, str((scope.get("client") or ("",))[0]), state.get("client_certificate"))
         await self._app(scope, receive, send)
 
-    def _peer(self, scope: Scope, address: str, shown: bytes | None) -> Peer:
+    def _peer(self, scope: Scope, address: str, shown: bytes | None) -> RequestPeer:
         said = header_values(scope, self._settings.certificate_header)
         hops = header_values(scope, self._settings.address_header)
         without_headers(scope, (self._settings.certificate_header, self._settings.address_header))
@@ -76,7 +76,7 @@ class Identity:
             self._counts["address_header_ignored"] += 1
         return self._recognised(shown, address)
 
-    def _forwarded(self, said: Sequence[str], hops: Sequence[str], address: str) -> Peer:
+    def _forwarded(self, said: Sequence[str], hops: Sequence[str], address: str) -> RequestPeer:
         try:
             certificate = forwarded_certificate(said, self._settings.certificate_form)
         except ForwardedError as error:
@@ -86,14 +86,14 @@ class Identity:
             raise ProblemError(400, problem) from None
         return self._recognised(certificate, forwarded_address(hops, self._proxies) or address, proxied=True)
 
-    def _recognised(self, shown: bytes | None, address: str, *, proxied: bool = False) -> Peer:
+    def _recognised(self, shown: bytes | None, address: str, *, proxied: bool = False) -> RequestPeer:
         if shown is None:
-            return Peer(address, proxied=proxied)
+            return RequestPeer(address, proxied=proxied)
         try:
-            return Peer(address, self._recognition.device(shown), proxied)
+            return RequestPeer(address, self._recognition.device(shown), proxied)
         except RequestError as error:
             self._counts["certificate_refused"] += 1
-            return Peer(address, None, proxied, error)
+            return RequestPeer(address, None, proxied, error)
 
 
 def _parsed(certificate_der: bytes) -> x509.Certificate:

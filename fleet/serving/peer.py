@@ -10,7 +10,7 @@ from gateway.domain.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class RequestPeer:
     """Peer of one request.
 
     `address` is "" for a UNIX socket. `certificate` was verified and is valid; `proxied`: a trusted proxy sent it.

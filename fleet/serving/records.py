@@ -31,7 +31,7 @@ _access = logging.getLogger("fleet.access")
 _log = logging.getLogger(__name__)
 
 
-class Records:
+class AccessLog:
     """ASGI middleware that writes the access log, turns errors into responses, and limits concurrent requests.
 
     The log line contains neither query nor headers, which may contain secrets.

@@ -16,14 +16,14 @@ from fleet.serving.tls import load_chain
 from gateway.domain.access import Address
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.retry import TokenBuckets
-from gateway.wire.handshakes import Terms
+from gateway.wire.handshakes import HandshakeLimits
 from gateway.wire.listeners import Connect, Listeners
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
     from uvicorn.server import ServerState
 
-    from fleet.serving.connection import Connection
+    from fleet.serving.connection import ControllerConnection
 
 
 class Server:
@@ -73,10 +73,10 @@ class Server:
             )
             raise ConfigurationError(problem, table="listen", key="addresses")
 
-    def _terms(self, context: ssl.SSLContext) -> Terms:
+    def _terms(self, context: ssl.SSLContext) -> HandshakeLimits:
         settings, rates = self._settings, self._settings.rates
         handshakes = TokenBuckets(rates.handshake_per_s, rates.handshake_burst, rates.tracked_limit)
-        return Terms(
+        return HandshakeLimits(
             lambda: context,
             settings.handshake_timeout_s,
             settings.max_handshakes,
@@ -87,11 +87,11 @@ class Server:
         )
 
     def _build(self) -> tuple[Application, Connect]:
-        from fleet.serving.connection import Connection, Shared
+        from fleet.serving.connection import ControllerConnection, Shared
 
         shared = Shared(self._settings, read_proxies(self._settings.proxy.trusted), self._counts)
 
-        def connect(config: Config, state: ServerState) -> Connection:
-            return Connection(config, state, shared)
+        def connect(config: Config, state: ServerState) -> ControllerConnection:
+            return ControllerConnection(config, state, shared)
 
         return self._app, connect

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from fleet.serving.asgi import Application, Receive, Scope, Send
 from fleet.serving.bodies import Bodies, BodyBound
-from fleet.serving.identity import Identity, Recognition
+from fleet.serving.identity import PeerMiddleware, Recognition
 from fleet.serving.proxies import read_proxies
 from fleet.serving.rates import Rates
-from fleet.serving.records import Records
+from fleet.serving.records import AccessLog
 from fleet.serving.settings import ServingSettings
 
 Bound = Callable[[Scope], BodyBound]
@@ -30,8 +30,8 @@ def stacked(
     usual = BodyBound(settings.max_body_bytes, settings.body_timeout_s)
     bounded = Bodies(app, bound or (lambda _: usual), settings)
     limited = Rates(bounded, settings.rates, counts)
-    known = Identity(limited, recognition, read_proxies(settings.proxy.trusted), settings.proxy, counts)
-    return Records(known, settings.max_requests, counts)
+    known = PeerMiddleware(limited, recognition, read_proxies(settings.proxy.trusted), settings.proxy, counts)
+    return AccessLog(known, settings.max_requests, counts)
 
 
 def mounted(app: Application, mounts: dict[str, Application]) -> Application:

@@ -7,12 +7,12 @@ import random
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from fleet.simulation.casting import Character, Part
+from fleet.simulation.casting import Behaviour, Character
 from fleet.simulation.conversation import Conversation, refuse
-from fleet.simulation.device import Device
-from fleet.simulation.enrolling import Application, admitted, apply
-from fleet.simulation.identities import Identity
-from fleet.simulation.line import Line, LostError
+from fleet.simulation.device import SimulatedDevice
+from fleet.simulation.enrolling import SimulatedEnrolment, admitted, apply
+from fleet.simulation.identities import SimulatedIdentity
+from fleet.simulation.line import DeviceHttpClient, LostError
 from fleet.simulation.settings import Settings
 from fleet.simulation.stage import Stage, TurnedAwayError
 from fleet.simulation.wire import device_context
@@ -30,11 +30,11 @@ class Actor:
     """Task of one device. `run` lasts until the simulation stops."""
 
     def __init__(self, character: Character, stage: Stage) -> None:
-        self.device = Device(character, stage.boot_epoch)
+        self.device = SimulatedDevice(character, stage.boot_epoch)
         self._character, self._stage, self._tally = character, stage, stage.tally
         self._chance = random.Random(f"{stage.settings.seed} {character.number}")  # noqa: S311  reproducible, no secret
         self._conversation: Conversation | None = None
-        self._application: Application | None = None
+        self._application: SimulatedEnrolment | None = None
         self._failures, self._replica = 0, character.number
 
     async def run(self) -> None:
@@ -42,7 +42,7 @@ class Actor:
         try:
             while not self._stage.stopping.is_set():
                 await self._turn()
-                if self.device.part is Part.SILENT and self.device.slots:
+                if self.device.part is Behaviour.SILENT and self.device.slots:
                     self._tally.states[self._character.number] = "silent"
                     break
                 await self._stage.pause(self._pause_s())
@@ -51,7 +51,7 @@ class Actor:
         finally:
             self._hang_up()
 
-    def identity(self) -> Identity | None:
+    def identity(self) -> SimulatedIdentity | None:
         """Return the identity to continue with in a later simulation, or None before enrolment."""
         if self._conversation is None:
             return None
@@ -84,13 +84,17 @@ class Actor:
         self.device.name = identity.device
         self.device.restore(identity.committed, datetime.now(UTC))
         self._tally.states[number] = "committed" if identity.committed else "enrolled"
-        line = Line(stage.doors, stage.tally, number, context, at=self._replica, resume=stage.settings.resume)
+        line = DeviceHttpClient(
+            stage.servers, stage.tally, number, context, at=self._replica, resume=stage.settings.resume
+        )
         return Conversation(self.device, identity, line, stage)
 
-    async def _enrolled(self) -> Identity:
+    async def _enrolled(self) -> SimulatedIdentity:
         stage = self._stage
         async with stage.gate:
-            line = Line(stage.doors, stage.tally, self._character.number, stage.anonymous, at=self._replica)
+            line = DeviceHttpClient(
+                stage.servers, stage.tally, self._character.number, stage.anonymous, at=self._replica
+            )
             try:
                 self._application = self._application or apply(self._character.name, await self._token(line))
                 answer = await line.ask("enrol", "POST", "/v1/enrol", self._application.content, JSON)
@@ -102,7 +106,7 @@ class Actor:
         stage.belief.pin(root)
         return identity
 
-    async def _token(self, line: Line) -> str:
+    async def _token(self, line: DeviceHttpClient) -> str:
         if not self._stage.operator:
             return self._stage.token()
         headers = (*JSON, ("Authorization", f"Bearer {self._stage.operator}"))

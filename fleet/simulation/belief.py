@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from fleet.simulation.device import Device
-from fleet.simulation.wire import Answer
+from fleet.simulation.device import SimulatedDevice
+from fleet.simulation.wire import Response
 from gateway.domain.assignment import Assignment
 from gateway.trust.assignment import verify_assignment
 from gateway.trust.chain import trusted_root
@@ -25,7 +25,7 @@ from gateway.trust.targets import TARGETS
 if TYPE_CHECKING:
     from tuf.api.metadata import Root, Targets
 
-Fetch = Callable[[str], Awaitable[Answer]]
+Fetch = Callable[[str], Awaitable[Response]]
 """Return the response to a path of the repository. Raise LostError."""
 WHERE = "the repository"
 
@@ -46,7 +46,7 @@ class Belief:
             trusted_root(content, (), 1)
             self.pinned = content
 
-    async def assignment(self, device: Device, content: bytes, now: datetime, fetch: Fetch) -> Assignment:
+    async def assignment(self, device: SimulatedDevice, content: bytes, now: datetime, fetch: Fetch) -> Assignment:
         """Return the verified assignment in `content`. Raise Distrust, LostError."""
         director = self._director or await self._refreshed(None, fetch)
         try:
@@ -101,7 +101,7 @@ async def _document(fetch: Fetch, path: str) -> Any:
         raise Distrust(Reason.DAMAGED, path, f"it cannot be read ({error}); status {answer.status}") from error
 
 
-def _verified(device: Device, content: bytes, director: Targets, now: datetime) -> Assignment:
+def _verified(device: SimulatedDevice, content: bytes, director: Targets, now: datetime) -> Assignment:
     last = device.assignment
     return verify_assignment(
         content,

@@ -11,8 +11,8 @@ from typing import Any
 from fleet.simulation.settings import Settings
 
 
-class Part(enum.StrEnum):
-    """Behaviour of a device (`Shares` describes each)."""
+class Behaviour(enum.StrEnum):
+    """Behaviour of a device (`BehaviourShares` describes each)."""
 
     HONEST = "honest"
     LYING = "lying"
@@ -22,7 +22,7 @@ class Part(enum.StrEnum):
     SILENT = "silent"
 
 
-COMMITTING = frozenset({Part.HONEST, Part.REPLAYING, Part.FLOODING})
+COMMITTING = frozenset({Behaviour.HONEST, Behaviour.REPLAYING, Behaviour.FLOODING})
 """Behaviours whose devices run what they are offered in the end."""
 
 
@@ -57,7 +57,7 @@ class Character:
 
     number: int
     name: str
-    part: Part
+    part: Behaviour
     hardware: Hardware
 
 
@@ -67,10 +67,10 @@ def cast(settings: Settings) -> tuple[Character, ...]:
     The same seed and number of devices give the same result. Shares are exact, rounded to whole devices.
     """
     count, shares = settings.devices, settings.shares
-    parts: list[Part] = []
-    for part in Part:
+    parts: list[Behaviour] = []
+    for part in Behaviour:
         parts += [part] * round(count * getattr(shares, part.value, 0.0) / 100.0)
-    parts = (parts + [Part.HONEST] * count)[:count]
+    parts = (parts + [Behaviour.HONEST] * count)[:count]
     chance = random.Random(settings.seed)  # noqa: S311  reproducible, no secret
     chance.shuffle(parts)
     drawn = chance.choices(HARDWARE, [hardware.percent for hardware in HARDWARE], k=count)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from fleet.simulation.casting import Part, inventory
-from fleet.simulation.device import Device
-from fleet.simulation.identities import Identity
-from fleet.simulation.line import Headers, Line, LostError
-from fleet.simulation.spool import Record, body
+from fleet.simulation.casting import Behaviour, inventory
+from fleet.simulation.device import SimulatedDevice
+from fleet.simulation.identities import SimulatedIdentity
+from fleet.simulation.line import DeviceHttpClient, Headers, LostError
+from fleet.simulation.spool import TelemetryLine, body
 from fleet.simulation.stage import Stage, TurnedAwayError
-from fleet.simulation.wire import Answer
+from fleet.simulation.wire import Response
 from gateway.domain.assignment import Target
 from gateway.trust.targets import check_document
 
@@ -36,7 +36,9 @@ class Conversation:
     since this was last set to 0.
     """
 
-    def __init__(self, device: Device, identity: Identity, line: Line, stage: Stage) -> None:
+    def __init__(
+        self, device: SimulatedDevice, identity: SimulatedIdentity, line: DeviceHttpClient, stage: Stage
+    ) -> None:
         self.device, self.identity, self.line = device, identity, line
         self.retry_after_s = 0.0
         self._stage, self._settings, self._tally = stage, stage.settings, stage.tally
@@ -54,10 +56,10 @@ class Conversation:
             await self._ask()
             await self._tell()
             self._hang_up()
-        if self.device.part is not Part.SILENT:
+        if self.device.part is not Behaviour.SILENT:
             for slot in self.device.due():
                 await self._update(slot)
-        if self.device.part is Part.FLOODING:
+        if self.device.part is Behaviour.FLOODING:
             await self._flood()
 
     def _hang_up(self) -> None:
@@ -75,7 +77,7 @@ class Conversation:
         if self._settings.refresh:
             await self._read(f"metadata/{self._stage.belief.root_version + 1}.root.json")
             await self._read("metadata/timestamp.json")
-        if device.part is Part.REPLAYING:
+        if device.part is Behaviour.REPLAYING:
             path += f"?nonce={OLD_NONCE}"
         known = (("If-None-Match", device.etag),) if device.etag else ()
         answer = await self._said("assignment", "GET", path, b"", known)
@@ -83,7 +85,7 @@ class Conversation:
         if answer.status == 200:
             await self._heed(answer)
 
-    async def _heed(self, answer: Answer) -> None:
+    async def _heed(self, answer: Response) -> None:
         device, now = self.device, datetime.now(UTC)
         assignment = await self._stage.belief.assignment(device, answer.body, now, self._read)
         device.believe(assignment, answer.body, answer.headers.get("etag", ""), now)
@@ -123,7 +125,7 @@ class Conversation:
         self._tally.states[self._number] = state
         await self._send()
 
-    async def _read(self, path: str) -> Answer:
+    async def _read(self, path: str) -> Response:
         """Read a file of the repository through this controller. 404 is a valid response."""
         return await self.line.ask("repository", "GET", f"{self.identity.repository}/{path}")
 
@@ -133,7 +135,7 @@ class Conversation:
         device.tell_state(now)
         if not self._settings.quiet and len(device.spool) < self._settings.spool_limit_rows:
             device.tell_numbers(now)
-        if device.part is Part.REPLAYING and self._old:
+        if device.part is Behaviour.REPLAYING and self._old:
             await self._said("telemetry", "POST", TELEMETRY, self._old, LINES)
         await self._send()
 
@@ -172,7 +174,7 @@ class Conversation:
             self._tally.ended(self._number, state, self._stage.at_s, took_s)
         self._ended.clear()
 
-    def _fewer(self, batch: Sequence[Record]) -> int:
+    def _fewer(self, batch: Sequence[TelemetryLine]) -> int:
         if len(batch) > 1:
             return max(1, len(batch) // SHRINK)
         self.device.spool.drop(batch)
@@ -180,17 +182,17 @@ class Conversation:
         return 1
 
     # ---- requests ----------------------------------------------------------------------------------------------------
-    async def _said(self, what: str, method: str, path: str, content: bytes = b"", headers: Headers = ()) -> Answer:
+    async def _said(self, what: str, method: str, path: str, content: bytes = b"", headers: Headers = ()) -> Response:
         answer = await self.line.ask(what, method, path, content, headers)
         self._check(answer)
         return answer
 
-    def _check(self, answer: Answer) -> None:
+    def _check(self, answer: Response) -> None:
         self.retry_after_s = max(self.retry_after_s, answer.retry_after_s)
         refuse(answer)
 
 
-def refuse(answer: Answer) -> None:
+def refuse(answer: Response) -> None:
     """Raise TurnedAwayError or LostError if the status is an error."""
     if answer.status in {401, 403}:
         raise TurnedAwayError

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fleet.simulation.casting import Character, Part, inventory
-from fleet.simulation.spool import Spool
+from fleet.simulation.casting import Behaviour, Character, inventory
+from fleet.simulation.spool import SimulatedSpool
 from gateway import __version__
 from gateway.domain.assignment import RESERVED_SLOTS, Assignment, Target
 from gateway.trust.paths import release_path
@@ -27,7 +27,7 @@ ELSE = hashlib.sha256(b"what nobody assigned").hexdigest()
 
 
 @dataclass(slots=True)
-class Slot:
+class SimulatedSlot:
     """A model on the device.
 
     `state` in the fleet's terms; `attempt`: of the current offer; `began`: when `target` was offered; `rejected`: what
@@ -43,14 +43,14 @@ class Slot:
     rejected: Target | None = None
 
 
-class Device:
+class SimulatedDevice:
     """State of one device. `name` is the controller's name of it, "" before enrolment."""
 
     def __init__(self, character: Character, boot_epoch: int) -> None:
         self.character, self.part = character, character.part
         self.name = ""
-        self.spool = Spool(boot_epoch)
-        self.slots: dict[str, Slot] = {}
+        self.spool = SimulatedSpool(boot_epoch)
+        self.slots: dict[str, SimulatedSlot] = {}
         self.assignment: Assignment | None = None
         self.etag, self.digest = "", ""
         self.polls = 0
@@ -67,7 +67,7 @@ class Device:
             if name in self.slots:
                 self._offer(self.slots[name], target, attempt, now)
             else:
-                self.slots[name] = Slot(target, now, attempt=attempt)
+                self.slots[name] = SimulatedSlot(target, now, attempt=attempt)
         for name in [name for name in self.slots if name not in assignment.slots]:
             committed = self.slots[name].committed
             if committed is None or name in assignment.removed:
@@ -76,7 +76,7 @@ class Device:
             else:
                 self._offer(self.slots[name], committed, 0, now)
 
-    def _offer(self, slot: Slot, target: Target, attempt: int, now: datetime) -> None:
+    def _offer(self, slot: SimulatedSlot, target: Target, attempt: int, now: datetime) -> None:
         again = slot.rejected == target and attempt > slot.attempt
         slot.attempt = attempt
         if slot.target != target or again:
@@ -91,7 +91,7 @@ class Device:
         """Restore what it ran in an earlier simulation: path, size and digest by slot."""
         for name, (path, size_bytes, digest) in committed.items():
             target = Target(path, size_bytes, digest)
-            self.slots[name] = Slot(target, now, "committed", committed=target)
+            self.slots[name] = SimulatedSlot(target, now, "committed", committed=target)
 
     @property
     def offered(self) -> bool:
@@ -113,9 +113,9 @@ class Device:
     @property
     def verdict(self) -> str:
         """The outcome of every update on this device."""
-        return "rolled_back" if self.part is Part.FAILING else "committed"
+        return "rolled_back" if self.part is Behaviour.FAILING else "committed"
 
-    def _end(self, name: str, slot: Slot, now: datetime) -> None:
+    def _end(self, name: str, slot: SimulatedSlot, now: datetime) -> None:
         failed = slot.state == "rolled_back"
         failure = {"step": "probation", "reason": REASON, "evidence": dict(EVIDENCE)}
         document = {
@@ -155,9 +155,9 @@ class Device:
             self.spool.keep("state", kind, "state", now, document)
 
     def _runs(self, target: Target) -> str:
-        return ELSE if self.part is Part.LYING else target.sha256
+        return ELSE if self.part is Behaviour.LYING else target.sha256
 
-    def _slot(self, name: str, slot: Slot) -> dict[str, Any]:
+    def _slot(self, name: str, slot: SimulatedSlot) -> dict[str, Any]:
         return {
             "slot": name,
             "state": slot.state,

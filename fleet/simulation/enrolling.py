@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from fleet.simulation.identities import Identity
+from fleet.simulation.identities import SimulatedIdentity
 from fleet.simulation.settings import POLL_DEFAULT_S
 from gateway import __version__
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class SimulatedEnrolment:
     """An enrolment request, sent again unchanged if a response was lost. `key` in PEM."""
 
     name: str
@@ -21,7 +21,7 @@ class Application:
     content: bytes
 
 
-def apply(name: str, token: str) -> Application:
+def apply(name: str, token: str) -> SimulatedEnrolment:
     """Return an enrolment request with a new P-256 key. 0.05 ms."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -33,16 +33,16 @@ def apply(name: str, token: str) -> Application:
     request = x509.CertificateSigningRequestBuilder(subject).sign(key, hashes.SHA256()).public_bytes(pem)
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     told = {"token": token, "serial": name, "csr": request.decode(), "agent": __version__}
-    return Application(name, private.decode(), json.dumps(told).encode())
+    return SimulatedEnrolment(name, private.decode(), json.dumps(told).encode())
 
 
-def admitted(application: Application, answer: bytes) -> tuple[Identity, Any]:
+def admitted(application: SimulatedEnrolment, answer: bytes) -> tuple[SimulatedIdentity, Any]:
     """Return the device's identity and the root to pin.
 
     Raise KeyError, TypeError or ValueError for a response of another form.
     """
     said = json.loads(answer)
-    identity = Identity(
+    identity = SimulatedIdentity(
         application.name,
         str(said["device"]),
         f"{application.key}{said['certificate'].strip()}\n{said['chain'].strip()}\n",

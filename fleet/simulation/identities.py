@@ -13,7 +13,7 @@ from gateway.domain.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class SimulatedIdentity:
     """An enrolled device.
 
     `identity`: its key, certificate and chain in PEM. `repository`, `assignment`: paths at the controller. `committed`:
@@ -30,27 +30,27 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class FleetIdentities:
     """Identities of a fleet. `pinned`: the root from enrolment, as JSON."""
 
     pinned: str = ""
-    identities: tuple[Identity, ...] = ()
+    identities: tuple[SimulatedIdentity, ...] = ()
 
 
-def read_identities(file: Path) -> Kept:
+def read_identities(file: Path) -> FleetIdentities:
     """Read identities. Return none if the file does not exist. Raise ConfigurationError for any other content."""
     try:
         lines = file.read_text("utf-8").splitlines()
     except FileNotFoundError:
-        return Kept()
+        return FleetIdentities()
     try:
-        return Kept(lines[0], tuple(Identity(**json.loads(line)) for line in lines[1:]))
+        return FleetIdentities(lines[0], tuple(SimulatedIdentity(**json.loads(line)) for line in lines[1:]))
     except (ValueError, TypeError, IndexError) as error:
         problem = f"holds no simulated devices ({error!s:.100}); remove it to enrol new ones"
         raise ConfigurationError(problem, file=str(file)) from None
 
 
-def write_identities(file: Path, pinned: str, identities: Iterable[Identity]) -> None:
+def write_identities(file: Path, pinned: str, identities: Iterable[SimulatedIdentity]) -> None:
     """Replace the file atomically."""
     made = file.with_name(f".{file.name}.{os.getpid()}")
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fleet.simulation.tally import Tally
-from fleet.simulation.wire import Answer, Connection, Context, Door
+from fleet.simulation.wire import ClientConnection, Context, Response, ServerAddress
 
 if TYPE_CHECKING:
     import h11
@@ -20,12 +20,12 @@ class LostError(Exception):
     """No usable response arrived, or the failure is temporary. It has been counted."""
 
 
-class Line:
-    """HTTP client of one device. `doors`: replicas; a device keeps one until it fails. `resume`: of TLS sessions."""
+class DeviceHttpClient:
+    """HTTP client of one device. `servers`: replicas; a device keeps one until it fails. `resume`: of TLS sessions."""
 
     def __init__(
         self,
-        doors: Sequence[Door],
+        servers: Sequence[ServerAddress],
         tally: Tally,
         number: int,
         context: Context | None,
@@ -34,20 +34,20 @@ class Line:
         resume: bool = False,
     ) -> None:
         """Keep the parameters. `number` is the device's, `at` the index of its first replica."""
-        self._doors, self._tally, self._context, self._resume = doors, tally, context, resume
-        self._number, self.at = number, at % len(doors)
-        self._connection: Connection | None = None
+        self._servers, self._tally, self._context, self._resume = servers, tally, context, resume
+        self._number, self.at = number, at % len(servers)
+        self._connection: ClientConnection | None = None
 
-    async def ask(self, what: str, method: str, path: str, body: bytes = b"", headers: Headers = ()) -> Answer:
+    async def ask(self, what: str, method: str, path: str, body: bytes = b"", headers: Headers = ()) -> Response:
         """Send a request and return the response. It is counted as `what`. Raise LostError."""
         import h11
 
         try:
-            async with asyncio.timeout(self._door.timeout_s):
+            async with asyncio.timeout(self._server.timeout_s):
                 return await self._ask_twice(what, self._request(method, path, body, headers), body)
         except (OSError, EOFError, h11.ProtocolError) as error:
             self.close()
-            self.at = (self.at + 1) % len(self._doors)
+            self.at = (self.at + 1) % len(self._servers)
             self._tally.failed(what, type(error).__name__)
             raise LostError from error
 
@@ -60,17 +60,17 @@ class Line:
             self._connection = None
 
     @property
-    def _door(self) -> Door:
-        return self._doors[self.at]
+    def _server(self) -> ServerAddress:
+        return self._servers[self.at]
 
     def _request(self, method: str, path: str, body: bytes, headers: Headers) -> h11.Request:
         import h11
 
-        fixed = [("Host", self._door.host), ("User-Agent", "edge-fleet-simulate"), ("Accept", "application/json")]
+        fixed = [("Host", self._server.host), ("User-Agent", "edge-fleet-simulate"), ("Accept", "application/json")]
         length = [("Content-Length", str(len(body)))] if body or method != "GET" else []
-        return h11.Request(method=method, target=self._door.base + path, headers=[*fixed, *length, *headers])
+        return h11.Request(method=method, target=self._server.base + path, headers=[*fixed, *length, *headers])
 
-    async def _ask_twice(self, what: str, request: h11.Request, body: bytes) -> Answer:
+    async def _ask_twice(self, what: str, request: h11.Request, body: bytes) -> Response:
         """Send the request; repeat it on a new connection if a kept one fails, since the server may have closed it."""
         if self._connection is not None and self._connection.usable:
             try:
@@ -81,20 +81,20 @@ class Line:
         self._connection = await self._opened()
         return await self._exchange(what, self._connection, request, body)
 
-    async def _opened(self) -> Connection:
-        began, door = time.perf_counter(), self._door
+    async def _opened(self) -> ClientConnection:
+        began, server = time.perf_counter(), self._server
         reader, writer = await asyncio.open_connection(
-            door.address,
-            door.port,
+            server.address,
+            server.port,
             ssl=self._context,
-            server_hostname=door.host if self._context else None,
-            local_addr=door.source(self._number),
+            server_hostname=server.host if self._context else None,
+            local_addr=server.source(self._number),
         )
-        connection = Connection(reader, writer)
+        connection = ClientConnection(reader, writer)
         self._tally.connected(time.perf_counter() - began, resumed=connection.resumed)
         return connection
 
-    async def _exchange(self, what: str, connection: Connection, request: h11.Request, body: bytes) -> Answer:
+    async def _exchange(self, what: str, connection: ClientConnection, request: h11.Request, body: bytes) -> Response:
         began = time.perf_counter()
         answer, sent_bytes = await connection.exchange(request, body)
         self._tally.answered(what, answer.status, time.perf_counter() - began)

@@ -16,7 +16,7 @@ BESIDE = ("", "-wal")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MachineReading:
     """Values at one moment. `controller_s`: processor time of the controller's processes and their ended children."""
 
     at_s: float
@@ -26,7 +26,7 @@ class Reading:
     database_bytes: int
 
 
-def read(pids: Sequence[int], database: Path | None) -> Reading:
+def read(pids: Sequence[int], database: Path | None) -> MachineReading:
     """Read the values. Raise ConfigurationError if a process or file does not exist."""
     times = os.times()
     spent_s, resident = 0.0, 0
@@ -34,10 +34,12 @@ def read(pids: Sequence[int], database: Path | None) -> Reading:
         used_s, size = _process(pid)
         spent_s, resident = spent_s + used_s, resident + size
     size = _size(database) if database else 0
-    return Reading(time.monotonic(), times.user + times.system, spent_s, resident, size)
+    return MachineReading(time.monotonic(), times.user + times.system, spent_s, resident, size)
 
 
-def spent(before: Reading, after: Reading, requests: int, *, pids: bool, database: bool) -> dict[str, Any]:
+def spent(
+    before: MachineReading, after: MachineReading, requests: int, *, pids: bool, database: bool
+) -> dict[str, Any]:
     """Return the difference of two readings in the form of `edge-fleet simulate --json`."""
     passed_s = after.at_s - before.at_s
     found: dict[str, Any] = {"simulator_busy": round((after.own_s - before.own_s) / passed_s, 3) if passed_s else 0.0}

@@ -11,7 +11,7 @@ POLL_DEFAULT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class BehaviourShares:
     """Percentages of misbehaving devices. The others behave normally."""
 
     lying: float = 0.0  # report a commit and run another release
@@ -38,7 +38,7 @@ class Settings:
     devices: int  # how many
     seed: int = 0  # determines which devices misbehave and their hardware
     prefix: str = "sim"  # names are PREFIX-000001 and so on
-    shares: Shares = field(default_factory=Shares)
+    shares: BehaviourShares = field(default_factory=BehaviourShares)
     poll_s: float | None = None  # between two polls; not set: as the controller assigns to each device
     jitter_percent: float = 20.0  # of poll_s, up or down
     download_s: float = 0.0  # time that a download takes

@@ -14,7 +14,7 @@ TIME_FORM = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TelemetryLine:
     """A numbered line of telemetry."""
 
     stream: str
@@ -32,14 +32,14 @@ class Told:
     acknowledged: int
 
 
-class Spool:
+class SimulatedSpool:
     """Records of one boot of one device (gateway/agent/README.md, "What it tells the fleet")."""
 
     def __init__(self, boot_epoch: int) -> None:
         self.boot_epoch = boot_epoch
         self._last: dict[str, int] = {}
         self._had: dict[str, int] = {}
-        self._waiting: dict[tuple[str, int], Record] = {}
+        self._waiting: dict[tuple[str, int], TelemetryLine] = {}
 
     def __len__(self) -> int:
         """Return how many records wait."""
@@ -58,9 +58,9 @@ class Spool:
             "class": priority,
             "document": document,
         }
-        self._waiting[stream, seq] = Record(stream, seq, json.dumps(entry, separators=(",", ":")))
+        self._waiting[stream, seq] = TelemetryLine(stream, seq, json.dumps(entry, separators=(",", ":")))
 
-    def batch(self, rows: int) -> Sequence[Record]:
+    def batch(self, rows: int) -> Sequence[TelemetryLine]:
         """Return the records to send next, the oldest first."""
         return tuple(islice(self._waiting.values(), rows))
 
@@ -79,13 +79,13 @@ class Spool:
         for stream, made in self._last.items():
             yield Told(stream, self.boot_epoch, made, self._had.get(stream, 0))
 
-    def drop(self, records: Sequence[Record]) -> None:
+    def drop(self, records: Sequence[TelemetryLine]) -> None:
         """Delete records that the controller will never accept."""
         for record in records:
             self._waiting.pop((record.stream, record.seq), None)
 
 
-def body(records: Sequence[Record]) -> bytes:
+def body(records: Sequence[TelemetryLine]) -> bytes:
     """Return the request's body: JSON lines, compressed."""
     text = "".join(f"{record.line}\n" for record in records)
     return gzip.compress(text.encode(), compresslevel=1, mtime=0)

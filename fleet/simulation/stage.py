@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleet.simulation.belief import Belief
-from fleet.simulation.identities import Identity
+from fleet.simulation.identities import SimulatedIdentity
 from fleet.simulation.settings import Settings
 from fleet.simulation.tally import Tally
-from fleet.simulation.wire import Context, Door
+from fleet.simulation.wire import Context, ServerAddress
 
 
 class TurnedAwayError(Exception):
@@ -22,16 +22,16 @@ class TurnedAwayError(Exception):
 class Stage:
     """Shared state of a simulation.
 
-    `doors`: replicas of the controller; `tokens`: those left, None if the controller knows the serials; `operator`: an
-    API token that makes tokens, or ""; `gate`: limits concurrent devices; `stopping`: set when devices must end.
+    `servers`: replicas of the controller; `tokens`: those left, None if the controller knows the serials; `operator`:
+    an API token that makes tokens, or ""; `gate`: limits concurrent devices; `stopping`: set when devices must end.
     """
 
     settings: Settings
-    doors: tuple[Door, ...]
+    servers: tuple[ServerAddress, ...]
     authority: str
     belief: Belief
     tokens: list[str] | None
-    known: Mapping[str, Identity]
+    known: Mapping[str, SimulatedIdentity]
     anonymous: Context | None
     gate: asyncio.Semaphore
     boot_epoch: int

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.simulation.casting import COMMITTING, Character, Part
+from fleet.simulation.casting import COMMITTING, Behaviour, Character
 
 STEP = 1.02
 """Ratio between the bounds of adjacent buckets: two percent."""
@@ -124,7 +124,7 @@ def summary(tally: Tally, characters: Iterable[Character], seconds: float, seed:
         "devices": len(cast),
         "seed": seed,
         "seconds": round(seconds, 3),
-        "parts": {part.value: parts[part] for part in Part if parts[part]},
+        "parts": {part.value: parts[part] for part in Behaviour if parts[part]},
         "states": dict(sorted(states.items())),
         "requests": tally.requests,
         "requests_per_s": round(tally.requests / seconds, 1) if seconds else 0.0,

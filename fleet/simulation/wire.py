@@ -26,7 +26,7 @@ FIRST_ADDRESS, ADDRESSES = 1 << 16, 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """Response of the controller. Header names are in lower case."""
 
     status: int
@@ -41,7 +41,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ServerAddress:
     """Address of a server.
 
     `address`: of `host`, resolved once; `base`: the path before every route; `spread`: each device uses a loopback
@@ -64,7 +64,7 @@ class Door:
         return ".".join(str(value >> shift & 255) for shift in (24, 16, 8, 0)), 0
 
 
-async def find_door(url: str, timeout_s: float, *, spread: bool) -> Door:
+async def find_server(url: str, timeout_s: float, *, spread: bool) -> ServerAddress:
     """Resolve a URL. Raise ConfigurationError if it is invalid or its host name cannot be resolved."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -76,7 +76,7 @@ async def find_door(url: str, timeout_s: float, *, spread: bool) -> Door:
         raise ConfigurationError(f"{parts.hostname}: {error.strerror or error}; is --url right?") from None
     address = min((str(entry[4][0]) for entry in found), key=lambda address: ":" in address)
     local = address.startswith("127.")
-    return Door(
+    return ServerAddress(
         parts.hostname, address, port, parts.path.rstrip("/"), parts.scheme == "https", timeout_s, spread and local
     )
 
@@ -126,7 +126,7 @@ def _show(context: ssl.SSLContext, identity: bytes) -> None:
         os.close(descriptor)
 
 
-class Connection:
+class ClientConnection:
     """An established connection. Methods raise OSError, EOFError or h11.ProtocolError; close it then."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -158,7 +158,7 @@ class Connection:
         """Abort the connection without a TLS close_notify, as the agent does."""
         self._writer.transport.abort()
 
-    async def exchange(self, request: h11.Request, body: bytes) -> tuple[Answer, int]:
+    async def exchange(self, request: h11.Request, body: bytes) -> tuple[Response, int]:
         """Send a request. Return the response and the number of bytes sent."""
         events = [request, *([self._h11.Data(data=body)] if body else []), self._h11.EndOfMessage()]
         sent = b"".join(self._protocol.send(event) or b"" for event in events)
@@ -170,7 +170,7 @@ class Connection:
             self._protocol.start_next_cycle()
         return answer, len(sent)
 
-    async def _answer(self) -> Answer:
+    async def _answer(self) -> Response:
         status, headers, content, size = 0, {}, bytearray(), 0
         while True:
             event = self._protocol.next_event()
@@ -188,4 +188,4 @@ class Connection:
                 if len(content) > ANSWER_LIMIT_BYTES:
                     raise EOFError
             elif isinstance(event, self._h11.EndOfMessage):
-                return Answer(status, headers, bytes(content), size)
+                return Response(status, headers, bytes(content), size)

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from fleet.control.catalogue import usable
-from fleet.control.turn import ACTOR
+from fleet.control.evaluation import ACTOR
 from fleet.database import watching
 from fleet.database.alerts import Alert
 from fleet.database.engine import Connection
 from fleet.database.watching import Stop
 from fleet.watch import readings
-from fleet.watch.judge import Reading
+from fleet.watch.alert_rules import RuleValue
 from fleet.watch.settings import AlertSettings
 
 PAUSED = "paused"
@@ -23,7 +23,7 @@ BY_ITSELF = frozenset({"", ACTOR})
 
 def of_silence(
     connection: Connection, standing: Iterable[Alert], up_since: datetime, now: datetime, settings: AlertSettings
-) -> Iterator[Reading]:
+) -> Iterator[RuleValue]:
     """Yield readings of devices that are silent or have an alert for it.
 
     Time in which the controller was down does not count as silence.
@@ -39,7 +39,7 @@ def of_silence(
 
 def of_certificates(
     connection: Connection, standing: Iterable[Alert], now: datetime, settings: AlertSettings
-) -> Iterator[Reading]:
+) -> Iterator[RuleValue]:
     """Yield readings of certificates that expire soon or have an alert for it."""
     known = {alert.device for alert in standing if alert.rule == readings.CERTIFICATE}
     found = watching.expiries(connection, sorted(known))
@@ -50,7 +50,7 @@ def of_certificates(
         yield readings.certificate(device, expires, now, settings.certificate_d)
 
 
-def of_barred(connection: Connection, standing: Iterable[Alert], now: datetime) -> Iterator[Reading]:
+def of_barred(connection: Connection, standing: Iterable[Alert], now: datetime) -> Iterator[RuleValue]:
     """Yield readings of releases that devices run and that may not be installed, or that have an alert for it."""
     known = {alert.subject for alert in standing if alert.rule == readings.BARRED}
     running = Counter[str]()
@@ -69,7 +69,7 @@ class Stops:
         self._lasts = timedelta(seconds=lasts_s)
         self._known: dict[str, tuple[int, Stop | None]] = {}
 
-    def read(self, connection: Connection, standing: Iterable[Alert], now: datetime) -> Iterator[Reading]:
+    def read(self, connection: Connection, standing: Iterable[Alert], now: datetime) -> Iterator[RuleValue]:
         """Yield a reading for a paused rollout as long as it is paused, and for an aborted one once."""
         known, since = {}, now - self._lasts
         for found in watching.stopped(connection, since):

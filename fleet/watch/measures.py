@@ -20,7 +20,7 @@ from fleet.rollouts.state import device_counts
 from fleet.watch.readings import RULES
 from fleet.watch.timing import Timing
 from gateway import __version__
-from gateway.domain.statistics import Sample
+from gateway.domain.statistics import MetricSample
 
 PREFIX = "edge_fleet_"
 FAMILIES: tuple[tuple[str, str, str, str], ...] = (
@@ -60,13 +60,13 @@ class Measures:
         self._counted: tuple[Figures | None, Mapping[tuple[str, str], int]] = (None, {})
         self._counted_s = float("-inf")
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[MetricSample]:
         """Return all samples except the histogram, which is `timing.durations`."""
         found, members = self._figures()
         parts = (self._itself(found), _counts(self._control.counts), _requests(self.timing), _members(members))
         return [*(sample for part in parts for sample in part), *(_fleet(found) if found else ())]
 
-    def _itself(self, found: Figures | None) -> Iterator[Sample]:
+    def _itself(self, found: Figures | None) -> Iterator[MetricSample]:
         yield _gauge("build_info", "The controller's version; always 1.", 1, {"version": __version__})
         yield _gauge("leader", "1 where this replica decides, else 0.", int(self._sources.leads()))
         text = "1 where this replica can sign assignments, else 0: too few of the director's keys lie here."
@@ -110,7 +110,7 @@ class Measures:
         return counts
 
 
-def _fleet(found: Figures) -> Iterator[Sample]:
+def _fleet(found: Figures) -> Iterator[MetricSample]:
     for state, count in found.devices.items():
         yield _gauge("devices", "Devices, by state.", count, {"state": state})
     for state, count in sorted(found.rollouts.items()):
@@ -127,13 +127,13 @@ def _fleet(found: Figures) -> Iterator[Sample]:
     yield _gauge("database_bytes", "Size of the database on its disk, in bytes.", found.database_bytes)
 
 
-def _members(members: Mapping[tuple[str, str], int]) -> Iterator[Sample]:
+def _members(members: Mapping[tuple[str, str], int]) -> Iterator[MetricSample]:
     for (rollout, state), count in sorted(members.items()):
         text = "Devices of rollouts that are not over, by state; of the leader only."
         yield _gauge("rollout_devices", text, count, {"rollout": rollout, "state": state})
 
 
-def _counts(counted: Counter[str]) -> Iterator[Sample]:
+def _counts(counted: Counter[str]) -> Iterator[MetricSample]:
     totals: dict[tuple[str, str, str, str], float] = {}
     for name, value in sorted(counted.copy().items()):
         metric, label, said, text = _family(name)
@@ -153,7 +153,7 @@ def _family(name: str) -> tuple[str, str, str, str]:
     return REFUSED[0], REFUSED[1], name, REFUSED[2]
 
 
-def _requests(timing: Timing) -> Iterator[Sample]:
+def _requests(timing: Timing) -> Iterator[MetricSample]:
     for (route, status), count in sorted(timing.ended.copy().items()):
         said = {"route": route, "status": str(status)}
         yield _counter("requests", "Requests, by route and status; 0: cut off.", count, said)
@@ -162,7 +162,7 @@ def _requests(timing: Timing) -> Iterator[Sample]:
         yield _counter("request_bytes", text, size_bytes, {"route": route})
 
 
-def _process() -> Iterator[Sample]:
+def _process() -> Iterator[MetricSample]:
     from psutil import Process
 
     process = Process()
@@ -173,9 +173,9 @@ def _process() -> Iterator[Sample]:
         yield _counter("process_cpu_seconds", "Processor seconds of the controller, by mode.", seconds, {"mode": mode})
 
 
-def _gauge(name: str, text: str, value: float, labels: Mapping[str, str] | None = None) -> Sample:
-    return Sample(PREFIX + name, text, value, labels or {}, counter=False)
+def _gauge(name: str, text: str, value: float, labels: Mapping[str, str] | None = None) -> MetricSample:
+    return MetricSample(PREFIX + name, text, value, labels or {}, counter=False)
 
 
-def _counter(name: str, text: str, value: float, labels: Mapping[str, str] | None = None) -> Sample:
-    return Sample(f"{PREFIX}{name}_total", text, value, labels or {}, counter=True)
+def _counter(name: str, text: str, value: float, labels: Mapping[str, str] | None = None) -> MetricSample:
+    return MetricSample(f"{PREFIX}{name}_total", text, value, labels or {}, counter=True)

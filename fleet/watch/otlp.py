@@ -21,7 +21,7 @@ from fleet.watch.documents import count, mapping
 from fleet.watch.otlp_devices import LOGS, METRICS, Piece, pieces
 from fleet.watch.otlp_names import Names
 from fleet.watch.otlp_points import request
-from fleet.watch.post import Answer, Post
+from fleet.watch.post import Post, PostResult
 from fleet.watch.settings import OtlpSettings
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.retry import pause_s
@@ -122,7 +122,7 @@ class Exporter:
         self._attempts, self._not_before = 0, None
         self._count(outcome, export.count)
 
-    def _settle(self, export: Export, answer: Answer, now: datetime) -> bool:
+    def _settle(self, export: Export, answer: PostResult, now: datetime) -> bool:
         """Record the outcome of a request. Return whether to continue with the next one."""
         if answer.delivered:
             rejected = min(_rejected(export.signal, answer.content), export.count)

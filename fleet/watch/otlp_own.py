@@ -10,10 +10,10 @@ from fleet.watch.otlp_points import Points, resource
 from fleet.watch.page import DURATION
 from fleet.watch.timing import BOUNDS_S, Timing
 from gateway import __version__
-from gateway.domain.statistics import Sample
+from gateway.domain.statistics import MetricSample
 
 
-def own_piece(samples: Iterable[Sample], timing: Timing, holder: str, started: datetime, now: datetime) -> Piece:
+def own_piece(samples: Iterable[MetricSample], timing: Timing, holder: str, started: datetime, now: datetime) -> Piece:
     """Return the metrics of this replica. `started`: since when its counters count."""
     points = Points()
     for sample in samples:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleet.watch.measures import PREFIX, Measures
 from fleet.watch.timing import BOUNDS_S, Durations, Timing
-from gateway.domain.statistics import Sample
+from gateway.domain.statistics import MetricSample
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DURATION = f"{PREFIX}request_duration_seconds"
 
 
-class Page:
+class MetricsPage:
     """Metrics page, one per process. Thread-safe."""
 
     def __init__(self, measures: Measures) -> None:
@@ -45,7 +45,7 @@ class _Collector:
         return ()
 
 
-def _families(samples: Iterable[Sample]) -> Iterable[Metric]:
+def _families(samples: Iterable[MetricSample]) -> Iterable[Metric]:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     families: dict[str, Any] = {}

@@ -19,7 +19,7 @@ RETRYABLE = frozenset({429, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PostResult:
     """Outcome of a POST. `status` 0: no response, `problem` says why. `content`: the start of the response's body.
 
     `taken`: whether the receiver may have processed the content. It is False if the connection failed or the status
@@ -45,7 +45,7 @@ class Post:
         self._timeout_s, self._trust = timeout_s, trust
         self._pool: PoolManager | None = None
 
-    def send(self, url: str, content: bytes, headers: Mapping[str, str], now: datetime) -> Answer:
+    def send(self, url: str, content: bytes, headers: Mapping[str, str], now: datetime) -> PostResult:
         """Send one request. Failures are returned as answers, not raised."""
         from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
@@ -56,9 +56,9 @@ class Post:
             )  # fmt: skip
             return _answer(response, now)
         except (ConnectTimeoutError, NewConnectionError, SSLError) as error:
-            return Answer(0, _words(error))
+            return PostResult(0, _words(error))
         except (HTTPError, OSError, ValueError) as error:
-            return Answer(0, _words(error), taken=True)
+            return PostResult(0, _words(error), taken=True)
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
@@ -74,7 +74,7 @@ class Post:
         return self._pool
 
 
-def _answer(response: BaseHTTPResponse, now: datetime) -> Answer:
+def _answer(response: BaseHTTPResponse, now: datetime) -> PostResult:
     """Read what is there of the body, up to a limit: a receiver that sends slowly delays nothing."""
     content = response.read1(ANSWER_LIMIT_BYTES)
     if response.length_remaining == 0:
@@ -83,7 +83,7 @@ def _answer(response: BaseHTTPResponse, now: datetime) -> Answer:
         response.close()
     wait_s = retry_after_s(response.headers.get("retry-after", "")[:40], now)
     status = response.status
-    return Answer(status, f"HTTP {status}", taken=status not in RETRYABLE, retry_after_s=wait_s, content=content)
+    return PostResult(status, f"HTTP {status}", taken=status not in RETRYABLE, retry_after_s=wait_s, content=content)
 
 
 def _words(error: Exception) -> str:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import datetime
 
 from fleet.database.tail import Heard
+from fleet.watch.alert_rules import AlertRule, RuleValue
 from fleet.watch.documents import count, mapping, number, numbers, text
-from fleet.watch.judge import Reading, Rule
-from fleet.watch.samples import Samples
 from fleet.watch.settings import AlertSettings
+from fleet.watch.slot_samples import Samples
 from gateway.terminal.tables import counted
 
 SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED, REMOVAL = (
@@ -34,26 +34,26 @@ GAVE_UP = frozenset({"rolled_back", "failed"})
 COMMITTED = "committed"
 
 
-def rules(settings: AlertSettings) -> Mapping[str, Rule]:
+def rules(settings: AlertSettings) -> Mapping[str, AlertRule]:
     """Return the active rules. Units: seconds, percent, °C, days; 1 or 0 for conditions."""
     lasts_s = settings.lasts_s
     hot = settings.temperature_c
     known = {
-        SILENT: (settings.silent_s, Rule(settings.silent_s, settings.silent_s)),
-        ERRORS: (settings.error_percent, Rule(settings.error_percent, settings.error_percent / 2, 0.0, lasts_s)),
-        TEMPERATURE: (hot, Rule(hot, hot - settings.temperature_margin_c, settings.temperature_s, lasts_s)),
-        ROLLBACK: (settings.rollback, Rule(0.5, 0.5, 0.0, lasts_s)),
-        HALTED: (settings.halted, Rule(0.5, 0.5, 0.0, lasts_s)),
-        CERTIFICATE: (settings.certificate_d, Rule(0.0, 0.0)),
-        CLOCK: (settings.clock_s, Rule(settings.clock_s, settings.clock_s / 2, 0.0, lasts_s)),
-        REPOSITORY: (settings.repository_d, Rule(0.0, 0.0, 0.0, lasts_s)),
-        BARRED: (settings.barred, Rule(0.5, 0.5)),
-        REMOVAL: (settings.removal, Rule(0.5, 0.5, 0.0, lasts_s)),
+        SILENT: (settings.silent_s, AlertRule(settings.silent_s, settings.silent_s)),
+        ERRORS: (settings.error_percent, AlertRule(settings.error_percent, settings.error_percent / 2, 0.0, lasts_s)),
+        TEMPERATURE: (hot, AlertRule(hot, hot - settings.temperature_margin_c, settings.temperature_s, lasts_s)),
+        ROLLBACK: (settings.rollback, AlertRule(0.5, 0.5, 0.0, lasts_s)),
+        HALTED: (settings.halted, AlertRule(0.5, 0.5, 0.0, lasts_s)),
+        CERTIFICATE: (settings.certificate_d, AlertRule(0.0, 0.0)),
+        CLOCK: (settings.clock_s, AlertRule(settings.clock_s, settings.clock_s / 2, 0.0, lasts_s)),
+        REPOSITORY: (settings.repository_d, AlertRule(0.0, 0.0, 0.0, lasts_s)),
+        BARRED: (settings.barred, AlertRule(0.5, 0.5)),
+        REMOVAL: (settings.removal, AlertRule(0.5, 0.5, 0.0, lasts_s)),
     }
     return {name: replace(rule, calm_s=settings.calm_s) for name, (on, rule) in known.items() if on}
 
 
-def told(rows: Iterable[Heard], samples: Samples) -> Iterator[Reading]:
+def told(rows: Iterable[Heard], samples: Samples) -> Iterator[RuleValue]:
     """Yield the readings of telemetry rows, in their order."""
     for heard in rows:
         if heard.stream == VITALS:
@@ -66,40 +66,40 @@ def told(rows: Iterable[Heard], samples: Samples) -> Iterator[Reading]:
             yield from _state(heard)
 
 
-def silent(device: str, since: datetime, now: datetime) -> Reading:
+def silent(device: str, since: datetime, now: datetime) -> RuleValue:
     """Return the reading of a device that polled last at `since`."""
     age_s = (now - since).total_seconds()
     summary = f"{device} has not polled since {since:%Y-%m-%d %H:%M:%S} UTC"
-    return Reading(SILENT, device, "", age_s, now, summary, {"seen": since.isoformat()})
+    return RuleValue(SILENT, device, "", age_s, now, summary, {"seen": since.isoformat()})
 
 
-def certificate(device: str, expires: datetime, now: datetime, notice_d: float) -> Reading:
+def certificate(device: str, expires: datetime, now: datetime, notice_d: float) -> RuleValue:
     """Return the reading of a device's newest certificate. The value: days within the notice period."""
     left_d = (expires - now).total_seconds() / 86_400
     summary = f"the certificate of {device} expires on {expires:%Y-%m-%d %H:%M} UTC and was not renewed"
-    return Reading(CERTIFICATE, device, "", notice_d - left_d, now, summary, {"expires": expires.isoformat()})
+    return RuleValue(CERTIFICATE, device, "", notice_d - left_d, now, summary, {"expires": expires.isoformat()})
 
 
-def halted(rollout: str, name: str, reason: str, now: datetime, *, still: bool) -> Reading:
+def halted(rollout: str, name: str, reason: str, now: datetime, *, still: bool) -> RuleValue:
     """Return the reading of a rollout that stopped automatically. `still`: it was neither resumed nor ended since."""
     summary = f"the rollout {name:.100} stopped: {reason:.300}" if still else ""
-    return Reading(HALTED, "", rollout, float(still), now, summary, {"rollout": rollout, "name": name})
+    return RuleValue(HALTED, "", rollout, float(still), now, summary, {"rollout": rollout, "name": name})
 
 
-def repository(role: str, expires: datetime, now: datetime, notice_d: float, remedy: str) -> Reading:
+def repository(role: str, expires: datetime, now: datetime, notice_d: float, remedy: str) -> RuleValue:
     """Return the reading of a signed role. The value: days within the notice period."""
     left_d = (expires - now).total_seconds() / 86_400
     summary = f"{role} expires on {expires:%Y-%m-%d %H:%M} UTC: {remedy}"
-    return Reading(REPOSITORY, "", role, notice_d - left_d, now, summary, {"expires": expires.isoformat()})
+    return RuleValue(REPOSITORY, "", role, notice_d - left_d, now, summary, {"expires": expires.isoformat()})
 
 
-def barred(target: str, devices: int, why: str, now: datetime) -> Reading:
+def barred(target: str, devices: int, why: str, now: datetime) -> RuleValue:
     """Return the reading of a release that is no longer installed. The value: devices that still run it."""
     summary = f"{counted(devices, 'device')} run {target}: {why}; a rollout of another release moves them"
-    return Reading(BARRED, "", target, float(devices), now, summary, {"target": target, "devices": devices})
+    return RuleValue(BARRED, "", target, float(devices), now, summary, {"target": target, "devices": devices})
 
 
-def _vitals(heard: Heard) -> Iterator[Reading]:
+def _vitals(heard: Heard) -> Iterator[RuleValue]:
     """Yield readings of vitals, with the controller's time.
 
     Rows that a device stored while it was offline do not show how long a condition lasted.
@@ -111,13 +111,13 @@ def _vitals(heard: Heard) -> Iterator[Reading]:
         celsius, zone = zones[0]
         summary = f"{heard.device} has {celsius:.1f} °C in {zone or 'a zone'}"
         said = {"zone": zone, "celsius": celsius}
-        yield Reading(TEMPERATURE, heard.device, "", celsius, heard.received, summary, said)
+        yield RuleValue(TEMPERATURE, heard.device, "", celsius, heard.received, summary, said)
     ahead_s = (heard.row.at - heard.received).total_seconds()
     summary = f"the clock of {heard.device} is {ahead_s:.0f} s ahead"
-    yield Reading(CLOCK, heard.device, "", max(ahead_s, 0.0), heard.received, summary, {"ahead_s": ahead_s})
+    yield RuleValue(CLOCK, heard.device, "", max(ahead_s, 0.0), heard.received, summary, {"ahead_s": ahead_s})
 
 
-def _statistics(heard: Heard, samples: Samples) -> Iterator[Reading]:
+def _statistics(heard: Heard, samples: Samples) -> Iterator[RuleValue]:
     said = mapping(heard.row.document)
     slot, version = text(said.get("model")), text(said.get("version"))
     requests, failed = count(said.get("requests")), count(said.get("failed_runs"))
@@ -127,10 +127,10 @@ def _statistics(heard: Heard, samples: Samples) -> Iterator[Reading]:
     if sample is not None:
         summary = f"{sample.percent:.1f} % of {sample.requests} requests of {slot} on {heard.device} failed"
         evidence = {"requests": sample.requests, "failed_runs": sample.failed, "version": version}
-        yield Reading(ERRORS, heard.device, slot, sample.percent, heard.received, summary, evidence)
+        yield RuleValue(ERRORS, heard.device, slot, sample.percent, heard.received, summary, evidence)
 
 
-def _updates(heard: Heard) -> Iterator[Reading]:
+def _updates(heard: Heard) -> Iterator[RuleValue]:
     said = mapping(heard.row.document)
     slot, state = text(said.get("slot")), text(said.get("state"))
     if not slot or state not in {*GAVE_UP, COMMITTED}:
@@ -141,10 +141,10 @@ def _updates(heard: Heard) -> Iterator[Reading]:
     summary = f"{heard.device} gave up {slot} {version}: {reason or state}"
     measured = dict(_measured(failure.get("evidence")))
     evidence = {"state": state, "target": target, "version": version, "step": step, "reason": reason, **measured}
-    yield Reading(ROLLBACK, heard.device, slot, float(state in GAVE_UP), heard.received, summary, evidence)
+    yield RuleValue(ROLLBACK, heard.device, slot, float(state in GAVE_UP), heard.received, summary, evidence)
 
 
-def _state(heard: Heard) -> Iterator[Reading]:
+def _state(heard: Heard) -> Iterator[RuleValue]:
     """Yield whether a slot waits to be emptied: a holder of a stolen director's key may have ordered that."""
     said = mapping(heard.row.document)
     slot, held = text(said.get("slot")), mapping(said.get("held"))
@@ -154,7 +154,7 @@ def _state(heard: Heard) -> Iterator[Reading]:
     summary = f"{heard.device} is ordered to remove {target or 'what runs'} from the slot {slot}: {why}"
     ordered = float(held.get("change") == WITHDRAW)
     evidence = {"target": target, "why": why, "until": text(held.get("until"))}
-    yield Reading(REMOVAL, heard.device, slot, ordered, heard.received, summary, evidence)
+    yield RuleValue(REMOVAL, heard.device, slot, ordered, heard.received, summary, evidence)
 
 
 def _measured(evidence: object) -> Iterator[tuple[str, object]]:

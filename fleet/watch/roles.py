@@ -7,7 +7,7 @@ from datetime import datetime
 
 from fleet.roles import ONLINE, SNAPSHOT
 from fleet.verify import expiries
-from fleet.watch.judge import Reading
+from fleet.watch.alert_rules import RuleValue
 from fleet.watch.readings import repository
 from fleet.workspace import Workspace
 
@@ -15,7 +15,7 @@ ONLINE_SHARE = 0.25
 """Share of an online role's validity. Less than this remains only if maintenance fails to renew it."""
 
 
-def signed_roles(workspace: Workspace, now: datetime, notice_d: float) -> Iterable[Reading]:
+def signed_roles(workspace: Workspace, now: datetime, notice_d: float) -> Iterable[RuleValue]:
     """Yield a reading for every published role. Raise ConfigurationError."""
     settings = workspace.settings
     for found in expiries(workspace.published(), now):

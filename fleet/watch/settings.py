@@ -63,7 +63,7 @@ class AlertSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class WakeSettings:
+class WakeBrokerSettings:
     """Table `[wake]`: a broker for hints to devices that they should poll now. Nothing else is published there."""
 
     url: str = ""  # mqtt://HOST:PORT or mqtts://HOST:PORT; empty: devices poll periodically only

@@ -15,7 +15,7 @@ from fleet.database import alerts
 from fleet.database.alerts import Untold
 from fleet.database.engine import Database
 from fleet.watch.message import body, headers, message_id
-from fleet.watch.post import RETRYABLE, Answer, Post
+from fleet.watch.post import RETRYABLE, Post, PostResult
 from fleet.watch.settings import AlertSettings
 from gateway.domain.retry import pause_s
 
@@ -98,7 +98,7 @@ class Webhook:
             return True
         return self._failed(untold, answer, now, done)
 
-    def _failed(self, untold: Untold, answer: Answer, now: datetime, done: list[Untold]) -> bool:
+    def _failed(self, untold: Untold, answer: PostResult, now: datetime, done: list[Untold]) -> bool:
         self._counts[FAILED] += 1
         self._failures += 1
         if answer.status == GONE:

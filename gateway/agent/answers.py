@@ -30,7 +30,7 @@ FORMS: dict[str, type | tuple[type, ...]] = {
 """Types by key, the same in every answer. Values of other keys are not checked: the agent does not use them."""
 
 
-class Answer(dict[str, Any]):
+class AnswerObject(dict[str, Any]):
     """JSON object in an answer of the daemon."""
 
     def __missing__(self, key: str) -> Any:
@@ -40,10 +40,10 @@ class Answer(dict[str, Any]):
         )
 
 
-def read_answer(content: bytes) -> Answer:
+def read_answer(content: bytes) -> AnswerObject:
     """Return the JSON object of an answer. Raise ValueError or RecursionError if there is none."""
-    document = json.loads(content, object_pairs_hook=_object, parse_constant=_refuse) if content else Answer()
-    if not isinstance(document, Answer):
+    document = json.loads(content, object_pairs_hook=_object, parse_constant=_refuse) if content else AnswerObject()
+    if not isinstance(document, AnswerObject):
         raise ValueError(f"the answer is no JSON object: {content[:80]!r}")  # noqa: TRY004  not a caller's type
     return document
 
@@ -54,8 +54,8 @@ def plain(text: object) -> str:
     return f"{shown}…" if len(str(text)) > TEXT_LIMIT_CHARS else shown
 
 
-def _object(pairs: list[tuple[str, Any]]) -> Answer:
-    return Answer({key: _checked(key, value) for key, value in pairs})
+def _object(pairs: list[tuple[str, Any]]) -> AnswerObject:
+    return AnswerObject({key: _checked(key, value) for key, value in pairs})
 
 
 def _checked(key: str, value: Any) -> Any:
@@ -70,7 +70,7 @@ def _checked(key: str, value: Any) -> Any:
     numbers += [value] if form == NUMBER else []
     if not all(type(number) in NUMBER and math.isfinite(number) for number in numbers):
         raise ValueError(f"{key} of the answer is {value!r:.80}")
-    if isinstance(value, list) and not all(isinstance(entry, Answer) for entry in value):
+    if isinstance(value, list) and not all(isinstance(entry, AnswerObject) for entry in value):
         raise ValueError(f"{key} of the answer are no objects: {value!r:.80}")
     return value
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import Certificate
 
-    from gateway.agent.controller import Controller
+    from gateway.agent.controller import ControllerClient
 
 FILE = "device.pem"
 PENDING_FILE = "device-next.key"
@@ -35,7 +35,7 @@ PEM_LIMIT_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldCertificate:
     """Certificate of this device. `serial`: lower-case hex, as the controller lists it."""
 
     device: str
@@ -59,7 +59,7 @@ def with_certificate(settings: FetchSettings, folder: Path) -> FetchSettings:
     return settings
 
 
-def read_held(folder: Path) -> Held | None:
+def read_held(folder: Path) -> HeldCertificate | None:
     """Return the certificate in the store. None if it is absent or not readable: the device must be enrolled again."""
     try:
         certificate = _certificate((folder / FILE).read_bytes())
@@ -70,7 +70,7 @@ def read_held(folder: Path) -> Held | None:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     device = str(names[0].value) if names else ""
     begins, expires = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return Held(device, f"{certificate.serial_number:x}", begins, expires)
+    return HeldCertificate(device, f"{certificate.serial_number:x}", begins, expires)
 
 
 def pending_key(folder: Path) -> EllipticCurvePrivateKey:
@@ -129,7 +129,7 @@ def forget_pending(folder: Path) -> None:
         remove_file(folder / PENDING_FILE)
 
 
-def renew(folder: Path, controller: Controller, device: str) -> Held | None:
+def renew(folder: Path, controller: ControllerClient, device: str) -> HeldCertificate | None:
     """Request a certificate for a new key and replace the current one. Raise FetchError, StoreError."""
     key = pending_key(folder)
     if _is_held(folder, key):  # power failed after its certificate was kept and before the key was removed

@@ -5,7 +5,7 @@ A daemon that was not notified serves the committed releases from its next start
 
 from __future__ import annotations
 
-from gateway.agent.control import Control, RefusedError
+from gateway.agent.control import DaemonClient, DaemonRefusedError
 from gateway.agent.storage import Storage
 from gateway.domain.errors import UnreachableError
 from gateway.store.active import Active
@@ -20,11 +20,11 @@ def commit(storage: Storage, active: Active) -> None:
     storage.activate(active)
 
 
-def tell(storage: Storage, control: Control) -> None:
+def tell(storage: Storage, control: DaemonClient) -> None:
     """Notify the daemon of a commit. Raise UnreachableError if it cannot take it over now: call again later."""
     try:
         control.commit()
-    except RefusedError as error:
+    except DaemonRefusedError as error:
         problem = f"the daemon does not take over what is committed: {error}; see its log"
         raise UnreachableError(problem, table="control", key="socket") from None
     storage.journal.keep_facts({UNTOLD: ""})

@@ -12,20 +12,20 @@ from pathlib import Path
 
 from gateway.agent.settings import (
     AgentSettings,
-    ControlSettings,
+    ControlClientSettings,
     DiagnosticsSettings,
     FetchSettings,
     InstallerSettings,
+    ReportSettings,
     RepositorySettings,
-    TelemetrySettings,
-    WakeSettings,
+    WakeClientSettings,
 )
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.probation import ProbationSettings
 from gateway.domain.settings import read_settings, read_tables, sections
 from gateway.domain.settings_trial import SettingsTrialSettings
 from gateway.observe.settings import LogSettings
-from gateway.store.settings import BlobSettings, JournalSettings, SpoolSettings
+from gateway.store.settings import JournalSettings, SpoolSettings, StoreSettings
 from gateway.store.text import read_text
 from gateway.trust.settings import TrustSettings
 
@@ -41,19 +41,19 @@ class AgentConfig:
 
     file: str = ""
     agent: AgentSettings = field(default_factory=AgentSettings)
-    control: ControlSettings = field(default_factory=ControlSettings)
+    control: ControlClientSettings = field(default_factory=ControlClientSettings)
     installer: InstallerSettings = field(default_factory=InstallerSettings)
     fetch: FetchSettings = field(default_factory=FetchSettings)
     repository: RepositorySettings = field(default_factory=RepositorySettings)
     trust: TrustSettings = field(default_factory=TrustSettings)
-    store: BlobSettings = field(default_factory=BlobSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
     journal: JournalSettings = field(default_factory=JournalSettings)
     probation: ProbationSettings = field(default_factory=ProbationSettings)
     settings: SettingsTrialSettings = field(default_factory=SettingsTrialSettings)
-    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    telemetry: ReportSettings = field(default_factory=ReportSettings)
     diagnostics: DiagnosticsSettings = field(default_factory=DiagnosticsSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
-    wake: WakeSettings = field(default_factory=WakeSettings)
+    wake: WakeClientSettings = field(default_factory=WakeClientSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import urllib3
 from urllib3.exceptions import ProtocolError, SSLError
 
-from gateway.agent.pace import NS, Patience
+from gateway.agent.pace import NS, TransferPace
 from gateway.agent.settings import FetchSettings
 from gateway.agent.tls import tls_context
 from gateway.domain.errors import ConfigurationError
@@ -39,12 +39,12 @@ class HungUpError(Exception):
     """A server exceeded a limit of time or size. Not an OSError, so urllib3 passes it on unchanged."""
 
 
-class Line:
+class RequestState:
     """State of one caller's request under way, on any connection; one request at a time."""
 
     def __init__(self, settings: FetchSettings, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.now_ns = now_ns
-        self.patience: Patience | None = None
+        self.patience: TransferPace | None = None
         self.connected = False
         """True if the request under way had to open its connection."""
         self._head_limit_bytes = settings.head_limit_bytes
@@ -80,14 +80,14 @@ class Line:
                 raise HungUpError(f"its headers have more than {self._head_limit_bytes} bytes")
 
 
-_ASKING: ContextVar[Line] = ContextVar("asking")
+_ASKING: ContextVar[RequestState] = ContextVar("asking")
 """Request that a connection carries now; its limits apply to the headers and body of the response."""
 
 
 class _Patient(io.RawIOBase):
     """Reading end of a connection. `inner` keeps the socket open until it is closed (as socket.makefile requires)."""
 
-    def __init__(self, connection: socket.socket, inner: io.BufferedReader, line: Line) -> None:
+    def __init__(self, connection: socket.socket, inner: io.BufferedReader, line: RequestState) -> None:
         self._socket, self._inner, self._line = connection, inner, line
 
     def readable(self) -> bool:
@@ -108,7 +108,7 @@ class _Patient(io.RawIOBase):
         super().close()
 
 
-class Connections:
+class ConnectionPool:
     """Pool of one connection per host, for a few hosts; shared by callers on any thread. Close it after use."""
 
     def __init__(self, settings: FetchSettings) -> None:
@@ -140,7 +140,7 @@ class Connections:
                 self._managers[proxy] = self._manager(proxy)
             return self._managers[proxy]
 
-    def ask(self, line: Line, base_url: str, method: str, url: str, **more: Any) -> urllib3.BaseHTTPResponse:
+    def ask(self, line: RequestState, base_url: str, method: str, url: str, **more: Any) -> urllib3.BaseHTTPResponse:
         """Return the head of the response; the caller reads and closes the body. `base_url` selects the proxy.
 
         A server may close a kept connection at any time, even as it is used. Then the request is repeated once on a new
@@ -180,7 +180,7 @@ class Connections:
 
 
 def _opened(
-    manager: urllib3.PoolManager, line: Line, method: str, url: str, more: dict[str, Any]
+    manager: urllib3.PoolManager, line: RequestState, method: str, url: str, more: dict[str, Any]
 ) -> urllib3.BaseHTTPResponse:
     with line.head():
         return manager.urlopen(

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from gateway.agent.answers import Answer, plain, read_answer
-from gateway.agent.settings import ControlSettings
+from gateway.agent.answers import AnswerObject, plain, read_answer
+from gateway.agent.settings import ControlClientSettings
 from gateway.domain.activation import Activation, activation_document
 from gateway.domain.errors import UnreachableError
 
@@ -22,7 +22,7 @@ PASSING = frozenset({http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.SERVICE_UN
 """Status codes of temporary conditions."""
 
 
-class RefusedError(Exception):
+class DaemonRefusedError(Exception):
     """Refusal by the daemon. `fault` is the kind, the text is the reason."""
 
     def __init__(self, fault: str, detail: str) -> None:
@@ -30,14 +30,14 @@ class RefusedError(Exception):
         self.fault, self.detail = fault, detail
 
 
-class Control:
+class DaemonClient:
     """Client of the daemon.
 
     Every method raises UnreachableError if the daemon does not answer or cannot do it now, and RefusedError if it
     refuses.
     """
 
-    def __init__(self, settings: ControlSettings) -> None:
+    def __init__(self, settings: ControlClientSettings) -> None:
         self._settings = settings
 
     def status(self) -> Document:
@@ -109,7 +109,7 @@ class Control:
 
     def _ask(self, method: str, path: str, body: Document | None = None, timeout_s: float | None = None) -> Document:
         settings = self._settings
-        connection = _Connection(settings.socket, timeout_s or settings.timeout_s)
+        connection = _SocketConnection(settings.socket, timeout_s or settings.timeout_s)
         try:
             content = None if body is None else json.dumps(body)
             connection.request(method, path, content, {"content-type": "application/json"} if body is not None else {})
@@ -127,7 +127,7 @@ class Control:
             connection.close()
 
 
-class _Connection(http.client.HTTPConnection):
+class _SocketConnection(http.client.HTTPConnection):
     """HTTP/1.1 over a UNIX socket."""
 
     def __init__(self, path: str, timeout_s: float) -> None:
@@ -163,7 +163,7 @@ def _model(slot: str, command: str) -> str:
     return f"/v1/models/{quote(slot)}/{command}"
 
 
-def _read(status: int, content: bytes, missing_bytes: int) -> Answer:
+def _read(status: int, content: bytes, missing_bytes: int) -> AnswerObject:
     """Return the document of an answer.
 
     Raise ValueError if it is not one: another program answered, or the daemon was killed meanwhile.
@@ -175,5 +175,5 @@ def _read(status: int, content: bytes, missing_bytes: int) -> Answer:
         fault, detail = plain(document.get("fault", status)), plain(document.get("detail", f"HTTP status {status}"))
         if status in PASSING:
             raise UnreachableError(f"the daemon cannot do it now: {detail}", table="control", key="socket")
-        raise RefusedError(fault, detail)
+        raise DaemonRefusedError(fault, detail)
     return document

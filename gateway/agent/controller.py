@@ -15,8 +15,8 @@ from urllib3 import Timeout
 from urllib3.exceptions import HTTPError
 
 from gateway.agent.answers import plain
-from gateway.agent.connection import Connections, HungUpError, Line
-from gateway.agent.pace import Patience
+from gateway.agent.connection import ConnectionPool, HungUpError, RequestState
+from gateway.agent.pace import TransferPace
 from gateway.agent.source import FetchError
 from gateway.domain.retry import retry_after_s
 
@@ -27,13 +27,13 @@ UNWELCOME = frozenset({401, 403})
 """Status codes of refused authentication or authorization."""
 
 
-class Controller:
+class ControllerClient:
     """The controller at `base_url`. `connections` may be shared; `now_ns` is the monotonic clock."""
 
     def __init__(
         self,
         base_url: str,
-        connections: Connections,
+        connections: ConnectionPool,
         deadline_s: float,
         *,
         now_ns: Callable[[], int] = time.monotonic_ns,
@@ -41,7 +41,7 @@ class Controller:
         self._base = base_url.rstrip("/")
         self._connections, self._settings = connections, connections.settings
         self._deadline_s, self._now_ns = deadline_s, now_ns
-        self._line = Line(self._settings, now_ns)
+        self._line = RequestState(self._settings, now_ns)
 
     def send(self, method: str, path: str, body: bytes, content_type: str, encoding: str = "") -> dict[str, Any]:
         """Return the answer's JSON object; an empty one if the answer has no body.
@@ -65,7 +65,7 @@ class Controller:
         )
 
     def _exchange(self, method: str, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, float, bytes]:
-        self._line.patience = Patience(self._settings, self._deadline_s, self._now_ns())
+        self._line.patience = TransferPace(self._settings, self._deadline_s, self._now_ns())
         connect_s = min(self._settings.connect_timeout_s, self._deadline_s)
         timeout = Timeout(connect=connect_s, read=None)  # the first bounds sending, `Patience` bounds reading
         answer = self._connections.ask(self._line, self._base, method, url, body=body, headers=headers, timeout=timeout)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from gateway.agent.checkup import Subject, checkup, vitals
-from gateway.agent.controller import Controller
-from gateway.agent.last_lines import last_lines
+from gateway.agent.controller import ControllerClient
+from gateway.agent.health_report import Subject, checkup, vitals
+from gateway.agent.journal_tail import last_lines
+from gateway.agent.redaction import value_without_secrets
 from gateway.agent.report import document
-from gateway.agent.secrets_kept import value_without_secrets
 from gateway.agent.settings import DiagnosticsSettings
 from gateway.agent.source import FetchError
 from gateway.observe.logs import get_logger
@@ -39,7 +39,7 @@ Sections = Callable[[str], Document]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DiagnosticsTask:
     """One request. `named`: its number or name at the controller."""
 
     named: int | str
@@ -47,7 +47,7 @@ class Asked:
 
 
 def diagnose(
-    controller: Controller,
+    controller: ControllerClient,
     answered: Container[int | str],
     subject: Subject,
     settings: DiagnosticsSettings,
@@ -106,20 +106,20 @@ def _sections(subject: Subject, settings: DiagnosticsSettings) -> Sections:
     return section
 
 
-def read_requests(said: Mapping[str, Any], settings: DiagnosticsSettings) -> list[Asked]:
+def read_requests(said: Mapping[str, Any], settings: DiagnosticsSettings) -> list[DiagnosticsTask]:
     """Return the controller's requests, in its order. Malformed requests are skipped."""
     listed = said.get("requests")
     found = [_request(one, settings) for one in listed] if isinstance(listed, list) else []
     return [one for one in found if one is not None]
 
 
-def _request(one: Any, settings: DiagnosticsSettings) -> Asked | None:
+def _request(one: Any, settings: DiagnosticsSettings) -> DiagnosticsTask | None:
     named, wanted = (one.get("id"), one.get("wanted")) if isinstance(one, dict) else (None, None)
     if not isinstance(wanted, list):
         return None
     names = tuple(dict.fromkeys(name for name in wanted[: settings.wanted_limit] if _is_name(name)))
     if isinstance(named, int | str) and (_is_name(named) or (type(named) is int and abs(named) < NUMBER_LIMIT)):
-        return Asked(named, names)
+        return DiagnosticsTask(named, names)
     return None
 
 

@@ -24,9 +24,9 @@ from gateway.agent.certificate import (
     with_certificate,
 )
 from gateway.agent.config import DEVICE_FILE, AgentConfig
-from gateway.agent.connection import Connections
-from gateway.agent.controller import Controller
-from gateway.agent.identity import ROOT_FILE, SCHEMA, Identity, parse_identity, read_identity
+from gateway.agent.connection import ConnectionPool
+from gateway.agent.controller import ControllerClient
+from gateway.agent.identity import ROOT_FILE, SCHEMA, DeviceIdentity, parse_identity, read_identity
 from gateway.agent.source import FetchError
 from gateway.agent.storage import alone
 from gateway.domain.errors import ConfigurationError, UnreachableError
@@ -39,7 +39,7 @@ PATH = "/v1/enrol"
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class EnrolmentInput:
     """Input of an enrolment.
 
     `url`: the controller's. `token`, or `serial` that the fleet knows. `authority`: PEM of the CA that signed the
@@ -52,7 +52,7 @@ class Application:
     authority: str = ""
 
 
-def enrol(application: Application, folder: Path, config: AgentConfig) -> Identity:
+def enrol(application: EnrolmentInput, folder: Path, config: AgentConfig) -> DeviceIdentity:
     """Enrol this device and return its identity.
 
     Raise ConfigurationError if the input is not usable or the fleet refuses, UnreachableError if the controller does
@@ -86,7 +86,7 @@ def enrol(application: Application, folder: Path, config: AgentConfig) -> Identi
     return replace(made, root=known.root) if known else made
 
 
-def _lay_down(made: Identity, application: Application, folder: Path, *, pinned: bool) -> None:
+def _lay_down(made: DeviceIdentity, application: EnrolmentInput, folder: Path, *, pinned: bool) -> None:
     with told_as_store_error(folder):
         if application.authority:
             write_file(folder / CA_FILE, application.authority.encode())
@@ -94,16 +94,16 @@ def _lay_down(made: Identity, application: Application, folder: Path, *, pinned:
             write_file(folder / ROOT_FILE, made.root)
 
 
-def _ask(application: Application, csr: str, folder: Path, config: AgentConfig) -> dict[str, Any]:
+def _ask(application: EnrolmentInput, csr: str, folder: Path, config: AgentConfig) -> dict[str, Any]:
     fetch = replace(with_certificate(config.fetch, folder), certificate_file=None, key_file=None)
     given = temporary(folder)
     if application.authority:
         with told_as_store_error(given):
             write_file(given, application.authority.encode())
         fetch = replace(fetch, ca_file=str(given))
-    connections = Connections(fetch)
+    connections = ConnectionPool(fetch)
     try:
-        controller = Controller(application.url, connections, config.telemetry.deadline_s)
+        controller = ControllerClient(application.url, connections, config.telemetry.deadline_s)
         body = {"token": application.token, "serial": application.serial, "csr": csr, "agent": __version__}
         return controller.send("POST", PATH, json.dumps(body).encode(), "application/json")
     except FetchError as error:
@@ -115,7 +115,7 @@ def _ask(application: Application, csr: str, folder: Path, config: AgentConfig) 
         given.unlink(missing_ok=True)
 
 
-def _identity(answer: dict[str, Any], application: Application) -> Identity:
+def _identity(answer: dict[str, Any], application: EnrolmentInput) -> DeviceIdentity:
     """Return the identity that the fleet gives this device. Raise ConfigurationError."""
     root = answer.get("root")
     document = {
@@ -147,7 +147,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _odd(application: Application, problem: str) -> ConfigurationError:
+def _odd(application: EnrolmentInput, problem: str) -> ConfigurationError:
     return ConfigurationError(
         f"{application.url}{PATH} returned an unexpected answer: {problem:.200}; is it a fleet controller?"
     )

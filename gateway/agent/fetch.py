@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from gateway.agent.source import FetchError, Source
+from gateway.agent.source import FetchError, RepositorySource
 from gateway.observe.logs import get_logger
 from gateway.store.errors import DamagedError
 
@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 """Callback with the number of bytes that are here and the total."""
 
 
-class Part(Protocol):
+class PartialBlob(Protocol):
     """Blob whose download is under way (`gateway.store.download.Download`)."""
 
     @property
@@ -29,8 +29,8 @@ class Part(Protocol):
     def finish(self) -> Path: ...
 
 
-class Store(Protocol):
-    """Methods of the store that are used here (`gateway.store.blobs.Blobs`)."""
+class BlobWriter(Protocol):
+    """Methods of the store that are used here (`gateway.store.blobs.LocalBlobs`)."""
 
     def has(self, digest: str, size_bytes: int) -> bool: ...
 
@@ -40,7 +40,7 @@ class Store(Protocol):
 
     def discard(self, digest: str) -> bool: ...
 
-    def writer(self, digest: str, size_bytes: int) -> AbstractContextManager[Part]: ...
+    def writer(self, digest: str, size_bytes: int) -> AbstractContextManager[PartialBlob]: ...
 
 
 def blob_path(digest: str) -> str:
@@ -48,7 +48,9 @@ def blob_path(digest: str) -> str:
     return f"blobs/sha256/{digest}"
 
 
-def fetch_blob(source: Source, blobs: Store, digest: str, size_bytes: int, progress: Progress | None = None) -> Path:
+def fetch_blob(
+    source: RepositorySource, blobs: BlobWriter, digest: str, size_bytes: int, progress: Progress | None = None
+) -> Path:
     """Return the path of the blob in the store; fetch it if it is absent or damaged.
 
     A partial download is continued. If the complete file then has a wrong digest, the part was damaged (by this disk,
@@ -75,7 +77,7 @@ def fetch_blob(source: Source, blobs: Store, digest: str, size_bytes: int, progr
 
 
 def _download(
-    source: Source, blobs: Store, digest: str, size_bytes: int, progress: Progress | None
+    source: RepositorySource, blobs: BlobWriter, digest: str, size_bytes: int, progress: Progress | None
 ) -> tuple[int, Path | None]:
     """Return the bytes that were there before, and the path; None if the digest was wrong (the bytes are removed)."""
     with blobs.writer(digest, size_bytes) as part:
@@ -90,7 +92,7 @@ def _download(
 class _Told:
     """Part that reports its progress."""
 
-    def __init__(self, part: Part, size_bytes: int, progress: Progress) -> None:
+    def __init__(self, part: PartialBlob, size_bytes: int, progress: Progress) -> None:
         self._part, self._size_bytes, self._progress = part, size_bytes, progress
 
     @property

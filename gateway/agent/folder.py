@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.agent.settings import FetchSettings
-from gateway.agent.source import NOT_FOUND, Document, FetchError, Receiver, Source
+from gateway.agent.source import NOT_FOUND, FetchError, Receiver, RepositorySource, SourceDocument
 
 if TYPE_CHECKING:
-    from gateway.agent.connection import Connections
+    from gateway.agent.connection import ConnectionPool
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags for a file. O_NONBLOCK: opening a pipe without a writer would block for ever."""
 
 
-def open_source(where: str, connections: Connections) -> Source:
+def open_source(where: str, connections: ConnectionPool) -> RepositorySource:
     """Return the source at `where`, an http(s) or file URL or a folder's path.
 
     Raise ConfigurationError if certificates are not usable.
@@ -47,7 +47,9 @@ class FolderSource:
         """Path of the folder."""
         return str(self._folder)
 
-    def read(self, path: str, limit_bytes: int, *, etag: str = "", query: Mapping[str, str] | None = None) -> Document:
+    def read(
+        self, path: str, limit_bytes: int, *, etag: str = "", query: Mapping[str, str] | None = None
+    ) -> SourceDocument:
         """Return a whole file of at most `limit_bytes`. `etag` and `query` are ignored. Raise FetchError."""
         with self._opened(path) as (descriptor, size_bytes):
             if size_bytes > limit_bytes:
@@ -57,7 +59,7 @@ class FolderSource:
                 content += piece
             if len(content) > limit_bytes:
                 raise self._unusable(path, f"it grew beyond {limit_bytes} bytes while it was read")
-            return Document(bytes(content))
+            return SourceDocument(bytes(content))
 
     def copy(self, path: str, receiver: Receiver, size_bytes: int) -> None:
         """Append to `receiver` until it has exactly `size_bytes`. Raise FetchError."""

@@ -26,7 +26,7 @@ SCHEMES = ("https", "http", "file")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class DeviceIdentity:
     """Identity of a device.
 
     `repository` and `assignment` are URLs, the latter of this device's own document. `root`: the pinned root.
@@ -43,13 +43,13 @@ class Identity:
     poll_s: float | None = field(default=None, compare=False)
 
 
-def read_identity(folder: Path) -> Identity:
+def read_identity(folder: Path) -> DeviceIdentity:
     """Return the identity in a folder with `device.json` and `root.json`. Raise ConfigurationError."""
     file = folder / DEVICE_FILE
     return parse_identity(read_text(file), read_text(folder / ROOT_FILE).encode(), str(file))
 
 
-def parse_identity(text: str, root: bytes, file: str) -> Identity:
+def parse_identity(text: str, root: bytes, file: str) -> DeviceIdentity:
     """Return the identity in a device document. `file` is named in errors. Raise ConfigurationError."""
     document = _document(text, file)
     device, controller, poll_s = document["device"], document.get("controller") or "", document.get("poll_s")
@@ -59,10 +59,12 @@ def parse_identity(text: str, root: bytes, file: str) -> Identity:
         if urlsplit(document[key]).scheme not in SCHEMES:
             problem = f"{document[key]!r:.200} is no URL of {', '.join(SCHEMES)}"
             raise ConfigurationError(problem, file=file, key=key)
-    return Identity(device, document["repository"], document["assignment"], root, text.encode(), controller, poll_s)
+    return DeviceIdentity(
+        device, document["repository"], document["assignment"], root, text.encode(), controller, poll_s
+    )
 
 
-def bootstrap(identity: Identity, folder: Path, settings: JournalSettings) -> Identity:
+def bootstrap(identity: DeviceIdentity, folder: Path, settings: JournalSettings) -> DeviceIdentity:
     """Give the device in `folder` its identity. Safe to repeat.
 
     Raise ConfigurationError if the folder belongs to another device, Distrust if the root is not signed by itself,

@@ -10,18 +10,18 @@ from typing import Any
 from gateway.agent.clock import system_now
 from gateway.agent.committing import commit, tell
 from gateway.agent.config import AgentConfig
-from gateway.agent.control import Control, Document, RefusedError
+from gateway.agent.control import DaemonClient, DaemonRefusedError, Document
 from gateway.agent.fetch import Progress, fetch_blob
-from gateway.agent.source import Source
+from gateway.agent.source import RepositorySource
 from gateway.agent.storage import Storage
-from gateway.agent.watch import Watch
+from gateway.agent.watch import ProbationWatch
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, read_release
 from gateway.domain.update import Failure, Step
 from gateway.observe.logs import get_logger
 from gateway.store.active import committed
-from gateway.store.errors import AbsentError, DamagedError
+from gateway.store.errors import DamagedError, StoreAbsentError
 from gateway.store.journal_rows import Update
 from gateway.store.materialised import materialise
 
@@ -44,8 +44,8 @@ class Installer:
     def __init__(
         self,
         storage: Storage,
-        control: Control,
-        source: Source,
+        control: DaemonClient,
+        source: RepositorySource,
         config: AgentConfig,
         *,
         progress: Progress | None = None,
@@ -53,7 +53,7 @@ class Installer:
     ) -> None:
         self._storage, self._control, self._source, self._config = storage, control, source, config
         self._progress, self._monotonic = progress, monotonic
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, ProbationWatch] = {}
         self._loaded: set[str] = set()
         """Slots whose release the daemon has loaded, as far as this process knows."""
         self._log = get_logger("installer")
@@ -101,7 +101,10 @@ class Installer:
         activation = update.activation
         try:
             release = self._release(activation)
-        except (AbsentError, DamagedError) as error:  # rolled back, so that the next poll fetches the document again
+        except (
+            StoreAbsentError,
+            DamagedError,
+        ) as error:  # rolled back, so that the next poll fetches the document again
             self.fail(update, f"a signed document was lost on disk: {error}", reject=False)
             return 0.0
         if not activation.variants:
@@ -113,7 +116,7 @@ class Installer:
     def _load(self, update: Update) -> float:
         try:
             loaded = self._control.load(update.activation)
-        except RefusedError as error:
+        except DaemonRefusedError as error:
             return self._try_another(update, error)
         self._loaded.add(update.slot)
         self._check_speed(update, loaded)
@@ -122,10 +125,10 @@ class Installer:
     def _shift(self, update: Update) -> float:
         if update.slot not in self._loaded:  # after a power failure, for example: a restarted daemon has nothing loaded
             return self._record(update, Step.LOAD)
-        watch = Watch(self._control, update.activation, self._config.probation, self._monotonic)
+        watch = ProbationWatch(self._control, update.activation, self._config.probation, self._monotonic)
         try:
             watch.renew()
-        except RefusedError as error:
+        except DaemonRefusedError as error:
             raise StepFailedError(f"the daemon refuses to give it a share: {error}") from None
         self._watches[update.slot] = watch
         return self._record(update, Step.PROBATION)
@@ -148,7 +151,7 @@ class Installer:
         lease_s = self._config.control.load_timeout_s
         try:
             self._control.route(update.slot, {update.activation.version: 100}, lease_s=lease_s)
-        except RefusedError as error:
+        except DaemonRefusedError as error:
             raise StepFailedError(f"the daemon refuses to give it all requests: {error}") from None
         return self._record(update, Step.COMMIT)
 
@@ -169,7 +172,7 @@ class Installer:
         """Make the committed release answer again. A daemon that is down does so when it starts."""
         try:
             self._control.unload(update.slot, update.activation.version, self._config.agent.drain_s)
-        except (UnreachableError, RefusedError) as error:
+        except (UnreachableError, DaemonRefusedError) as error:
             self._log.warning("the daemon was not notified of the roll-back", slot=update.slot, problem=str(error))
         self._end(update)
         self._storage.collect()
@@ -206,12 +209,12 @@ class Installer:
             raise StepFailedError(f"no variant fits this device: {reasons or 'the release has none'}")
         return str(fitting[0])
 
-    def _try_another(self, update: Update, refusal: RefusedError) -> float:
+    def _try_another(self, update: Update, refusal: DaemonRefusedError) -> float:
         """Continue with the next best variant. Raise StepFailedError, with the daemon's reason, if there is none."""
         activation = update.activation
         try:
             another = self._choose(activation)
-        except (StepFailedError, RefusedError):
+        except (StepFailedError, DaemonRefusedError):
             raise StepFailedError(f"the daemon refuses it: {refusal}") from None
         self._log.warning("another variant is tried", slot=update.slot, variant=another, because=str(refusal))
         return self._record(update, Step.FETCH, replace(activation, variants=(*activation.variants, another)))

@@ -12,14 +12,14 @@ NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReadPace:
     """Longest time for the next read (`wait_ns`), or why there is none (`problem`)."""
 
     wait_ns: int
     problem: str = ""
 
 
-class Patience:
+class TransferPace:
     """Limits of one download: its deadline, the longest silence and the minimum rate.
 
     The rate is checked over consecutive windows. A pause of our own extends its window.
@@ -55,22 +55,22 @@ class Patience:
         self._window_ns += pause_ns
         self._heard_ns += pause_ns
 
-    def next_read(self, now_ns: int) -> Verdict:
+    def next_read(self, now_ns: int) -> ReadPace:
         """Return how long the next read may wait, or why it may not."""
         settings = self._settings
         remaining_ns = self.remaining_ns(now_ns)
         if not remaining_ns:
-            return Verdict(0, f"it was not finished within {self._deadline_s:g} s")
+            return ReadPace(0, f"it was not finished within {self._deadline_s:g} s")
         silence_ns = self._heard_ns + round(settings.read_timeout_s * NS) - now_ns
         if silence_ns <= 0:
-            return Verdict(0, f"nothing came for {settings.read_timeout_s:g} s")
+            return ReadPace(0, f"nothing came for {settings.read_timeout_s:g} s")
         window_ns = self._window_ns + round(settings.minimum_rate_window_s * NS) - now_ns
         if window_ns <= 0:
             if self._came_bytes < least_bytes(settings):
-                return Verdict(0, f"only {self._came_bytes} bytes came in {settings.minimum_rate_window_s:g} s")
+                return ReadPace(0, f"only {self._came_bytes} bytes came in {settings.minimum_rate_window_s:g} s")
             self._window_ns, self._came_bytes = now_ns, 0
             window_ns = round(settings.minimum_rate_window_s * NS)
-        return Verdict(max(1, min(remaining_ns, silence_ns, window_ns)))
+        return ReadPace(max(1, min(remaining_ns, silence_ns, window_ns)))
 
 
 def least_bytes(settings: FetchSettings) -> float:

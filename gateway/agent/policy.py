@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.agent.clock import synchronised, system_now
-from gateway.agent.sights import INSTALL, LONG_AGO, WITHDRAW, Present, Sights
+from gateway.agent.first_seen import INSTALL, LONG_AGO, WITHDRAW, FirstSeen, Present
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import Target
@@ -110,7 +110,7 @@ class Pacing:
     def __init__(self, storage: Storage, device: str, now: Present) -> None:
         self._storage, self._device, self._now = storage, device, now
         self._policies, self._problem = read_policies(storage)
-        self._sights = Sights(storage.journal.fact(SIGHTS) or "{}", now)
+        self._first_seen = FirstSeen(storage.journal.fact(SIGHTS) or "{}", now)
         self._held: dict[str, Hold] = {}
 
     @property
@@ -142,7 +142,7 @@ class Pacing:
         `assigned`: targets by slot.
         """
         held = {slot: _document(one) for slot, one in self._held.items()}
-        facts = {SIGHTS: self._sights.text(assigned), HELD: json.dumps(held)}
+        facts = {SIGHTS: self._first_seen.text(assigned), HELD: json.dumps(held)}
         journal = self._storage.journal
         changed = {name: value for name, value in facts.items() if journal.fact(name) != value}
         if changed:
@@ -151,7 +151,7 @@ class Pacing:
 
     def _may(self, change: str, activation: Activation, profile: str) -> bool:
         slot, release = activation.slot, activation.release
-        first = self._sights.see(change, slot, release)
+        first = self._first_seen.see(change, slot, release)
         if self._problem:
             found: Hold | None = Hold(change, None, self._problem)
         else:
@@ -160,7 +160,7 @@ class Pacing:
         if found:
             self._held[slot] = found
         elif running := self._storage.active().slots.get(slot):
-            self._sights.leave(slot, running.release)
+            self._first_seen.leave(slot, running.release)
         return found is None
 
     def _released(self, activation: Activation, first: datetime) -> datetime:

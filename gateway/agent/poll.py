@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 
 from gateway.agent.clock import Clocks, read_clocks
 from gateway.agent.config import AgentConfig
-from gateway.agent.control import Control
+from gateway.agent.control import DaemonClient
 from gateway.agent.fetch import fetch_blob
-from gateway.agent.identity import Identity
+from gateway.agent.identity import DeviceIdentity
 from gateway.agent.reference import Times, attestation_fact, read_times
-from gateway.agent.repository import Found, SignedRepository, as_target
+from gateway.agent.repository import SignedRepository, SignedTarget, as_target
 from gateway.agent.slots import check_activation
-from gateway.agent.source import FetchError, Source
+from gateway.agent.source import FetchError, RepositorySource
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment, Target
@@ -63,12 +63,12 @@ class Poll:
     def __init__(
         self,
         storage: Storage,
-        identity: Identity,
-        source: Source,
-        control: Control,
+        identity: DeviceIdentity,
+        source: RepositorySource,
+        control: DaemonClient,
         config: AgentConfig,
         *,
-        assigned_by: tuple[Source, str],
+        assigned_by: tuple[RepositorySource, str],
         offline: bool,
         clocks: Callable[[], Clocks] = read_clocks,
     ) -> None:
@@ -79,7 +79,7 @@ class Poll:
         self._clocks, self._attested = clocks, dict[str, str]()
         self._floors = storage.journal.floors()
         self._repository: SignedRepository | None = None
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, SignedTarget] = {}
 
     def ask(self) -> Assignment:
         """Return the accepted assignment, new or known. Raise Distrust, FetchError, StoreError.
@@ -290,7 +290,7 @@ class Poll:
             raise FetchError(f"{self._source.name} could not be asked what is signed; ask again when it answers")
         return self._repository
 
-    def _look_up(self, path: str) -> Found:
+    def _look_up(self, path: str) -> SignedTarget:
         if path not in self._found:
             self._found[path] = self._signed_repository.find(path)
         return self._found[path]
@@ -302,24 +302,24 @@ class Poll:
         roles = [found.role for path, found in self._found.items() if path.startswith(prefix)]
         return floor_of(roles[0], owner, model, persisted) if roles else persisted
 
-    def _find(self, target: Target) -> Found:
+    def _find(self, target: Target) -> SignedTarget:
         found = self._look_up(target.path)
         check_target(target, found.target)
         return found
 
-    def _offered(self, target: Target, limit_bytes: int) -> tuple[Found, bytes]:
+    def _offered(self, target: Target, limit_bytes: int) -> tuple[SignedTarget, bytes]:
         """Return the document of a release that its owner allows. Raise Distrust, FetchError, StoreError."""
         check_offer(target, self._look_up(target.path).target, self._floor)
         found = self._find(target)
         return found, self._read(target, found, limit_bytes)
 
-    def _kept(self, slot: str, found: Found, content: bytes) -> Activation:
+    def _kept(self, slot: str, found: SignedTarget, content: bytes) -> Activation:
         """Keep a verified document with its evidence. Return its activation. Raise StoreError."""
         blobs = self._storage.blobs
         evidence = tuple(blobs.put(proof) for proof in found.evidence)
         return Activation(slot, found.target.path, blobs.put(content), (), evidence, found.root)
 
-    def _read(self, target: Target, found: Found, limit_bytes: int) -> bytes:
+    def _read(self, target: Target, found: SignedTarget, limit_bytes: int) -> bytes:
         """Return the signed document, from the store if it is there."""
         blobs = self._storage.blobs
         if blobs.has(target.sha256, target.size_bytes) and blobs.verify(target.sha256):

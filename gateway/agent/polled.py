@@ -14,7 +14,7 @@ OUT_OF_REACH = frozenset({"unreachable", "daemon", "store"})
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PollResult:
     """Result of a poll. `reason`: from `Reason` (trust), from OUT_OF_REACH, "daemon-refuses" or ""."""
 
     assignment: Assignment | None

@@ -7,7 +7,7 @@ from pathlib import Path
 from gateway.agent.config import check_bootstrapped
 from gateway.agent.storage import alone
 from gateway.observe.logs import get_logger
-from gateway.store.errors import AbsentError, DamagedError
+from gateway.store.errors import DamagedError, StoreAbsentError
 from gateway.store.journal import Journal
 from gateway.store.journal_file import set_aside
 from gateway.store.settings import JournalSettings
@@ -44,6 +44,6 @@ def _problem(folder: Path, settings: JournalSettings) -> str:
             journal.floors(), journal.accepted(), journal.updates(), journal.finished(settings.finished_limit)
         finally:
             journal.close()
-    except (AbsentError, DamagedError) as error:
+    except (StoreAbsentError, DamagedError) as error:
         return str(error)
     return ""

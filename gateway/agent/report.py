@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.agent.identity import Identity
+from gateway.agent.identity import DeviceIdentity
 from gateway.agent.policy import read_holds
 from gateway.agent.polled import OUT_OF_REACH, POLLED, WAITING
 from gateway.agent.slot_state import FACTS, SlotState, read_state
@@ -37,13 +37,13 @@ IN_STEP, UNASSIGNED, UPDATING, WAITS, HELD, BEHIND, REFUSED, UNREACHABLE, NEW = 
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StatusInput:
     """Input of the status document.
 
     By slot: `rejected`: why an assigned release is not tried again; `held`: changes that a policy holds.
     """
 
-    identity: Identity
+    identity: DeviceIdentity
     active: Active
     accepted: Accepted | None
     updates: tuple[Update, ...]
@@ -57,7 +57,7 @@ class Standing:
     link: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_standing(storage: Storage, identity: Identity) -> Standing:
+def read_standing(storage: Storage, identity: DeviceIdentity) -> StatusInput:
     """Return the status data in the store. Raise StoreError."""
     journal, accepted = storage.journal, storage.journal.accepted()
     floor = journal.time_floor()
@@ -65,7 +65,7 @@ def read_standing(storage: Storage, identity: Identity) -> Standing:
     going = [update for state in reserved if state.wanted and (update := state.update())]
     ended = [update for state in reserved if not state.wanted and (update := state.update())]
     finished = sorted((*journal.finished(HISTORY), *ended), key=lambda one: one.changed_at, reverse=True)
-    return Standing(
+    return StatusInput(
         identity,
         _with_reserved(storage.active(), reserved),
         accepted,
@@ -101,7 +101,7 @@ def _is_excluded(state: SlotState, assignment: Assignment) -> bool:
     return bool(assigned and tried and tried.excludes(assigned.sha256, assignment.attempt(state.slot)))
 
 
-def document(standing: Standing) -> dict[str, Any]:
+def document(standing: StatusInput) -> dict[str, Any]:
     """Return the document of `edge-agent status --json`; gateway/agent/README.md documents its keys."""
     accepted = standing.accepted.assignment if standing.accepted else None
     state, why = judged(standing)
@@ -120,7 +120,7 @@ def document(standing: Standing) -> dict[str, Any]:
     }
 
 
-def judged(standing: Standing) -> tuple[str, str]:
+def judged(standing: StatusInput) -> tuple[str, str]:
     """Return the state in one word, and the reason in a sentence."""
     if standing.waiting:
         slot, problem = next(iter(standing.waiting.items()))
@@ -139,7 +139,7 @@ def judged(standing: Standing) -> tuple[str, str]:
     return _compared(standing, standing.accepted.assignment)
 
 
-def _compared(standing: Standing, assignment: Assignment) -> tuple[str, str]:
+def _compared(standing: StatusInput, assignment: Assignment) -> tuple[str, str]:
     behind = [s for s, target in assignment.slots.items() if _committed(standing, s) != target.sha256]
     if not behind:
         return _unassigned(standing, assignment) or (IN_STEP, "everything that is assigned is committed")
@@ -148,7 +148,7 @@ def _compared(standing: Standing, assignment: Assignment) -> tuple[str, str]:
     return BEHIND, f"{behind[0]} does not run what is assigned{because}"
 
 
-def _unassigned(standing: Standing, assignment: Assignment) -> tuple[str, str] | None:
+def _unassigned(standing: StatusInput, assignment: Assignment) -> tuple[str, str] | None:
     kept = next((slot for slot in standing.active.slots if slot not in assignment.slots), None)
     if kept is None:
         return None
@@ -157,7 +157,7 @@ def _unassigned(standing: Standing, assignment: Assignment) -> tuple[str, str] |
     return UNASSIGNED, f"{kept} runs {target}, which is not assigned any more; {goes_on}"
 
 
-def _committed(standing: Standing, slot: str) -> str:
+def _committed(standing: StatusInput, slot: str) -> str:
     activation = standing.active.slots.get(slot)
     return activation.release if activation else ""
 
@@ -168,12 +168,12 @@ def _rejected(journal: Journal, assignment: Assignment) -> dict[str, str]:
     return {slot: reason for slot, reason in reasons.items() if reason}
 
 
-def _slots(standing: Standing, assignment: Assignment | None) -> list[str]:
+def _slots(standing: StatusInput, assignment: Assignment | None) -> list[str]:
     under_way = {update.slot for update in standing.updates}
     return sorted({*standing.active.slots, *under_way, *(assignment.slots if assignment else ())})
 
 
-def _slot(slot: str, standing: Standing) -> dict[str, Any]:
+def _slot(slot: str, standing: StatusInput) -> dict[str, Any]:
     accepted = standing.accepted
     assigned = accepted.assignment.slots.get(slot) if accepted else None
     update = next((one for one in standing.updates if one.slot == slot), None)

@@ -16,20 +16,20 @@ from functools import partial
 from pathlib import Path
 
 from gateway.agent.certificate import read_held, renew
-from gateway.agent.checkup import Subject
 from gateway.agent.clock import boot_name
 from gateway.agent.config import AgentConfig
-from gateway.agent.connection import Connections
-from gateway.agent.control import Control
-from gateway.agent.controller import UNWELCOME, Controller
+from gateway.agent.connection import ConnectionPool
+from gateway.agent.control import DaemonClient
+from gateway.agent.controller import UNWELCOME, ControllerClient
 from gateway.agent.diagnostics import REMEMBERED, diagnose
-from gateway.agent.identity import Identity
+from gateway.agent.health_report import Subject
+from gateway.agent.identity import DeviceIdentity
 from gateway.agent.policy import present
 from gateway.agent.report import LINK, read_standing
 from gateway.agent.sending import send
 from gateway.agent.source import FetchError
 from gateway.agent.storage import Storage, looked_at
-from gateway.agent.telemetry import MARKS, Document, Observed, digest, event, observe, telling
+from gateway.agent.telemetry import MARKS, Document, ReportInput, digest, event, observe, telling
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.retry import longest_pause_s
 from gateway.observe.logs import get_logger
@@ -56,7 +56,9 @@ class Reporter:
     Does nothing on a device without a controller.
     """
 
-    def __init__(self, folder: Path, config: AgentConfig, identity: Identity, connections: Connections) -> None:
+    def __init__(
+        self, folder: Path, config: AgentConfig, identity: DeviceIdentity, connections: ConnectionPool
+    ) -> None:
         self._report = partial(report, folder, config, identity, connections)
         self._due, self._closing = threading.Event(), False
         self._thread: threading.Thread | None = None
@@ -92,7 +94,7 @@ class Reporter:
                 get_logger("telemetry").error("report failed", problem=f"{type(error).__name__}: {error}")
 
 
-def report(folder: Path, config: AgentConfig, identity: Identity, connections: Connections) -> str:
+def report(folder: Path, config: AgentConfig, identity: DeviceIdentity, connections: ConnectionPool) -> str:
     """Keep new records and send those that wait. Return why they could not be sent, or "".
 
     Raise StoreError, ConfigurationError.
@@ -134,18 +136,18 @@ class _Report:
         storage: Storage,
         spool: Spool,
         config: AgentConfig,
-        identity: Identity,
-        connections: Connections,
+        identity: DeviceIdentity,
+        connections: ConnectionPool,
         *,
         now: datetime,
     ) -> None:
         self._storage, self._spool, self._config, self._identity = storage, spool, config, identity
         self._connections, self._now = connections, now
-        self._controller = Controller(identity.controller, connections, config.telemetry.deadline_s)
+        self._controller = ControllerClient(identity.controller, connections, config.telemetry.deadline_s)
 
     def run(self) -> str:
         standing = read_standing(self._storage, self._identity)
-        observed = observe(standing, Control(self._config.control))
+        observed = observe(standing, DaemonClient(self._config.control))
         settings, spool = self._config.telemetry, self._spool
         marks = {name: spool.mark(name) for name in MARKS}
         limit_bytes = self._config.spool.record_limit_bytes
@@ -153,7 +155,7 @@ class _Report:
         spool.append(told.records, self._now, told.marks)
         return self._exchange(observed) if self._is_due(RETRY) else ""
 
-    def _exchange(self, observed: Observed) -> str:
+    def _exchange(self, observed: ReportInput) -> str:
         """Renew, send and diagnose.
 
         A step that fails does not prevent the next ones while the controller answers and accepts this device.
@@ -195,7 +197,7 @@ class _Report:
             self._spool.append([], self._now, {INVENTORY: named})
         send(self._spool, self._controller, self._config.telemetry)
 
-    def _diagnose(self, observed: Observed) -> None:
+    def _diagnose(self, observed: ReportInput) -> None:
         """Answer requests for diagnostics, only if the signed assignment announces one."""
         accepted = observed.standing.accepted
         if accepted is None or not accepted.assignment.diagnostics or not self._is_due(QUIET):

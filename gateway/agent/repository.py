@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from gateway.agent.settings import RepositorySettings
-from gateway.agent.source import FetchError, Source
+from gateway.agent.source import FetchError, RepositorySource
 from gateway.domain.assignment import Target
 from gateway.store.errors import told_as_store_error
 from gateway.trust.distrust import Distrust, Reason
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SignedTarget:
     """Target that its owner signed, the `role` that signed it, and the evidence.
 
     `evidence`: metadata from the top-level targets role down to the owner's; `root`: version of the root that signs for
@@ -44,7 +44,7 @@ class SignedRepository:
     def __init__(
         self,
         folder: Path,
-        source: Source,
+        source: RepositorySource,
         pinned_root: bytes,
         now: datetime,
         *,
@@ -80,15 +80,15 @@ class SignedRepository:
         """Return the expiry of each verified role."""
         return self._updater.expiries()
 
-    def find(self, path: str) -> Found:
+    def find(self, path: str) -> SignedTarget:
         """Return the target that is signed under `path`. Raise Distrust (UNSIGNED) if no role signs it."""
         with self._told(path):
             found = self._updater.find(path)
         if found is None or len(found[2]) == 1:  # the top-level role only delegates and signs no target itself
             raise Distrust(Reason.UNSIGNED, path, f"no role of {self._name} signs it")
-        return Found(*found, self.root.version)
+        return SignedTarget(*found, self.root.version)
 
-    def read(self, found: Found) -> bytes:
+    def read(self, found: SignedTarget) -> bytes:
         """Return the document of `found`, with length and digest checked."""
         with self._told(found.target.path):
             return self._updater.read_target(found.target, self._limit_bytes)
@@ -119,7 +119,7 @@ class SignedRepository:
             raise Distrust(reason, f"{what} of {self._name}", f"{error!s:.300}") from error
 
 
-def as_target(found: Found) -> Target:
+def as_target(found: SignedTarget) -> Target:
     """Return the target as a domain value. Raise Distrust if its metadata has no SHA-256."""
     sha256 = found.target.hashes.get("sha256")
     if sha256 is None:

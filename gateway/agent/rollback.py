@@ -9,7 +9,7 @@ from gateway.domain.activation import Activation
 from gateway.domain.assignment import ATTEMPT_LIMIT
 from gateway.domain.routing import version_order
 from gateway.store.active import rolled_back
-from gateway.store.errors import AbsentError, StoreError
+from gateway.store.errors import StoreAbsentError, StoreError
 from gateway.store.journal_rows import Rejection
 from gateway.trust.paths import release_path
 
@@ -24,7 +24,7 @@ def roll_back(storage: Storage, slot: str) -> tuple[Activation, Activation]:
     """
     active = storage.active()
     if slot not in active.slots:
-        raise AbsentError(f"nothing is committed for {slot}; edge-agent status lists what is")
+        raise StoreAbsentError(f"nothing is committed for {slot}; edge-agent status lists what is")
     if storage.journal.update(slot) is not None:
         raise StoreError(f"{slot} is being updated; wait for the end (edge-agent status), then roll back")
     gone, after = active.slots[slot], rolled_back(active, slot)

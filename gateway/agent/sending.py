@@ -13,12 +13,12 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gateway.agent.controller import Controller
-from gateway.agent.settings import TelemetrySettings
+from gateway.agent.controller import ControllerClient
+from gateway.agent.settings import ReportSettings
 from gateway.agent.source import FetchError
 from gateway.store.journal_rows import time_text
 from gateway.store.spool import Spool
-from gateway.store.spool_rows import Gap, Kept
+from gateway.store.spool_rows import Gap, SpooledRecord
 
 PATH = "/v1/self/telemetry"
 POISON = frozenset({400, 413, 422})
@@ -27,7 +27,7 @@ SHRINK = 4
 """Factor by which a refused batch is reduced, until the line that is refused is found."""
 
 
-def send(spool: Spool, controller: Controller, settings: TelemetrySettings) -> int:
+def send(spool: Spool, controller: ControllerClient, settings: ReportSettings) -> int:
     """Send waiting entries in at most `batches` requests. Return how many the controller acknowledged.
 
     Raise FetchError, StoreError; entries that were not acknowledged stay.
@@ -49,13 +49,13 @@ def send(spool: Spool, controller: Controller, settings: TelemetrySettings) -> i
     return gone
 
 
-def lines(entries: Iterable[Kept | Gap]) -> bytes:
+def lines(entries: Iterable[SpooledRecord | Gap]) -> bytes:
     """Return the body of a request."""
     text = "".join(f"{line(entry)}\n" for entry in entries)
     return gzip.compress(text.encode(), mtime=0)
 
 
-def line(entry: Kept | Gap) -> str:
+def line(entry: SpooledRecord | Gap) -> str:
     """Return the JSON line of an entry. The document of a record is inserted as it was kept."""
     key: dict[str, Any] = {"stream": entry.stream, "boot_epoch": entry.boot_epoch, "seq": entry.seq}
     if isinstance(entry, Gap):
@@ -66,19 +66,19 @@ def line(entry: Kept | Gap) -> str:
     return f'{head[:-1]},"document":{entry.payload}}}'
 
 
-def _fewer(spool: Spool, batch: Sequence[Kept | Gap], error: FetchError) -> int:
+def _fewer(spool: Spool, batch: Sequence[SpooledRecord | Gap], error: FetchError) -> int:
     """Return how many rows to try next; drop a single row that is refused. Raise `error` for any other status."""
     if error.status not in POISON:
         raise error
     if len(batch) > 1:
         return max(1, len(batch) // SHRINK)
-    if not isinstance(batch[0], Kept):
+    if not isinstance(batch[0], SpooledRecord):
         raise error
     spool.give_up(batch[0])
     return 1
 
 
-def _acknowledge(spool: Spool, batch: Sequence[Kept | Gap], answer: dict[str, Any]) -> int:
+def _acknowledge(spool: Spool, batch: Sequence[SpooledRecord | Gap], answer: dict[str, Any]) -> int:
     """Remove acknowledged entries of the batch's sources. Return their number. Other content is ignored."""
     sources = {(entry.stream, entry.boot_epoch) for entry in batch}
     said = answer.get("acknowledged")

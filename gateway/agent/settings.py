@@ -61,7 +61,7 @@ class AgentSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlSettings:
+class ControlClientSettings:
     """`[control]`: the daemon's control socket."""
 
     socket: str = "/run/edge-gateway/control.sock"  # where the daemon listens for its agent
@@ -80,7 +80,7 @@ class InstallerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class TelemetrySettings:
+class ReportSettings:
     """`[telemetry]`: reports to the controller. A device that was not enrolled sends none."""
 
     enabled: bool = True  # false: no reports, only polls
@@ -109,7 +109,7 @@ class DiagnosticsSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class WakeSettings:
+class WakeClientSettings:
     """`[wake]`: a broker on which the fleet sends hints to poll now. Hints carry no other information."""
 
     url: str | None = None  # mqtt://host:port or mqtts://host:port; not set: no broker is asked

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gateway.agent.clock import system_now
-from gateway.agent.control import Control, Document, RefusedError
+from gateway.agent.control import DaemonClient, DaemonRefusedError, Document
 from gateway.agent.policy import Pacing
 from gateway.agent.poll import Poll
 from gateway.agent.signals import Alarm
@@ -22,7 +22,7 @@ from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment
 from gateway.domain.errors import UnreachableError
 from gateway.domain.probation import Judgement
 from gateway.domain.settings_trial import (
-    Health,
+    DaemonHealth,
     SettingsTrialSettings,
     health_document,
     judge_trial,
@@ -44,12 +44,12 @@ class SettingsWork:
     def __init__(
         self,
         storage: Storage,
-        control: Control,
+        control: DaemonClient,
         settings: SettingsTrialSettings,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storage, self._control, self._settings, self._monotonic = storage, control, settings, monotonic
-        self._watched = _Watched(monotonic())
+        self._watched = _TrialTimes(monotonic())
         self._log = get_logger("agent")
 
     def begin(self, assignment: Assignment, poll: Poll, pacing: Pacing, profile: str, *, retry: bool) -> None:
@@ -95,17 +95,17 @@ class SettingsWork:
         """Ask the daemon for a trial of the release, unless it has the release in force already."""
         now, standing = system_now(), self._standing()
         if standing["sha256"] == state.release:
-            self._watched = _Watched(self._monotonic())  # the answer to an earlier request was lost
+            self._watched = _TrialTimes(self._monotonic())  # the answer to an earlier request was lost
             phase = PROBATION if standing["trial_ends_in_s"] is not None else DONE
             return moved(state, phase, now)
         before = self._health()
         self._storage.journal.keep_facts({BEFORE: json.dumps(health_document(before))})
         try:
             self._control.try_settings(state.activation, self._settings.within_s)
-        except RefusedError as error:
+        except DaemonRefusedError as error:
             return self._failed(state, LOAD, f"the gateway refuses them: {error}")
         self._log.info("settings on trial", target=state.target)
-        self._watched = _Watched(self._monotonic())
+        self._watched = _TrialTimes(self._monotonic())
         return moved(state, PROBATION, now)
 
     def _watch(self, state: SlotState) -> SlotState:
@@ -130,7 +130,7 @@ class SettingsWork:
         self._log.warning("settings reverted", target=state.target, reason=judged.reason)
         return self._given_up(state, judged.reason)
 
-    def _judged(self, before: Health, health: Health, *, complete: bool) -> Judgement:
+    def _judged(self, before: DaemonHealth, health: DaemonHealth, *, complete: bool) -> Judgement:
         now_s = self._monotonic()
         self._watched.see(now_s, complete=complete)
         ready_for_s, elapsed_s = self._watched.ready_for_s(now_s), now_s - self._watched.began_s
@@ -139,7 +139,7 @@ class SettingsWork:
     def _confirm(self, state: SlotState) -> SlotState:
         try:
             self._control.confirm_settings(state.release)
-        except RefusedError as error:
+        except DaemonRefusedError as error:
             return self._failed(state, COMMIT, f"they could not be committed: {error}")
         self._log.info("settings committed", target=state.target)
         return moved(state, DONE, system_now())
@@ -149,7 +149,7 @@ class SettingsWork:
         if state.step in {Step.PROBATION, Step.COMMIT}:
             try:
                 self._control.revert_settings(state.release, reason)
-            except RefusedError as error:  # it took them back by itself
+            except DaemonRefusedError as error:  # it took them back by itself
                 self._log.info("settings already reverted", reason=str(error))
         state = self._failed(state, state.phase or LOAD, reason)
         self._keep(state)
@@ -163,7 +163,7 @@ class SettingsWork:
         """
         try:
             standing = self._standing()
-        except (UnreachableError, RefusedError):
+        except (UnreachableError, DaemonRefusedError):
             return state
         if standing["trial_ends_in_s"] is None:
             in_force = (str(standing["target"]), str(standing["sha256"])) if standing["sha256"] else None
@@ -180,9 +180,9 @@ class SettingsWork:
     def _standing(self) -> Document:
         return self._control.settings()
 
-    def _health(self) -> Health:
+    def _health(self) -> DaemonHealth:
         status, counted = self._control.status(), self._control.all_statistics()
-        return Health(
+        return DaemonHealth(
             str(status["instance"]),
             frozenset(f"{one['model']}/{one['version']}" for one in status["models"] if one["state"] == "READY"),
             status.get("broker"),
@@ -190,11 +190,11 @@ class SettingsWork:
             sum(int(one.get("failed", 0)) for one in counted),
         )
 
-    def _before(self) -> Health:
+    def _before(self) -> DaemonHealth:
         try:
             return read_health(json.loads(self._storage.journal.fact(BEFORE) or "{}"))
         except (ValueError, KeyError, TypeError):
-            return Health()
+            return DaemonHealth()
 
     def _failed(self, state: SlotState, phase: str, reason: str) -> SlotState:
         return failed(state, phase, reason, system_now())
@@ -213,7 +213,7 @@ _STEPS: Mapping[Step, Callable[[SettingsWork, SlotState], SlotState]] = {
 }
 
 
-class _Watched:
+class _TrialTimes:
     """Times of a trial (monotonic): its begin, and the begin of the period in which everything is ready again."""
 
     def __init__(self, began_s: float) -> None:

@@ -18,12 +18,12 @@ from gateway.agent.signals import Alarm
 from gateway.agent.slot_state import SlotState, begun, failed, keep_state, moved, read_state
 from gateway.agent.software import InstallerRefusedError, ask, confirm, own_environment, record
 from gateway.agent.software_state import followed, seen_running
-from gateway.agent.source import Source
+from gateway.agent.source import RepositorySource
 from gateway.agent.storage import Storage
 from gateway.domain.assignment import SOFTWARE_SLOT, Assignment
 from gateway.domain.software_choice import Choice, choose
 from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, fitting, read_software
-from gateway.domain.software_request import GiveUp, Install
+from gateway.domain.software_request import GiveUp, InstallRequest
 from gateway.domain.software_update import Phase, environment_name
 from gateway.domain.update import Step
 from gateway.observe.logs import get_logger
@@ -39,7 +39,7 @@ class SoftwareWork:
     def __init__(
         self,
         storage: Storage,
-        source: Source,
+        source: RepositorySource,
         settings: InstallerSettings,
         *,
         progress: Progress | None = None,
@@ -104,7 +104,7 @@ class SoftwareWork:
     def _ask(self, state: SlotState) -> SlotState:
         now = system_now()
         try:
-            update = ask(self._settings, Install(state.target, state.release, state.evidence))
+            update = ask(self._settings, InstallRequest(state.target, state.release, state.evidence))
         except InstallerRefusedError as error:
             self._log.warning("the installer refuses", target=state.target, reason=str(error))
             state = failed(state, Phase.BUILD.value, f"the installer refuses it: {error}", now)

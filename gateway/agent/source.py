@@ -27,7 +27,7 @@ class FetchError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class SourceDocument:
     """Answer of a source. `content` is None if the caller's copy, named by `etag`, is current."""
 
     content: bytes | None
@@ -44,14 +44,16 @@ class Receiver(Protocol):
         """Append the next bytes. An exception ends the download."""
 
 
-class Source(Protocol):
+class RepositorySource(Protocol):
     """Published repository (`metadata/`, `targets/`, `blobs/`, `assignments/`), addressed by relative paths."""
 
     @property
     def name(self) -> str:
         """Location, for people."""
 
-    def read(self, path: str, limit_bytes: int, *, etag: str = "", query: Mapping[str, str] | None = None) -> Document:
+    def read(
+        self, path: str, limit_bytes: int, *, etag: str = "", query: Mapping[str, str] | None = None
+    ) -> SourceDocument:
         """Return a whole file of at most `limit_bytes`. Raise FetchError.
 
         `etag`: of the caller's copy. `query`: parameters for servers that answer each caller differently.

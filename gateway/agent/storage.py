@@ -19,7 +19,7 @@ from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, read_software
 from gateway.observe.logs import get_logger
 from gateway.store import durable, materialised
 from gateway.store.active import ACTIVE_FILE, Active, read_active, write_active
-from gateway.store.blobs import Blobs
+from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import StoreError, told_as_store_error
 from gateway.store.journal import Journal
 from gateway.store.plain import file_digest
@@ -32,7 +32,7 @@ class Storage:
     """Paths and open files of the store. The lock is held while the `opened` context lasts."""
 
     folder: Path
-    blobs: Blobs
+    blobs: LocalBlobs
     journal: Journal
 
     @property
@@ -124,7 +124,7 @@ def looked_at(folder: Path, config: AgentConfig) -> Iterator[Storage]:
     check_bootstrapped(folder)
     journal = Journal.open(folder, config.journal)
     try:
-        yield Storage(folder, Blobs(folder / "blobs", config.store), journal)
+        yield Storage(folder, LocalBlobs(folder / "blobs", config.store), journal)
     finally:
         journal.close()
 

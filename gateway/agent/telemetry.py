@@ -16,11 +16,11 @@ from datetime import datetime
 from typing import Any
 
 from gateway import __version__
-from gateway.agent.control import Control, RefusedError
-from gateway.agent.report import Standing, document
+from gateway.agent.control import DaemonClient, DaemonRefusedError
+from gateway.agent.report import StatusInput, document
 from gateway.domain.assignment import RESERVED_SLOTS
 from gateway.domain.errors import UnreachableError
-from gateway.store.spool_rows import Priority, Record, Usage
+from gateway.store.spool_rows import Priority, SpoolRecord, Usage
 
 Document = dict[str, Any]
 SMALL = ("slot", "state", "target", "version", "release", "model", "key")
@@ -30,36 +30,36 @@ GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ReportInput:
     """Input of a report. Values that the daemon did not answer are None or empty."""
 
-    standing: Standing
+    standing: StatusInput
     status: Document | None = None
     vitals: Document | None = None
     inventory: Document | None = None
     statistics: Mapping[str, Mapping[str, Document]] = field(default_factory=dict)
 
 
-def observe(standing: Standing, control: Control) -> Observed:
+def observe(standing: StatusInput, control: DaemonClient) -> ReportInput:
     """Return the daemon's answers. After the first failure it is not asked further."""
     status = vitals = inventory = None
     statistics: dict[str, Mapping[str, Document]] = {}
-    with suppress(UnreachableError, RefusedError):
+    with suppress(UnreachableError, DaemonRefusedError):
         status, vitals, inventory = control.status(), control.vitals(), control.inventory()
         statistics = {slot: control.statistics(slot) for slot in standing.active.slots if slot not in RESERVED_SLOTS}
-    return Observed(standing, status, vitals, inventory, statistics)
+    return ReportInput(standing, status, vitals, inventory, statistics)
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
     """Records to keep, and marks of what was reported."""
 
-    records: tuple[Record, ...]
+    records: tuple[SpoolRecord, ...]
     marks: Mapping[str, str]
 
 
 def telling(
-    observed: Observed,
+    observed: ReportInput,
     marks: Mapping[str, str | None],
     usage: Usage,
     now: datetime,
@@ -79,9 +79,9 @@ def telling(
 MARKS = ("told", "cursor", "poll")
 
 
-def event(kind: str, now: datetime, **said: Any) -> Record:
+def event(kind: str, now: datetime, **said: Any) -> SpoolRecord:
     """Return an event for operators."""
-    return Record("events", Priority.EVENT, kind, now, said)
+    return SpoolRecord("events", Priority.EVENT, kind, now, said)
 
 
 def digest(value: Any) -> str:
@@ -90,7 +90,7 @@ def digest(value: Any) -> str:
 
 
 # ---- updates ---------------------------------------------------------------------------------------------------------
-def _ended(observed: Observed, cursor: str | None, now: datetime) -> tuple[list[Record], str]:
+def _ended(observed: ReportInput, cursor: str | None, now: datetime) -> tuple[list[SpoolRecord], str]:
     """Return updates that ended since `cursor`. `key` is the same if one is sent twice (after a lost spool)."""
     history = document(observed.standing)["history"]
     named = [
@@ -99,7 +99,7 @@ def _ended(observed: Observed, cursor: str | None, now: datetime) -> tuple[list[
     keys = [digest(_key(entry)) for entry in named]
     fresh = keys.index(cursor) if cursor in keys else len(keys)
     told = [
-        Record("updates", Priority.EVIDENCE, "update", now, {"key": key, **entry})
+        SpoolRecord("updates", Priority.EVIDENCE, "update", now, {"key": key, **entry})
         for key, entry in zip(keys[:fresh], named[:fresh], strict=True)
     ]
     return told[::-1], keys[0] if keys else ""
@@ -110,7 +110,7 @@ def _key(entry: Document) -> list[Any]:
     return [entry[name] for name in ("slot", "release", "began", "changed", "attempt") if entry[name] != 0]
 
 
-def _polled(observed: Observed, before: str | None, now: datetime) -> tuple[list[Record], str]:
+def _polled(observed: ReportInput, before: str | None, now: datetime) -> tuple[list[SpoolRecord], str]:
     """Return an event if the result of the last poll differs from the one before."""
     reason = str(observed.standing.polled.get("reason", ""))
     if reason == (before or ""):
@@ -119,7 +119,7 @@ def _polled(observed: Observed, before: str | None, now: datetime) -> tuple[list
 
 
 # ---- state -----------------------------------------------------------------------------------------------------------
-def _changed(observed: Observed, told: str | None, now: datetime, refresh_s: float) -> tuple[list[Record], str]:
+def _changed(observed: ReportInput, told: str | None, now: datetime, refresh_s: float) -> tuple[list[SpoolRecord], str]:
     """Return the device and slots whose state changed, or all of them every `refresh_s`."""
     standing = document(observed.standing)
     latest = {f"slot {slot}": _slot_document(slot, told_of, observed) for slot, told_of in standing["slots"].items()}
@@ -135,12 +135,14 @@ def _changed(observed: Observed, told: str | None, now: datetime, refresh_s: flo
         if name not in latest
     }
     fresh = {**gone, **{name: value for name, value in latest.items() if known.get(name) != digests[name]}}
-    records = [Record("state", Priority.STATE, name.partition(" ")[0], now, value) for name, value in fresh.items()]
+    records = [
+        SpoolRecord("state", Priority.STATE, name.partition(" ")[0], now, value) for name, value in fresh.items()
+    ]
     at = before["at"] if known else now.timestamp()
     return records, json.dumps({"at": at, "digests": digests})
 
 
-def _slot_document(slot: str, told: Document, observed: Observed) -> Document:
+def _slot_document(slot: str, told: Document, observed: ReportInput) -> Document:
     """Return assignment, progress, commit and serving versions of a slot.
 
     `told`: the slot in the document of `edge-agent status`.
@@ -161,7 +163,7 @@ def _slot_document(slot: str, told: Document, observed: Observed) -> Document:
     }
 
 
-def _state(slot: str, told: Document, standing: Standing) -> str:
+def _state(slot: str, told: Document, standing: StatusInput) -> str:
     assigned = standing.accepted.assignment.slots.get(slot) if standing.accepted else None
     ends_first = assigned and any(u.slot == slot and u.activation.release != assigned.sha256 for u in standing.updates)
     if told["update"] and not ends_first:
@@ -179,7 +181,7 @@ def _served(model: Document) -> Document:
     return {key: model.get(key) for key in keys}
 
 
-def _device_document(told: Document, observed: Observed) -> Document:
+def _device_document(told: Document, observed: ReportInput) -> Document:
     """Return facts of the device that seldom change."""
     status = observed.status or {}
     return {
@@ -199,14 +201,14 @@ def _device_document(told: Document, observed: Observed) -> Document:
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
-def _statistics(observed: Observed, now: datetime) -> Iterable[Record]:
+def _statistics(observed: ReportInput, now: datetime) -> Iterable[SpoolRecord]:
     for slot, versions in observed.statistics.items():
         for version, counters in versions.items():
             said = {**counters, "model": slot, "version": version}
-            yield Record("statistics", Priority.STATISTICS, "model", now, said)
+            yield SpoolRecord("statistics", Priority.STATISTICS, "model", now, said)
 
 
-def _vitals(observed: Observed, usage: Usage, now: datetime) -> Iterable[Record]:
+def _vitals(observed: ReportInput, usage: Usage, now: datetime) -> Iterable[SpoolRecord]:
     spool = {"records": usage.records, "gaps": usage.gaps, "size_bytes": usage.size_bytes}
     status = observed.status or {}
     said = {
@@ -216,13 +218,13 @@ def _vitals(observed: Observed, usage: Usage, now: datetime) -> Iterable[Record]
         "store_bytes": observed.standing.used_bytes,
         "spool": spool,
     }
-    yield Record("vitals", Priority.VITALS, "vitals", now, said)
+    yield SpoolRecord("vitals", Priority.VITALS, "vitals", now, said)
 
 
-def _fitting(record: Record, limit_bytes: int) -> Record:
+def _fitting(record: SpoolRecord, limit_bytes: int) -> SpoolRecord:
     """Return the record, or only its names if it is too large."""
     size = len(json.dumps(record.document, separators=(",", ":")).encode())
     if size <= limit_bytes:
         return record
     left = {key: value for key, value in record.document.items() if key in SMALL and len(str(value)) < 300}
-    return Record(record.stream, record.priority, record.kind, record.at, {**left, "left_out_bytes": size})
+    return SpoolRecord(record.stream, record.priority, record.kind, record.at, {**left, "left_out_bytes": size})

@@ -21,7 +21,7 @@ from tuf.api.metadata import Metadata, Root, Signed, Snapshot, TargetFile, Targe
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from gateway.agent.settings import RepositorySettings
-from gateway.agent.source import FetchError, Source
+from gateway.agent.source import FetchError, RepositorySource
 from gateway.store import durable
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.floors import RoleKeys, check_role_floor, keys_of, raised_floors, role_floor
@@ -33,7 +33,7 @@ from gateway.trust.targets import ONLINE
 class SourceFetcher(FetcherInterface):
     """Fetcher for tuf. Documents are held in memory up to their limit; nothing is written to $TMPDIR."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RepositorySource) -> None:
         self._source = source
 
     def _fetch(self, url: str) -> Iterator[bytes]:
@@ -65,7 +65,7 @@ class DurableUpdater(Updater):
     def __init__(
         self,
         folder: Path,
-        source: Source,
+        source: RepositorySource,
         pinned_root: bytes,
         now: datetime,
         *,

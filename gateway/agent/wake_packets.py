@@ -17,7 +17,7 @@ _LENGTH_BYTES = 4
 _SUBSCRIBE_ID = 1
 
 
-class Kind(enum.IntEnum):
+class PacketKind(enum.IntEnum):
     """Packets that a broker may send to this client (MQTT 3.1.1, 2.2.1)."""
 
     CONNACK = 2
@@ -34,7 +34,7 @@ class WireError(Exception):
 class Packet:
     """Received packet. `answer`: bytes to send back (b"": none)."""
 
-    kind: Kind
+    kind: PacketKind
     answer: bytes = b""
 
 
@@ -76,14 +76,14 @@ class Reader:
 
 def _read(head: int, body: bytes) -> Packet:
     try:
-        kind = Kind(head >> 4)
+        kind = PacketKind(head >> 4)
     except ValueError:
         raise WireError(f"a packet of kind {head >> 4} was not asked for") from None
-    if kind is Kind.CONNACK and (len(body) != 2 or body[1]):
+    if kind is PacketKind.CONNACK and (len(body) != 2 or body[1]):
         raise WireError(f"the broker refuses the connection ({body[1:].hex() or 'no'} code)")
-    if kind is Kind.SUBACK and (len(body) != 3 or body[2] > 1):
+    if kind is PacketKind.SUBACK and (len(body) != 3 or body[2] > 1):
         raise WireError("the broker refuses the subscription; see that this device may read the topic")
-    if kind is Kind.PUBLISH:
+    if kind is PacketKind.PUBLISH:
         return Packet(kind, _acknowledgement(head, body))
     return Packet(kind)
 

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.agent.control import Control, RefusedError
+from gateway.agent.control import DaemonClient, DaemonRefusedError
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
-from gateway.domain.probation import Counts, Judgement, Look, Pace, ProbationSettings, judge, pace
+from gateway.domain.probation import Counts, DaemonSnapshot, Judgement, Pace, ProbationSettings, judge, pace
 
 LEASE_LOOKS = 6
 """Duration of the share, in looks. If the agent stops, all requests return to what is committed."""
@@ -18,18 +18,18 @@ PACES_LIMIT = 1000
 """Looks whose run times are remembered."""
 
 
-class Watch:
+class ProbationWatch:
     """Probation of one version, from the start of its share. The version that serves now is its reference, if any."""
 
     def __init__(
-        self, control: Control, activation: Activation, settings: ProbationSettings, monotonic: Callable[[], float]
+        self, control: DaemonClient, activation: Activation, settings: ProbationSettings, monotonic: Callable[[], float]
     ) -> None:
         """Find the version to compare with. Raise UnreachableError."""
         self._control, self._settings, self._monotonic = control, settings, monotonic
         self._slot, self._new = activation.slot, activation.version
         self._old = _serving(control.status(), self._slot, self._new)
-        self._first: Look | None = None
-        self._last: Look | None = None
+        self._first: DaemonSnapshot | None = None
+        self._last: DaemonSnapshot | None = None
         self._paces: deque[Pace] = deque(maxlen=PACES_LIMIT)
         self._progress_s = monotonic()
         self._silent_since_s: float | None = None
@@ -49,27 +49,27 @@ class Watch:
             self.renew()
             look = self._look(now_s)
             fault = self._replayed(look)
-        except RefusedError as error:
+        except DaemonRefusedError as error:
             return Judgement(False, f"the daemon does not keep it up: {error}")
         except UnreachableError as error:
             return self._unanswered(now_s, error)
         self._silent_since_s = None
         return fault or self._judge(look)
 
-    def _replayed(self, look: Look) -> Judgement | None:
+    def _replayed(self, look: DaemonSnapshot) -> Judgement | None:
         """Replay the golden set if no request came since the last look. Return why the version fails, or None."""
         if self._last is None or look.new.busy or look.new.requests > self._last.new.requests:
             return None
         try:
             found = self._control.replay(self._slot, self._new)
-        except RefusedError as error:
+        except DaemonRefusedError as error:
             if error.fault == "NOT_FOUND":  # a daemon of an earlier version; `renew` reports a missing model
                 return None
             raise
         self._replayed_rows += found["rows"]
         return None if found["passed"] else Judgement(False, str(found["reason"]), {"replayed_rows": found["rows"]})
 
-    def _judge(self, look: Look) -> Judgement:
+    def _judge(self, look: DaemonSnapshot) -> Judgement:
         first, last = self._first or look, self._last or look
         if not look.new.busy or _ended(look.new) != _ended(last.new):
             self._progress_s = look.at_s
@@ -89,11 +89,11 @@ class Watch:
             return Judgement(None, "the daemon does not answer")
         return Judgement(False, f"the daemon has not answered for {silent_s:.0f} s: {error}")
 
-    def _look(self, now_s: float) -> Look:
+    def _look(self, now_s: float) -> DaemonSnapshot:
         status, vitals = self._control.status(), self._control.vitals()
         counters = self._control.statistics(self._slot)
         old = counters.get(self._old)
-        return Look(
+        return DaemonSnapshot(
             at_s=now_s,
             instance=status["instance"],
             new=_counts(counters.get(self._new, {})),

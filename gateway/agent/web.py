@@ -18,10 +18,10 @@ from typing import TypeVar
 import urllib3
 from urllib3.exceptions import HTTPError, LocationValueError, MaxRetryError, SSLError
 
-from gateway.agent.connection import Connections, HungUpError, Line
-from gateway.agent.pace import NS, Patience, TokenBucket, backoff_ns, least_bytes
+from gateway.agent.connection import ConnectionPool, HungUpError, RequestState
+from gateway.agent.pace import NS, TokenBucket, TransferPace, backoff_ns, least_bytes
 from gateway.agent.settings import FetchSettings
-from gateway.agent.source import Document, FetchError, Receiver
+from gateway.agent.source import FetchError, Receiver, SourceDocument
 from gateway.domain.retry import retry_after_s
 
 Answer = urllib3.BaseHTTPResponse
@@ -52,17 +52,17 @@ class WebSource:
         base_url: str,
         settings: FetchSettings | None = None,
         *,
-        connections: Connections | None = None,
+        connections: ConnectionPool | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
         pause: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
         """Raise ConfigurationError if certificates or the proxy are not usable."""
-        self._connections = connections or Connections(settings or FetchSettings())
+        self._connections = connections or ConnectionPool(settings or FetchSettings())
         self._settings = self._connections.settings
         self._base = base_url if not base_url or base_url.endswith("/") else f"{base_url}/"
         self._connections.prepare(self._base)
-        self._line = Line(self._settings, now_ns)
+        self._line = RequestState(self._settings, now_ns)
         self._now_ns, self._pause, self._chance = now_ns, pause, chance
         self._bucket = TokenBucket(self._settings.rate_limit_bytes_per_s, self._settings.rate_burst_bytes, now_ns())
 
@@ -75,7 +75,9 @@ class WebSource:
         """Close the connections, even if they are shared."""
         self._connections.close()
 
-    def read(self, path: str, limit_bytes: int, *, etag: str = "", query: Mapping[str, str] | None = None) -> Document:
+    def read(
+        self, path: str, limit_bytes: int, *, etag: str = "", query: Mapping[str, str] | None = None
+    ) -> SourceDocument:
         """Return a whole file of at most `limit_bytes`; no content if the copy named by `etag` is current.
 
         Raise FetchError.
@@ -96,7 +98,7 @@ class WebSource:
         self._tries(url, self._settings.blob_deadline_s, once, lambda: receiver.offset)
 
     def _tries(self, url: str, deadline_s: float, once: Callable[[], Result], progress: Callable[[], int]) -> Result:
-        patience = self._line.patience = Patience(self._settings, deadline_s, self._now_ns())
+        patience = self._line.patience = TransferPace(self._settings, deadline_s, self._now_ns())
         failures, reached = 0, progress()
         while True:
             patience.begin(self._now_ns())
@@ -118,10 +120,10 @@ class WebSource:
         )
         return FetchError(message, status=error.status, retry_after_s=error.retry_after_s)
 
-    def _document(self, url: str, limit_bytes: int, etag: str) -> Document:
+    def _document(self, url: str, limit_bytes: int, etag: str) -> SourceDocument:
         with self._answer(url, {"If-None-Match": etag} if etag else {}) as answer:
             if answer.status == 304 and etag:
-                return Document(None, etag)
+                return SourceDocument(None, etag)
             stated = _stated_length(answer)
             if answer.status != 200 or _encoded(answer) or (stated or 0) > limit_bytes:
                 raise _unusable(url, answer, f"a plain file of at most {limit_bytes} bytes")
@@ -133,7 +135,7 @@ class WebSource:
                 if len(content) > limit_bytes:
                     raise _unusable(url, answer, f"at most {limit_bytes} bytes, more came")
             _held_to(stated, len(content))
-            return Document(bytes(content), answer.headers.get("ETag", ""))
+            return SourceDocument(bytes(content), answer.headers.get("ETag", ""))
 
     def _rest(self, url: str, receiver: Receiver, size_bytes: int, ranges: list[bool]) -> None:
         start = receiver.offset if ranges[0] else 0

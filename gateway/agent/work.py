@@ -14,20 +14,20 @@ from gateway.agent.certificate import with_certificate
 from gateway.agent.clock import Clocks, read_clocks, system_now
 from gateway.agent.committing import commit, tell, untold
 from gateway.agent.config import AgentConfig
-from gateway.agent.connection import Connections
-from gateway.agent.control import Control, RefusedError
+from gateway.agent.connection import ConnectionPool
+from gateway.agent.control import DaemonClient, DaemonRefusedError
 from gateway.agent.fetch import Progress
 from gateway.agent.folder import FolderSource, open_source
 from gateway.agent.identity import read_identity
 from gateway.agent.installer import Installer
 from gateway.agent.policy import Pacing, present, unlisted
 from gateway.agent.poll import Poll
-from gateway.agent.polled import POLLED, PROFILE, WAITING, Polled
+from gateway.agent.polled import POLLED, PROFILE, WAITING, PollResult
 from gateway.agent.reference import forget_attestation
 from gateway.agent.settings_work import SettingsWork
 from gateway.agent.signals import Alarm
 from gateway.agent.software_work import SoftwareWork
-from gateway.agent.source import FetchError, Source
+from gateway.agent.source import FetchError, RepositorySource
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment
@@ -63,11 +63,11 @@ class Agent:
         """
         self._storage, self._config, self._monotonic, self._clocks = storage, config, monotonic, clocks
         self.identity = read_identity(storage.folder)
-        self.connections = Connections(with_certificate(config.fetch, storage.folder))
+        self.connections = ConnectionPool(with_certificate(config.fetch, storage.folder))
         self._offline = carried is not None
         self._source = FolderSource(carried) if carried else open_source(self.identity.repository, self.connections)
         self._assigned_by = self._assigning()
-        self._control = Control(config.control)
+        self._control = DaemonClient(config.control)
         self._installer = Installer(
             storage, self._control, self._source, config, progress=progress, monotonic=monotonic
         )
@@ -80,7 +80,7 @@ class Agent:
         }
         self._log = get_logger("agent")
 
-    def poll(self, *, retry: bool = False, thorough: bool = False) -> Polled:
+    def poll(self, *, retry: bool = False, thorough: bool = False) -> PollResult:
         """Fetch the assignment and begin what it orders.
 
         `retry`: also try releases that failed here before. `thorough`: read every byte of what is committed, and fetch
@@ -133,7 +133,7 @@ class Agent:
                 break
             try:
                 due[update.slot] = self._monotonic() + self._installer.advance(update)
-            except (FetchError, StoreError, UnreachableError, RefusedError) as error:
+            except (FetchError, StoreError, UnreachableError, DaemonRefusedError) as error:
                 self._make_room(error)
                 waiting[update.slot] = str(error)
                 self._log.warning("update waits", slot=update.slot, step=update.step.value, problem=str(error))
@@ -144,7 +144,7 @@ class Agent:
             return
         try:
             self._reserved[slot].work(stop, until_s)
-        except (FetchError, StoreError, UnreachableError, RefusedError) as error:
+        except (FetchError, StoreError, UnreachableError, DaemonRefusedError) as error:
             self._make_room(error)
             self._log.warning("update waits", slot=slot, problem=str(error))
             waiting[slot] = str(error)
@@ -155,7 +155,7 @@ class Agent:
         going = any(update.slot not in waiting for update in updates)
         return going or any(work.goes_on(waiting) for work in self._reserved.values())
 
-    def _assigning(self) -> tuple[Source, str]:
+    def _assigning(self) -> tuple[RepositorySource, str]:
         """Return source and path of this device's assignment. Below the repository's URL it shares that source."""
         repository, assignment = f"{self.identity.repository.rstrip('/')}/", self.identity.assignment
         if self._offline:
@@ -165,7 +165,7 @@ class Agent:
         base, _, name = assignment.rpartition("/")
         return open_source(base, self.connections), name
 
-    def _ask(self, poll: Poll, *, retry: bool, thorough: bool) -> Polled:
+    def _ask(self, poll: Poll, *, retry: bool, thorough: bool) -> PollResult:
         try:
             assignment = poll.ask()
             problems = self._begin(assignment, poll, retry=retry)
@@ -177,17 +177,17 @@ class Agent:
             if error.reason is Reason.EXPIRED:
                 # an attested time that is too late must not make the next poll fail as well
                 forget_attestation(self._storage.journal)
-            return Polled(None, error.reason.value, str(error))
+            return PollResult(None, error.reason.value, str(error))
         except FetchError as error:
-            return Polled(None, "unreachable", str(error), error.retry_after_s)
+            return PollResult(None, "unreachable", str(error), error.retry_after_s)
         except UnreachableError as error:
-            return Polled(None, "daemon", str(error))
-        except RefusedError as error:
-            return Polled(None, "daemon-refuses", str(error))
+            return PollResult(None, "daemon", str(error))
+        except DaemonRefusedError as error:
+            return PollResult(None, "daemon-refuses", str(error))
         except StoreError as error:
             self._make_room(error)
-            return Polled(None, "store", str(error))
-        return Polled(assignment)
+            return PollResult(None, "store", str(error))
+        return PollResult(assignment)
 
     def _begin(self, assignment: Assignment, poll: Poll, *, retry: bool) -> list[Exception]:
         """Begin the changes that are allowed now. Return why some slots could not be checked, in order."""
@@ -226,7 +226,7 @@ class Agent:
         """Begin what is assigned to a reserved slot; an error costs models nothing."""
         try:
             work.begin(*asked, retry=retry)
-        except (Distrust, FetchError, UnreachableError, RefusedError) as error:
+        except (Distrust, FetchError, UnreachableError, DaemonRefusedError) as error:
             self._log.warning("not begun", slot=slot, problem=str(error))
             return [error]
         return []
@@ -266,7 +266,7 @@ class Agent:
                     coming.append(activation)
             except StoreError as error:
                 return coming, [error, *problems]
-            except (Distrust, FetchError, UnreachableError, RefusedError) as error:
+            except (Distrust, FetchError, UnreachableError, DaemonRefusedError) as error:
                 self._log.warning("not begun", slot=change.slot, problem=str(error))
                 problems.append(error)
         return coming, problems
@@ -275,7 +275,7 @@ class Agent:
         """Return the device profile; the last known one if the daemon cannot be asked now."""
         try:
             found = plain(self._control.status().get("profile") or "")
-        except (UnreachableError, RefusedError):
+        except (UnreachableError, DaemonRefusedError):
             return self._storage.journal.fact(PROFILE) or ""
         if found != self._storage.journal.fact(PROFILE):
             self._storage.journal.keep_facts({PROFILE: found})
@@ -333,7 +333,7 @@ class Agent:
         """Return slots whose committed release is not served; none if the daemon cannot be asked."""
         try:
             models = self._control.status()["models"]
-        except (UnreachableError, RefusedError):
+        except (UnreachableError, DaemonRefusedError):
             return set()
         ready = {(one["model"], one["version"]) for one in models if one["state"] == "READY"}
         return {slot for slot, activation in active.slots.items() if (slot, activation.version) not in ready}

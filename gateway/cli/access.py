@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from gateway.config import Config, models_folder, site_profiles_folder
-from gateway.domain.permissions import READ, SEARCH, WRITE, Account, Denial, Node, denial
+from gateway.domain.permissions import READ, SEARCH, WRITE, Denial, PathNode, UserAccount, denial
 
 ENTRIES_LIMIT = 10_000
 """Files and folders checked in one folder that is read whole."""
@@ -17,7 +17,7 @@ ACL = "system.posix_acl_access"
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class PathPermission:
     """A path that `setting` names, and the permission bits `wanted` on it. `whole`: READ on its content, too."""
 
     setting: str
@@ -26,7 +26,9 @@ class Need:
     whole: bool = False
 
 
-def denials(config: Config, account: Account, state: Path, hidden: Iterable[str] = ()) -> Iterator[tuple[str, Denial]]:
+def denials(
+    config: Config, account: UserAccount, state: Path, hidden: Iterable[str] = ()
+) -> Iterator[tuple[str, Denial]]:
     """Yield each setting with the obstacle between `account` and its path, once per path. Absent paths are skipped.
 
     `hidden`: folders that the service does not see at all.
@@ -40,7 +42,7 @@ def denials(config: Config, account: Account, state: Path, hidden: Iterable[str]
                 yield need.setting, found
 
 
-def needs(config: Config, state: Path) -> Iterator[Need]:
+def needs(config: Config, state: Path) -> Iterator[PathPermission]:
     """Yield what a daemon with this configuration reads, writes and searches."""
     tls, mqtt, site = config.tls, config.mqtt, site_profiles_folder(config)
     files = {
@@ -50,27 +52,27 @@ def needs(config: Config, state: Path) -> Iterator[Need]:
         **{f"mqtt.{key}": getattr(mqtt, key) for key in ("ca", "cert", "key", "password_file")},
         "fleet.root": str(config.fleet.root_file) if config.fleet.store else "",
     }
-    yield from (Need(setting, Path(name), READ) for setting, name in files.items() if name)
-    yield Need("models.dir", models_folder(config), READ | SEARCH, whole=True)
+    yield from (PathPermission(setting, Path(name), READ) for setting, name in files.items() if name)
+    yield PathPermission("models.dir", models_folder(config), READ | SEARCH, whole=True)
     if site is not None:
-        yield Need("gateway.profiles_dir", site, READ | SEARCH, whole=True)
+        yield PathPermission("gateway.profiles_dir", site, READ | SEARCH, whole=True)
     if config.fleet.store:
-        yield Need("fleet.store", config.fleet.folder, READ | SEARCH)
-    yield Need("state", state, READ | WRITE | SEARCH)
-    yield from (Need("state", state / name, READ | WRITE) for name in ("state.sqlite", "state.lock"))
+        yield PathPermission("fleet.store", config.fleet.folder, READ | SEARCH)
+    yield PathPermission("state", state, READ | WRITE | SEARCH)
+    yield from (PathPermission("state", state / name, READ | WRITE) for name in ("state.sqlite", "state.lock"))
     yield from _sockets(config)
 
 
-def _sockets(config: Config) -> Iterator[Need]:
+def _sockets(config: Config) -> Iterator[PathPermission]:
     control = config.control.address
     listens = {"grpc": config.grpc_listen, "http": config.http_listen, "control": (control,) if control else ()}
     for table, addresses in listens.items():
         for address in addresses:
             if address.path:
-                yield Need(f"{table}.listen", Path(address.path).parent, WRITE | SEARCH)
+                yield PathPermission(f"{table}.listen", Path(address.path).parent, WRITE | SEARCH)
 
 
-def _paths(need: Need) -> Iterator[tuple[Path, int]]:
+def _paths(need: PathPermission) -> Iterator[tuple[Path, int]]:
     yield need.path, need.wanted
     if need.whole:
         yield from islice(_below(need.path), ENTRIES_LIMIT)
@@ -91,8 +93,8 @@ def _unseen(path: Path, hidden: Iterable[str]) -> Denial | None:
     return Denial(folder, problem, "move it, to /etc/edge-gateway or /srv for example, and name it there")
 
 
-def _judged(account: Account, path: Path, wanted: int) -> Denial | None:
-    nodes: list[Node] = []
+def _judged(account: UserAccount, path: Path, wanted: int) -> Denial | None:
+    nodes: list[PathNode] = []
     try:
         for node in _nodes(path):
             nodes.append(node)  # noqa: PERF402  nodes before an error count
@@ -100,18 +102,18 @@ def _judged(account: Account, path: Path, wanted: int) -> Denial | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        unknown = Node(str(path), 0o777, account.uid, 0)
+        unknown = PathNode(str(path), 0o777, account.uid, 0)
         remedy = "run this check as root: sudo edge-gateway config check"
         told = Denial(str(path), f"{path} could not be judged: {error.strerror or error}", remedy)
         return denial(account, [*nodes, unknown], wanted) or told
 
 
-def _nodes(path: Path) -> Iterator[Node]:
+def _nodes(path: Path) -> Iterator[PathNode]:
     """Yield every folder on the resolved path, then the path itself; links are followed."""
     real = Path(os.path.realpath(path))
     for step in (*reversed(real.parents), real):
         found = step.stat()
-        yield Node(str(step), found.st_mode, found.st_uid, found.st_gid, _has_acl(step))
+        yield PathNode(str(step), found.st_mode, found.st_uid, found.st_gid, _has_acl(step))
 
 
 def _has_acl(path: Path) -> bool:

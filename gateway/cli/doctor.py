@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gateway import assembly
-from gateway.assembly import HERE, Survey
+from gateway.assembly import HERE, MachineSurvey
 from gateway.cli.common import configured, root_folder
 from gateway.config import Config, check_listeners, read_security, state_folder
 from gateway.domain.errors import ConfigurationError
@@ -21,7 +21,7 @@ from gateway.terminal.tables import mark, print_json, print_table
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """Problem to fix: its subject, its description and its remedy."""
 
     subject: str
@@ -33,7 +33,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the findings; return 1 if there are any."""
     config, root = configured(arguments), root_folder(arguments)
     surveyed = asyncio.run(assembly.survey(config, root, ask_all=True))
-    findings: list[Finding] = []
+    findings: list[Diagnosis] = []
     if root == HERE:
         surveyed, findings = _with_trials(config, surveyed, state_folder(arguments.state))
     findings += [*_accelerators(surveyed), *_runtimes(surveyed)]
@@ -53,16 +53,16 @@ def command(arguments: argparse.Namespace) -> int:
     return 1 if findings else 0
 
 
-def _accelerators(surveyed: Survey) -> list[Finding]:
+def _accelerators(surveyed: MachineSurvey) -> list[Diagnosis]:
     broken = [(found, found.broken) for found in surveyed.inventory.accelerators]
     return [
-        Finding(f"{found.kind} at {found.device}", f"{rung.name}: {rung.detail}", rung.remedy)
+        Diagnosis(f"{found.kind} at {found.device}", f"{rung.name}: {rung.detail}", rung.remedy)
         for found, rung in broken
         if rung is not None
     ]
 
 
-def _runtimes(surveyed: Survey) -> list[Finding]:
+def _runtimes(surveyed: MachineSurvey) -> list[Diagnosis]:
     """Return runtimes that are broken or in conflict.
 
     An absent one is no finding as long as any engine is installed.
@@ -71,21 +71,21 @@ def _runtimes(surveyed: Survey) -> list[Finding]:
     engines = [status for status in statuses if status.name != "reference"]
     absent_all = bool(engines) and not any(status.version for status in engines)
     return [
-        Finding(f"runtime {status.name}", status.problem, status.remedy)
+        Diagnosis(f"runtime {status.name}", status.problem, status.remedy)
         for status in engines
         if status.problem and (status.version or absent_all)
     ]
 
 
-def _with_trials(config: Config, surveyed: Survey, folder: Path) -> tuple[Survey, list[Finding]]:
+def _with_trials(config: Config, surveyed: MachineSurvey, folder: Path) -> tuple[MachineSurvey, list[Diagnosis]]:
     """Return the survey with the rungs of earlier trials, and findings if the state cannot be written."""
     problems: list[str] = []
     inventory = climb_trials(surveyed.inventory, _trials(config, surveyed, folder, problems.append))
-    findings = [Finding("state", *problem.rsplit("; ", 1)) for problem in problems]
-    return Survey(inventory, surveyed.profile, surveyed.statuses, surveyed.listings), findings
+    findings = [Diagnosis("state", *problem.rsplit("; ", 1)) for problem in problems]
+    return MachineSurvey(inventory, surveyed.profile, surveyed.statuses, surveyed.listings), findings
 
 
-def _trials(config: Config, surveyed: Survey, folder: Path, remark: Callable[[str], None]) -> list[Candidate]:
+def _trials(config: Config, surveyed: MachineSurvey, folder: Path, remark: Callable[[str], None]) -> list[Candidate]:
     """Return the candidates with the results of earlier trials on this device, without new trials."""
     if surveyed.profile is None or not os.path.lexists(folder):  # also False if the folder is not accessible
         return []
@@ -98,28 +98,28 @@ def _trials(config: Config, surveyed: Survey, folder: Path, remark: Callable[[st
         return [candidate for manifest in manifests for candidate in loader.candidates(manifest)]
 
 
-def _models(config: Config) -> list[Finding]:
+def _models(config: Config) -> list[Diagnosis]:
     try:
         releases = asyncio.run(releases_here(config))
     except ConfigurationError as error:
-        return [Finding("models", str(error), "")]
+        return [Diagnosis("models", str(error), "")]
     return [_unserved(release) for release in releases if release.problem]
 
 
-def _unserved(release: Release) -> Finding:
+def _unserved(release: Release) -> Diagnosis:
     version = "" if release.version in {"", NO_VERSION} else f" version {release.version}"
-    return Finding(f"model {release.name}{version}", release.problem, "do what the problem says, or remove the files")
+    return Diagnosis(f"model {release.name}{version}", release.problem, "do what the problem says, or remove the files")
 
 
-def _listeners(config: Config) -> list[Finding]:
+def _listeners(config: Config) -> list[Diagnosis]:
     try:
         check_listeners(config, read_security(config))
     except ConfigurationError as error:
-        return [Finding("configuration", str(error), "")]
+        return [Diagnosis("configuration", str(error), "")]
     return []
 
 
-def _print(surveyed: Survey, findings: list[Finding]) -> None:
+def _print(surveyed: MachineSurvey, findings: list[Diagnosis]) -> None:
     print(f"profile {surveyed.profile_sentence}")
     for name, status in (surveyed.statuses or {}).items():
         listed = ", ".join(surveyed.listings[name].devices) if name in surveyed.listings else ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway import assembly
 from gateway.cli.common import configured, root_folder, warn
-from gateway.cli.running import Running, ask_running, sentences, served_json
+from gateway.cli.running import RunningGateway, ask_running, sentences, served_json
 from gateway.config import Config, models_folder, state_folder
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.manifest import ModelManifest
@@ -53,7 +53,7 @@ async def _explain(arguments: argparse.Namespace) -> int:
     return 1 if obstacle else 0
 
 
-def _report(running: Running, arguments: argparse.Namespace) -> int:
+def _report(running: RunningGateway, arguments: argparse.Namespace) -> int:
     """Print what the gateway at `--url` reports of the model; return 1 if it does not serve it."""
     if arguments.json:
         served = served_json(running, running.of(arguments.model))

@@ -32,7 +32,7 @@ HOST = re.compile(r"[^\s\x00-\x20\x7f]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GatewayAddress:
     """Address of a gateway: the path of a UNIX socket, else host and port. `prefix` precedes each path."""
 
     host: str = "localhost"
@@ -87,13 +87,13 @@ class Keys:
         return context
 
 
-def read_url(text: str) -> Place:
+def read_url(text: str) -> GatewayAddress:
     """Read host:port, http(s)://host[:port][/prefix] or unix:/path. Raises ConfigurationError."""
     if "://" not in text:
         address = read_address(text, "--url", "")
         if address is None:
             raise ConfigurationError("takes host:port, http://…, https://… or unix:/path", table="--url")
-        return Place(address.host or "localhost", address.port, address.path)
+        return GatewayAddress(address.host or "localhost", address.port, address.path)
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
@@ -104,20 +104,20 @@ def read_url(text: str) -> Place:
             f"{text!r:.120} is no gateway's address; write http://host:port or https://host", table="--url"
         )
     tls = parts.scheme == "https"
-    return Place(host, port or PORTS[parts.scheme], tls=tls, prefix=parts.path.rstrip("/"))
+    return GatewayAddress(host, port or PORTS[parts.scheme], tls=tls, prefix=parts.path.rstrip("/"))
 
 
 class NoListenerError(UnreachableError):
     """An UnreachableError: nothing listens at the address."""
 
 
-class Client:
+class GatewayClient:
     """One HTTP connection, closed at the end of `with`. Every method raises UnreachableError with the remedy.
 
     It is a NoListenerError if nothing listens at the address.
     """
 
-    def __init__(self, place: Place, keys: Keys, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, place: GatewayAddress, keys: Keys, timeout_s: float = TIMEOUT_S) -> None:
         self.place, self._headers = place, keys.headers
         self._limit_s, self._late = timeout_s * EXCHANGE_STEPS, False
         if place.unix:
@@ -191,7 +191,7 @@ def _is_nowhere(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in NOWHERE
 
 
-def _words(error: Exception, place: Place) -> str:
+def _words(error: Exception, place: GatewayAddress) -> str:
     """Return the problem with its remedy."""
     text = str(error) or type(error).__name__
     match error:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gateway.cli.files import images, read_file, tensors
-from gateway.cli.http_client import Client, Keys, Place
+from gateway.cli.http_client import GatewayAddress, GatewayClient, Keys
 from gateway.domain.errors import Fault, RequestError, UnreachableError
 from gateway.domain.tensor import Tensor, encode_raw
 from gateway.frontends.status import STATUS
@@ -20,20 +20,20 @@ ANSWER_KEYS = ("model_name", "model_version", "outputs")
 """Members that every answer to an inference request has."""
 
 
-def ask(arguments: argparse.Namespace, place: Place, keys: Keys) -> dict[str, Any]:
+def ask(arguments: argparse.Namespace, place: GatewayAddress, keys: Keys) -> dict[str, Any]:
     """Send an inference request; return the JSON object of the answer.
 
     Raises UnreachableError if no gateway answers, RequestError with the daemon's message if it refuses.
     """
     base = model_path(arguments.model, arguments.model_version)
-    with Client(place, keys) as client, checked(place):
+    with GatewayClient(place, keys) as client, checked(place):
         body, headers = _body(arguments, client, base)
         answer = read_object(*client.exchange("POST", f"{base}/infer", body, **headers))
         return {**answer, **{key: answer[key] for key in ANSWER_KEYS}}
 
 
 @contextmanager
-def checked(place: Place) -> Iterator[None]:
+def checked(place: GatewayAddress) -> Iterator[None]:
     """Convert the errors that unexpected JSON raises to UnreachableError."""
     try:
         yield
@@ -48,7 +48,7 @@ def model_path(model: str, version: str = "") -> str:
     return f"/v2/models/{quote(model, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "")
 
 
-def _body(arguments: argparse.Namespace, client: Client, base: str) -> tuple[bytes, dict[str, str]]:
+def _body(arguments: argparse.Namespace, client: GatewayClient, base: str) -> tuple[bytes, dict[str, str]]:
     if arguments.json:
         return read_file(arguments.json), {"Content_Type": "application/json"}
     names = [line["name"] for line in read_object(*client.exchange("GET", base))["inputs"]]

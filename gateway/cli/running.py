@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.cli.common import configured
-from gateway.cli.http_client import Client, Keys, NoListenerError, Place, pem_exists, read_url
+from gateway.cli.http_client import GatewayAddress, GatewayClient, Keys, NoListenerError, pem_exists, read_url
 from gateway.cli.remote import checked, model_path, read_answer, read_object
 from gateway.config import Config
 from gateway.domain.access import Address
@@ -44,7 +44,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningGateway:
     """Models of a running gateway and its address (`where`); "" if none was queried, for the reason `why_not`."""
 
     where: str = ""
@@ -56,7 +56,7 @@ class Running:
         return [each for each in self.models if each.name == model]
 
 
-def ask_running(config: Config, arguments: argparse.Namespace) -> Running:
+def ask_running(config: Config, arguments: argparse.Namespace) -> RunningGateway:
     """Query `--url`, or the gateway that runs with `config` on this device, unless options select the disk.
 
     Raises UnreachableError if a listener there does not answer as a gateway does. RequestError only with `--url`.
@@ -64,13 +64,13 @@ def ask_running(config: Config, arguments: argparse.Namespace) -> Running:
     if arguments.url:
         return _ask_http(read_url(arguments.url), keys_of(arguments))
     if why := disk_meant(arguments):
-        return Running(why_not=why)
+        return RunningGateway(why_not=why)
     asked = [partial(_ask_http, place, keys) for place, keys in _local(config, arguments)]
     found = _first_answer([*asked, partial(_ask_control, config)])
-    return Running(why_not=found) if isinstance(found, str) else found
+    return RunningGateway(why_not=found) if isinstance(found, str) else found
 
 
-def find_running(arguments: argparse.Namespace) -> tuple[Place, Keys] | str:
+def find_running(arguments: argparse.Namespace) -> tuple[GatewayAddress, Keys] | str:
     """Return `--url`, else the address of a live gateway on this device, else why none is queried.
 
     Raises UnreachableError if a listener there does not answer as a gateway does.
@@ -89,12 +89,12 @@ def keys_of(arguments: argparse.Namespace, pinned: str | None = None) -> Keys:
     return Keys(arguments.ca, arguments.cert, arguments.key, arguments.token_file, pinned)
 
 
-def served_json(running: Running, models: Sequence[Served]) -> dict[str, Any]:
+def served_json(running: RunningGateway, models: Sequence[Served]) -> dict[str, Any]:
     """Return the document of `--json`."""
     return {"asked": running.where or None, "why_not": running.why_not or None, "models": [*map(asdict, models)]}
 
 
-def print_served(running: Running, *, as_json: bool) -> None:
+def print_served(running: RunningGateway, *, as_json: bool) -> None:
     """Print all models of a running gateway."""
     if as_json:
         print_json(served_json(running, running.models))
@@ -108,7 +108,7 @@ def print_served(running: Running, *, as_json: bool) -> None:
     print_remarks((one.name, one.version, one.reason) for one in running.models)
 
 
-def sentences(running: Running, model: str) -> Iterator[str]:
+def sentences(running: RunningGateway, model: str) -> Iterator[str]:
     """Yield sentences about the versions of one model that serve now."""
     if not running.where:
         yield f"from the disk: {running.why_not}"
@@ -151,13 +151,13 @@ def _first_answer(questions: Sequence[Callable[[], Answer]]) -> Answer | str:
     return str(problems[0]) if problems else "HTTP is off"
 
 
-def _live(place: Place, keys: Keys) -> tuple[Place, Keys]:
-    with Client(place, keys, LOCAL_TIMEOUT_S) as client:
+def _live(place: GatewayAddress, keys: Keys) -> tuple[GatewayAddress, Keys]:
+    with GatewayClient(place, keys, LOCAL_TIMEOUT_S) as client:
         read_object(*client.exchange("GET", "/v2/health/live"))
     return place, keys
 
 
-def _local(config: Config, arguments: argparse.Namespace) -> Iterator[tuple[Place, Keys]]:
+def _local(config: Config, arguments: argparse.Namespace) -> Iterator[tuple[GatewayAddress, Keys]]:
     """Yield the HTTP addresses of `config`. With TLS the server must present its configured certificate."""
     tls, cert = config.tls.cert is not None, config.tls.cert
     keys = keys_of(arguments, cert if pem_exists(cert) else None)
@@ -166,19 +166,19 @@ def _local(config: Config, arguments: argparse.Namespace) -> Iterator[tuple[Plac
             yield _place(address, tls=tls), keys
 
 
-def _place(address: Address, *, tls: bool) -> Place:
+def _place(address: Address, *, tls: bool) -> GatewayAddress:
     if address.path:
-        return Place(unix=address.path)
-    return Place(ANYWHERE.get(address.host, address.host), address.port, tls=tls)
+        return GatewayAddress(unix=address.path)
+    return GatewayAddress(ANYWHERE.get(address.host, address.host), address.port, tls=tls)
 
 
-def _ask_http(place: Place, keys: Keys) -> Running:
-    with Client(place, keys, LOCAL_TIMEOUT_S) as client, checked(place):
+def _ask_http(place: GatewayAddress, keys: Keys) -> RunningGateway:
+    with GatewayClient(place, keys, LOCAL_TIMEOUT_S) as client, checked(place):
         index = read_answer(*client.exchange("POST", "/v2/repository/index"))
-        return Running(str(place), [_served(client, line) for line in index])
+        return RunningGateway(str(place), [_served(client, line) for line in index])
 
 
-def _served(client: Client, line: dict[str, Any]) -> Served:
+def _served(client: GatewayClient, line: dict[str, Any]) -> Served:
     """Return one line of the index; for a ready version, with its variant."""
     name, version, state = line["name"], line["version"], line["state"]
     if state != "READY":
@@ -193,10 +193,10 @@ def _served(client: Client, line: dict[str, Any]) -> Served:
     return Served(name, version, state, line["reason"], variant, accelerator, signed, level, why)
 
 
-def _ask_control(config: Config) -> Running:
+def _ask_control(config: Config) -> RunningGateway:
     address = config.control.address
-    place = Place(unix=address.path if address else str(CONTROL))
+    place = GatewayAddress(unix=address.path if address else str(CONTROL))
     keys = ("model", "version", "state", "reason", "variant", "accelerator", "signed")
-    with Client(place, Keys(), LOCAL_TIMEOUT_S) as client, checked(place):
+    with GatewayClient(place, Keys(), LOCAL_TIMEOUT_S) as client, checked(place):
         status = read_object(*client.exchange("GET", "/v1/status"))
-        return Running(str(place), [Served(*(one[key] for key in keys)) for one in status["models"]])
+        return RunningGateway(str(place), [Served(*(one[key] for key in keys)) for one in status["models"]])

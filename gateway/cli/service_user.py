@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.permissions import Account
+from gateway.domain.permissions import UserAccount
 from gateway.store.text import read_text
 
 UNIT = "edge-gateway.service"
@@ -23,7 +23,7 @@ YES = frozenset({"yes", "true", "on", "1"})
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class UnitAccount:
     """Account settings of an installed unit; `groups` are its SupplementaryGroups=.
 
     `state`: the folder of StateDirectory=. `hidden`: folders that ProtectHome= and PrivateTmp= hide.
@@ -36,7 +36,7 @@ class Unit:
     hidden: tuple[str, ...] = ()
 
 
-def read_unit(texts: Iterable[str]) -> Unit:
+def read_unit(texts: Iterable[str]) -> UnitAccount:
     """Read a unit and its drop-ins in systemd's order: the last setting counts; lists are appended, "" clears them."""
     single: dict[str, str] = {}
     groups: list[str] = []
@@ -49,10 +49,10 @@ def read_unit(texts: Iterable[str]) -> Unit:
     state = single.get("StateDirectory", "").partition(" ")[0]
     folder = f"/var/lib/{state}" if state else ""
     hidden = tuple(path for key, paths in HIDING.items() if single.get(key) in YES for path in paths)
-    return Unit(single.get("User") or "root", single.get("Group", ""), tuple(groups), folder, hidden)
+    return UnitAccount(single.get("User") or "root", single.get("Group", ""), tuple(groups), folder, hidden)
 
 
-def installed_unit(root: Path = Path("/")) -> Unit | None:
+def installed_unit(root: Path = Path("/")) -> UnitAccount | None:
     """Return the installed unit below `root`, or None. Raises ConfigurationError if it cannot be read."""
     folders = [root / folder.lstrip("/") for folder in UNIT_FOLDERS]
     main = next((folder / UNIT for folder in folders if (folder / UNIT).is_file()), None)
@@ -62,7 +62,7 @@ def installed_unit(root: Path = Path("/")) -> Unit | None:
     return read_unit(read_text(file) for file in (main, *(drop_ins[name] for name in sorted(drop_ins))))
 
 
-def service_account(user: str | None) -> tuple[Account, Unit | None]:
+def service_account(user: str | None) -> tuple[UserAccount, UnitAccount | None]:
     """Return the account to check, and its unit: `user`, else the installed unit's, else the caller's.
 
     Raises ConfigurationError for a user or group that this system does not have.
@@ -73,7 +73,7 @@ def service_account(user: str | None) -> tuple[Account, Unit | None]:
     return (account_of(user) if user else caller()), None
 
 
-def account_of(user: str, group: str = "", groups: Iterable[str] = ()) -> Account:
+def account_of(user: str, group: str = "", groups: Iterable[str] = ()) -> UserAccount:
     """Look up an account with all its groups. Raises ConfigurationError for an unknown name."""
     try:
         entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
@@ -86,17 +86,17 @@ def account_of(user: str, group: str = "", groups: Iterable[str] = ()) -> Accoun
             file=user,
         ) from None
     member = os.getgrouplist(entry.pw_name, primary)
-    return Account(entry.pw_name, entry.pw_uid, frozenset({primary, *member, *others}), _group_name(primary))
+    return UserAccount(entry.pw_name, entry.pw_uid, frozenset({primary, *member, *others}), _group_name(primary))
 
 
-def caller() -> Account:
+def caller() -> UserAccount:
     """Return the account of this process."""
     uid, gid = os.geteuid(), os.getegid()
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
         name = str(uid)
-    return Account(name, uid, frozenset({gid, *os.getgroups()}), _group_name(gid))
+    return UserAccount(name, uid, frozenset({gid, *os.getgroups()}), _group_name(gid))
 
 
 def _gid(group: str) -> int:

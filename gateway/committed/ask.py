@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway.committed.judge import Judgement
-from gateway.committed.settings import FleetSettings
+from gateway.committed.release_verifier import SignatureProblems
+from gateway.committed.settings import SignedReleaseSettings
 from gateway.committed.settings_judge import JudgedSettings
 from gateway.domain.activation import Activation, activation_document
 from gateway.domain.errors import VariantError
@@ -20,28 +20,28 @@ from gateway.store.active import Active, active_bytes
 
 PYTHON = (sys.executable, "-P", "-m")
 """-P: the working directory is not searched."""
-COMMAND = (*PYTHON, "gateway.committed.judge")
+COMMAND = (*PYTHON, "gateway.committed.release_verifier")
 SETTINGS_COMMAND = (*PYTHON, "gateway.committed.settings_judge")
 LAST_WORDS_CHARS = 300
 
 
-async def ask_judge(settings: FleetSettings, active: Active) -> Judgement:
+async def ask_judge(settings: SignedReleaseSettings, active: Active) -> SignatureProblems:
     """Verify everything in `active`. Cancelling this call kills the process.
 
     Raise VariantError (transient) if the process failed.
     """
     if not (active.slots or active.previous or active.files):
-        return Judgement()
-    return Judgement(**await _answer(COMMAND, settings, active_bytes(active)))
+        return SignatureProblems()
+    return SignatureProblems(**await _answer(COMMAND, settings, active_bytes(active)))
 
 
-async def ask_settings_judge(settings: FleetSettings, activation: Activation) -> JudgedSettings:
+async def ask_settings_judge(settings: SignedReleaseSettings, activation: Activation) -> JudgedSettings:
     """Judge one release of settings, and read what the device's policies permit. Raises as `ask_judge` does."""
     question = json.dumps(activation_document(activation)).encode()
     return JudgedSettings(**await _answer(SETTINGS_COMMAND, settings, question))
 
 
-async def _answer(command: Sequence[str], settings: FleetSettings, question: bytes) -> dict[str, Any]:
+async def _answer(command: Sequence[str], settings: SignedReleaseSettings, question: bytes) -> dict[str, Any]:
     try:
         process = await asyncio.create_subprocess_exec(
             *command,

@@ -12,7 +12,7 @@ from gateway.domain.manifest import ModelManifest, Variant
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.release import Release
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, disagreement, read_release
-from gateway.store.blobs import Blobs
+from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import StoreError
 from gateway.store.plain import open_plain
 from gateway.store.references import check_references
@@ -55,7 +55,7 @@ def _manifest(
 ) -> tuple[SignedRelease, ModelManifest, Path]:
     folder = store / "releases" / activation.release
     try:
-        release = read_release(Blobs(store / "blobs").read(activation.release, RELEASE_LIMIT_BYTES))
+        release = read_release(LocalBlobs(store / "blobs").read(activation.release, RELEASE_LIMIT_BYTES))
         text = _text(folder, release, library.manifest_limit_bytes)
         manifest = read_manifest(text, str(folder / release.manifest.path))
     except (StoreError, ConfigurationError, ValueError) as error:

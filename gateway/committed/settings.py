@@ -9,7 +9,7 @@ from gateway.domain.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
-class FleetSettings:
+class SignedReleaseSettings:
     """`[fleet]`: signed releases that the update agent (edge-agent) keeps on this device."""
 
     store: str = ""  # the agent's store, which this gateway only reads; "": this device is part of no fleet

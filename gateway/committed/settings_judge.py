@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.committed.judge import open_chain
+from gateway.committed.release_verifier import open_chain
 from gateway.domain.activation import Activation, read_activation
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.policy import FOLDER, Policy, permitted_settings, read_policy

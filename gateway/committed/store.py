@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.committed.ask import ask_judge, ask_settings_judge
-from gateway.committed.judge import Judgement
 from gateway.committed.release import planned_release, refused_release, signed_release
-from gateway.committed.settings import FleetSettings
+from gateway.committed.release_verifier import SignatureProblems
+from gateway.committed.settings import SignedReleaseSettings
 from gateway.committed.settings_judge import JudgedSettings
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.profile import Profile, read_profile
 from gateway.domain.release import Release
 from gateway.store.active import ACTIVE_FILE, Active, read_active
-from gateway.store.blobs import Blobs
+from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import StoreError
 from gateway.store.plain import file_digest
 from gateway.store.settings import LibrarySettings
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class CommittedSlot:
     """Committed slot. `release` serves or has a `problem`; then `previous` may serve, if it is sound."""
 
     release: Release
@@ -42,18 +42,18 @@ class Slot:
 class Committed:
     """Slots by name, and device profiles by path with their digests."""
 
-    slots: Mapping[str, Slot] = field(default_factory=dict)
+    slots: Mapping[str, CommittedSlot] = field(default_factory=dict)
     profiles: Mapping[str, str] = field(default_factory=dict)
 
 
-class Store:
+class CommittedStore:
     """Reader of the store on disk.
 
     An item that was verified once is not verified again by this process: it is named by digests, and its root by
     version.
     """
 
-    def __init__(self, settings: FleetSettings, library: LibrarySettings) -> None:
+    def __init__(self, settings: SignedReleaseSettings, library: LibrarySettings) -> None:
         self._settings, self._library = settings, library
         self._sound: set[Activation | Installed] = set()
         self._root = ""
@@ -88,7 +88,7 @@ class Store:
         """Return device profiles that are installed and sound. Problems of others are logged. Never raises."""
         try:
             active = await self._active()
-            judgement = await self._judged(active) if _profiles(active) else Judgement()
+            judgement = await self._judged(active) if _profiles(active) else SignatureProblems()
         except (StoreError, VariantError) as error:
             _log.error("device profiles of the fleet are not used: %s", error)
             return ()
@@ -124,12 +124,12 @@ class Store:
     def _active_file(self) -> Path:
         return self._settings.folder / ACTIVE_FILE
 
-    async def _judged(self, active: Active) -> Judgement:
+    async def _judged(self, active: Active) -> SignatureProblems:
         """Verify one set at a time: results under an earlier root of trust must not be kept under another."""
         async with self._judging:
             return await self._judged_alone(active)
 
-    async def _judged_alone(self, active: Active) -> Judgement:
+    async def _judged_alone(self, active: Active) -> SignatureProblems:
         """Verify the items that are not known to be sound. After a change of the root of trust none is known."""
         root = await asyncio.to_thread(self._root_digest)
         if root != self._root:
@@ -143,7 +143,7 @@ class Store:
         self._sound |= {one for slot, one in asked.slots.items() if not told.slots[slot]}
         self._sound |= {one for slot, one in asked.previous.items() if not told.previous[slot]}
         self._sound |= {one for one in asked.files if not told.files[one.target.path]}
-        return Judgement(
+        return SignatureProblems(
             {slot: told.slots.get(slot, "") for slot in active.slots},
             {slot: told.previous.get(slot, "") for slot in active.previous},
             {one.target.path: told.files.get(one.target.path, "") for one in active.files},
@@ -155,29 +155,29 @@ class Store:
         except OSError:  # the verifying process reports the reason
             return ""
 
-    def _slot(self, slot: str, active: Active, judgement: Judgement) -> Slot:
+    def _slot(self, slot: str, active: Active, judgement: SignatureProblems) -> CommittedSlot:
         activation, previous = active.slots[slot], active.previous.get(slot)
         try:
-            return Slot(self._read(activation, judgement.slots[slot]))
+            return CommittedSlot(self._read(activation, judgement.slots[slot]))
         except VariantError as error:
             refused = refused_release(activation, self._settings.folder, str(error))
         try:
-            return Slot(refused, self._read(previous, judgement.previous[slot]) if previous else None)
+            return CommittedSlot(refused, self._read(previous, judgement.previous[slot]) if previous else None)
         except VariantError:
-            return Slot(refused)
+            return CommittedSlot(refused)
 
     def _read(self, activation: Activation, problem: str) -> Release:
         if problem:
             raise VariantError(problem)
         return signed_release(activation, self._settings.folder, self._library)
 
-    def _profile(self, one: Installed, judgement: Judgement) -> Profile | None:
+    def _profile(self, one: Installed, judgement: SignatureProblems) -> Profile | None:
         path, problem = one.target.path, judgement.files[one.target.path]
         if problem:
             _log.error("the fleet's device profile is not used: %s", problem)
             return None
         try:
-            content = Blobs(self._settings.folder / "blobs").read(one.target.sha256, PROFILE_LIMIT_BYTES)
+            content = LocalBlobs(self._settings.folder / "blobs").read(one.target.sha256, PROFILE_LIMIT_BYTES)
             return read_profile(content.decode("utf-8"), path)
         except (ConfigurationError, StoreError, ValueError) as error:
             _log.error("the fleet's device profile %s is not used: %s", path, error)

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping
 
 
-class State(enum.Enum):
+class ServableState(enum.Enum):
     """State of a servable: START → LOADING → AVAILABLE → UNLOADING → END; a failed load goes from LOADING to END."""
 
     START = "START"
@@ -19,16 +19,16 @@ class State(enum.Enum):
     END = "END"
 
 
-MOVES: Mapping[State, frozenset[State]] = {
-    State.START: frozenset({State.LOADING}),
-    State.LOADING: frozenset({State.AVAILABLE, State.END}),
-    State.AVAILABLE: frozenset({State.UNLOADING}),
-    State.UNLOADING: frozenset({State.END}),
-    State.END: frozenset(),
+MOVES: Mapping[ServableState, frozenset[ServableState]] = {
+    ServableState.START: frozenset({ServableState.LOADING}),
+    ServableState.LOADING: frozenset({ServableState.AVAILABLE, ServableState.END}),
+    ServableState.AVAILABLE: frozenset({ServableState.UNLOADING}),
+    ServableState.UNLOADING: frozenset({ServableState.END}),
+    ServableState.END: frozenset(),
 }
 
 
-def advance(state: State, to: State) -> State:
+def advance(state: ServableState, to: ServableState) -> ServableState:
     """Return `to` if the table allows the transition. Raises ValueError otherwise, which is a defect of the gateway."""
     if to not in MOVES[state]:
         raise ValueError(f"a servable cannot go from {state.value} to {to.value}")

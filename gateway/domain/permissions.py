@@ -13,7 +13,7 @@ _VERBS = {READ: "read", WRITE: "write", SEARCH: "search"}
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class UserAccount:
     """User with the groups of a process: `gids` has its primary group and all others. `group` names the primary one."""
 
     name: str
@@ -23,7 +23,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class PathNode:
     """File or folder on a path. `mode` includes its type.
 
     `acl`: it has an access control list, which `mode` does not show.
@@ -45,7 +45,7 @@ class Denial:
     remedy: str
 
 
-def may(account: Account, node: Node, wanted: int) -> bool:
+def may(account: UserAccount, node: PathNode, wanted: int) -> bool:
     """Return True if `account` has all `wanted` bits on `node`. One class counts: owner, else group, else others.
 
     Root may do everything. An access control list is not evaluated: True.
@@ -61,7 +61,7 @@ def may(account: Account, node: Node, wanted: int) -> bool:
     return bits & wanted == wanted
 
 
-def denial(account: Account, nodes: Sequence[Node], wanted: int) -> Denial | None:
+def denial(account: UserAccount, nodes: Sequence[PathNode], wanted: int) -> Denial | None:
     """Return the obstacle between `account` and the last of `nodes`, which lead there from the root folder, or None."""
     *parents, target = nodes
     for node in parents:
@@ -77,7 +77,7 @@ def denial(account: Account, nodes: Sequence[Node], wanted: int) -> Denial | Non
     return Denial(target.path, problem, _grant(account, target, wanted))
 
 
-def _grant(account: Account, node: Node, wanted: int) -> str:
+def _grant(account: UserAccount, node: PathNode, wanted: int) -> str:
     """Return the narrowest command: for the class that counts for the account, else for its primary group."""
     letters = "".join(letter for bit, letter in ((READ, "r"), (WRITE, "w"), (SEARCH, "x")) if wanted & bit)
     if account.uid == node.uid:

@@ -15,7 +15,7 @@ from gateway.domain.selection import Candidate
 from gateway.domain.sizes import RequestSizes
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Raw, Tensors
-from gateway.domain.verdict import Budget, Measurement, Signature
+from gateway.domain.verdict import Measurement, SessionBudget, Signature
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Runtime(Protocol):
     def devices(self) -> Sequence[str]:
         """Return the engine's own list ("CPU", "GPU", "CUDAExecutionProvider"). Called in a child that may die."""
 
-    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
+    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:
         """Load and compile. `files` is the folder to which artifact paths are relative. Raises VariantError."""
 
     def inspect(self, file: Path) -> Signature:
@@ -316,7 +316,7 @@ class SettingsTrials(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class VersionStatus:
     """State of a model version: `state` as in IndexEntry, or LOADED if it serves nothing yet.
 
     `weight` is its share, in percent, of the requests that name no version. `placement` is None if it is not loaded.
@@ -333,5 +333,5 @@ class Standing:
 class Standings(Protocol):
     """Every model version, including those that no caller can reach."""
 
-    def standings(self) -> Sequence[Standing]:
+    def standings(self) -> Sequence[VersionStatus]:
         """Return the standings, sorted by name and version."""

@@ -42,7 +42,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DaemonSnapshot:
     """Snapshot of the daemon: `at_s` is monotonic; `instance` identifies the daemon process.
 
     `old` is None if no version served before. `hottest_c` and `throttled` are None if the device does not report them.
@@ -95,7 +95,7 @@ class Judgement:
     evidence: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
-def pace(before: Look, after: Look) -> Pace | None:
+def pace(before: DaemonSnapshot, after: DaemonSnapshot) -> Pace | None:
     """Return the run times between two snapshots; None if a version had no runs, or there is no old one."""
     if before.old is None or after.old is None:
         return None
@@ -104,8 +104,8 @@ def pace(before: Look, after: Look) -> Pace | None:
 
 
 def judge(  # noqa: PLR0917  two snapshots, the measurements between them, and the limits
-    first: Look,
-    last: Look,
+    first: DaemonSnapshot,
+    last: DaemonSnapshot,
     paces: Sequence[Pace],
     progress_s: float,
     settings: ProbationSettings,
@@ -138,7 +138,7 @@ def judge(  # noqa: PLR0917  two snapshots, the measurements between them, and t
     return Judgement(True, f"{new.requests} requests answered as they should be", evidence)
 
 
-def _daemon(first: Look, last: Look, settings: ProbationSettings) -> str:
+def _daemon(first: DaemonSnapshot, last: DaemonSnapshot, settings: ProbationSettings) -> str:
     if first.instance != last.instance:
         return "the daemon restarted during the probation"
     grown = last.rss_bytes - first.rss_bytes
@@ -152,7 +152,7 @@ def _errors(new: Counts, settings: ProbationSettings) -> str:
     return f"{failed} of {runs} runs failed, more than {settings.failed_percent:g} %"
 
 
-def _rejections(new: Counts, first: Look, last: Look, settings: ProbationSettings) -> str:
+def _rejections(new: Counts, first: DaemonSnapshot, last: DaemonSnapshot, settings: ProbationSettings) -> str:
     """Return a fault if the new version rejects a larger share of its requests than the old one does."""
     old = last.old.since(first.old) if first.old and last.old else Counts()
     share, before = _rejected_percent(new), _rejected_percent(old)
@@ -191,7 +191,7 @@ def _medians(paces: Sequence[Pace]) -> tuple[float, float]:
     return median(pace.new_us for pace in paces), median(pace.old_us for pace in paces)
 
 
-def _heat(first: Look, last: Look, settings: ProbationSettings) -> str:
+def _heat(first: DaemonSnapshot, last: DaemonSnapshot, settings: ProbationSettings) -> str:
     if last.throttled and not first.throttled:
         return "the device began to throttle during the probation"
     if last.hottest_c is None or last.hottest_c <= max(settings.heat_limit_c, first.hottest_c or 0.0):
@@ -203,7 +203,9 @@ def _run_us(counts: Counts) -> float:
     return counts.infer_ns / max(counts.executions, 1) / 1000
 
 
-def _evidence(new: Counts, paces: Sequence[Pace], first: Look, last: Look) -> dict[str, float | int | str]:
+def _evidence(
+    new: Counts, paces: Sequence[Pace], first: DaemonSnapshot, last: DaemonSnapshot
+) -> dict[str, float | int | str]:
     found: dict[str, float | int | str] = {
         "seconds": round(last.at_s - first.at_s, 1),
         "requests": new.requests,

@@ -26,7 +26,7 @@ LADDER_ACCELERATORS = (CPU, *ACCELERATOR_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class DeviceMatch:
     """Conditions on a device: one of `arch`, one of `compatible` of the board, one of `accelerators`. All must hold."""
 
     arch: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LadderStep:
     """Step of a ladder: accelerator, runtime, and precisions, best first."""
 
     accelerator: str
@@ -80,9 +80,9 @@ class Profile:
     name: str
     description: str
     priority: int
-    match: Match
+    match: DeviceMatch
     budget: Budget
-    ladder: tuple[Step, ...]
+    ladder: tuple[LadderStep, ...]
     origin: str = field(default="", compare=False)
 
 
@@ -115,10 +115,10 @@ def _offers_any(found: Iterable[str], wanted: Sequence[str]) -> bool:
     return not wanted or not set(wanted).isdisjoint(found)
 
 
-def _match(table: Table | None) -> Match:
+def _match(table: Table | None) -> DeviceMatch:
     if table is None:
-        return Match()
-    match = Match(
+        return DeviceMatch()
+    match = DeviceMatch(
         arch=table.texts("arch", ()),
         compatible=table.texts("compatible", ()),
         accelerators=table.texts("accelerators", (), among=ACCELERATOR_KINDS),
@@ -140,8 +140,8 @@ def _budget(table: Table | None) -> Budget:
     return budget
 
 
-def _step(table: Table) -> Step:
-    step = Step(
+def _step(table: Table) -> LadderStep:
+    step = LadderStep(
         accelerator=table.text("accelerator", among=LADDER_ACCELERATORS),
         runtime=table.text("runtime", among=(*RUNTIMES, OTHERS)),
         precisions=table.texts("precisions", among=PRECISIONS),
@@ -151,7 +151,7 @@ def _step(table: Table) -> Step:
     return step
 
 
-def _without_others(ladder: Sequence[Step]) -> tuple[Step, ...]:
+def _without_others(ladder: Sequence[LadderStep]) -> tuple[LadderStep, ...]:
     """Return the ladder with each step for OTHERS replaced by one step per runtime that the ladder does not name."""
     named = {(step.accelerator, step.runtime) for step in ladder}
     return tuple(

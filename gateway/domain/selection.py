@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from gateway.domain.inventory import CPU, Accelerator, Inventory, Rung
 from gateway.domain.manifest import LEVELS, ModelManifest, Variant
-from gateway.domain.profile import Profile, Step
-from gateway.domain.verdict import Budget, Measurement, RuntimeStatus, Verdict
+from gateway.domain.profile import LadderStep, Profile
+from gateway.domain.verdict import Measurement, RuntimeStatus, SessionBudget, Verdict
 
 OBJECTIVES: Mapping[str, Callable[[Measurement], float]] = {
     "latency": lambda measured: measured.p50_us,
@@ -50,7 +50,7 @@ class Candidate:
     rank: int | None
     eligible: bool
     reason: str
-    budget: Budget = Budget()
+    budget: SessionBudget = SessionBudget()
     device: Accelerator | None = None
     verdict: Verdict | None = None
 
@@ -191,9 +191,9 @@ def untried(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(candidate for candidate in candidates if candidate.eligible and candidate.verdict is None)
 
 
-def _positions(variant: Variant, profile: Profile) -> list[tuple[tuple[int, int], Step]]:
+def _positions(variant: Variant, profile: Profile) -> list[tuple[tuple[int, int], LadderStep]]:
     """Return the (step, precision) positions of the ladder that fit this variant, once per accelerator."""
-    found: dict[str, tuple[tuple[int, int], Step]] = {}
+    found: dict[str, tuple[tuple[int, int], LadderStep]] = {}
     for index, step in enumerate(profile.ladder):
         fits = step.runtime == variant.runtime and step.accelerator in variant.accelerators
         if fits and variant.precision in step.precisions and step.accelerator not in found:
@@ -201,11 +201,11 @@ def _positions(variant: Variant, profile: Profile) -> list[tuple[tuple[int, int]
     return list(found.values())
 
 
-def _place(manifest: ModelManifest, variant: Variant, step: Step, site: Site) -> Candidate:
+def _place(manifest: ModelManifest, variant: Variant, step: LadderStep, site: Site) -> Candidate:
     device = None if step.accelerator == CPU else site.inventory.accelerator(step.accelerator)
     allowed = site.profile.budget.memory_bytes
     compiled = f"{site.cache_dir}/{variant.content}" if site.cache_dir and step.accelerator != CPU else ""
-    budget = Budget(site.threads, step.accelerator, step.options, compiled, allowed)
+    budget = SessionBudget(site.threads, step.accelerator, step.options, compiled, allowed)
     obstacle = (
         _device_obstacle(step, device)
         or _feature_obstacle(variant, site.inventory)
@@ -222,7 +222,7 @@ def _unplaced(variant: Variant, profile: Profile) -> Candidate:
     return Candidate(variant, None, None, False, reason)
 
 
-def _device_obstacle(step: Step, device: Accelerator | None) -> str:
+def _device_obstacle(step: LadderStep, device: Accelerator | None) -> str:
     if step.accelerator == CPU:
         return ""
     if device is None:

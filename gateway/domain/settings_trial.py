@@ -41,7 +41,7 @@ class SettingsTrialSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class DaemonHealth:
     """Snapshot of the daemon. `ready`: "model/version" of signed and unsigned models that answer.
 
     `broker`: whether MQTT is connected (None: no MQTT). `requests` and `failed` are counted since its start.
@@ -70,7 +70,11 @@ def wants_trial(assigned: Target | None, attempt: int, committed: str, tried: Tr
 
 
 def judge_trial(
-    before: Health, now: Health, ready_for_s: float | None, elapsed_s: float, settings: SettingsTrialSettings
+    before: DaemonHealth,
+    now: DaemonHealth,
+    ready_for_s: float | None,
+    elapsed_s: float,
+    settings: SettingsTrialSettings,
 ) -> Judgement:
     """Evaluate a snapshot of the trial against the one before it.
 
@@ -89,7 +93,7 @@ def judge_trial(
     return Judgement(True, f"{now.requests} requests, of which {now.failed} failed", evidence)
 
 
-def missing(before: Health, now: Health) -> str:
+def missing(before: DaemonHealth, now: DaemonHealth) -> str:
     """Return what worked before and does not now ("": nothing)."""
     found = [f"{name} does not answer" for name in sorted(before.ready - now.ready)]
     if before.broker and not now.broker:
@@ -97,7 +101,7 @@ def missing(before: Health, now: Health) -> str:
     return ", ".join(found)
 
 
-def _failures(before: Health, now: Health, settings: SettingsTrialSettings) -> str:
+def _failures(before: DaemonHealth, now: DaemonHealth, settings: SettingsTrialSettings) -> str:
     if now.requests < settings.min_requests:
         return ""
     limit = before.failed_percent + settings.failed_percent
@@ -106,7 +110,7 @@ def _failures(before: Health, now: Health, settings: SettingsTrialSettings) -> s
     return f"{now.failed} of {now.requests} requests failed; before them {before.failed_percent:.1f} %"
 
 
-def health_document(health: Health) -> dict[str, Any]:
+def health_document(health: DaemonHealth) -> dict[str, Any]:
     """Return plain values for JSON."""
     return {
         "instance": health.instance,
@@ -117,10 +121,10 @@ def health_document(health: Health) -> dict[str, Any]:
     }
 
 
-def read_health(document: Mapping[str, Any]) -> Health:
+def read_health(document: Mapping[str, Any]) -> DaemonHealth:
     """Return the inverse of `health_document`. Raises KeyError, TypeError, ValueError."""
     broker = document["broker"]
-    return Health(
+    return DaemonHealth(
         str(document["instance"]),
         frozenset(map(str, document["ready"])),
         None if broker is None else bool(broker),

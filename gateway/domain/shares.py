@@ -15,7 +15,7 @@ ANONYMOUS = "anonymous"
 """Key of a caller without any identification."""
 
 
-class Refusal(enum.StrEnum):
+class RefusalReason(enum.StrEnum):
     """Reason to refuse a resource.
 
     The share of the `CALLER` or `CONNECTION` is used up; the rest is a `RESERVE` for callers on this device; the
@@ -43,7 +43,7 @@ class ShareBounds:
         return cls(total, reserve, max(1, total * caller_percent // PERCENT))
 
 
-class Shares:
+class ResourceUse:
     """Units in use of one resource: `used` in all, `remote` of them by callers beyond this device.
 
     Callers are identified by a key (`caller_key`). A caller without units is not stored: `total` bounds the memory.
@@ -57,7 +57,7 @@ class Shares:
         self.used = self.remote = 0
         self._by_caller: dict[str, int] = {}
 
-    def take(self, key: str, *, local: bool, amount: int = 1) -> Refusal | None:
+    def take(self, key: str, *, local: bool, amount: int = 1) -> RefusalReason | None:
         """Take `amount` units for a caller. Return the reason of a refusal, which takes nothing, or None."""
         held, used = self._by_caller.get(key, 0) + amount, self.used + amount
         remote = self.remote if local else self.remote + amount
@@ -66,14 +66,14 @@ class Shares:
         self.used, self.remote, self._by_caller[key] = used, remote, held
         return None
 
-    def refusal(self, key: str, *, local: bool, amount: int = 1) -> Refusal | None:
+    def refusal(self, key: str, *, local: bool, amount: int = 1) -> RefusalReason | None:
         """Return why `amount` more units would be refused, or None."""
         if self._by_caller.get(key, 0) + amount > self._share:
-            return Refusal.CALLER
+            return RefusalReason.CALLER
         if self.used + amount > self._total:
-            return Refusal.TOTAL
+            return RefusalReason.TOTAL
         if not local and self.remote + amount > self._most_remote:
-            return Refusal.RESERVE
+            return RefusalReason.RESERVE
         return None
 
     def give(self, key: str, *, local: bool, amount: int = 1) -> None:

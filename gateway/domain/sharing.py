@@ -39,7 +39,7 @@ def percentages(weights: Mapping[str, int]) -> dict[str, int]:
     return {version: round(WHOLE * weight / total) for version, weight in weights.items()}
 
 
-class Turns:
+class WeightedRoundRobin:
     """Sequence of versions by smooth weighted round-robin, as in nginx.
 
     It is deterministic, evenly spread and exact: any `sum(weights)` consecutive requests are shared by the weights.

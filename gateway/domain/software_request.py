@@ -15,7 +15,7 @@ EVIDENCE_LIMIT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Install:
+class InstallRequest:
     """Request to install. `target`: path of the release; `release`: its digest; `evidence`: digests of its metadata."""
 
     target: str
@@ -37,8 +37,8 @@ class GiveUp:
     reason: str
 
 
-Request = Install | Confirm | GiveUp
-_VERBS: Mapping[str, type[Request]] = {"install": Install, "confirm": Confirm, "give-up": GiveUp}
+Request = InstallRequest | Confirm | GiveUp
+_VERBS: Mapping[str, type[Request]] = {"install": InstallRequest, "confirm": Confirm, "give-up": GiveUp}
 
 
 def request_line(request: Request) -> bytes:
@@ -63,14 +63,14 @@ def parse_request(line: bytes) -> Request:
     raise ValueError(f"{verb!r:.40} is not known; ask for one of {', '.join(_VERBS)}")
 
 
-def _install(document: Mapping[str, Any]) -> Install:
+def _install(document: Mapping[str, Any]) -> InstallRequest:
     evidence = document["evidence"]
     if not isinstance(evidence, list) or len(evidence) > EVIDENCE_LIMIT:
         raise ValueError(f"evidence must be a list of at most {EVIDENCE_LIMIT} digests")
     digests = tuple(_text(one, DIGEST_PATTERN.fullmatch) for one in evidence)
     if not isinstance(document["target"], str):
         raise TypeError("target must be a path")
-    return Install(document["target"], _text(document["release"], DIGEST_PATTERN.fullmatch), digests)
+    return InstallRequest(document["target"], _text(document["release"], DIGEST_PATTERN.fullmatch), digests)
 
 
 def _text(value: Any, matches: Any) -> str:

@@ -47,7 +47,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One value of a frontend's metric: `name` and `help` as in METRICS.md; a `counter` or a gauge."""
 
     name: str

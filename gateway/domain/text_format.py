@@ -36,7 +36,7 @@ _CLOSING = {"{": "}", "<": ">"}
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class Lexeme:
     """Piece of text: its kind (string, word, number, mark or end), its characters and its line."""
 
     kind: str
@@ -46,13 +46,13 @@ class Token:
 
 def read_text_format(text: str, file: str) -> Block:
     """Read `text`; `file` is named in errors. Raises ConfigurationError with the line."""
-    return _Parser(text, file).block("", 1, "", depth=0)
+    return _TextParser(text, file).block("", 1, "", depth=0)
 
 
 class Block:
     """Fields of one message. Take those that are known, by name and type, then call `finish`."""
 
-    def __init__(self, file: str, name: str, line: int, fields: list[tuple[Token, Token | Block]]) -> None:
+    def __init__(self, file: str, name: str, line: int, fields: list[tuple[Lexeme, Lexeme | Block]]) -> None:
         self.file, self.name, self.line = file, name, line
         self._fields = fields
         self._lines = {name.text: name.line for name, _ in reversed(fields)}
@@ -119,25 +119,25 @@ class Block:
         for name, _ in self._fields:
             self.refuse(name.text, "unknown field; correct its name or remove it")
 
-    def _take(self, key: str) -> list[Token | Block]:
+    def _take(self, key: str) -> list[Lexeme | Block]:
         found = [value for name, value in self._fields if name.text == key]
         self._fields = [(name, value) for name, value in self._fields if name.text != key]
         return found
 
-    def _tokens(self, key: str, *kinds: str) -> list[Token]:
+    def _tokens(self, key: str, *kinds: str) -> list[Lexeme]:
         found = self._take(key)
-        tokens = [value for value in found if isinstance(value, Token) and value.kind in kinds]
+        tokens = [value for value in found if isinstance(value, Lexeme) and value.kind in kinds]
         if len(tokens) != len(found):
             self._refuse_kind(key, found, f"a {kinds[0]}")
         return tokens
 
-    def _one(self, key: str, *kinds: str) -> Token | None:
+    def _one(self, key: str, *kinds: str) -> Lexeme | None:
         tokens = self._tokens(key, *kinds)
         if len(tokens) > 1:
             self._fail(key, tokens[1].line, "is given twice; keep one")
         return tokens[0] if tokens else None
 
-    def _text(self, key: str, token: Token | None) -> str:
+    def _text(self, key: str, token: Lexeme | None) -> str:
         if token is None:
             return ""
         try:
@@ -145,7 +145,7 @@ class Block:
         except KeyError as error:
             self._fail(key, token.line, f"the escape \\{error.args[0]} is not read; write the character itself")
 
-    def _integer(self, key: str, token: Token, low: int, high: int) -> int:
+    def _integer(self, key: str, token: Lexeme, low: int, high: int) -> int:
         text = "".join(token.text.split())
         is_octal = text.lstrip("-").startswith("0") and text.lstrip("-").isdecimal()
         if not _INTEGER.fullmatch(text) or (is_octal and not set("89").isdisjoint(text)):
@@ -155,7 +155,7 @@ class Block:
             self._fail(key, token.line, f"must lie between {low} and {high}, not {token.text:.40}")
         return value
 
-    def _refuse_kind(self, key: str, found: list[Token | Block], wanted: str) -> NoReturn:
+    def _refuse_kind(self, key: str, found: list[Lexeme | Block], wanted: str) -> NoReturn:
         self._fail(key, found[0].line, f"must be {wanted}")
 
     def _fail(self, key: str, line: int, problem: str) -> NoReturn:
@@ -172,7 +172,7 @@ def _character(found: re.Match[str]) -> str:
     return chr(value)
 
 
-class _Parser:
+class _TextParser:
     """Parser of one text: reads its tokens one after the other."""
 
     def __init__(self, text: str, file: str) -> None:
@@ -184,7 +184,7 @@ class _Parser:
         """Read fields up to the mark `end`, or up to the end of the text if `end` is ""."""
         if depth > NESTING_LIMIT:
             self._fail(f"more than {NESTING_LIMIT} blocks lie inside each other")
-        fields: list[tuple[Token, Token | Block]] = []
+        fields: list[tuple[Lexeme, Lexeme | Block]] = []
         while self._next.text != end or self._next.kind not in {"mark", "end"}:
             key = self._take("word", "a field's name")
             has_colon = self._skip(":")
@@ -193,17 +193,17 @@ class _Parser:
         self._advance()
         return Block(self._file, name, line, fields)
 
-    def _field(self, key: Token, has_colon: bool, depth: int) -> list[Token | Block]:
+    def _field(self, key: Lexeme, has_colon: bool, depth: int) -> list[Lexeme | Block]:
         if not self._skip("["):
             return [self._value(key, has_colon, depth)]
-        values: list[Token | Block] = []
+        values: list[Lexeme | Block] = []
         while not self._skip("]"):
             values.append(self._value(key, has_colon, depth))
             if not self._skip(",") and self._next.text != "]":
                 self._fail("a list needs ',' between its values and ']' at its end")
         return values
 
-    def _value(self, key: Token, has_colon: bool, depth: int) -> Token | Block:
+    def _value(self, key: Lexeme, has_colon: bool, depth: int) -> Lexeme | Block:
         self._values += 1
         if self._values > VALUES_LIMIT:
             self._fail(f"there are more than {VALUES_LIMIT} values")
@@ -215,10 +215,10 @@ class _Parser:
         if not has_colon:
             self._fail(f"{key.text} needs ':' before its value", token)
         while token.kind == self._next.kind == "string":
-            token = Token("string", f'"{token.text[1:-1]}{self._advance().text[1:-1]}"', token.line)
+            token = Lexeme("string", f'"{token.text[1:-1]}{self._advance().text[1:-1]}"', token.line)
         return token
 
-    def _take(self, kind: str, wanted: str) -> Token:
+    def _take(self, kind: str, wanted: str) -> Lexeme:
         if self._next.kind != kind:
             self._fail(f"{wanted} is expected, not {repr(self._next.text)[:40] if self._next.text else 'the end'}")
         return self._advance()
@@ -229,11 +229,11 @@ class _Parser:
             self._advance()
         return found
 
-    def _advance(self) -> Token:
+    def _advance(self) -> Lexeme:
         token, self._next = self._next, self._token()
         return token
 
-    def _token(self) -> Token:
+    def _token(self) -> Lexeme:
         while self._at < len(self._text):
             found = _TOKEN.match(self._text, self._at)
             if found is None:
@@ -242,11 +242,11 @@ class _Parser:
                     f"not the text format of Protocol Buffers at {line!r}", file=self._file, line=self._line
                 )
             self._at = found.end()
-            token = Token(found.lastgroup or "", found.group(), self._line)
+            token = Lexeme(found.lastgroup or "", found.group(), self._line)
             self._line += token.text.count("\n")
             if token.kind != "space":
                 return token
-        return Token("end", "", self._line)
+        return Lexeme("end", "", self._line)
 
-    def _fail(self, problem: str, token: Token | None = None) -> NoReturn:
+    def _fail(self, problem: str, token: Lexeme | None = None) -> NoReturn:
         raise ConfigurationError(problem, file=self._file, line=(token or self._next).line)

@@ -13,7 +13,7 @@ from gateway.domain.tensor import DATATYPES
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class SessionBudget:
     """Resources of one session: threads (≥ 1; the most that a trial may choose) and the ladder step's options.
 
     `cache_dir`: a folder for what is compiled from this variant ("": none). `memory_bytes`: the most that it may add to
@@ -105,7 +105,7 @@ class RuntimeStatus:
 def verdict_key(
     manifest: ModelManifest,
     variant: Variant,
-    budget: Budget,
+    budget: SessionBudget,
     runtime_version: str,
     device: Accelerator | None,
     *,

@@ -26,7 +26,7 @@ NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 """Empty parameters, shared by all responses."""
 
 
-class Answers:
+class AnswerDelivery:
     """Delivery of the results of one servable. Completes every ticket exactly once unless it was cancelled."""
 
     def __init__(self, manifest: ModelManifest, variant: str, statistics: ServableStatistics, publish: Publish) -> None:

@@ -18,7 +18,7 @@ from gateway.engine.ticket import Ticket
 Decoded = dict[str, Tensor]
 
 
-class Decoding:
+class ImageDecoding:
     """Tickets of one servable whose images are not decoded yet. They hold places in its queue."""
 
     def __init__(

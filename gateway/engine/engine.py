@@ -13,19 +13,19 @@ from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import Pending, RawBatch, Sink
 from gateway.domain.sizes import RequestSizes, widest
 from gateway.domain.statistics import Placement, ServableStatistics
+from gateway.engine.batch_pass import BatchPass
 from gateway.engine.decode_pool import DecodePool
 from gateway.engine.quotas import Quotas
 from gateway.engine.registry import Registry
 from gateway.engine.settings import EngineSettings
-from gateway.engine.target import Target
-from gateway.engine.turn import Turn
+from gateway.engine.target import ModelTarget
 
 
 class Engine:
     """Request processing with a registry that the repository fills. Implements Inference, Submission, Statistics."""
 
     def __init__(
-        self, registry: Registry, turn: Turn, quotas: Quotas | None = None, decoding: DecodePool | None = None
+        self, registry: Registry, turn: BatchPass, quotas: Quotas | None = None, decoding: DecodePool | None = None
     ) -> None:
         self._registry, self._quotas = registry, quotas
         self.decoding = decoding or DecodePool(EngineSettings())
@@ -115,7 +115,7 @@ class Engine:
         return now_ns - max((servable.used_ns for servable in servables), default=0)
 
     @staticmethod
-    def _submit_within(quotas: Quotas, servable: Target, request: InferRequest, sink: Sink, token: Any) -> Pending:
+    def _submit_within(quotas: Quotas, servable: ModelTarget, request: InferRequest, sink: Sink, token: Any) -> Pending:
         try:
             account = quotas.enter(request.caller, time.monotonic_ns())
         except RequestError:

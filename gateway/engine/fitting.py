@@ -11,14 +11,14 @@ from gateway.domain.inventory import CPU
 from gateway.domain.release import Release
 from gateway.domain.selection import Candidate, argument, joining_obstacle
 from gateway.domain.statistics import Placement
+from gateway.engine.context import EngineContext
 from gateway.engine.cost import Cost, judge, of_one_shape
-from gateway.engine.house import House
 from gateway.engine.limiter import Limiter
 from gateway.engine.loader import Loader, Opened
 from gateway.engine.pauses import Pauses
 from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings
-from gateway.engine.worker import Footing
+from gateway.engine.worker import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Fitting:
     """Factory of servables for one device."""
 
     loader: Loader
-    house: House
+    context: EngineContext
 
     async def first(self, release: Release, meanwhile: Callable[[Release], Servable | None]) -> Opened | Servable:
         """Open a release as `Loader.first` does, unless `meanwhile` returns a servable of it after that.
@@ -59,7 +59,7 @@ class Fitting:
                 witness=opened.witness,
                 cost=self._cost(opened),
                 threads=_threads(opened.candidate),
-                house=self.house,
+                context=self.context,
                 statistics=old.statistics if old and old.manifest == manifest else None,
             )
         except RuntimeError as error:
@@ -76,7 +76,7 @@ class Fitting:
             precision=variant.precision,
             accelerator=candidate.accelerator or "",
             reason=argument(self.loader.candidates(opened.manifest), candidate, self.loader.objective),
-            max_batch_rows=manifest.rows_limit(self.house.settings.max_batch_rows) if manifest.batched else 0,
+            max_batch_rows=manifest.rows_limit(self.context.settings.max_batch_rows) if manifest.batched else 0,
             signed=opened.release.signed,
             level=candidate.level,
             joining=self._not_joined(opened),
@@ -85,7 +85,7 @@ class Fitting:
 
     def _not_joined(self, opened: Opened) -> str:
         """Return why requests are not joined, or "" if they may be."""
-        if not self.house.settings.queue_of(opened.manifest.name).join:
+        if not self.context.settings.queue_of(opened.manifest.name).join:
             return "[[limits.queue]] switches it off"
         return joining_obstacle(opened.manifest, opened.candidate.verdict)
 
@@ -95,7 +95,7 @@ class Fitting:
         A model whose requests wait to be joined runs on its worker: the event loop's timers are too coarse for that. A
         model with open axes runs there, too: they let a caller choose how long a run takes.
         """
-        settings, manifest, candidate = self.house.settings, opened.served, opened.candidate
+        settings, manifest, candidate = self.context.settings, opened.served, opened.candidate
         on_loop = of_one_shape(manifest) and not settings.queue_of(manifest.name).delay_us
         joining = candidate.verdict.joining if candidate.verdict else None
         return judge(
@@ -108,10 +108,10 @@ class Fitting:
         )
 
 
-def footing(loader: Loader, settings: EngineSettings, pauses: Pauses) -> Footing:
+def worker_settings(loader: Loader, settings: EngineSettings, pauses: Pauses) -> WorkerSettings:
     """Return the settings of the workers on the loader's device."""
     budget, cores = loader.site.profile.budget, loader.site.inventory.cpu.cores or os.cpu_count() or 1
-    return Footing(Limiter(budget.threads or cores, settings.thread_wait_s), pauses, budget.worker_nice)
+    return WorkerSettings(Limiter(budget.threads or cores, settings.thread_wait_s), pauses, budget.worker_nice)
 
 
 def _threads(candidate: Candidate) -> int:

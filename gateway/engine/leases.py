@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import LeaseRanOut, Publish, RouteChanged
-from gateway.domain.sharing import Turns, check_weights
-from gateway.engine.registry import Entry, Registry, Route
+from gateway.domain.sharing import WeightedRoundRobin, check_weights
+from gateway.engine.registry import ModelEntry, Registry, Route
 
 
 class Leases:
@@ -27,7 +27,7 @@ class Leases:
         entry = self._registry.known(model)
         self._check(model, entry, weights, shadow, lease_s)
         old, before = entry.route, _told(entry)
-        turns = old.turns if old is not None and old.weights == _some(weights) else Turns(weights)
+        turns = old.turns if old is not None and old.weights == _some(weights) else WeightedRoundRobin(weights)
         route = Route(turns, shadow)
         entry.route = None if _is_default(route, entry) else route
         entry.settle()
@@ -65,7 +65,7 @@ class Leases:
         for model in list(self._timers):
             self._cancel(model)
 
-    def _check(self, model: str, entry: Entry, weights: Mapping[str, int], shadow: str, lease_s: float) -> None:
+    def _check(self, model: str, entry: ModelEntry, weights: Mapping[str, int], shadow: str, lease_s: float) -> None:
         check_weights(model, weights)
         if not 0 < lease_s <= self._limit_s:
             raise _invalid(model, f"a lease of {lease_s:g} s; it must be above 0 and at most {self._limit_s:g} s")
@@ -95,12 +95,12 @@ def _some(weights: Mapping[str, int]) -> dict[str, int]:
     return {version: weight for version, weight in weights.items() if weight}
 
 
-def _told(entry: Entry) -> tuple[Mapping[str, int], str]:
+def _told(entry: ModelEntry) -> tuple[Mapping[str, int], str]:
     """Return each version's weight and the shadow version."""
     return dict(entry.weights), entry.route.shadow if entry.route else ""
 
 
-def _is_default(route: Route, entry: Entry) -> bool:
+def _is_default(route: Route, entry: ModelEntry) -> bool:
     return entry.default is not None and route.only(entry.default)
 
 

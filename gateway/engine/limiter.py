@@ -1,7 +1,7 @@
 """Threads of the device, divided among models that run at the same time.
 
 Start-time fair queueing (Goyal, Vin, Cheng 1996): the model that has consumed least goes next. A model that was idle
-re-enters at the others' position. `Shares` decides on values; `Limiter` blocks threads until their turn.
+re-enters at the others' position. `ThreadShares` decides on values; `Limiter` blocks threads until their turn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Share:
     granted: threading.Event = field(default_factory=threading.Event)
 
 
-class Shares:
+class ThreadShares:
     """Choice of the models that may run now. A run that needs more threads than there are takes them all."""
 
     def __init__(self, threads: int) -> None:
@@ -93,7 +93,7 @@ class Limiter:
     """
 
     def __init__(self, threads: int, wait_s: float) -> None:
-        self._shares, self.wait_s = Shares(threads), wait_s
+        self._shares, self.wait_s = ThreadShares(threads), wait_s
         self._lock = threading.Lock()
 
     def enter(self, share: Share) -> None:

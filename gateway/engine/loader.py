@@ -31,13 +31,13 @@ from gateway.domain.selection import (
     with_verdict,
 )
 from gateway.domain.tensor import Tensors
-from gateway.domain.verdict import Budget, Signature, Verdict, verdict_key
+from gateway.domain.verdict import SessionBudget, Signature, Verdict, verdict_key
 from gateway.engine.priority import stepped_back
 from gateway.engine.threads import begin
 
-Trial = Callable[[ModelManifest, Variant, Path, Budget], Awaitable[Verdict]]
+Trial = Callable[[ModelManifest, Variant, Path, SessionBudget], Awaitable[Verdict]]
 Inspect = Callable[[str, Path], Awaitable[Signature]]
-OpenSession = Callable[[ModelManifest, Variant, Path, Budget], Session]
+OpenSession = Callable[[ModelManifest, Variant, Path, SessionBudget], Session]
 Witness = Callable[[ModelManifest, Path, Verdict | None], Tensors | None]
 """Function that returns an input that the model answered in its trial, or None if there is none."""
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.engine.queue import Plan
-from gateway.engine.worker import Worker
+from gateway.engine.queue import RunPlan
+from gateway.engine.worker import SessionWorker
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RunLimits:
     """Time limits. `run_ns`: function from rows to the time that a run may take. `end_ns`: time to end after that."""
 
     run_ns: Callable[[int], int]
@@ -28,18 +28,18 @@ class RunWatch:
 
     def __init__(
         self,
-        worker: Worker,
-        limits: Limits,
+        worker: SessionWorker,
+        limits: RunLimits,
         *,
         busy: Callable[[], bool],
-        cancel: Callable[[Plan], None],
-        hung: Callable[[Plan], None],
+        cancel: Callable[[RunPlan], None],
+        hung: Callable[[RunPlan], None],
     ) -> None:
         self._worker, self._limits, self._busy = worker, limits, busy
         self._cancel, self._hung = cancel, hung
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._overlong: Plan | None = None
+        self._overlong: RunPlan | None = None
 
     def arm(self) -> None:
         """Watch the worker until it is idle."""

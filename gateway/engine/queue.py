@@ -22,7 +22,7 @@ EXAMINED = 32
 
 
 @dataclass(slots=True)
-class Plan:
+class RunPlan:
     """Next step: run the `rows` rows of `batch` together, and refuse `expired` because their deadline passed."""
 
     batch: list[Ticket]
@@ -87,13 +87,13 @@ class Queue:
         level = self._levels[min(self._levels)]
         return level.lines[level.turn[0]][0]
 
-    def take(self, now_ns: int, batch_rows: int) -> Plan:
+    def take(self, now_ns: int, batch_rows: int) -> RunPlan:
         """Take the next run: the first ticket in time, and those behind it that differ from it in rows only.
 
         The run has at most `batch_rows` rows, unless its first ticket alone has more. The first ticket that cannot join
         ends the run.
         """
-        plan = Plan([], 0, [])
+        plan = RunPlan([], 0, [])
         while self._levels:
             priority = min(self._levels)
             if not self._take_level(self._levels[priority], plan, now_ns, batch_rows):
@@ -141,7 +141,7 @@ class Queue:
         self.length += 1
 
     @staticmethod
-    def _take_level(level: Level, plan: Plan, now_ns: int, batch_rows: int) -> bool:
+    def _take_level(level: Level, plan: RunPlan, now_ns: int, batch_rows: int) -> bool:
         """Move tickets of one level to the plan. Return True if the level is empty."""
         lines, turn, batch, rows = level.lines, level.turn, plan.batch, plan.rows
         while turn:
@@ -182,7 +182,7 @@ class Queue:
             line[line.index(older)] = newer
         return older
 
-    def _count(self, service: ServiceRecord, plan: Plan) -> None:
+    def _count(self, service: ServiceRecord, plan: RunPlan) -> None:
         """Count what is served. The congested period ends after CALM_REQUESTS without an arrival at a full queue."""
         for ticket in plan.batch:
             service.add(ticket.request.caller)

@@ -13,7 +13,7 @@ SECOND_NS = 1_000_000_000
 
 
 @dataclass(slots=True, eq=False)
-class Account:
+class QuotaUse:
     """Use of a quota by one caller. `tokens`: requests that it may make at once."""
 
     quota: QuotaSettings
@@ -45,13 +45,13 @@ class Quotas:
         self._own = {quota.caller: quota for quota in quotas if quota.caller != EVERY_CALLER}
         self._others = next((quota for quota in quotas if quota.caller == EVERY_CALLER), None)
         self._callers, self._retry_after_s = callers, retry_after_s
-        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._accounts: OrderedDict[str, QuotaUse] = OrderedDict()
 
     def __len__(self) -> int:
         """Return the number of remembered callers."""
         return len(self._accounts)
 
-    def enter(self, caller: str, now_ns: int) -> Account | None:
+    def enter(self, caller: str, now_ns: int) -> QuotaUse | None:
         """Count one request under way; the code that ends it decrements `in_flight`. Return None without a quota.
 
         Raises RequestError OVERLOADED with the time after which the bucket holds a request again.
@@ -67,7 +67,7 @@ class Quotas:
         account.in_flight += 1
         return account
 
-    def _spend(self, caller: str, account: Account, now_ns: int) -> None:
+    def _spend(self, caller: str, account: QuotaUse, now_ns: int) -> None:
         account.refill(now_ns)
         if account.tokens < 1.0:
             rate = account.quota.requests_per_s
@@ -78,11 +78,11 @@ class Quotas:
         after = self._retry_after_s if retry_after_s is None else retry_after_s
         return RequestError(Fault.OVERLOADED, f"caller '{caller:.100}' {what}; come back later", retry_after_s=after)
 
-    def _account(self, caller: str, quota: QuotaSettings, now_ns: int) -> Account:
+    def _account(self, caller: str, quota: QuotaSettings, now_ns: int) -> QuotaUse:
         account = self._accounts.get(caller)
         if account is None:
             self._make_room()
-            account = self._accounts[caller] = Account(quota, quota.allowance, now_ns)
+            account = self._accounts[caller] = QuotaUse(quota, quota.allowance, now_ns)
         else:
             self._accounts.move_to_end(caller)
         return account

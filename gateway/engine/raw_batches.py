@@ -21,7 +21,7 @@ from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import RawSink
 from gateway.domain.tensor import CONVERTED, Array, Datatype, Raw, Tensors
 from gateway.engine.admission import Form
-from gateway.engine.answers import Answers
+from gateway.engine.answers import AnswerDelivery
 from gateway.engine.queue import Queue
 from gateway.engine.run import Entry, RawRun, Runner
 from gateway.engine.settings import EngineSettings
@@ -37,13 +37,13 @@ Outputs = tuple[tuple[str, Datatype, tuple[int, ...]], ...]
 """Name, datatype and shape of each output."""
 
 
-class RawBatch:
+class OpenRawBatch:
     """Requests of one form that wait. Implements `domain.ports.RawBatch`. `limit` is 0 once it is closed."""
 
     __slots__ = ("_inputs", "_queue", "_ready", "ends_ns", "entries", "form", "limit", "response")
 
     def __init__(
-        self, form: Form, request: InferRequest, queue: Queue, ready: Callable[[RawBatch], None], limit: int
+        self, form: Form, request: InferRequest, queue: Queue, ready: Callable[[OpenRawBatch], None], limit: int
     ) -> None:
         self.form, self.limit = form, limit
         self._queue, self._ready = queue, ready
@@ -91,7 +91,7 @@ class RawBatches:
         self,
         manifest: ModelManifest,
         settings: EngineSettings,
-        answers: Answers,
+        answers: AnswerDelivery,
         *,
         runner: Runner,
         queue: Queue,
@@ -101,11 +101,11 @@ class RawBatches:
         self._settings, self._ready = settings, ready
         self._datatypes = {spec.name: spec.datatype for spec in manifest.outputs}
         self._plain = not any(spec.datatype in CONVERTED for spec in (*manifest.inputs, *manifest.outputs))
-        self._batches: dict[Form, RawBatch] = {}
+        self._batches: dict[Form, OpenRawBatch] = {}
         self._responses: dict[Outputs, ResponseForm] = {}
-        self.waiting: deque[RawBatch] = deque()
+        self.waiting: deque[OpenRawBatch] = deque()
 
-    def of(self, request: InferRequest, form: Form) -> RawBatch | None:
+    def of(self, request: InferRequest, form: Form) -> OpenRawBatch | None:
         """Return the batch for requests like `request`, which has `form`; None if they must be submitted."""
         usual = form.raw and form.plain and not (form.costly or form.encoded or request.priority)
         if not (usual and self._plain) or self._queue.policy == "latest":
@@ -115,7 +115,7 @@ class RawBatches:
             if len(self._batches) >= self._settings.forms:
                 self.close()
             limit = max(1, min(self._settings.turn_us * 1000 // max(1, form.cost_ns), REQUESTS_LIMIT))
-            batch = self._batches[form] = RawBatch(form, request, self._queue, self._collects, limit)
+            batch = self._batches[form] = OpenRawBatch(form, request, self._queue, self._collects, limit)
         return batch
 
     def close(self) -> None:
@@ -143,11 +143,11 @@ class RawBatches:
             self._submit_again(entries)
         return run
 
-    def _collects(self, batch: RawBatch) -> None:
+    def _collects(self, batch: OpenRawBatch) -> None:
         self.waiting.append(batch)
         self._ready()
 
-    def _run(self, batch: RawBatch, entries: Sequence[Entry]) -> RawRun | None:
+    def _run(self, batch: OpenRawBatch, entries: Sequence[Entry]) -> RawRun | None:
         form, count, clock = batch.form, len(entries), time.monotonic_ns
         began_ns = clock()
         try:
@@ -165,7 +165,7 @@ class RawBatches:
         self._answers.deliver_raw(run, entries, batch.response, contents)
         return run
 
-    def _cut(self, batch: RawBatch, outputs: Tensors, count: int) -> Iterable[Sequence[Raw]] | None:
+    def _cut(self, batch: OpenRawBatch, outputs: Tensors, count: int) -> Iterable[Sequence[Raw]] | None:
         """Return each request's contents, and set the response's form. Close the batch if they are irregular."""
         described, columns = [], []
         for output in batch.form.outputs:
@@ -190,7 +190,7 @@ class RawBatches:
             self._responses[outputs] = response
         return response
 
-    def _refuse_form(self, batch: RawBatch) -> None:
+    def _refuse_form(self, batch: OpenRawBatch) -> None:
         batch.form.raw = False
         batch.close()
         self._batches.pop(batch.form, None)
@@ -199,7 +199,7 @@ class RawBatches:
         self._answers.submit_again((sink, token) for sink, token, _, _ in entries)
 
 
-def _closed(_: RawBatch) -> None:
+def _closed(_: OpenRawBatch) -> None:
     """Take the place of a closed batch's callback."""
 
 

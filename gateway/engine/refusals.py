@@ -6,7 +6,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.engine.ticket import Ticket
 
 
-class Refusals:
+class ModelRefusals:
     """Refusals of one model; callers are asked to wait `retry_after_s`."""
 
     def __init__(self, model: str, retry_after_s: float) -> None:

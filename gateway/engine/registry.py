@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.ports import IndexEntry, Standing
+from gateway.domain.ports import IndexEntry, VersionStatus
 from gateway.domain.routing import newest_version, version_order
-from gateway.domain.sharing import WHOLE, Turns, percentages
+from gateway.domain.sharing import WHOLE, WeightedRoundRobin, percentages
 from gateway.engine.servable import Servable
 from gateway.engine.split import Split
-from gateway.engine.target import Target
-from gateway.engine.versions import Change, Held, VersionRecord, changed
+from gateway.engine.target import ModelTarget
+from gateway.engine.versions import LoadedVersion, VersionChange, VersionRecord, changed
 
 Record = VersionRecord[Servable]
 NEW: Record = VersionRecord()
@@ -23,7 +23,7 @@ NEW: Record = VersionRecord()
 class Route:
     """Shares of the requests that name no version, and the shadow version ("": none)."""
 
-    turns: Turns
+    turns: WeightedRoundRobin
     shadow: str = ""
 
     @property
@@ -37,7 +37,7 @@ class Route:
 
 
 @dataclass(slots=True)
-class Entry:
+class ModelEntry:
     """Versions of one model.
 
     `records`: the record of each version. `committed`: the version that the fleet committed ("": none). `routes`:
@@ -46,7 +46,7 @@ class Entry:
     """
 
     records: dict[str, Record] = field(default_factory=dict)
-    routes: dict[str, Target] = field(default_factory=dict)
+    routes: dict[str, ModelTarget] = field(default_factory=dict)
     committed: str = ""
     route: Route | None = None
 
@@ -90,30 +90,30 @@ class Entry:
         else:
             self.records[version] = record
 
-    def serve(self, version: str, held: Held[Servable], *, committed: bool = False) -> Servable | None:
+    def serve(self, version: str, held: LoadedVersion[Servable], *, committed: bool = False) -> Servable | None:
         """Let a servable answer for its version from now on, and for the model if it is `committed`.
 
         Return the servable that it replaces, or None.
         """
         record = self.record(version)
         if record.staged is not None and record.staged.servable is held.servable:
-            old = self._change(version, Change.TAKE_OVER)
+            old = self._change(version, VersionChange.TAKE_OVER)
         else:
-            old = self._change(version, Change.SERVE, held)
+            old = self._change(version, VersionChange.SERVE, held)
         if committed:
             self.committed = version
         self.settle()
         return None if old is held.servable else old
 
-    def stage(self, version: str, held: Held[Servable]) -> Servable | None:
+    def stage(self, version: str, held: LoadedVersion[Servable]) -> Servable | None:
         """Keep a servable as staged. Return the one that it replaces."""
-        old = self._change(version, Change.STAGE, held)
+        old = self._change(version, VersionChange.STAGE, held)
         self.settle()
         return old
 
     def withdraw(self, version: str, reason: str = "") -> Servable | None:
         """Stop serving a version, for `reason`. Return its servable, or None."""
-        servable = self._change(version, Change.WITHDRAW) if self.record(version).serving else None
+        servable = self._change(version, VersionChange.WITHDRAW) if self.record(version).serving else None
         if reason:
             self.refuse(version, reason)
         self.committed = "" if version == self.committed else self.committed
@@ -122,7 +122,7 @@ class Entry:
 
     def unstage(self, version: str) -> Servable | None:
         """Remove a staged version. Return its servable."""
-        servable = self._change(version, Change.UNSTAGE)
+        servable = self._change(version, VersionChange.UNSTAGE)
         self.settle()
         return servable
 
@@ -138,7 +138,9 @@ class Entry:
         """Record whether a release is being loaded to serve."""
         self.note(version, replace(self.record(version), loading=under_way))
 
-    def _change(self, version: str, change: Change, held: Held[Servable] | None = None) -> Servable | None:
+    def _change(
+        self, version: str, change: VersionChange, held: LoadedVersion[Servable] | None = None
+    ) -> Servable | None:
         record, old = changed(self.record(version), change, held)
         self.note(version, record)
         return old.servable if old else None
@@ -153,7 +155,7 @@ class Entry:
             servable.raw.close()
         self.route = _healed(self.route, loaded)
         serving = self.serving
-        routes: dict[str, Target] = dict(serving)
+        routes: dict[str, ModelTarget] = dict(serving)
         if (default := self.default) is not None:
             routes[""] = serving[default]
         if self.route is not None:
@@ -169,21 +171,21 @@ class Registry:
     """Index of all models. Read once per request; changed by the repository and by the leases of its routes."""
 
     def __init__(self, retry_after_s: float) -> None:
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, ModelEntry] = {}
         self._retry_after_s = retry_after_s
 
-    def entry(self, model: str) -> Entry:
+    def entry(self, model: str) -> ModelEntry:
         """Return the entry of `model`; create it if there is none."""
-        return self._entries.setdefault(model, Entry())
+        return self._entries.setdefault(model, ModelEntry())
 
-    def known(self, model: str) -> Entry:
+    def known(self, model: str) -> ModelEntry:
         """Return the entry of `model`. Raises RequestError NOT_FOUND with the text that clients match (Triton's)."""
         entry = self._entries.get(model)
         if entry is None:
             raise RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model:.200}' is not found")
         return entry
 
-    def find(self, model: str, version: str = "") -> Target:
+    def find(self, model: str, version: str = "") -> ModelTarget:
         """Return the target that answers now. Raises RequestError NOT_FOUND, or UNAVAILABLE with the reason."""
         try:
             return self._entries[model].routes[version]
@@ -234,11 +236,11 @@ class Registry:
         """Return each version that callers may name once: as serving, else as loading, else as refused."""
         return [line for name in sorted(self._entries) for line in _lines(name, self._entries[name])]
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[VersionStatus]:
         """Return every version once, including staged ones."""
         return [line for name in sorted(self._entries) for line in _standings(name, self._entries[name])]
 
-    def _absent(self, model: str, version: str, entry: Entry) -> RequestError:
+    def _absent(self, model: str, version: str, entry: ModelEntry) -> RequestError:
         listed = {name: one for name, one in entry.records.items() if one.is_listed}
         if version and not (entry.record(version).loading or entry.record(version).refused):
             what = f"Request for unknown model: '{model}' version {version:.200} is not found"
@@ -260,16 +262,16 @@ def _healed(route: Route | None, loaded: Mapping[str, Servable]) -> Route | None
     shadow = route.shadow if route.shadow in loaded else ""
     if not weights or (len(weights) == len(route.weights) and shadow == route.shadow):
         return route if weights else None
-    turns = route.turns if len(weights) == len(route.weights) else Turns(weights)
+    turns = route.turns if len(weights) == len(route.weights) else WeightedRoundRobin(weights)
     return Route(turns, "" if list(weights) == [shadow] else shadow)
 
 
-def _lines(name: str, entry: Entry) -> list[IndexEntry]:
+def _lines(name: str, entry: ModelEntry) -> list[IndexEntry]:
     known = {version for version, one in entry.records.items() if one.loading or one.refused}
     return [_line(name, version, entry) for version in sorted(entry.reachable | known, key=version_order)]
 
 
-def _line(name: str, version: str, entry: Entry) -> IndexEntry:
+def _line(name: str, version: str, entry: ModelEntry) -> IndexEntry:
     record = entry.record(version)
     if version in entry.reachable:
         return IndexEntry(name, version, "READY", record.refused and f"a newer file is refused: {record.refused}")
@@ -278,12 +280,12 @@ def _line(name: str, version: str, entry: Entry) -> IndexEntry:
     return IndexEntry(name, version, "UNAVAILABLE", record.refused)
 
 
-def _standings(name: str, entry: Entry) -> Iterator[Standing]:
+def _standings(name: str, entry: ModelEntry) -> Iterator[VersionStatus]:
     loaded, weights = entry.loaded, entry.weights
     for version in sorted(entry.records, key=version_order):
         line, servable = _line(name, version, entry), loaded.get(version)
         hidden = servable is not None and version not in entry.reachable
-        yield Standing(
+        yield VersionStatus(
             name,
             version,
             "LOADED" if hidden else line.state,

@@ -9,17 +9,17 @@ from dataclasses import replace
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.events import EntryIgnored, ModelRefused, Publish
-from gateway.domain.lifecycle import State
+from gateway.domain.lifecycle import ServableState
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.ports import IndexEntry, Loaded, Replayed, Standing
+from gateway.domain.ports import IndexEntry, Loaded, Replayed, VersionStatus
 from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate, choose, untried
 from gateway.engine.comparing import Comparing
+from gateway.engine.context import EngineContext
 from gateway.engine.engine import Engine
-from gateway.engine.fitting import Fitting, footing
-from gateway.engine.house import House
+from gateway.engine.fitting import Fitting, worker_settings
 from gateway.engine.leases import Leases
 from gateway.engine.loader import Loader, Opened
 from gateway.engine.registry import Registry
@@ -27,7 +27,7 @@ from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.engine.staging import Staging, chosen
 from gateway.engine.threads import Threads
-from gateway.engine.versions import Held
+from gateway.engine.versions import LoadedVersion
 
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
 TrialKey = tuple[str, str, str | None]
@@ -58,17 +58,17 @@ class ModelRepository:
         self._changing = asyncio.Lock()
         self._decoders = Threads(settings.image_threads, "decode")
         self._comparing = Comparing(settings.comparisons)
-        self._house = House(
+        self._context = EngineContext(
             settings,
             engine.turn,
-            footing(loader, settings, engine.turn.pauses),
+            worker_settings(loader, settings, engine.turn.pauses),
             self._decoders,
             self._comparing,
             publish,
             replace=self._replace_later,
         )
         self._replacing: set[asyncio.Task[None]] = set()
-        self._fitting = Fitting(loader, self._house)
+        self._fitting = Fitting(loader, self._context)
         self._leases = Leases(registry, settings.lease_limit_s, publish)
         self._staging = Staging(registry, self._fitting, self._leases, settings, publish)
 
@@ -80,7 +80,7 @@ class ModelRepository:
         """Implement `Repository.versions`."""
         return sorted(self._registry.known(model).reachable, key=version_order)
 
-    def standings(self) -> Sequence[Standing]:
+    def standings(self) -> Sequence[VersionStatus]:
         """Implement `Standings.standings`."""
         return self._registry.standings()
 
@@ -240,7 +240,7 @@ class ModelRepository:
             self._refuse(release, str(error))
         else:
             entry.refuse(release.version, "")
-            await self._retire(self._serve(Held(release, servable), committed=release.signed))
+            await self._retire(self._serve(LoadedVersion(release, servable), committed=release.signed))
         finally:
             entry.load(release.version, under_way=False)
             self._registry.tidy(release.name)
@@ -258,10 +258,10 @@ class ModelRepository:
     def _made(self, opened: Opened) -> Servable:
         manifest = opened.manifest
         servable = self._fitting.servable(opened, self._registry.serving(manifest.name, manifest.version))
-        servable.move(State.AVAILABLE)
+        servable.move(ServableState.AVAILABLE)
         return servable
 
-    def _serve(self, held: Held[Servable], *, committed: bool) -> Servable | None:
+    def _serve(self, held: LoadedVersion[Servable], *, committed: bool) -> Servable | None:
         """Let a servable answer for its version. Return the servable that it replaces."""
         model, version = held.release.name, held.release.version
         entry = self._registry.entry(model)
@@ -300,7 +300,7 @@ class ModelRepository:
         while (quiet_ns := self._engine.quiet_ns(time.monotonic_ns())) < wanted_ns:  # noqa: ASYNC110  computed, not polled
             await asyncio.sleep((wanted_ns - quiet_ns) / 1e9)
 
-    async def _choose_again(self, held: Held[Servable], tried: set[TrialKey]) -> None:
+    async def _choose_again(self, held: LoadedVersion[Servable], tried: set[TrialKey]) -> None:
         release, serving = held.release, held.servable
         manifest = serving.declared
         candidates = self._loader.candidates(manifest)
@@ -313,7 +313,7 @@ class ModelRepository:
         except VariantError as error:
             self._publish(ModelRefused(release.name, release.version, f"{best.variant.name} stays out: {error}"))
         else:
-            await self._retire(self._serve(Held(release, servable), committed=release.signed))
+            await self._retire(self._serve(LoadedVersion(release, servable), committed=release.signed))
 
 
 def _trial_key(release: Release, candidate: Candidate) -> TrialKey:

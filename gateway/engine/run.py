@@ -15,7 +15,7 @@ from gateway.domain.ports import RawSink, Session
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.tensor import Array, Raw, Tensors
 from gateway.engine.admission import Form
-from gateway.engine.queue import Plan
+from gateway.engine.queue import RunPlan
 from gateway.engine.ticket import Ticket
 
 WITNESS_FRESH_TIMES = 10
@@ -33,7 +33,7 @@ class Ran:
     run was cancelled. `parts`: runs in which a failed joined run was repeated; they hold all its requests.
     """
 
-    plan: Plan
+    plan: RunPlan
     outputs: Tensors
     began_ns: int
     gathered_ns: int
@@ -75,9 +75,9 @@ class Runner:
         self._finishes = any(spec.postprocess for spec in manifest.outputs)
         self._lends = session.lends
         self._fresh_until_ns = 0
-        self._cancelled: Plan | None = None
+        self._cancelled: RunPlan | None = None
 
-    def run(self, plan: Plan) -> Ran:
+    def run(self, plan: RunPlan) -> Ran:
         """Run a batch, if there is one. A joined run that fails is repeated in parts, so that only the culprit fails.
 
         Never raises: an engine's error is the failure of the batch, or of the part of it that fails alone.
@@ -96,12 +96,12 @@ class Runner:
                 ran.by_caller = True
         return ran
 
-    def cancel(self, plan: Plan) -> bool:
+    def cancel(self, plan: RunPlan) -> bool:
         """Ask the run of `plan`, on another thread, to end. Return False if the engine cannot do that."""
         self._cancelled = plan
         return self._session.cancel()
 
-    def _run(self, plan: Plan) -> Ran:
+    def _run(self, plan: RunPlan) -> Ran:
         clock = time.monotonic_ns
         began_ns = clock()
         if not plan.batch:
@@ -132,7 +132,7 @@ class Runner:
         """Run both halves; a half that fails is halved again. One culprit among n requests costs 2·log2(n) runs."""
         middle, parts = len(batch) // 2, []
         for half in (list(batch[:middle]), list(batch[middle:])):
-            ran = self._run(Plan(half, sum(ticket.form.rows for ticket in half), []))
+            ran = self._run(RunPlan(half, sum(ticket.form.rows for ticket in half), []))
             if ran.failure and len(half) > 1:
                 parts += self._halves(half)
             else:

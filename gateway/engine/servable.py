@@ -15,27 +15,27 @@ from typing import Any
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import ServableChanged
 from gateway.domain.infer import InferRequest
-from gateway.domain.lifecycle import State, advance
+from gateway.domain.lifecycle import ServableState, advance
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import Session, Sink
 from gateway.domain.sizes import request_sizes
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Tensor, Tensors
 from gateway.engine.admission import Admission, Form
-from gateway.engine.answers import Answers, expired, overlong
+from gateway.engine.answers import AnswerDelivery, expired, overlong
+from gateway.engine.context import EngineContext
 from gateway.engine.cost import Cost
-from gateway.engine.decoding import Decoded, Decoding
-from gateway.engine.house import House
+from gateway.engine.decoding import Decoded, ImageDecoding
 from gateway.engine.limiter import Share
-from gateway.engine.overlong import Limits, RunWatch
-from gateway.engine.queue import Plan, Queue
-from gateway.engine.quotas import Account
-from gateway.engine.raw_batches import RawBatch, RawBatches
-from gateway.engine.refusals import Refusals
+from gateway.engine.overlong import RunLimits, RunWatch
+from gateway.engine.queue import Queue, RunPlan
+from gateway.engine.quotas import QuotaUse
+from gateway.engine.raw_batches import OpenRawBatch, RawBatches
+from gateway.engine.refusals import ModelRefusals
 from gateway.engine.reports import Reports
 from gateway.engine.run import Ran, Runner
 from gateway.engine.ticket import NO_CALLER, Ticket
-from gateway.engine.worker import Calls, Worker
+from gateway.engine.worker import Calls, SessionWorker
 
 
 class Servable:
@@ -51,58 +51,58 @@ class Servable:
         witness: Tensors | None = None,
         cost: Cost,
         threads: int,
-        house: House,
+        context: EngineContext,
         statistics: ServableStatistics | None = None,
     ) -> None:
-        self.manifest, self.placement, self.comparing = manifest, placement, house.comparing
+        self.manifest, self.placement, self.comparing = manifest, placement, context.comparing
         self.declared = declared or manifest
         """Manifest as it was tried; `manifest` is the part that callers see."""
         self.statistics = statistics or ServableStatistics(manifest.name, manifest.version)
-        self.state = State.START
+        self.state = ServableState.START
         self.used_ns = time.monotonic_ns()
-        settings = house.settings
-        self._settings, self._turn, self._publish = settings, house.turn, house.publish
+        settings = context.settings
+        self._settings, self._turn, self._publish = settings, context.turn, context.publish
         self._cost, self._loop = cost, asyncio.get_running_loop()
         self._overrun_ns = settings.inline_overruns * settings.inline_limit_us * 1000
         rows = manifest.rows_limit(settings.max_batch_rows)
         self.sizes = request_sizes(manifest, rows, settings.request_slack_bytes)
         self._admission = Admission(manifest, cost, max_batch_rows=rows, forms=settings.forms)
         self.check = self._admission.check
-        self._refusals = Refusals(manifest.name, settings.retry_after_s)
-        self._reports = reports = Reports(manifest, placement.variant, house.publish)
-        self._answers = Answers(manifest, placement.variant, self.statistics, house.publish)
+        self._refusals = ModelRefusals(manifest.name, settings.retry_after_s)
+        self._reports = reports = Reports(manifest, placement.variant, context.publish)
+        self._answers = AnswerDelivery(manifest, placement.variant, self.statistics, context.publish)
         self._runner = Runner(session, manifest, witness)
         waits = settings.queue_of(manifest.name)
         self._queue = Queue(waits)
         self.raw = RawBatches(
             manifest, settings, self._answers, runner=self._runner, queue=self._queue, ready=self._take_turn
         )
-        self._worker = Worker(
+        self._worker = SessionWorker(
             f"run {manifest.name}/{manifest.version}",
             self._runner,
             self._queue,
             cost,
             Calls(self._worker_ran, self._beside_ended, self._queue_returned, reports.failed, reports.priority_refused),
-            footing=house.footing,
+            worker_settings=context.worker_settings,
             share=Share(threads),
             delay_us=waits.delay_us,
         )
         self._watch = RunWatch(
             self._worker,
-            Limits(self._run_limit_ns, int(settings.run_end_s * 1e9)),
+            RunLimits(self._run_limit_ns, int(settings.run_end_s * 1e9)),
             busy=lambda: self.busy,
             cancel=self._cancel_run,
             hung=self._run_hung,
         )
-        self._replace = house.replace
+        self._replace = context.replace
         self._on_turn = self._closed = False
         self._delivered = 0
-        self._decoding = Decoding(house.decoders, settings, self._queue, self._image_decoded)
+        self._decoding = ImageDecoding(context.decoders, settings, self._queue, self._image_decoded)
         if not cost.limit_ns:
             self._worker.take_over()
-        self.move(State.LOADING)
+        self.move(ServableState.LOADING)
 
-    def move(self, to: State, reason: str = "") -> None:
+    def move(self, to: ServableState, reason: str = "") -> None:
         """Change to another state of the table and publish it."""
         self.state = advance(self.state, to)
         self._publish(ServableChanged(self.manifest.name, self.manifest.version, to.value, reason))
@@ -124,7 +124,7 @@ class Servable:
         counted.queued, counted.busy, counted.weight = self.pending, self.busy, weight
         return counted
 
-    def submit(self, request: InferRequest, sink: Sink, token: Any, account: Account | None = None) -> Ticket:
+    def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Ticket:
         """Implement `Submission.submit`. Raises RequestError if admission control refuses the request."""
         now_ns = time.monotonic_ns()
         try:
@@ -145,7 +145,7 @@ class Servable:
             raise
         return ticket
 
-    def raw_batch(self, request: InferRequest) -> RawBatch | None:
+    def raw_batch(self, request: InferRequest) -> OpenRawBatch | None:
         """Implement `Submission.raw_batch`."""
         if self._closed or self._worker.owns or not self._cost.limit_ns:
             return None
@@ -220,13 +220,13 @@ class Servable:
         settings = self._settings
         return max(int(settings.run_limit_s * 1e9), settings.run_overruns * self._cost.expected_ns(rows))
 
-    def _cancel_run(self, plan: Plan) -> None:
+    def _cancel_run(self, plan: RunPlan) -> None:
         self.statistics.overlong_runs += 1
         self._reports.overlong(plan.rows, self._run_limit_ns(plan.rows) / 1e9)
         if not self._runner.cancel(plan):
             self._answers.refuse(plan.batch, overlong(self.manifest.name))
 
-    def _run_hung(self, plan: Plan) -> None:
+    def _run_hung(self, plan: RunPlan) -> None:
         self.statistics.hung_runs += 1
         self._reports.hung(plan.rows)
         self._worker.abandon_run()
@@ -250,7 +250,7 @@ class Servable:
         A run that lasts longer is cancelled. A run that hangs for another `drain_s` is abandoned with its thread:
         nothing in Python can end it.
         """
-        self.move(State.UNLOADING)
+        self.move(ServableState.UNLOADING)
         self.raw.close()
         self._answers.count_raw()
         closing = asyncio.ensure_future(self._drain())
@@ -269,7 +269,7 @@ class Servable:
                 self._answers.refuse(hung[0].batch if hung else (), self._refusals.unloaded())
                 self._reports.failed("a run hangs; its thread is left behind")
         self._watch.close()
-        self.move(State.END)
+        self.move(ServableState.END)
 
     async def _drain(self) -> None:
         """Wait until images still being decoded have joined the queue, then let the worker finish it."""

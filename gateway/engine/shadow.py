@@ -17,7 +17,7 @@ from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.ports import Sink
 from gateway.domain.sharing import Comparison
 from gateway.domain.tensor import Array, Tensor, Tensors
-from gateway.engine.quotas import Account
+from gateway.engine.quotas import QuotaUse
 from gateway.engine.run import Ran
 from gateway.engine.servable import Servable
 from gateway.engine.ticket import Ticket
@@ -33,7 +33,7 @@ class Shadow:
         self._asking = False
 
     def submit(
-        self, servable: Servable, request: InferRequest, sink: Sink, token: Any, account: Account | None
+        self, servable: Servable, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None
     ) -> Ticket:
         """Submit a request to another version, and watch for its answer. Raises as `Servable.submit` does."""
         tap = _Tap(self, servable, sink)

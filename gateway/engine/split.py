@@ -11,8 +11,8 @@ from typing import Any
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest
 from gateway.domain.ports import Pending, Sink
-from gateway.domain.sharing import Turns, main_version
-from gateway.engine.quotas import Account
+from gateway.domain.sharing import WeightedRoundRobin, main_version
+from gateway.engine.quotas import QuotaUse
 from gateway.engine.servable import Servable
 from gateway.engine.shadow import Shadow
 
@@ -23,7 +23,7 @@ class Split:
     Manifest, placement and statistics of the model are those of the version with most weight.
     """
 
-    def __init__(self, servables: Mapping[str, Servable], turns: Turns, shadow: Servable | None) -> None:
+    def __init__(self, servables: Mapping[str, Servable], turns: WeightedRoundRobin, shadow: Servable | None) -> None:
         main = servables[main_version(turns.weights)]
         self.manifest, self.placement, self.statistics = main.manifest, main.placement, main.statistics
         self._servables, self._turns = servables, turns
@@ -45,7 +45,7 @@ class Split:
     def raw_batch(self, _request: InferRequest) -> None:
         """Return None: each request has its turn."""
 
-    def submit(self, request: InferRequest, sink: Sink, token: Any, account: Account | None = None) -> Pending:
+    def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Pending:
         """Implement `Submission.submit`: pass the request to the version whose turn it is."""
         servable, shadow = self._servables[self._turns.next()], self._shadow
         if shadow is None or shadow.servable is servable:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.events import ModelRefused, Publish, VariantChosen
-from gateway.domain.lifecycle import State
+from gateway.domain.lifecycle import ServableState
 from gateway.domain.ports import Loaded, Replayed
 from gateway.domain.release import Release
 from gateway.domain.selection import Candidate
@@ -18,7 +18,7 @@ from gateway.engine.registry import Registry
 from gateway.engine.replay import read_rows, replay
 from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings
-from gateway.engine.versions import Held
+from gateway.engine.versions import LoadedVersion
 
 Key = tuple[str, str]
 """Key of a staged release: model and version."""
@@ -121,9 +121,9 @@ class Staging:
             opened.session.close()
             raise unwanted
         servable = self._fitting.servable(opened)
-        servable.move(State.AVAILABLE)
+        servable.move(ServableState.AVAILABLE)
         entry = self._registry.entry(release.name)
-        old = entry.stage(release.version, Held(release, servable))
+        old = entry.stage(release.version, LoadedVersion(release, servable))
         self._publish(chosen(servable))
         return servable, old
 

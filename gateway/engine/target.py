@@ -8,11 +8,11 @@ from gateway.domain.infer import InferRequest
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import Pending, Sink
 from gateway.domain.statistics import Placement, ServableStatistics
-from gateway.engine.quotas import Account
-from gateway.engine.raw_batches import RawBatch
+from gateway.engine.quotas import QuotaUse
+from gateway.engine.raw_batches import OpenRawBatch
 
 
-class Target(Protocol):
+class ModelTarget(Protocol):
     """A `Servable`, or a `Split` of several. Manifest, placement and statistics are those that callers see."""
 
     @property
@@ -30,8 +30,8 @@ class Target(Protocol):
     def check(self, request: InferRequest) -> None:
         """Implement `Inference.check`. Raises RequestError."""
 
-    def raw_batch(self, request: InferRequest) -> RawBatch | None:
+    def raw_batch(self, request: InferRequest) -> OpenRawBatch | None:
         """Return the batch that small requests like this one join as bytes, or None if each must be submitted."""
 
-    def submit(self, request: InferRequest, sink: Sink, token: Any, account: Account | None = None) -> Pending:
+    def submit(self, request: InferRequest, sink: Sink, token: Any, account: QuotaUse | None = None) -> Pending:
         """Implement `Submission.submit`. Raises RequestError."""

@@ -12,10 +12,10 @@ from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.ports import Sink
 from gateway.domain.tensor import Tensor
 from gateway.engine.admission import Form
-from gateway.engine.quotas import Account
+from gateway.engine.quotas import QuotaUse
 
 
-class Home(Protocol):
+class TicketOwner(Protocol):
     """Owner of a waiting ticket."""
 
     def leave(self, ticket: Ticket) -> None:
@@ -47,9 +47,9 @@ class Ticket:
     inputs: Mapping[str, Tensor]
     sink: Sink
     token: Any
-    home: Home
+    home: TicketOwner
     queued_ns: int
-    account: Account | None = None
+    account: QuotaUse | None = None
     done: bool = False
     timer: asyncio.TimerHandle | None = None
 

@@ -21,7 +21,7 @@ class Holding(enum.Enum):
     BOTH = "both"
 
 
-class Change(enum.Enum):
+class VersionChange(enum.Enum):
     """Change of the loaded parts. TAKE_OVER: the staged release serves from now on."""
 
     STAGE = "stage"
@@ -31,26 +31,26 @@ class Change(enum.Enum):
     WITHDRAW = "withdraw"
 
 
-TRANSITIONS: Mapping[tuple[Holding, Change], Holding] = {
-    (Holding.NOTHING, Change.STAGE): Holding.STAGED,
-    (Holding.NOTHING, Change.SERVE): Holding.SERVING,
-    (Holding.STAGED, Change.STAGE): Holding.STAGED,
-    (Holding.STAGED, Change.UNSTAGE): Holding.NOTHING,
-    (Holding.STAGED, Change.SERVE): Holding.BOTH,
-    (Holding.STAGED, Change.TAKE_OVER): Holding.SERVING,
-    (Holding.SERVING, Change.STAGE): Holding.BOTH,
-    (Holding.SERVING, Change.SERVE): Holding.SERVING,
-    (Holding.SERVING, Change.WITHDRAW): Holding.NOTHING,
-    (Holding.BOTH, Change.STAGE): Holding.BOTH,
-    (Holding.BOTH, Change.UNSTAGE): Holding.SERVING,
-    (Holding.BOTH, Change.SERVE): Holding.BOTH,
-    (Holding.BOTH, Change.TAKE_OVER): Holding.SERVING,
-    (Holding.BOTH, Change.WITHDRAW): Holding.STAGED,
+TRANSITIONS: Mapping[tuple[Holding, VersionChange], Holding] = {
+    (Holding.NOTHING, VersionChange.STAGE): Holding.STAGED,
+    (Holding.NOTHING, VersionChange.SERVE): Holding.SERVING,
+    (Holding.STAGED, VersionChange.STAGE): Holding.STAGED,
+    (Holding.STAGED, VersionChange.UNSTAGE): Holding.NOTHING,
+    (Holding.STAGED, VersionChange.SERVE): Holding.BOTH,
+    (Holding.STAGED, VersionChange.TAKE_OVER): Holding.SERVING,
+    (Holding.SERVING, VersionChange.STAGE): Holding.BOTH,
+    (Holding.SERVING, VersionChange.SERVE): Holding.SERVING,
+    (Holding.SERVING, VersionChange.WITHDRAW): Holding.NOTHING,
+    (Holding.BOTH, VersionChange.STAGE): Holding.BOTH,
+    (Holding.BOTH, VersionChange.UNSTAGE): Holding.SERVING,
+    (Holding.BOTH, VersionChange.SERVE): Holding.BOTH,
+    (Holding.BOTH, VersionChange.TAKE_OVER): Holding.SERVING,
+    (Holding.BOTH, VersionChange.WITHDRAW): Holding.STAGED,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Held(Generic[S]):
+class LoadedVersion(Generic[S]):
     """Loaded object (a servable), and the release that it was loaded from."""
 
     release: Release
@@ -65,8 +65,8 @@ class VersionRecord(Generic[S]):
     serve. `refused`: why the newest release does not serve. `hangs`: runs that did not end since the last load by hand.
     """
 
-    serving: Held[S] | None = None
-    staged: Held[S] | None = None
+    serving: LoadedVersion[S] | None = None
+    staged: LoadedVersion[S] | None = None
     loading: bool = False
     refused: str = ""
     hangs: int = 0
@@ -98,21 +98,21 @@ class VersionRecord(Generic[S]):
 
 
 def changed(
-    record: VersionRecord[S], change: Change, held: Held[S] | None = None
-) -> tuple[VersionRecord[S], Held[S] | None]:
+    record: VersionRecord[S], change: VersionChange, held: LoadedVersion[S] | None = None
+) -> tuple[VersionRecord[S], LoadedVersion[S] | None]:
     """Return the record after `change`, and the object that it no longer holds. `held`: the staged or serving object.
 
     Raises ValueError for a change that the table does not allow: a defect of the caller.
     """
     after = TRANSITIONS.get((record.holding, change))
-    if after is None or (held is None) == (change in {Change.STAGE, Change.SERVE}):
+    if after is None or (held is None) == (change in {VersionChange.STAGE, VersionChange.SERVE}):
         raise ValueError(f"a version that holds {record.holding.value} cannot {change.value}")
-    if change is Change.STAGE:
+    if change is VersionChange.STAGE:
         return replace(record, staged=held), record.staged
-    if change is Change.UNSTAGE:
+    if change is VersionChange.UNSTAGE:
         return replace(record, staged=None), record.staged
-    if change is Change.WITHDRAW:
+    if change is VersionChange.WITHDRAW:
         return replace(record, serving=None), record.serving
-    if change is Change.TAKE_OVER:
+    if change is VersionChange.TAKE_OVER:
         return replace(record, serving=record.staged, staged=None), record.serving
     return replace(record, serving=held), record.serving

@@ -17,7 +17,7 @@ from gateway.engine.cost import Cost
 from gateway.engine.limiter import Limiter, Share
 from gateway.engine.pauses import Pauses
 from gateway.engine.priority import LAST, step_back
-from gateway.engine.queue import Plan, Queue
+from gateway.engine.queue import Queue, RunPlan
 from gateway.engine.run import Ran, Runner
 from gateway.engine.ticket import Ticket
 
@@ -42,7 +42,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class Footing:
+class WorkerSettings:
     """Settings of all workers of a device: its threads, the event loop's pauses for them, and their nice value."""
 
     limiter: Limiter
@@ -50,22 +50,30 @@ class Footing:
     nice: int = 0
 
 
-class Worker:
+class SessionWorker:
     """Thread of one session. The first `take_over` starts it."""
 
     def __init__(
-        self, name: str, runner: Runner, queue: Queue, cost: Cost, calls: Calls, *, footing: Footing, share: Share,
+        self,
+        name: str,
+        runner: Runner,
+        queue: Queue,
+        cost: Cost,
+        calls: Calls,
+        *,
+        worker_settings: WorkerSettings,
+        share: Share,
         delay_us: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._name, self._runner, self._queue, self._cost, self._calls = name, runner, queue, cost, calls
-        self._footing, self._share, self._delay_ns = footing, share, delay_us * 1000
+        self._worker_settings, self._share, self._delay_ns = worker_settings, share, delay_us * 1000
         self._loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
         self._closing = False
         self._finished = asyncio.Event()
         self._thread: threading.Thread | None = None
         self._beside: Ticket | None = None
-        self.running: tuple[Plan, int] | None = None
+        self.running: tuple[RunPlan, int] | None = None
         """Run in progress and its start (monotonic ns). Written by the thread, read by the event loop."""
         self.owns = False
         """Ownership of the queue. Set by the event loop, cleared by the thread, both under the lock."""
@@ -143,8 +151,8 @@ class Worker:
         """
         if self._thread is not None:
             step_back(LAST, self._thread)
-            self._footing.pauses.forget(self._thread.native_id or 0)
-        self._footing.limiter.abandon(self._share)
+            self._worker_settings.pauses.forget(self._thread.native_id or 0)
+        self._worker_settings.limiter.abandon(self._share)
 
     def _wake(self) -> None:
         """Wake the thread; start it if necessary. Raises RuntimeError, with nothing changed, if it cannot start."""
@@ -156,9 +164,9 @@ class Worker:
         self._changed.notify()
 
     def _work(self) -> None:
-        if self._footing.nice and (refused := step_back(self._footing.nice)):
+        if self._worker_settings.nice and (refused := step_back(self._worker_settings.nice)):
             self._post(self._calls.priority_refused, refused)
-        limiter, share = self._footing.limiter, self._share
+        limiter, share = self._worker_settings.limiter, self._share
         more = False
         while due := more or self._due():
             if isinstance(due, Ticket):
@@ -184,8 +192,8 @@ class Worker:
         ran = None
         if self._enter_beside():
             began_ns = time.monotonic_ns()
-            ran = self._run(Plan([ticket], ticket.form.rows, []))
-            self._footing.limiter.leave(self._share, time.monotonic_ns() - began_ns, again=False)
+            ran = self._run(RunPlan([ticket], ticket.form.rows, []))
+            self._worker_settings.limiter.leave(self._share, time.monotonic_ns() - began_ns, again=False)
         self._post(self._calls.beside_ended, ticket, ran)
 
     def _enter_beside(self) -> bool:
@@ -194,7 +202,7 @@ class Worker:
         Return False once this queue has requests, or after too long a time. The run that was just answered holds its
         threads for a moment longer.
         """
-        limiter, pause_s = self._footing.limiter, BESIDE_PAUSE_S
+        limiter, pause_s = self._worker_settings.limiter, BESIDE_PAUSE_S
         while not limiter.enter_if_free(self._share):
             with self._changed:
                 wanted = self._changed.wait_for(lambda: self._closing or self._queue.length > 0, pause_s)
@@ -254,21 +262,21 @@ class Worker:
             return 0
         return min(ticket.queued_ns for ticket in waiting) + self._delay_ns - time.monotonic_ns()
 
-    def _take(self, now_ns: int) -> Plan:
+    def _take(self, now_ns: int) -> RunPlan:
         with self._changed:
             self.begun += 1
             return self._queue.take(now_ns, self._cost.worker_rows)
 
-    def _run_due(self, plan: Plan) -> Ran:
+    def _run_due(self, plan: RunPlan) -> Ran:
         """Run a plan for which callers wait."""
-        pauses = self._footing.pauses
+        pauses = self._worker_settings.pauses
         pauses.begin(min((ticket.queued_ns for ticket in plan.batch), default=0))
         try:
             return self._run(plan)
         finally:
             pauses.end()
 
-    def _run(self, plan: Plan) -> Ran:
+    def _run(self, plan: RunPlan) -> Ran:
         """Run a plan. Its cost is the thread's own CPU time: waiting for the GIL is not counted."""
         began_ns, self.running = time.thread_time_ns(), (plan, time.monotonic_ns())
         ran = self._runner.run(plan)

@@ -11,7 +11,7 @@ from gateway.domain.access import AuthenticationError, Security
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.failures import Failures
 from gateway.domain.rights import ANY_CALLER, Caller, Needs, Rights, check_scope
-from gateway.domain.statistics import Sample
+from gateway.domain.statistics import MetricSample
 from gateway.frontends.peer import Peer
 
 LOG_PERIOD_NS = 10_000_000_000
@@ -62,11 +62,13 @@ class Authentication:
         """Count a caller that was refused."""
         self._refused[reason] += 1
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """Yield the refusals as metrics (METRICS.md)."""
         for reason, count in sorted(self._refused.items()):
             labels = {"frontend": self._frontend, "reason": reason}
-            yield Sample("edge_gateway_refused_callers_total", "Requests refused for their caller.", count, labels)
+            yield MetricSample(
+                "edge_gateway_refused_callers_total", "Requests refused for their caller.", count, labels
+            )
 
     def _slowed(self, address: str, error: AuthenticationError) -> RequestError:
         self.count(error.reason)

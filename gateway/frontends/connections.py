@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from gateway.domain.shares import Refusal
+from gateway.domain.shares import RefusalReason
 from gateway.frontends.peer import Peer
 from gateway.frontends.pools import Pool
 
@@ -51,7 +51,7 @@ class _Caller(Generic[C]):
     due_s: float = -1.0
 
 
-class Connections(Generic[C]):
+class ConnectionPlaces(Generic[C]):
     """Places of one server's connections. A place is held from `enter` to `leave`, or until it is given to another."""
 
     def __init__(self, pool: Pool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -96,14 +96,14 @@ class Connections(Generic[C]):
         if not caller.local:
             del self._callers[key]
 
-    def _idle(self, key: str, local: bool, refusal: Refusal) -> C | None:
+    def _idle(self, key: str, local: bool, refusal: RefusalReason) -> C | None:
         """Return the oldest idle connection of this caller, else of the caller with most connections, or None.
 
         The second case applies only if this caller's share is not used up. A connection of a caller on this device is
         closed for another such caller only.
         """
         found = self._own_idle(key, local)
-        if found is not None or refusal is Refusal.CALLER:
+        if found is not None or refusal is RefusalReason.CALLER:
             return found
         others = [each for each, caller in self._callers.items() if local or not next(iter(caller.local.values()))]
         largest = max(others, key=lambda each: len(self._callers[each].local), default="")

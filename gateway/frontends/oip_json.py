@@ -31,7 +31,7 @@ from gateway.domain.tensor import (
 )
 from gateway.frontends.oip_json_arrays import array_steps
 from gateway.frontends.oip_json_literals import literals_to_objects
-from gateway.frontends.placement import PARAMETERS, Place
+from gateway.frontends.placement import PARAMETERS, RegionSpan
 from gateway.frontends.regions import Regions, placed_input, requested_output
 
 BINARY_SIZE = "binary_data_size"
@@ -224,7 +224,9 @@ def _contents(
     return contents
 
 
-def _shared(item: _JsonInput, place: Place, datatype: Datatype, caller: str, regions: Regions) -> memoryview | bytes:
+def _shared(
+    item: _JsonInput, place: RegionSpan, datatype: Datatype, caller: str, regions: Regions
+) -> memoryview | bytes:
     if memoryview(item.data).nbytes or BINARY_SIZE in (item.parameters or ()):
         raise _invalid(f"input '{item.name}' is in shared memory and has data of its own as well; send one of them")
     return regions.raw(caller, place, datatype)

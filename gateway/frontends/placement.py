@@ -14,7 +14,7 @@ PARAMETERS = _REGION, _SIZE, _OFFSET = "shared_memory_region", "shared_memory_by
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RegionSpan:
     """Position of a tensor in a region, as a request states it."""
 
     region: str
@@ -27,7 +27,7 @@ class OutputPlace:
     """Position of an output: implements `gateway.domain.infer.Destination`. Holds the segment if the region is gone."""
 
     output: str
-    place: Place
+    place: RegionSpan
     segment: Segment = field(repr=False)
 
     def put(self, raw: bytes) -> Mapping[str, Parameter]:
@@ -46,7 +46,7 @@ class OutputPlace:
         return {**said, _OFFSET: place.offset} if place.offset else said
 
 
-def read_place(parameters: Mapping[str, Parameter], tensor: str) -> Place | None:
+def read_place(parameters: Mapping[str, Parameter], tensor: str) -> RegionSpan | None:
     """Return the position in the parameters of an input or output; None: in the message.
 
     Raises RequestError INVALID, with Triton's message, if they are inconsistent.
@@ -67,7 +67,7 @@ def read_place(parameters: Mapping[str, Parameter], tensor: str) -> Place | None
         raise _wrong_type(_OFFSET, tensor, "int64_param")
     if byte_size <= 0:
         raise invalid(f"'{_SIZE}' of tensor '{tensor:.200}' must be more than 0, not {byte_size}")
-    return Place(region, byte_size, int(offset or 0))
+    return RegionSpan(region, byte_size, int(offset or 0))
 
 
 def _wrong_type(key: str, tensor: str, wanted: str) -> RequestError:

@@ -8,23 +8,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.shares import Refusal, ShareBounds, Shares, caller_class
-from gateway.domain.statistics import Sample
+from gateway.domain.shares import RefusalReason, ResourceUse, ShareBounds, caller_class
+from gateway.domain.statistics import MetricSample
 from gateway.frontends.settings import ShareSettings
 
 OTHERS = "other callers"
 """Name in the log for callers beyond `log_callers`."""
 _WHY = {
-    Refusal.CALLER: "the share of one caller is {share} of {total}",
-    Refusal.CONNECTION: "this connection has its share",
-    Refusal.RESERVE: "{total} are the total, {reserve} of them for callers on this device",
-    Refusal.TOTAL: "all {total} are in use",
+    RefusalReason.CALLER: "the share of one caller is {share} of {total}",
+    RefusalReason.CONNECTION: "this connection has its share",
+    RefusalReason.RESERVE: "{total} are the total, {reserve} of them for callers on this device",
+    RefusalReason.TOTAL: "all {total} are in use",
 }
 
 log = logging.getLogger(__name__)
 
 
-class Refusals:
+class RefusalCounters:
     """Counters of refusals by resource, class of caller and reason. The log names a caller once in a period."""
 
     def __init__(self, settings: ShareSettings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,11 +46,11 @@ class Refusals:
             self._more[name] = 0
             log.warning("caller refused: %s, resource %s, reason %s", name, resource, reason)
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """Yield counters for the metrics page (METRICS.md)."""
         for (resource, caller, reason), count in sorted(self._counts.items()):
             labels = {"resource": resource, "caller_class": caller, "reason": reason}
-            yield Sample("edge_gateway_refusals_total", "Refusals for the bounds of callers.", count, labels)
+            yield MetricSample("edge_gateway_refusals_total", "Refusals for the bounds of callers.", count, labels)
 
     def _begin_period(self, now_s: float) -> None:
         for name, more in self._more.items():
@@ -60,21 +60,21 @@ class Refusals:
         self._ends_s = now_s + self._settings.log_period_s
 
 
-class Pool(Shares):
+class Pool(ResourceUse):
     """Shares of one named resource, such as "grpc calls"; its refusals are counted."""
 
     __slots__ = ("_refusals", "_setting", "resource")
 
-    def __init__(self, resource: str, setting: str, bounds: ShareBounds, refusals: Refusals) -> None:
+    def __init__(self, resource: str, setting: str, bounds: ShareBounds, refusals: RefusalCounters) -> None:
         """Set up the pool. `setting` names the total in refusal messages, such as "[grpc] max_concurrent_calls"."""
         super().__init__(bounds)
         self.resource, self._setting, self._refusals = resource, setting, refusals
 
-    def count(self, key: str, reason: Refusal) -> None:
+    def count(self, key: str, reason: RefusalReason) -> None:
         """Count a refusal that the caller does not receive."""
         self._refusals.count(self.resource, key, reason)
 
-    def refuse(self, key: str, reason: Refusal, retry_after_s: float | None = None) -> RequestError:
+    def refuse(self, key: str, reason: RefusalReason, retry_after_s: float | None = None) -> RequestError:
         """Count a refusal. Return the error for the caller, OVERLOADED."""
         self.count(key, reason)
         bounds = self.bounds
@@ -88,7 +88,7 @@ class Pool(Shares):
     def require(self, key: str, *, local: bool, amount: int = 1, retry_after_s: float | None = None) -> None:
         """Take `amount` units. Raises RequestError OVERLOADED if they are not free, TOO_LARGE if they never can be."""
         if amount > self.bounds.share:
-            self.count(key, Refusal.CALLER)
+            self.count(key, RefusalReason.CALLER)
             raise RequestError(
                 Fault.TOO_LARGE,
                 f"the request needs {amount} {self.resource}; one caller may have {self.bounds.share} of "
@@ -102,9 +102,9 @@ class Pool(Shares):
 class Pools:
     """Factory of one process's pools, all divided by the same settings, with their refusals."""
 
-    def __init__(self, settings: ShareSettings | None = None, refusals: Refusals | None = None) -> None:
+    def __init__(self, settings: ShareSettings | None = None, refusals: RefusalCounters | None = None) -> None:
         self._settings = settings or ShareSettings()
-        self.refusals = refusals or Refusals(self._settings)
+        self.refusals = refusals or RefusalCounters(self._settings)
 
     def undivided(self) -> Pools:
         """Return a factory with the same refusals whose pools allow one caller each total."""

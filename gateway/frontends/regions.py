@@ -18,12 +18,12 @@ from typing import Any
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import Parameter, RequestedOutput
 from gateway.domain.parameters import OutputParameters, read_output_parameters
-from gateway.domain.shares import ANONYMOUS, Refusal, ShareBounds
-from gateway.domain.statistics import Sample
+from gateway.domain.shares import ANONYMOUS, RefusalReason, ShareBounds
+from gateway.domain.statistics import MetricSample
 from gateway.domain.tensor import Datatype
 from gateway.frontends.not_offered import refuse_shared_memory
-from gateway.frontends.placement import PARAMETERS, OutputPlace, Place, read_place
-from gateway.frontends.pools import Pools, Refusals
+from gateway.frontends.placement import PARAMETERS, OutputPlace, RegionSpan, read_place
+from gateway.frontends.pools import Pools, RefusalCounters
 from gateway.frontends.segment import SHARED_MEMORY, SealedSegment, Segment, invalid
 from gateway.frontends.settings import KEY_LIMIT_BYTES, SharedMemorySettings
 
@@ -88,7 +88,7 @@ class Regions:
         settings: SharedMemorySettings,
         folder: Path = SHARED_MEMORY,
         clock_ns: Callable[[], int] = time.monotonic_ns,
-        refusals: Refusals | None = None,
+        refusals: RefusalCounters | None = None,
     ) -> None:
         self._refusals = refusals or Pools().refusals
         self._settings, self._folder, self._clock_ns = settings, folder, clock_ns
@@ -163,7 +163,7 @@ class Regions:
             return segment.view(offset, byte_size)
         return memoryview(segment.copy(offset, byte_size))
 
-    def raw(self, caller: str, place: Place, datatype: Datatype) -> memoryview | bytes:
+    def raw(self, caller: str, place: RegionSpan, datatype: Datatype) -> memoryview | bytes:
         """Return an input's bytes: in place, or copied if datatype, alignment or `copy_inputs` requires it.
 
         Raises as `view` does.
@@ -174,7 +174,7 @@ class Regions:
             return segment.view(place.offset, place.byte_size)
         return segment.copy(place.offset, place.byte_size)
 
-    def destination(self, caller: str, place: Place, output: str) -> OutputPlace:
+    def destination(self, caller: str, place: RegionSpan, output: str) -> OutputPlace:
         """Return the destination of an output.
 
         The segment is opened for writing now, so that a refusal precedes the run. Raises as `view` does, and INVALID if
@@ -192,13 +192,15 @@ class Regions:
             if reason:
                 self._drop(known, reason)
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """Yield the current regions and the dropped ones as metrics (METRICS.md)."""
         name = "edge_gateway_shared_memory"
-        yield Sample(f"{name}_regions", "Registered regions.", len(self._regions), counter=False)
-        yield Sample(f"{name}_bytes", "Bytes of registered regions.", self._used_bytes(self._regions), counter=False)
+        yield MetricSample(f"{name}_regions", "Registered regions.", len(self._regions), counter=False)
+        yield MetricSample(
+            f"{name}_bytes", "Bytes of registered regions.", self._used_bytes(self._regions), counter=False
+        )
         for reason, count in self._dropped.items():
-            yield Sample(f"{name}_drops_total", "Regions dropped.", count, {"reason": reason})
+            yield MetricSample(f"{name}_drops_total", "Regions dropped.", count, {"reason": reason})
 
     def _in_place(self, segment: Segment) -> bool:
         return segment.sealed or not self._settings.copy_inputs
@@ -259,11 +261,11 @@ class Regions:
         own = [known for known in self._regions if known[0] == who.caller]
         leaving = self._idle(own, byte_size, self._share(settings.max_regions), self._share(settings.max_bytes))
         if leaving is None:
-            raise self._no_room(who, own, Refusal.CALLER, "caller_percent of max_regions and max_bytes")
+            raise self._no_room(who, own, RefusalReason.CALLER, "caller_percent of max_regions and max_bytes")
         staying = [known for known in self._regions if known not in leaving]
         more = self._idle(staying, byte_size, settings.max_regions, settings.max_bytes)
         if more is None:
-            raise self._no_room(who, [*self._regions], Refusal.TOTAL, "max_regions and max_bytes")
+            raise self._no_room(who, [*self._regions], RefusalReason.TOTAL, "max_regions and max_bytes")
         for known in (*leaving, *more):
             self._drop(known, "idle")
 
@@ -284,7 +286,9 @@ class Regions:
     def _share(self, total: int) -> int:
         return ShareBounds.of(total, caller_percent=self._settings.caller_percent, local_percent=0).share
 
-    def _no_room(self, who: Registrant, among: Collection[_Known], reason: Refusal, settings: str) -> RequestError:
+    def _no_room(
+        self, who: Registrant, among: Collection[_Known], reason: RefusalReason, settings: str
+    ) -> RequestError:
         self._refusals.count("shared memory regions", who.share_key, reason)
         return RequestError(
             Fault.OVERLOADED,
@@ -306,7 +310,7 @@ class Regions:
             dropped()
 
 
-def placed_input(regions: Regions | None, parameters: Mapping[str, Parameter], name: str) -> Place | None:
+def placed_input(regions: Regions | None, parameters: Mapping[str, Parameter], name: str) -> RegionSpan | None:
     """Return the place from an input's parameters; None: in the message.
 
     Raises INVALID, or UNSUPPORTED without `regions`.

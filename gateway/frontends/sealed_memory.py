@@ -26,7 +26,7 @@ from gateway.domain.rights import MEMORY
 from gateway.domain.shares import ShareBounds
 from gateway.frontends.authentication import Authentication
 from gateway.frontends.peer import Peer, peer_behind
-from gateway.frontends.pools import Pool, Refusals
+from gateway.frontends.pools import Pool, RefusalCounters
 from gateway.frontends.regions import Regions, Registrant
 from gateway.frontends.segment import invalid
 from gateway.frontends.settings import SharedMemorySettings
@@ -43,7 +43,7 @@ PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class RegionRegistration:
     """A request to register a region. `authorization`: as in HTTP's header."""
 
     name: str
@@ -51,7 +51,7 @@ class Registration:
     authorization: str | None
 
 
-def read_registration(line: bytes) -> Registration:
+def read_registration(line: bytes) -> RegionRegistration:
     """Read one line. Raises RequestError INVALID."""
     try:
         fields = json.loads(line)
@@ -62,21 +62,21 @@ def read_registration(line: bytes) -> Registration:
     name, size, authorization = fields.get("name"), fields.get("byte_size"), fields.get("authorization")
     if not isinstance(name, str) or type(size) is not int or not isinstance(authorization, str | None):
         raise _malformed("name must be a string, byte_size an integer, authorization a string")
-    return Registration(name, size, authorization)
+    return RegionRegistration(name, size, authorization)
 
 
 class SealedMemory:
     """Listener of the registration socket. Implements `credentials.Guarded`."""
 
     def __init__(
-        self, regions: Regions, settings: SharedMemorySettings, security: Security, refusals: Refusals
+        self, regions: Regions, settings: SharedMemorySettings, security: Security, refusals: RefusalCounters
     ) -> None:
         self.regions, self.authentication = regions, Authentication("memory", security)
         bounds = ShareBounds.of(settings.max_regions, caller_percent=settings.caller_percent, local_percent=0)
         self.places = Pool("memory connections", "[shared_memory] max_regions", bounds, refusals)
         self._settings, self._loop = settings, asyncio.get_running_loop()
         self._listener: socket.socket | None = None
-        self._connections: set[_Connection] = set()
+        self._connections: set[_RegionConnection] = set()
 
     def secure(self, security: Security) -> Callable[[], None]:
         """Implement `Guarded.secure`."""
@@ -100,7 +100,7 @@ class SealedMemory:
         for connection in list(self._connections):
             connection.close()
 
-    def closed(self, connection: _Connection) -> None:
+    def closed(self, connection: _RegionConnection) -> None:
         """Forget a connection."""
         self._connections.discard(connection)
 
@@ -124,14 +124,14 @@ class SealedMemory:
             _send(connected, error)
             connected.close()
         else:
-            self._connections.add(_Connection(self, connected, peer))
+            self._connections.add(_RegionConnection(self, connected, peer))
 
     def _resume(self) -> None:
         if self._listener is not None:
             self._loop.add_reader(self._listener, self._accept)
 
 
-class _Connection:
+class _RegionConnection:
     """One program's connection, and the region that it registered."""
 
     def __init__(self, memory: SealedMemory, connected: socket.socket, peer: Peer) -> None:
@@ -191,7 +191,7 @@ class _Connection:
             return error
         return None
 
-    def _register(self, wanted: Registration) -> None:
+    def _register(self, wanted: RegionRegistration) -> None:
         peer, memory = self._peer, self._memory
         if self._descriptor < 0:
             raise _malformed("no descriptor came with it (SCM_RIGHTS)")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.bus import PciDevice, UsbDevice, class_node, pci_devices, usb_devices
-from gateway.hardware.rungs import Access, Needs, driver_rung, node_rung, permission_rung, ten
+from gateway.hardware.rungs import Needs, NodeAccess, driver_rung, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
 USB_FRESH, USB_RUNNING = "1a6e:089a", "18d1:9302"
 PCI_VENDOR, PCI_DEVICE = "1ac1", "089a"
-USB_ACCESS = Access(
+USB_ACCESS = NodeAccess(
     "plugdev",
     'SUBSYSTEM=="usb", ATTRS{idVendor}=="1a6e", GROUP="plugdev", MODE="0660" and '
     'SUBSYSTEM=="usb", ATTRS{idVendor}=="18d1", ATTRS{idProduct}=="9302", GROUP="plugdev", MODE="0660"',
 )
-PCI_ACCESS = Access("apex", 'SUBSYSTEM=="apex", GROUP="apex", MODE="0660"')
+PCI_ACCESS = NodeAccess("apex", 'SUBSYSTEM=="apex", GROUP="apex", MODE="0660"')
 
 _NEEDS = Needs(
     libraries=(("libedgetpu.so.1",),),

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.bus import PciDevice, pci_devices
-from gateway.hardware.rungs import Access, Needs, driver_rung, no_runtime_rung, node_rung, permission_rung, ten
+from gateway.hardware.rungs import Needs, NodeAccess, driver_rung, no_runtime_rung, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
 VENDOR = "1e60"
 CLASS = "/sys/class/hailo_chardev"
-ACCESS = Access("hailo", 'SUBSYSTEM=="hailo_chardev", GROUP="hailo", MODE="0660"')
+ACCESS = NodeAccess("hailo", 'SUBSYSTEM=="hailo_chardev", GROUP="hailo", MODE="0660"')
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.board import compatible
-from gateway.hardware.rungs import Access, Needs, node_rung, permission_rung, ten
+from gateway.hardware.rungs import Needs, NodeAccess, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
 CHIPS = {
@@ -25,7 +25,7 @@ GPU_NODE_NAMES = ("gpu", "gm20b", "gp10b", "gv11b", "ga10b", "gb10b")
 NODES = ("/dev/nvgpu/igpu0/ctrl", "/dev/nvhost-ctrl-gpu", "/dev/nvhost-gpu", "/dev/nvidia0")
 """Nodes of the GPU: JetPack 5.1 and 6, JetPack 4 and 5, Thor."""
 MODULES = ("nvgpu", "nvidia")
-ACCESS = Access("video", 'KERNEL=="nvhost-*|nvmap|nvgpu*", GROUP="video", MODE="0660"')
+ACCESS = NodeAccess("video", 'KERNEL=="nvhost-*|nvmap|nvgpu*", GROUP="video", MODE="0660"')
 
 NEEDS = {
     "nvidia-jetson-gpu": Needs(
@@ -41,7 +41,7 @@ NEEDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class TegraRelease:
     """Release of Linux for Tegra: `major` "36", `revision` "4.7"; both "" if unknown."""
 
     major: str = ""
@@ -65,11 +65,11 @@ def chip_of(tree: Tree) -> str | None:
     return chip
 
 
-def release_of(tree: Tree) -> Release:
+def release_of(tree: Tree) -> TegraRelease:
     """Return the release from "# R36 (release), REVISION: 4.7, …"."""
     text = tree.read_text("/etc/nv_tegra_release") or ""
     found = re.search(r"^# R([0-9]{1,3}) \(release\), REVISION: ([0-9]{1,3}(?:\.[0-9]{1,3})?)", text)
-    return Release(found.group(1), found.group(2)) if found else Release()
+    return TegraRelease(found.group(1), found.group(2)) if found else TegraRelease()
 
 
 def gpus(tree: Tree) -> tuple[Accelerator, ...]:

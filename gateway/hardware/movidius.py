@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.bus import UsbDevice, usb_devices
-from gateway.hardware.rungs import Access, Needs, node_rung, permission_rung, ten
+from gateway.hardware.rungs import Needs, NodeAccess, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
 STICKS = {
@@ -16,7 +16,7 @@ LAST_OPENVINO = {
     "movidius-myriad-2": "needs OpenVINO 2022.3 or older (for the Myriad 2: 2020.3); no release since supports it",
     "movidius-myriad-x": "needs OpenVINO 2022.3; no release since supports it",
 }
-ACCESS = Access("users", 'SUBSYSTEM=="usb", ATTRS{idVendor}=="03e7", GROUP="users", MODE="0660"')
+ACCESS = NodeAccess("users", 'SUBSYSTEM=="usb", ATTRS{idVendor}=="03e7", GROUP="users", MODE="0660"')
 
 NEEDS = {kind: Needs() for kind in LAST_OPENVINO}
 

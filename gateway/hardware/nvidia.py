@@ -7,13 +7,13 @@ import re
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.bus import DISPLAY_CLASSES, PciDevice, pci_devices
 from gateway.hardware.jetson import chip_of
-from gateway.hardware.rungs import Access, Needs, driver_rung, node_rung, permission_rung, ten
+from gateway.hardware.rungs import Needs, NodeAccess, driver_rung, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
 VENDOR = "10de"
 GPUS = "/proc/driver/nvidia/gpus"
 INTEGRATED_ON_PCI = "tegra264"
-ACCESS = Access("video", 'KERNEL=="nvidia*", GROUP="video", MODE="0666"')
+ACCESS = NodeAccess("video", 'KERNEL=="nvidia*", GROUP="video", MODE="0666"')
 
 NEEDS = {
     "nvidia-gpu": Needs(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.board import compatible
-from gateway.hardware.rungs import Access, Needs, no_runtime_rung, node_rung, permission_rung, ten
+from gateway.hardware.rungs import Needs, NodeAccess, no_runtime_rung, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
 REMOTEPROC = "/sys/class/remoteproc"
 NODES = ("/dev/fastrpc-cdsp", "/dev/fastrpc-cdsp-secure")
-ACCESS = Access("fastrpc", 'KERNEL=="fastrpc-*", GROUP="fastrpc", MODE="0660"')
+ACCESS = NodeAccess("fastrpc", 'KERNEL=="fastrpc-*", GROUP="fastrpc", MODE="0660"')
 
 NEEDS = {
     "qualcomm-dsp": Needs(

@@ -25,15 +25,15 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class NodeAccess:
     """Access to a node: the usual `group`, and the udev `rule` that gives it the node."""
 
     group: str
     rule: str
 
 
-RENDER = Access("render", 'SUBSYSTEM=="drm", KERNEL=="renderD*", GROUP="render", MODE="0660"')
-ACCEL = Access("render", 'SUBSYSTEM=="accel", KERNEL=="accel*", GROUP="render", MODE="0660"')
+RENDER = NodeAccess("render", 'SUBSYSTEM=="drm", KERNEL=="renderD*", GROUP="render", MODE="0660"')
+ACCEL = NodeAccess("render", 'SUBSYSTEM=="accel", KERNEL=="accel*", GROUP="render", MODE="0660"')
 
 
 def ten(*known: Rung) -> tuple[Rung, ...]:
@@ -62,7 +62,7 @@ def node_rung(tree: Tree, path: str | None, wanted: str, remedy: str) -> Rung:
     return Rung("node", False, f"there is no {path or wanted}", remedy)
 
 
-def permission_rung(tree: Tree, path: str | None, access: Access) -> Rung:
+def permission_rung(tree: Tree, path: str | None, access: NodeAccess) -> Rung:
     """Return a rung that is True if the node may be opened; null if there is none.
 
     The remedy is the group to join or the rule to write.
@@ -87,7 +87,7 @@ def no_runtime_rung(what: str) -> Rung:
     )
 
 
-def permission_remedy(mode: int, group_id: int, group: str, access: Access) -> str:
+def permission_remedy(mode: int, group_id: int, group: str, access: NodeAccess) -> str:
     """Return the remedy: join the node's group if that is enough, else write the rule. `group` "": it has no name."""
     if mode & GROUP_READ_WRITE == GROUP_READ_WRITE and group_id != 0:
         if group:

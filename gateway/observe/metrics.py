@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gateway import __version__
 from gateway.domain.errors import RequestError
 from gateway.domain.ports import Inference, Statistics
-from gateway.domain.statistics import LATENCY_BOUNDS_NS, Latency, Placement, Sample, ServableStatistics
+from gateway.domain.statistics import LATENCY_BOUNDS_NS, Latency, MetricSample, Placement, ServableStatistics
 from gateway.domain.vitals import Vitals
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MODEL_LABELS = ("model", "version")
 NS = 1e9
 STAGES = ("compute_input", "compute_infer", "compute_output")
 
-Source = Callable[[], Iterable[Sample]]
+Source = Callable[[], Iterable[MetricSample]]
 
 
 class Metrics:
@@ -217,7 +217,7 @@ def _device(vitals: Vitals) -> Iterable[Metric]:
     return heat, power, memory, throttled
 
 
-def _samples(samples: Iterable[Sample]) -> Iterable[Metric]:
+def _samples(samples: Iterable[MetricSample]) -> Iterable[Metric]:
     families: dict[str, Any] = {}
     for sample in samples:
         if sample.name not in families:

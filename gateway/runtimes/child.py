@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.domain.errors import VariantError
-from gateway.runtimes.job import Job, Line, Task, Trial, read_line, write_job
+from gateway.runtimes.job import ChildLine, ChildTask, Task, Trial, read_line, write_job
 from gateway.runtimes.settings import TrialSettings
 
 COMMAND = (sys.executable, "-P", "-m", "gateway.runtimes.trial_child")
@@ -29,7 +29,7 @@ LAST_WORDS_S = 1.0
 class UnendingPartError(VariantError):
     """A part of the trial took longer than its limit; a new trial may leave it out."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ChildLine) -> None:
         remedy = "if this device is that slow, raise [trial] input_s; else add a golden set"
         super().__init__(f"no end within {line.limit_s:g} s while {line.stage}", remedy=remedy)
         self.part = line.part
@@ -77,7 +77,7 @@ class _Conversation:
     """Communication with one child, and the stage that it has reported."""
 
     def __init__(self, process: asyncio.subprocess.Process, settings: TrialSettings) -> None:
-        self._reached = Line(stage="starting")
+        self._reached = ChildLine(stage="starting")
         self._process = process
         self._settings = settings
         self._tail = bytearray()
@@ -85,7 +85,7 @@ class _Conversation:
 
     async def hear(self, task: Task) -> Mapping[str, Any]:
         """Send the task to the child, and read its lines up to the result."""
-        await self._give(write_job(Job(task, self._settings, os.getpid())))
+        await self._give(write_job(ChildTask(task, self._settings, os.getpid())))
         while line := await self._next_part():
             if line.result is not None:
                 return line.result
@@ -117,14 +117,14 @@ class _Conversation:
         """Return the stage that the child has reported."""
         return self._reached.stage
 
-    async def _next_part(self) -> Line | None:
+    async def _next_part(self) -> ChildLine | None:
         try:
             async with asyncio.timeout(self._reached.limit_s):
                 return await self._next_line()
         except TimeoutError:
             raise UnendingPartError(self._reached) from None
 
-    async def _next_line(self) -> Line | None:
+    async def _next_line(self) -> ChildLine | None:
         assert self._process.stdout is not None  # noqa: S101 - it was made a pipe
         try:
             raw = await self._process.stdout.readline()

@@ -11,7 +11,7 @@ import numpy as np
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest, fits
 from gateway.domain.tensor import Array, Tensors
-from gateway.runtimes.generate import Sample, generated, samples
+from gateway.runtimes.generate import InputKind, generated, samples
 from gateway.runtimes.settings import TrialSettings
 
 Run = Callable[[Tensors], dict[str, Array]]
@@ -24,7 +24,7 @@ class Exercised:
     """Result of an exercise: the number of the accepted sample, or None with the last refusal; and remarks."""
 
     index: int | None
-    sample: Sample | None
+    sample: InputKind | None
     refusal: str
     tried: int
     remarks: tuple[str, ...] = ()
@@ -87,6 +87,6 @@ def _noticed(first: Tensors, second: Tensors) -> list[str]:
     return remarks
 
 
-def _words(sample: Sample) -> str:
+def _words(sample: InputKind) -> str:
     kinds = "zeros" if sample.zeros else sample.integers
     return f"open sizes {sample.first}, {sample.size} and {sample.others}, {kinds}, {sample.texts}"

@@ -50,7 +50,7 @@ _NARROW = {"u1": 255, "i1": 127}
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class InputKind:
     """Kind of one generated input: sizes of open dimensions and kinds of values.
 
     Sizes: of `first` dimensions, of those of the first input (`size`), and of the `others`. `zeros`: all numbers are 0.
@@ -64,7 +64,7 @@ class Sample:
     zeros: bool = False
 
 
-def samples(manifest: ModelManifest) -> Iterator[Sample]:
+def samples(manifest: ModelManifest) -> Iterator[InputKind]:
     """Yield the samples in the order in which they are tried. A first dimension that may count rows is 1: one row."""
     kinds = {spec.datatype.dtype.kind for spec in manifest.inputs}
     shapes = _shapes(manifest)
@@ -72,11 +72,11 @@ def samples(manifest: ModelManifest) -> Iterator[Sample]:
     texts = TEXTS if "O" in kinds else TEXTS[:1]
     ranks = product(*(range(len(family)) for family in (shapes, integers, texts)))
     for shape, integer, text in sorted(ranks, key=lambda ranks: (sum(ranks), ranks)):
-        yield Sample(*shapes[shape], integers[integer], texts[text])
-    yield Sample(1, 1, 1, integers[0], texts[0], zeros=True)
+        yield InputKind(*shapes[shape], integers[integer], texts[text])
+    yield InputKind(1, 1, 1, integers[0], texts[0], zeros=True)
 
 
-def generated(manifest: ModelManifest, sample: Sample, row: int = 0) -> dict[str, Array]:
+def generated(manifest: ModelManifest, sample: InputKind, row: int = 0) -> dict[str, Array]:
     """Return the inputs of one run; another `row` gives other values of the same shapes."""
     random = np.random.default_rng((SEED, row))
     sizes = _axis_sizes(manifest, sample)
@@ -101,14 +101,14 @@ def _sizes(manifest: ModelManifest) -> Sequence[int]:
     return IMAGE_SIZES if images else PLAIN_SIZES
 
 
-def _axis_sizes(manifest: ModelManifest, sample: Sample) -> dict[str, int]:
+def _axis_sizes(manifest: ModelManifest, sample: InputKind) -> dict[str, int]:
     """Return the sizes of named dimensions: a name that any tensor has in first place is a first dimension."""
     named = [(axis, name) for spec in manifest.inputs for axis, name in enumerate(spec.axes) if name]
     leading = {name for axis, name in named if axis == 0}
     return {name: sample.first if name in leading else sample.size for _, name in named}
 
 
-def _shape(spec: TensorSpec, sample: Sample, sizes: Mapping[str, int], *, leads: bool) -> tuple[int, ...]:
+def _shape(spec: TensorSpec, sample: InputKind, sizes: Mapping[str, int], *, leads: bool) -> tuple[int, ...]:
     def size(axis: int, declared: int) -> int:
         if declared != ROWS:
             return declared
@@ -121,7 +121,9 @@ def _shape(spec: TensorSpec, sample: Sample, sizes: Mapping[str, int], *, leads:
     return tuple(size(axis, declared) for axis, declared in enumerate(spec.shape))
 
 
-def _values(spec: TensorSpec, shape: tuple[int, ...], sample: Sample, random: np.random.Generator, row: int) -> Array:
+def _values(
+    spec: TensorSpec, shape: tuple[int, ...], sample: InputKind, random: np.random.Generator, row: int
+) -> Array:
     kind = spec.datatype.dtype.kind
     if spec.datatype is Datatype.BYTES:
         return _texts(shape, sample.texts, row)
@@ -147,7 +149,7 @@ def _floats(shape: tuple[int, ...], kind: str, random: np.random.Generator) -> A
     return np.asarray(random.random(shape)) * (255 if kind == "pixels" else 1)
 
 
-def _integers(spec: TensorSpec, shape: tuple[int, ...], sample: Sample, random: np.random.Generator) -> Array:
+def _integers(spec: TensorSpec, shape: tuple[int, ...], sample: InputKind, random: np.random.Generator) -> Array:
     if len(shape) == 4 and (bound := _NARROW.get(spec.datatype.dtype.str[1:])):
         return random.integers(0, bound + 1, shape)
     if sample.integers == "flags":

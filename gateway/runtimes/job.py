@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest, Variant
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.settings import TrialSettings
 
 
@@ -19,13 +19,13 @@ from gateway.runtimes.settings import TrialSettings
 class Trial:
     """Task to open, evaluate and measure one variant.
 
-    `left_out` are parts (see `Line`) that did not end in an earlier process.
+    `left_out` are parts (see `ChildLine`) that did not end in an earlier process.
     """
 
     manifest: ModelManifest
     variant: Variant
     files: Path
-    budget: Budget
+    budget: SessionBudget
     left_out: tuple[str, ...] = ()
 
 
@@ -48,7 +48,7 @@ Task = Trial | Inspection | Listing
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ChildTask:
     """Task with its settings and the process that waits for it."""
 
     task: Task
@@ -56,19 +56,19 @@ class Job:
     parent_pid: int
 
 
-def write_job(job: Job) -> bytes:
+def write_job(job: ChildTask) -> bytes:
     """Return a job as a pickle: it is only sent from a process to its own child."""
     return pickle.dumps(job)
 
 
-def read_job(stream: IO[bytes]) -> Job:
+def read_job(stream: IO[bytes]) -> ChildTask:
     """Read one job. Raises EOFError if the parent has ended."""
-    job: Job = pickle.load(stream)  # noqa: S301 - written by our own parent
+    job: ChildTask = pickle.load(stream)  # noqa: S301 - written by our own parent
     return job
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChildLine:
     """Line of the child: its stage, its result, or the problem that ended it.
 
     `transient`: the fault is temporary. A stage that is a `part` may be left out, and is abandoned if it takes longer
@@ -88,11 +88,11 @@ class Line:
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
-def read_line(raw: bytes) -> Line:
+def read_line(raw: bytes) -> ChildLine:
     """Parse a line of the child. Raises VariantError for other content."""
     try:
         said = json.loads(raw)
         facts = ("stage", "part", "limit_s", "result", "problem", "remedy", "transient")
-        return Line(*(said[fact] for fact in facts))
+        return ChildLine(*(said[fact] for fact in facts))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise VariantError(f"the trial process answered nonsense: {raw[:80]!r}") from error

@@ -24,7 +24,7 @@ from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Variant
 from gateway.domain.model_files import COPY_AGAIN
 from gateway.domain.ports import Session
 from gateway.domain.tensor import Array, Datatype, datatype_of
-from gateway.domain.verdict import Budget, Signature
+from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import installed_package, require, unimportable
 from gateway.runtimes.litert_signatures import Chosen, Details, SignatureGraph, choose, named_details, signature_graphs
@@ -57,7 +57,7 @@ class LiteRtRuntime:
             return ("CPU",)
         return ("CPU", "EDGETPU")
 
-    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
+    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:
         """Load, allocate, and try whether the graph accepts other row counts than its own. Raises VariantError."""
         check_accelerator(self.name, budget, (CPU, *CORAL))
         module = _engine()
@@ -76,7 +76,7 @@ class LiteRtRuntime:
 
     def inspect(self, file: Path) -> Signature:
         """Return inputs and outputs under the names that `open` offers; quantised ones are FP32, as there."""
-        engine = LiteRtEngine(_graph_maker(_engine(), existing(file), Budget(), "")(), frozenset())
+        engine = LiteRtEngine(_graph_maker(_engine(), existing(file), SessionBudget(), "")(), frozenset())
         signature = Signature(tuple(map(_spec, engine.inputs)), tuple(map(_spec, engine.outputs)))
         engine.close()
         return signature
@@ -84,7 +84,7 @@ class LiteRtRuntime:
     def operators(self, variant: Variant, files: Path) -> frozenset[str]:
         """Return the operators of the graph that is served. Raises VariantError."""
         file = model_file(variant, files, ".tflite")
-        graph = _graph_maker(_engine(), file, Budget(options=PLAIN), variant.signature)()
+        graph = _graph_maker(_engine(), file, SessionBudget(options=PLAIN), variant.signature)()
         if graph.chosen.graph:
             return _operators_of(file, graph.chosen.graph)
         listed = getattr(graph.interpreter, "_get_ops_details", None)
@@ -94,7 +94,7 @@ class LiteRtRuntime:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class LiteRtGraph:
     """Graph that is served: its interpreter, the details of its tensors as offered, and the chosen signature."""
 
     interpreter: Any
@@ -104,7 +104,7 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class LiteRtTensor:
     """Tensor of the interpreter. `scale` 0: not quantised, or passed as integers."""
 
     index: int
@@ -114,14 +114,14 @@ class Slot:
 
 
 class LiteRtEngine:
-    """Engine over an interpreter. Implements `gateway.runtimes.session.Engine`.
+    """Engine over an interpreter. Implements `gateway.runtimes.session.CompiledGraph`.
 
     Inputs are copied into the interpreter and outputs out of it, once each. Views of the interpreter's tensors would
     save the second copy, but block the next run as long as one of them exists. Another row count than that of the
     previous run costs a new allocation.
     """
 
-    def __init__(self, graph: Graph, integers: frozenset[str], *, any_rows: bool = False) -> None:
+    def __init__(self, graph: LiteRtGraph, integers: frozenset[str], *, any_rows: bool = False) -> None:
         self._interpreter = graph.interpreter
         self._slots = {"in": _slots(graph.inputs, integers), "out": _slots(graph.outputs, integers)}
         self.inputs = _ports(graph.inputs, self._slots["in"], any_rows=any_rows)
@@ -175,7 +175,7 @@ class LiteRtEngine:
         self._shapes = shapes
 
 
-def quantise(array: Array, slot: Slot) -> Array:
+def quantise(array: Array, slot: LiteRtTensor) -> Array:
     """Convert real numbers to the slot's integers: nearest, clipped to the type's range; NaN becomes its minimum."""
     if not slot.scale:
         return array
@@ -188,7 +188,7 @@ def quantise(array: Array, slot: Slot) -> Array:
     return scaled.astype(slot.dtype)
 
 
-def dequantise(array: Array, slot: Slot) -> Array:
+def dequantise(array: Array, slot: LiteRtTensor) -> Array:
     """Convert the slot's integers to float32."""
     if not slot.scale:
         return array
@@ -209,7 +209,7 @@ def _engine() -> ModuleType:
     return module
 
 
-def _graph_maker(module: ModuleType, file: Path, budget: Budget, signature: str) -> Callable[[], Graph]:
+def _graph_maker(module: ModuleType, file: Path, budget: SessionBudget, signature: str) -> Callable[[], LiteRtGraph]:
     known = {"delegate": ("xnnpack", "none")} if budget.accelerator == CPU else {}
     options = read_options("litert", budget, known)
     # Read, not mapped: overwriting a mapped file in place would end the daemon by SIGBUS.
@@ -219,7 +219,7 @@ def _graph_maker(module: ModuleType, file: Path, budget: Budget, signature: str)
     if budget.accelerator in CORAL:
         arguments["experimental_delegates"] = [_coral(module, CORAL[budget.accelerator])]
 
-    def make() -> Graph:
+    def make() -> LiteRtGraph:
         try:
             interpreter = module.Interpreter(**arguments)
             graph = _graph(interpreter, choose(signature_graphs(interpreter), signature))
@@ -232,7 +232,7 @@ def _graph_maker(module: ModuleType, file: Path, budget: Budget, signature: str)
     return make
 
 
-def _graph(interpreter: Any, chosen: Chosen) -> Graph:
+def _graph(interpreter: Any, chosen: Chosen) -> LiteRtGraph:
     inputs: Mapping[str, Details] = {}
     outputs: Mapping[str, Details] = {}
     runs = interpreter
@@ -240,7 +240,7 @@ def _graph(interpreter: Any, chosen: Chosen) -> Graph:
         runner = interpreter.get_signature_runner(chosen.key)  # an interpreter with a runner does not run itself
         inputs, outputs = runner.get_input_details(), runner.get_output_details()
         runs = SignatureGraph(runner) if chosen.graph else interpreter
-    return Graph(
+    return LiteRtGraph(
         runs,
         named_details(runs.get_input_details(), inputs, named=chosen.named),
         named_details(runs.get_output_details(), outputs, named=chosen.named),
@@ -248,7 +248,7 @@ def _graph(interpreter: Any, chosen: Chosen) -> Graph:
     )
 
 
-def _allocate(graph: Graph) -> None:
+def _allocate(graph: LiteRtGraph) -> None:
     """Allocate at the declared sizes. A graph with open ones may fail here: its runs set the sizes."""
     try:
         graph.interpreter.allocate_tensors()
@@ -295,24 +295,26 @@ def _integer_tensors(manifest: ModelManifest, variant: Variant) -> frozenset[str
     return frozenset(variant.binding(spec.name).name for spec in specs if spec.datatype.dtype.kind in "iu")
 
 
-def _slots(details: Sequence[Mapping[str, Any]], integers: frozenset[str]) -> dict[str, Slot]:
+def _slots(details: Sequence[Mapping[str, Any]], integers: frozenset[str]) -> dict[str, LiteRtTensor]:
     return {
         each["name"]: _slot(each, raw=not integers.isdisjoint((each["name"], *each["aliases"]))) for each in details
     }
 
 
-def _slot(detail: Mapping[str, Any], *, raw: bool) -> Slot:
+def _slot(detail: Mapping[str, Any], *, raw: bool) -> LiteRtTensor:
     scale, zero_point = detail["quantization"]
     dtype = np.dtype(detail["dtype"])
     quantised = dtype.kind in "iu" and not raw
-    return Slot(int(detail["index"]), dtype, float(scale) if quantised else 0.0, int(zero_point))
+    return LiteRtTensor(int(detail["index"]), dtype, float(scale) if quantised else 0.0, int(zero_point))
 
 
-def _ports(details: Sequence[Mapping[str, Any]], slots: Mapping[str, Slot], *, any_rows: bool) -> tuple[Port, ...]:
+def _ports(
+    details: Sequence[Mapping[str, Any]], slots: Mapping[str, LiteRtTensor], *, any_rows: bool
+) -> tuple[Port, ...]:
     return tuple(_port(each, slots[each["name"]], any_rows=any_rows) for each in details)
 
 
-def _port(detail: Mapping[str, Any], slot: Slot, *, any_rows: bool) -> Port:
+def _port(detail: Mapping[str, Any], slot: LiteRtTensor, *, any_rows: bool) -> Port:
     try:
         datatype = Datatype.FP32 if slot.scale else datatype_of(slot.dtype)
     except KeyError:

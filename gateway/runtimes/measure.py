@@ -14,7 +14,7 @@ from gateway.domain.ports import Session
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.tensor import Array, Tensors
 from gateway.domain.verdict import Measurement, Verdict
-from gateway.runtimes.generate import Sample, generated
+from gateway.runtimes.generate import InputKind, generated
 from gateway.runtimes.joining import stacked
 from gateway.runtimes.settings import TrialSettings
 
@@ -66,7 +66,7 @@ def golden_rows(manifest: ModelManifest, golden: GoldenSet, count: int) -> list[
     return [rows[index % len(rows)] for index in range(count)]
 
 
-def generated_rows(manifest: ModelManifest, sample: Sample, count: int) -> list[dict[str, Array]]:
+def generated_rows(manifest: ModelManifest, sample: InputKind, count: int) -> list[dict[str, Array]]:
     """Return the inputs of `count` runs of one row like `sample`."""
     return [generated(manifest, sample, row) for row in range(count)]
 

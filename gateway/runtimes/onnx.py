@@ -24,7 +24,7 @@ from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 from gateway.domain.onnx_file import read_onnx
 from gateway.domain.ports import Session
 from gateway.domain.tensor import Array, Datatype, bfloat16_to_float32, float32_to_bfloat16
-from gateway.domain.verdict import Budget, Signature
+from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import require, unimportable
 from gateway.runtimes.onnx_arena import LARGE_BYTES, Arena
@@ -99,7 +99,7 @@ class OnnxRuntime:
         """Return the execution providers of the installed build."""
         return tuple(_engine().get_available_providers())
 
-    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
+    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:
         """Load and optimise. Raises VariantError, also if a GPU provider would silently fall back to the CPU."""
         check_accelerator(self.name, budget, (CPU, *GPU_PROVIDERS))
         file = model_file(variant, files, ".onnx")
@@ -112,7 +112,7 @@ class OnnxRuntime:
     def inspect(self, file: Path) -> Signature:
         """Return inputs and outputs as the graph declares them; named and unknown dimensions are −1."""
         ort = _engine()
-        budget = Budget(options={"graph_optimization": "disable"})
+        budget = SessionBudget(options={"graph_optimization": "disable"})
         session = _load(ort, existing(file), session_options(ort, budget), ["CPUExecutionProvider"])
         return Signature(tuple(map(_spec, session.get_inputs())), tuple(map(_spec, session.get_outputs())))
 
@@ -127,7 +127,7 @@ class OnnxRuntime:
 
 
 class OnnxEngine:
-    """Engine over an ONNX Runtime session. Implements `gateway.runtimes.session.Engine`.
+    """Engine over an ONNX Runtime session. Implements `gateway.runtimes.session.CompiledGraph`.
 
     Outputs are new arrays at each run, unless `lends` is set.
     """
@@ -178,7 +178,7 @@ class OnnxEngine:
             raise VariantError(f"ONNX Runtime failed: {str(error) or type(error).__name__}") from error
 
 
-def session_options(ort: ModuleType, budget: Budget) -> onnxruntime.SessionOptions:
+def session_options(ort: ModuleType, budget: SessionBudget) -> onnxruntime.SessionOptions:
     """Return the options of every session: the budget's threads, none of them spinning while idle."""
     level = read_options("onnx", budget, _known_options(budget)).get("graph_optimization", "all")
     options = ort.SessionOptions()
@@ -194,7 +194,7 @@ def session_options(ort: ModuleType, budget: Budget) -> onnxruntime.SessionOptio
     return options
 
 
-def providers(ort: ModuleType, budget: Budget, precision: str) -> list[str | tuple[str, dict[str, str]]]:
+def providers(ort: ModuleType, budget: SessionBudget, precision: str) -> list[str | tuple[str, dict[str, str]]]:
     """Return execution providers for the budget's accelerator, best first. Raises VariantError if none is available."""
     if budget.accelerator == CPU:
         return ["CPUExecutionProvider"]
@@ -211,7 +211,7 @@ def providers(ort: ModuleType, budget: Budget, precision: str) -> list[str | tup
     return [*((name, _provider_options(name, budget, precision)) for name in found), "CPUExecutionProvider"]
 
 
-def _provider_options(name: str, budget: Budget, precision: str) -> dict[str, str]:
+def _provider_options(name: str, budget: SessionBudget, precision: str) -> dict[str, str]:
     """Return the options of a provider. Precision is always set.
 
     Without it, CUDA would compute fp32 as TF32, and TensorRT would ignore int8 and fp16.
@@ -235,7 +235,7 @@ def _provider_options(name: str, budget: Budget, precision: str) -> dict[str, st
     return options
 
 
-def _known_options(budget: Budget) -> Mapping[str, Sequence[str]]:
+def _known_options(budget: SessionBudget) -> Mapping[str, Sequence[str]]:
     known: dict[str, Sequence[str]] = {"graph_optimization": tuple(OPTIMIZATIONS)}
     return known if budget.accelerator == CPU else known | {"providers": ()}
 
@@ -277,7 +277,7 @@ def _load(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> A
         raise VariantError(f"ONNX Runtime cannot open {file.name}: {error}") from error
 
 
-def _refuse_fallback(session: Any, budget: Budget) -> None:
+def _refuse_fallback(session: Any, budget: SessionBudget) -> None:
     used = session.get_providers()
     if budget.accelerator != CPU and not set(used) & set(GPU_PROVIDERS[budget.accelerator]):
         raise VariantError(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import Variant
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 
 
 def model_file(variant: Variant, files: Path, suffix: str) -> Path:
@@ -43,7 +43,7 @@ def existing(file: Path) -> Path:
         raise VariantError(problem, remedy=remedy, transient=True) from None
 
 
-def check_accelerator(runtime: str, budget: Budget, known: Sequence[str]) -> None:
+def check_accelerator(runtime: str, budget: SessionBudget, known: Sequence[str]) -> None:
     """Check that the runtime can run on the budget's accelerator. Raises VariantError."""
     if budget.accelerator not in known:
         raise VariantError(
@@ -52,7 +52,7 @@ def check_accelerator(runtime: str, budget: Budget, known: Sequence[str]) -> Non
         )
 
 
-def read_options(runtime: str, budget: Budget, known: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def read_options(runtime: str, budget: SessionBudget, known: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the budget's options, checked. Raises VariantError.
 
     `known` lists each option's values (none: any text).

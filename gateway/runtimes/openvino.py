@@ -17,7 +17,7 @@ from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 from gateway.domain.model_files import COPY_AGAIN
 from gateway.domain.ports import Session
 from gateway.domain.tensor import Array, Datatype
-from gateway.domain.verdict import Budget, Signature
+from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import require, unimportable
 from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
@@ -71,7 +71,7 @@ class OpenVinoRuntime:
         with signal_stack_kept():
             return tuple(_engine().Core().available_devices)
 
-    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
+    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:
         """Read and compile. Raises VariantError."""
         check_accelerator(self.name, budget, tuple(DEVICES))
         device = DEVICES[budget.accelerator]
@@ -104,7 +104,7 @@ class OpenVinoRuntime:
 
 
 class OpenVinoEngine:
-    """Engine over an OpenVINO request. Implements `gateway.runtimes.session.Engine`.
+    """Engine over an OpenVINO request. Implements `gateway.runtimes.session.CompiledGraph`.
 
     Writable inputs are shared with the engine, read-only ones copied. Outputs are views of the request's own tensors:
     lent until the next run.
@@ -139,7 +139,7 @@ class OpenVinoEngine:
         self._request = None
 
 
-def compile_options(budget: Budget, precision: str, machine: str) -> dict[str, str]:
+def compile_options(budget: SessionBudget, precision: str, machine: str) -> dict[str, str]:
     """Return the options of `compile_model`. Raises VariantError if the device cannot compute in `precision`."""
     device = DEVICES[budget.accelerator]
     known = {"cores": tuple(CORES)} if device == "CPU" else {}

@@ -23,7 +23,7 @@ from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 from gateway.domain.ports import Session
 from gateway.domain.tensor import DATATYPES, Array
-from gateway.domain.verdict import Budget, Signature
+from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import require
 from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
@@ -55,7 +55,7 @@ class ReferenceRuntime:
         """Return the CPU, always."""
         return ("CPU",)
 
-    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
+    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:
         """Read and check the graph. Raises VariantError."""
         check_accelerator(self.name, budget, (CPU,))
         read_options(self.name, budget, {})
@@ -72,7 +72,7 @@ class ReferenceRuntime:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class OperatorNode:
     """Operator of a graph; an empty input name means that an optional input is omitted."""
 
     op: str
@@ -87,12 +87,12 @@ class Graph:
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[OperatorNode, ...]
     weights: Mapping[str, Array]
 
 
 class ReferenceEngine:
-    """Engine over a graph. Implements `gateway.runtimes.session.Engine`.
+    """Engine over a graph. Implements `gateway.runtimes.session.CompiledGraph`.
 
     Outputs are new arrays, never views of an input: the caller may refill inputs while the outputs are still lent.
     """
@@ -154,10 +154,10 @@ def _port(described: Mapping[str, Any]) -> Port:
     )
 
 
-def _node(described: Mapping[str, Any]) -> Node:
+def _node(described: Mapping[str, Any]) -> OperatorNode:
     if len(described["outputs"]) != 1:
         raise ValueError(f"operator {described['op']} must have one output, not {described['outputs']}")
-    return Node(
+    return OperatorNode(
         str(described["op"]),
         tuple(map(str, described["inputs"])),
         str(described["outputs"][0]),
@@ -181,7 +181,7 @@ def _check_known(names: Sequence[str], known: set[str], where: str) -> None:
             raise VariantError(f"{where}: {name!r} is no input, weight or earlier output")
 
 
-def _evaluate(node: Node, values: Mapping[str, Array]) -> Array:
+def _evaluate(node: OperatorNode, values: Mapping[str, Array]) -> Array:
     try:
         return OPERATORS[node.op]([values[name] for name in node.inputs if name], node.attributes)
     except FAULTS as error:

@@ -18,7 +18,7 @@ from gateway.domain.tensor import Array, Tensors
 from gateway.runtimes.binding import Passage, Port, convert, plan_inputs, plan_outputs, takes_single_rows
 
 
-class Engine(Protocol):
+class CompiledGraph(Protocol):
     """Compiled graph with its own names, datatypes and layouts."""
 
     inputs: tuple[Port, ...]
@@ -37,12 +37,12 @@ class Engine(Protocol):
 class SingleRows:
     """Engine for batches over an engine whose graph accepts exactly one row: one run per row, into new arrays."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: CompiledGraph) -> None:
         self.inputs, self.outputs = engine.inputs, engine.outputs
         self._engine = engine
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
-        """Run as `Engine.run` does, but the caller owns the outputs if there is more than one row."""
+        """Run as `CompiledGraph.run` does, but the caller owns the outputs if there is more than one row."""
         rows = len(next(iter(feeds.values())))
         if rows == 1:
             return self._engine.run(feeds, wanted)
@@ -74,13 +74,13 @@ class BoundSession:
 
     remarks: tuple[str, ...] = ()
 
-    def __init__(self, engine: Engine, manifest: ModelManifest, variant: Variant, *, lends: bool = True) -> None:
+    def __init__(self, engine: CompiledGraph, manifest: ModelManifest, variant: Variant, *, lends: bool = True) -> None:
         self.lends = lends
         self._into = plan_inputs(manifest, variant, engine.inputs)
         self._out = plan_outputs(manifest, variant, engine.outputs)
         ports = engine.inputs + engine.outputs
         single = takes_single_rows(manifest, self._into + self._out, ports)
-        self._engine: Engine | None = SingleRows(engine) if single else engine
+        self._engine: CompiledGraph | None = SingleRows(engine) if single else engine
         self._wanted = [passage.port for passage in self._out]
         self._plain = all(
             passage.axes is None and passage.dtype is None and passage.shape is None
@@ -121,7 +121,7 @@ def _contiguous(_: Passage, array: Array) -> Array:
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
-def bind(engine: Engine, manifest: ModelManifest, variant: Variant, *, lends: bool = True) -> BoundSession:
+def bind(engine: CompiledGraph, manifest: ModelManifest, variant: Variant, *, lends: bool = True) -> BoundSession:
     """Return the session of an opened engine. If the manifest does not fit, the engine is closed."""
     try:
         return BoundSession(engine, manifest, variant, lends=lends)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest, Variant
-from gateway.domain.verdict import Budget, RuntimeStatus, Signature, Verdict, read_signature, read_verdict
+from gateway.domain.verdict import RuntimeStatus, SessionBudget, Signature, Verdict, read_signature, read_verdict
 from gateway.runtimes.child import UnendingPartError, ask_child
 from gateway.runtimes.installed import installed_version
 from gateway.runtimes.job import Inspection, Listing, Trial
@@ -16,7 +16,7 @@ from gateway.runtimes.settings import TrialSettings
 
 
 async def try_variant(
-    manifest: ModelManifest, variant: Variant, files: Path, budget: Budget, settings: TrialSettings
+    manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget, settings: TrialSettings
 ) -> Verdict:
     """Load, evaluate and measure a variant in a child. Never raises for faults of the variant: the verdict has them.
 

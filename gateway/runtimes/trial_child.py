@@ -30,7 +30,7 @@ from gateway.domain.verdict import Joining, Measurement, Verdict, signature_docu
 from gateway.runtimes import measure
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.exercise import Exercised, exercise
-from gateway.runtimes.job import Inspection, Job, Line, Listing, Trial, read_job
+from gateway.runtimes.job import ChildLine, ChildTask, Inspection, Listing, Trial, read_job
 from gateway.runtimes.joining import prove, row_runs, widened
 from gateway.runtimes.settings import TrialSettings
 
@@ -41,7 +41,7 @@ REMARK_LIMIT_CHARS = 500
 """Most characters of an engine's message that a remark keeps."""
 JOINING = "joining"
 """Name of the joining proof among the parts of a trial that may be left out."""
-Say = Callable[[Line], None]
+Say = Callable[[ChildLine], None]
 
 
 def main() -> None:
@@ -68,32 +68,32 @@ def private_stdout() -> int:
     return answers
 
 
-def answer(job: Job, say: Say) -> None:
+def answer(job: ChildTask, say: Say) -> None:
     """Do the job. The last line has its result or its problem."""
     try:
-        line = Line(result=_do(job, say))
+        line = ChildLine(result=_do(job, say))
     except VariantError as error:
-        line = Line(problem=error.reason, remedy=error.remedy, transient=error.transient)
+        line = ChildLine(problem=error.reason, remedy=error.remedy, transient=error.transient)
     except MemoryError:
-        line = Line(problem="there is not enough memory", remedy="free memory", transient=True)
+        line = ChildLine(problem="there is not enough memory", remedy="free memory", transient=True)
     except Exception as error:  # noqa: BLE001 - the process boundary: any error of an engine is the answer
-        line = Line(problem=f"{type(error).__name__}: {error}")
+        line = ChildLine(problem=f"{type(error).__name__}: {error}")
     say(line)
 
 
-def _do(job: Job, say: Say) -> dict[str, Any]:
+def _do(job: ChildTask, say: Say) -> dict[str, Any]:
     match job.task:
         case Trial():
             return verdict_document(_try(job.task, job, say))
         case Inspection():
-            say(Line(stage="reading the model"))
+            say(ChildLine(stage="reading the model"))
             return signature_document(get_runtime(job.task.runtime).inspect(job.task.file))
         case Listing():
-            say(Line(stage="listing its devices"))
+            say(ChildLine(stage="listing its devices"))
             return {"devices": list(get_runtime(job.task.runtime).devices())}
 
 
-def _try(trial: Trial, job: Job, say: Say) -> Verdict:
+def _try(trial: Trial, job: ChildTask, say: Say) -> Verdict:
     """Return the verdict with one thread or, if a model is slow enough to gain by it, with all allowed threads.
 
     A run shorter than `one_thread_below_us` keeps one thread: more threads cost energy and save no time. A slow model
@@ -242,7 +242,7 @@ class _Exam:
         return widened(joining, run, self._rows, most, trial.variant.precision)
 
     def _enter(self, stage: str) -> None:
-        self._say(Line(stage=stage))
+        self._say(ChildLine(stage=stage))
 
     def _begin(self, stage: str, part: str, longer_s: float = 0.0) -> None:
         """Enter a stage that may be left out.
@@ -250,7 +250,7 @@ class _Exam:
         It is limited on the CPU only: a GPU's first run may compile for minutes.
         """
         bounded = self._golden is None and self.trial.budget.accelerator == CPU
-        self._say(Line(stage=stage, part=part, limit_s=self._settings.input_s + longer_s if bounded else None))
+        self._say(ChildLine(stage=stage, part=part, limit_s=self._settings.input_s + longer_s if bounded else None))
 
     def _unended_words(self) -> str:
         count, limit_s = len(self._unended), self._settings.input_s

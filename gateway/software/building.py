@@ -17,7 +17,7 @@ from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.software_release import SoftwareVariant
 from gateway.software import environment
 from gateway.software.commands import CommandError, run
-from gateway.software.places import Home
+from gateway.software.places import VersionFolder
 from gateway.software.settings import SoftwareSettings
 from gateway.store.private_copies import private_copies
 
@@ -25,7 +25,7 @@ IMPORTS = "import importlib.util, sys; importlib.util.find_spec(sys.argv[1]) and
 """Python program that imports the package whose name it gets, if it is installed."""
 
 
-def check_size(variant: SoftwareVariant, home: Home, settings: SoftwareSettings) -> None:
+def check_size(variant: SoftwareVariant, home: VersionFolder, settings: SoftwareSettings) -> None:
     """Raise CommandError if the wheels are larger than allowed, or the disk has no space for their environment."""
     size = variant.size_bytes
     if size > settings.wheels_limit_bytes:
@@ -42,7 +42,7 @@ def check_size(variant: SoftwareVariant, home: Home, settings: SoftwareSettings)
 def build(
     variant: SoftwareVariant,
     name: str,
-    home: Home,
+    home: VersionFolder,
     settings: SoftwareSettings,
     *,
     private: Path,
@@ -70,7 +70,9 @@ def build(
     home.adopt(stage, name)
 
 
-def self_test(name: str, version: str, home: Home, settings: SoftwareSettings, alive: Callable[[], object]) -> None:
+def self_test(
+    name: str, version: str, home: VersionFolder, settings: SoftwareSettings, alive: Callable[[], object]
+) -> None:
     """Run the new programs as the user of the gateway's unit. Raise CommandError for the first that fails."""
     place = home.environment(name)
     for program in environment.PROGRAMS:

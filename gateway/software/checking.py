@@ -14,7 +14,7 @@ from gateway.domain.software_release import DISTRIBUTION, SoftwareVariant, check
 from gateway.software import environment
 from gateway.software.building import build, self_test
 from gateway.software.commands import ENVIRONMENT, CommandError
-from gateway.software.places import Home
+from gateway.software.places import VersionFolder
 from gateway.software.settings import SoftwareSettings
 from gateway.store.plain import file_digest
 from gateway.store.this_machine import this_machine
@@ -38,10 +38,10 @@ def check(folder: Path, settings: SoftwareSettings) -> list[str]:
         for wheel in variant.wheels:
             (blobs / wheel.sha256).symlink_to((folder / wheel.path).resolve())
         here = replace(settings, store=str(place / "store"), gateway_config="", test_user="")
-        return _try(variant, version, Home(place / "lib"), here)
+        return _try(variant, version, VersionFolder(place / "lib"), here)
 
 
-def _try(variant: SoftwareVariant, version: str, home: Home, settings: SoftwareSettings) -> list[str]:
+def _try(variant: SoftwareVariant, version: str, home: VersionFolder, settings: SoftwareSettings) -> list[str]:
     home.folder.mkdir()
     try:
         build(variant, version, home, settings, private=home.folder, alive=bool)

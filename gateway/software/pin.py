@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gateway.domain.errors import ConfigurationError
-from gateway.software.record import Records
+from gateway.software.record import InstallRecords
 from gateway.trust.chain import newest_root, trusted_root
 from gateway.trust.distrust import Distrust
 from gateway.trust.settings import DEFAULTS
 
 
-def pin(records: Records, content: bytes, *, replace: bool = False) -> int:
+def pin(records: InstallRecords, content: bytes, *, replace: bool = False) -> int:
     """Keep `content` as the root of trust if there is none yet. Return the version that is trusted then.
 
     Raise Distrust if it is not signed by itself, ConfigurationError if another root is trusted that neither precedes

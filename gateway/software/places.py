@@ -20,7 +20,7 @@ VERSIONS, CURRENT, CONFIRMED = "versions", "current", "confirmed"
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class VersionFolder:
     """Folder of the installed versions at its present path. In an assembled image the final path differs."""
 
     folder: Path

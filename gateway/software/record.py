@@ -20,7 +20,7 @@ MODE, FOLDER_MODE = 0o644, 0o755
 FLOOR_LIMIT_BYTES = 256
 
 
-class Records:
+class InstallRecords:
     """Reader and only writer of these files. Every method raises StoreError."""
 
     def __init__(self, folder: Path) -> None:

@@ -17,17 +17,19 @@ from gateway.domain.software_update import record_bytes
 from gateway.observe.logs import get_logger
 from gateway.observe.notify import Notifier
 from gateway.software.settings import SoftwareSettings
-from gateway.software.worker import RequestRefusedError, Worker
+from gateway.software.worker import InstallerWorker, RequestRefusedError
 from gateway.store.errors import StoreError
 
 FIRST_DESCRIPTOR = 3
 """First descriptor of sockets that systemd passes (sd_listen_fds(3))."""
 
 
-class Server:
+class InstallerServer:
     """Server of requests from `listener`, one at a time."""
 
-    def __init__(self, listener: socket.socket, worker: Worker, settings: SoftwareSettings, notifier: Notifier) -> None:
+    def __init__(
+        self, listener: socket.socket, worker: InstallerWorker, settings: SoftwareSettings, notifier: Notifier
+    ) -> None:
         self._listener, self._worker, self._settings, self._notifier = listener, worker, settings, notifier
         self._log = get_logger("software")
 

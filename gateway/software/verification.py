@@ -25,14 +25,14 @@ from gateway.trust.settings import DEFAULTS
 from gateway.trust.targets import check_software
 
 if TYPE_CHECKING:
-    from gateway.domain.software_request import Install
+    from gateway.domain.software_request import InstallRequest
 
 Read = Callable[[str, int], bytes]
 """Function from a blob's SHA-256 and a size limit to its content. The caller handles its errors (StoreError)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedSoftware:
     """Release that the role `software` signed, the variant for this device, and the newest root in the chain."""
 
     release: SoftwareRelease
@@ -42,8 +42,8 @@ class Verified:
 
 
 def verify(
-    wanted: Install, pinned: bytes, roots: Sequence[bytes], read: Read, *, machine: Machine, floor: str
-) -> Verified:
+    wanted: InstallRequest, pinned: bytes, roots: Sequence[bytes], read: Read, *, machine: Machine, floor: str
+) -> VerifiedSoftware:
     """Return the release. Raise Distrust.
 
     `roots`: those in the store, oldest first. The newest root that follows from `pinned` decides, so that keys that
@@ -64,7 +64,7 @@ def verify(
         variant = fitting(release, machine)
     except ValueError as error:
         raise Distrust(Reason.WRONG_HARDWARE, where, str(error)) from None
-    return Verified(release, variant, content, max(floor, release.floor, key=version_order))
+    return VerifiedSoftware(release, variant, content, max(floor, release.floor, key=version_order))
 
 
 def _reader(read: Read) -> Callable[[str], bytes]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.domain.errors import VariantError
 from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, SoftwareVariant, fitting, read_software
-from gateway.domain.software_request import Confirm, GiveUp, Install, Request
+from gateway.domain.software_request import Confirm, GiveUp, InstallRequest, Request
 from gateway.domain.software_update import (
     SWITCHED,
     Phase,
@@ -24,12 +24,12 @@ from gateway.domain.software_update import (
 from gateway.observe.logs import get_logger
 from gateway.software.building import build, check_size, self_test
 from gateway.software.commands import CommandError
-from gateway.software.places import CONFIRMED, CURRENT, Home
-from gateway.software.record import Records
+from gateway.software.places import CONFIRMED, CURRENT, VersionFolder
+from gateway.software.record import InstallRecords
 from gateway.software.settings import SoftwareSettings
 from gateway.software.units import Units
-from gateway.software.verification import Verified, verify
-from gateway.store.blobs import Blobs
+from gateway.software.verification import VerifiedSoftware, verify
+from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import StoreError
 from gateway.store.roots import read_roots
 from gateway.store.this_machine import this_machine
@@ -43,13 +43,13 @@ class RequestRefusedError(Exception):
     """A request cannot be carried out; the message has the reason."""
 
 
-class Worker:
+class InstallerWorker:
     """Worker of the installer: `take` requests, and call `advance` until nothing is left to do."""
 
     def __init__(
         self,
-        home: Home,
-        records: Records,
+        home: VersionFolder,
+        records: InstallRecords,
         units: Units,
         settings: SoftwareSettings,
         *,
@@ -81,7 +81,7 @@ class Worker:
     def take(self, request: Request) -> SoftwareUpdate:
         """Record a request. Return the record. Raise RequestRefusedError, StoreError."""
         update = self._records.update()
-        if isinstance(request, Install):
+        if isinstance(request, InstallRequest):
             return self._begin(request, update)
         if update is None or update.ended:
             raise RequestRefusedError("no update is under way")
@@ -109,7 +109,7 @@ class Worker:
         return None if self._record(update, after).ended else 0.0
 
     # ---- requests ---------------------------------------------------------------------------------------------------
-    def _begin(self, request: Install, update: SoftwareUpdate | None) -> SoftwareUpdate:
+    def _begin(self, request: InstallRequest, update: SoftwareUpdate | None) -> SoftwareUpdate:
         if update is not None and not update.ended:
             if update.release == request.release:
                 return update
@@ -129,7 +129,7 @@ class Worker:
         self._records.keep_update(begun)
         return begun
 
-    def _verified(self, request: Install) -> Verified:
+    def _verified(self, request: InstallRequest) -> VerifiedSoftware:
         limit_bytes = DEFAULTS.metadata_limit_bytes
         pinned = self._records.root(limit_bytes)
         if pinned is None:
@@ -194,8 +194,8 @@ class Worker:
         """Return the wheels to install. The document is read again by its verified digest."""
         return fitting(read_software(self._blobs().read(update.release, SOFTWARE_LIMIT_BYTES)), this_machine())
 
-    def _blobs(self) -> Blobs:
-        return Blobs(Path(self._settings.store) / "blobs")
+    def _blobs(self) -> LocalBlobs:
+        return LocalBlobs(Path(self._settings.store) / "blobs")
 
     def _record(self, before: SoftwareUpdate, after: SoftwareUpdate) -> SoftwareUpdate:
         if after != before:

@@ -12,7 +12,7 @@ from gateway.domain.activation import Activation, Installed, activation_document
 from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.store import durable
-from gateway.store.errors import AbsentError, DamagedError, StoreError, told_as_store_error
+from gateway.store.errors import DamagedError, StoreAbsentError, StoreError, told_as_store_error
 from gateway.store.roots import read_bounded
 
 ACTIVE_FILE = "active.json"
@@ -61,7 +61,7 @@ def without_stopped(active: Active, is_stopped: Callable[[Activation], bool]) ->
 def rolled_back(active: Active, slot: str) -> Active:
     """Return `active` with the previous release in `slot`, and none before it. Raises AbsentError if there is none."""
     if slot not in active.previous:
-        raise AbsentError(f"the slot {slot} has no previous release to go back to; assign one instead")
+        raise StoreAbsentError(f"the slot {slot} has no previous release to go back to; assign one instead")
     return replace(
         active, slots={**active.slots, slot: active.previous[slot]}, previous=_without(active.previous, slot)
     )

@@ -13,8 +13,8 @@ from pathlib import Path
 from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.store import durable
 from gateway.store.download import Download
-from gateway.store.errors import AbsentError, DamagedError, SpaceError, told_as_store_error
-from gateway.store.settings import BlobSettings
+from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, told_as_store_error
+from gateway.store.settings import StoreSettings
 
 PART_SUFFIX = ".part"
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -24,19 +24,19 @@ _BLOCK_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Result of `Blobs.collect`: `freed_bytes` of disk, `removed` files, and `strangers` (unknown names, kept)."""
+    """Result of `LocalBlobs.collect`: `freed_bytes` of disk, `removed` files, and `strangers` (unknown names, kept)."""
 
     removed: int
     freed_bytes: int
     strangers: int
 
 
-class Blobs:
+class LocalBlobs:
     """Content-addressed store. Readers need no write permission. The only writer process calls `prepare` first."""
 
-    def __init__(self, folder: Path, settings: BlobSettings | None = None) -> None:
+    def __init__(self, folder: Path, settings: StoreSettings | None = None) -> None:
         self._folder = folder / "sha256"
-        self._settings = settings or BlobSettings()
+        self._settings = settings or StoreSettings()
 
     def prepare(self) -> None:
         """Create the folder, and remove the temporary files of killed writers. Raises StoreError."""
@@ -157,7 +157,7 @@ class Blobs:
         try:
             return self._open(digest)
         except FileNotFoundError:
-            raise AbsentError("is not in the store; it has to be fetched", file=self.path(digest)) from None
+            raise StoreAbsentError("is not in the store; it has to be fetched", file=self.path(digest)) from None
 
     def _open(self, digest: str) -> int:
         descriptor = os.open(self.path(digest), _OPEN)

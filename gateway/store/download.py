@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from gateway.store import durable
 from gateway.store.errors import DamagedError, StoreError, told_as_store_error
-from gateway.store.settings import BlobSettings
+from gateway.store.settings import StoreSettings
 
 _KEEP_SIZE = 1
 """FALLOC_FL_KEEP_SIZE (linux/falloc.h): the file's size remains the number of received bytes."""
@@ -23,9 +23,9 @@ _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class Download:
-    """Download, made by `Blobs.writer`. It resumes after a power failure or a kill; at the end its digest decides."""
+    """Download, made by `LocalBlobs.writer`. It resumes after a power failure or a kill; the digest decides."""
 
-    def __init__(self, part: Path, final: Path, digest: str, size_bytes: int, settings: BlobSettings) -> None:
+    def __init__(self, part: Path, final: Path, digest: str, size_bytes: int, settings: StoreSettings) -> None:
         self._part, self._final, self._digest = part, final, digest
         self._settings = settings
         self.size_bytes = size_bytes

@@ -27,7 +27,7 @@ class DamagedError(StoreError):
     """A file whose content does not match its name, its digest or its format."""
 
 
-class AbsentError(StoreError):
+class StoreAbsentError(StoreError):
     """The requested entry is not in the store."""
 
 

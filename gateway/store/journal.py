@@ -21,7 +21,7 @@ from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.update import ENDS, REVOCABLE, Failure, Step, after
 from gateway.store import journal_rows as rows
-from gateway.store.errors import AbsentError, StoreError
+from gateway.store.errors import StoreAbsentError, StoreError
 from gateway.store.journal_file import JournalFile
 from gateway.store.journal_rows import Accepted, Floors, Rejection, Update
 from gateway.store.settings import JournalSettings
@@ -181,7 +181,7 @@ class Journal:
     def _under_way(self, slot: str) -> Update:
         update = self.update(slot)
         if update is None:
-            raise AbsentError(f"no update of {slot} is under way", file=self._file.path)
+            raise StoreAbsentError(f"no update of {slot} is under way", file=self._file.path)
         return update
 
     def _adopt(self, assignment: Assignment) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.store import durable
-from gateway.store.errors import AbsentError, DamagedError, SpaceError, StoreError, told_as_store_error
+from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, StoreError, told_as_store_error
 from gateway.store.settings import JournalSettings
 
 Value = TypeVar("Value")
@@ -68,7 +68,7 @@ class JournalFile:
         """Open the file. Raises AbsentError, DamagedError or StoreError, each with a remedy."""
         path = folder / NAME
         if not path.is_file():
-            raise AbsentError(f"there is no journal; {_REMEDY}", file=path)
+            raise StoreAbsentError(f"there is no journal; {_REMEDY}", file=path)
         return cls._open(path, settings, least=1)
 
     @classmethod

@@ -16,11 +16,11 @@ from gateway.domain.manifest import Artifact
 from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.domain.signed_release import SignedRelease
 from gateway.store import durable
-from gateway.store.blobs import Blobs
-from gateway.store.errors import AbsentError, DamagedError, StoreError, told_as_store_error
+from gateway.store.blobs import LocalBlobs
+from gateway.store.errors import DamagedError, StoreAbsentError, StoreError, told_as_store_error
 
 
-def materialise(digest: str, release: SignedRelease, variants: Sequence[str], blobs: Blobs, folder: Path) -> Path:
+def materialise(digest: str, release: SignedRelease, variants: Sequence[str], blobs: LocalBlobs, folder: Path) -> Path:
     """Return the folder of `release`, whose signed document has `digest`, with the verified files of `variants`.
 
     Safe to repeat, also after a power failure: existing files are verified, and damaged ones are restored from the
@@ -70,15 +70,17 @@ def _home(folder: Path, digest: str) -> Path:
     return folder / digest
 
 
-def _check(artifact: Artifact, blobs: Blobs) -> None:
+def _check(artifact: Artifact, blobs: LocalBlobs) -> None:
     path = blobs.path(artifact.sha256)
     if not blobs.has(artifact.sha256, artifact.size_bytes):
-        raise AbsentError(f"{artifact.path} ({artifact.size_bytes} bytes) is not in the store; fetch it", file=path)
+        raise StoreAbsentError(
+            f"{artifact.path} ({artifact.size_bytes} bytes) is not in the store; fetch it", file=path
+        )
     if not blobs.verify(artifact.sha256):
         raise DamagedError(f"{artifact.path} is damaged on the disk; discard it and fetch it again", file=path)
 
 
-def _build(home: Path, files: Iterable[Artifact], blobs: Blobs) -> None:
+def _build(home: Path, files: Iterable[Artifact], blobs: LocalBlobs) -> None:
     staged = durable.temporary(home.parent)
     staged.mkdir()
     staged.chmod(durable.FOLDER_MODE)
@@ -86,7 +88,7 @@ def _build(home: Path, files: Iterable[Artifact], blobs: Blobs) -> None:
     durable.rename(staged, home)
 
 
-def _fill(home: Path, files: Iterable[Artifact], blobs: Blobs) -> None:
+def _fill(home: Path, files: Iterable[Artifact], blobs: LocalBlobs) -> None:
     """Link every file, then sync all names, including those that an interrupted run created without a sync.
 
     Temporary entries of that run are removed, too.

@@ -26,7 +26,7 @@ class StateSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class BlobSettings:
+class StoreSettings:
     """Settings of `[store]`: the disk space of releases."""
 
     quota_bytes: int = field(default=8_589_934_592, metadata=VAST)  # 8 GiB: all blobs, including downloads in progress

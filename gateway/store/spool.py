@@ -21,7 +21,7 @@ from gateway.store import spool_rows as rows
 from gateway.store.errors import DamagedError
 from gateway.store.settings import SpoolSettings
 from gateway.store.spool_file import SpoolFile, set_aside
-from gateway.store.spool_rows import Gap, Kept, Priority, Record, Usage
+from gateway.store.spool_rows import Gap, Priority, SpooledRecord, SpoolRecord, Usage
 
 _DROPPED_AT_ONCE = 100
 _DROPPED = "record.id, source, seq, priority, bytes"
@@ -66,7 +66,7 @@ class Spool:
         self._file.close()
 
     # ---- in ---------------------------------------------------------------------------------------------------------
-    def append(self, records: Iterable[Record], now: datetime, marks: Mapping[str, str] | None = None) -> int:
+    def append(self, records: Iterable[SpoolRecord], now: datetime, marks: Mapping[str, str] | None = None) -> int:
         """Store records and `marks` in one transaction; return the number of records that were dropped for it.
 
         Raises ValueError for a record that is too large, or for too many streams; StoreError.
@@ -86,7 +86,7 @@ class Spool:
         found = self._file.ask("SELECT value FROM mark WHERE name = ?", (name,))
         return str(found[0]["value"]) if found else None
 
-    def _payload(self, record: Record) -> str:
+    def _payload(self, record: SpoolRecord) -> str:
         text = json.dumps(record.document, separators=(",", ":"), allow_nan=False)
         size = len(text.encode())
         if size > self._settings.record_limit_bytes:
@@ -94,7 +94,7 @@ class Spool:
             raise ValueError(f"a record of {record.stream} has {size} bytes, at most {limit} are kept")
         return text
 
-    def _put(self, record: Record, payload: str) -> None:
+    def _put(self, record: SpoolRecord, payload: str) -> None:
         key = (record.stream, self.epoch)
         found = self._file.ask("SELECT id, last FROM source WHERE stream = ? AND boot_epoch = ?", key)
         if not found:
@@ -148,7 +148,7 @@ class Spool:
         return int(row["bytes"]) + (len(beside) - 1) * rows.OVERHEAD_BYTES
 
     # ---- out --------------------------------------------------------------------------------------------------------
-    def batch(self, limit_rows: int, limit_bytes: int) -> tuple[Kept | Gap, ...]:
+    def batch(self, limit_rows: int, limit_bytes: int) -> tuple[SpooledRecord | Gap, ...]:
         """Return the next entries to send, at least one if there is any. Raises StoreError.
 
         Streams with the most important records come first. Each stream is in order, so that every acknowledged batch
@@ -158,7 +158,7 @@ class Spool:
         order = """SELECT source.*, coalesce(max(priority), -1) AS most FROM source
             LEFT JOIN record ON record.source = source.id
             GROUP BY source.id ORDER BY most DESC, boot_epoch, source.id"""
-        taken: list[Kept | Gap] = []
+        taken: list[SpooledRecord | Gap] = []
         size = 0
         for source in self._file.ask(order):
             for entry in self._entries(source, limit_rows - len(taken)):
@@ -185,7 +185,7 @@ class Spool:
             self._tidy()
         return gone
 
-    def give_up(self, entry: Kept) -> None:
+    def give_up(self, entry: SpooledRecord) -> None:
         """Drop a record that the fleet refuses permanently; a gap replaces it."""
         query = f"""SELECT {_DROPPED} FROM record JOIN source ON record.source = source.id
             WHERE stream = ? AND boot_epoch = ? AND seq = ?"""  # noqa: S608
@@ -203,7 +203,7 @@ class Spool:
         """Return the number of records of old boots for which not even gaps are kept."""
         return int(self.mark("forgotten") or 0)
 
-    def _entries(self, source: sqlite3.Row, limit: int) -> Sequence[Kept | Gap]:
+    def _entries(self, source: sqlite3.Row, limit: int) -> Sequence[SpooledRecord | Gap]:
         """Return the first entries of a source, records and gaps in the order of their numbers."""
         key = (source["id"], limit)
         records = self._file.ask("SELECT * FROM record WHERE source = ? ORDER BY seq LIMIT ?", key)

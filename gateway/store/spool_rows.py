@@ -29,7 +29,7 @@ class Priority(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SpoolRecord:
     """Record to send. `document`: a JSON object; `at`: the time of the fact, by this device's clock."""
 
     stream: str
@@ -40,7 +40,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SpooledRecord:
     """Record in the spool, with its number; `payload` is the JSON of its document."""
 
     stream: str
@@ -82,11 +82,11 @@ class Usage:
     size_bytes: int
 
 
-def kept(source: sqlite3.Row, row: sqlite3.Row) -> Kept:
+def kept(source: sqlite3.Row, row: sqlite3.Row) -> SpooledRecord:
     """Convert a row of `record`."""
     at = _EPOCH + row["at_us"] * _MICROSECOND
     priority = Priority(row["priority"])
-    return Kept(source["stream"], source["boot_epoch"], row["seq"], priority, row["kind"], at, row["payload"])
+    return SpooledRecord(source["stream"], source["boot_epoch"], row["seq"], priority, row["kind"], at, row["payload"])
 
 
 def gap(source: sqlite3.Row, row: sqlite3.Row) -> Gap:
@@ -112,7 +112,7 @@ def added(*counts: Mapping[Priority, int]) -> Mapping[Priority, int]:
     return total
 
 
-def end_of_gaps(entries: Sequence[Kept | Gap], limit: int) -> int:
+def end_of_gaps(entries: Sequence[SpooledRecord | Gap], limit: int) -> int:
     """Return the number of entries from the beginning that contain at most `limit` gaps."""
     found = 0
     for place, entry in enumerate(entries):

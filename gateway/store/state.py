@@ -29,7 +29,7 @@ from gateway.domain.verdict import (
 from gateway.store.settings import StateSettings
 
 if TYPE_CHECKING:
-    from gateway.domain.statistics import Sample
+    from gateway.domain.statistics import MetricSample
 
 Kept = TypeVar("Kept")
 SCHEMA_VERSION = 2
@@ -53,8 +53,8 @@ class _NewerSchemaError(sqlite3.OperationalError):
     """A file that a newer version of this program wrote."""
 
 
-class State:
-    """Verdicts and signatures by key. Open it with `State.open(folder)`. One thread at a time may use it.
+class StateStore:
+    """Verdicts and signatures by key. Open it with `StateStore.open(folder)`. One thread at a time may use it.
 
     `problem` says why new rows are not written to the disk, with the remedy ("": they are).
     """
@@ -68,7 +68,7 @@ class State:
         """Rows that were not written to the disk since this file was opened."""
 
     @classmethod
-    def open(cls, folder: Path, settings: StateSettings | None = None) -> State:
+    def open(cls, folder: Path, settings: StateSettings | None = None) -> StateStore:
         """Open the file, and create it and its folder as needed. If it cannot be written, `problem` says why."""
         settings = settings or StateSettings()
         file = folder / "state.sqlite"
@@ -95,13 +95,13 @@ class State:
         """Store the signature of a bare model."""
         self._put("signature", digest, signature_document(signature))
 
-    def samples(self) -> Iterable[Sample]:
+    def samples(self) -> Iterable[MetricSample]:
         """Yield the metrics of the state, as METRICS.md describes them."""
-        from gateway.domain.statistics import Sample
+        from gateway.domain.statistics import MetricSample
 
         failures, writable = "edge_gateway_state_write_failures_total", "edge_gateway_state_writable"
-        yield Sample(failures, "Verdicts that did not reach the disk.", self.write_failures)
-        yield Sample(writable, "1 while verdicts reach the disk, else 0.", float(not self.problem), counter=False)
+        yield MetricSample(failures, "Verdicts that did not reach the disk.", self.write_failures)
+        yield MetricSample(writable, "1 while verdicts reach the disk, else 0.", float(not self.problem), counter=False)
 
     def close(self) -> None:
         """Write the rows that could not be written before, and close the file. Calling it twice is harmless."""

@@ -25,7 +25,7 @@ EXIT_CODES = (
 )
 
 
-class _Parser(argparse.ArgumentParser):
+class _ArgumentParser(argparse.ArgumentParser):
     """Argument parser whose errors are one line with a reference to the help."""
 
     def error(self, message: str) -> NoReturn:
@@ -84,7 +84,7 @@ class Program:
 
     def parser(self) -> argparse.ArgumentParser:
         """Return the parser of the whole command line, without importing any verb."""
-        parser = _Parser(
+        parser = _ArgumentParser(
             prog=self.name,
             description=self.description,
             epilog=f"{EXIT_CODES}\n'{self.name} VERB --help' shows examples.",

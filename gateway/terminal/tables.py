@@ -80,7 +80,7 @@ def _wrapped(line: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ColumnWidth:
     """Width that a column of a table needs: for its longest line, its longest word, and its longest part of a word."""
 
     line: int
@@ -88,7 +88,7 @@ class Need:
     part: int
 
 
-def fitted(needs: Sequence[Need], room: int) -> list[int]:
+def fitted(needs: Sequence[ColumnWidth], room: int) -> list[int]:
     """Return the widths of columns within `room`: the widest is narrowed first."""
     widths = [min(need.line, max(1, room)) for need in needs]
     words = [min(width, need.word, WORD_WIDTH) for width, need in zip(widths, needs, strict=True)]
@@ -105,13 +105,13 @@ def broken(text: str, width: int) -> str:
     return "\n".join(line for paragraph in text.split("\n") for line in _lines(paragraph, width))
 
 
-def _measured(texts: Sequence[str]) -> Need:
+def _measured(texts: Sequence[str]) -> ColumnWidth:
     from rich.cells import cell_len
 
     lines = [line for text in texts for line in text.split("\n")]
     words = [word for line in lines for word in line.split()]
     parts = [part for word in words for part in _PARTS.split(word)]
-    return Need(*(max((1, *map(cell_len, found))) for found in (lines, words, parts)))
+    return ColumnWidth(*(max((1, *map(cell_len, found))) for found in (lines, words, parts)))
 
 
 def _lines(text: str, width: int) -> list[str]:

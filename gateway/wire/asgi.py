@@ -13,7 +13,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = tuple[tuple[str, str], ...]
 
 
-class Answer(Protocol):
+class AsgiRefusal(Protocol):
     """A refusal in the form in which it is sent."""
 
     @property
@@ -26,11 +26,11 @@ class Answer(Protocol):
     def body(self) -> bytes: ...
 
 
-Plain = Callable[[int, str, Headers], Answer]
+Plain = Callable[[int, str, Headers], AsgiRefusal]
 """Factory of refusals from status code, message and more headers, for a connection that refuses by itself."""
 
 
-async def respond(answer: Answer, send: Send) -> None:
+async def respond(answer: AsgiRefusal, send: Send) -> None:
     """Send a refusal."""
     headers = [(b"content-type", answer.media_type.encode()), (b"content-length", str(len(answer.body)).encode())]
     headers += [(name.encode(), value.encode()) for name, value in answer.headers]

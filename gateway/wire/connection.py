@@ -14,9 +14,9 @@ from uvicorn.server import ServerState
 
 from gateway.wire.asgi import Headers, Plain
 from gateway.wire.bounds import PortBounds
+from gateway.wire.connection_schedule import CallerQueue
 from gateway.wire.parser import Parser
-from gateway.wire.reading import Reading
-from gateway.wire.turns import Caller
+from gateway.wire.read_queue import ReadQueue
 
 READ_BYTES = 16 * 1024
 """Most bytes of one read: the event loop reads all ready sockets, one after the other."""
@@ -33,7 +33,7 @@ class PortState(ServerState):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reading = Reading()
+        self.reading = ReadQueue()
 
 
 class Flow(FlowControl):
@@ -62,7 +62,7 @@ class BoundedConnection(H11Protocol):
         super().__init__(config, state, {})
         self.conn: Parser = Parser(bounds.max_header_bytes)
         self._bounds, self._plain, self._reading = bounds, plain, cast("PortState", state).reading
-        self.work_ns, self.queued, self.caller = 0, False, Caller()
+        self.work_ns, self.queued, self.caller = 0, False, CallerQueue()
         self.lost = asyncio.Event()
         self._refused = False
         self._waiting: asyncio.TimerHandle | None = None

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class HandshakeLimits:
     """Limits for all ports of a server.
 
     `timeout_s`: of a handshake. `most`: handshakes at one time. `most_of_group`: those with one `group` of addresses
@@ -50,7 +50,7 @@ class Handshakes:
     `connect` makes the protocol for a peer after its handshake.
     """
 
-    def __init__(self, listener: socket, connect: Callable[[], asyncio.Protocol], terms: Terms) -> None:
+    def __init__(self, listener: socket, connect: Callable[[], asyncio.Protocol], terms: HandshakeLimits) -> None:
         SSLProtocol.max_size = READ_BYTES
         self._listener, self._connect, self._terms = listener, connect, terms
         self._loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from gateway.domain.access import Address
 from gateway.wire.asgi import Application
 from gateway.wire.bounds import PortBounds
-from gateway.wire.handshakes import Handshakes, Terms
+from gateway.wire.handshakes import HandshakeLimits, Handshakes
 from gateway.wire.listening import bound_address, listening
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Listeners:
         self._paths = [Path(address.path) for address in bound if address.path]
         return bound
 
-    async def answer(self, build: Build, terms: Terms | None) -> None:
+    async def answer(self, build: Build, terms: HandshakeLimits | None) -> None:
         """Answer waiting and new peers; over TCP by TLS on these terms, if there are any."""
         config, connect = await asyncio.to_thread(self._load, build)
         from gateway.wire.connection import PortState

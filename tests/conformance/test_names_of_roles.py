@@ -8,7 +8,7 @@ import pytest
 from tuf.api.metadata import DelegatedRole, Delegations, Metadata, TargetFile, Targets
 
 from gateway.agent.repository import SignedRepository
-from gateway.agent.source import Document, FetchError
+from gateway.agent.source import FetchError, SourceDocument
 from gateway.trust.distrust import Distrust
 from tests.conformance.publisher import Publisher, key
 
@@ -23,12 +23,12 @@ class Thief:
     def __init__(self, files: dict[str, bytes], forged: bytes) -> None:
         self.files, self.forged, self.lies = files, forged, False
 
-    def read(self, path: str, limit_bytes: int, *, etag: str = "", query: object = None) -> Document:
+    def read(self, path: str, limit_bytes: int, *, etag: str = "", query: object = None) -> SourceDocument:
         if self.lies and path == "metadata/1.models-acme.json":
-            return Document(self.forged)
+            return SourceDocument(self.forged)
         if path not in self.files:
             raise FetchError(path, status=404)
-        return Document(self.files[path])
+        return SourceDocument(self.files[path])
 
     def copy(self, path: str, receiver: object, size_bytes: int) -> None:
         """No blob is asked for."""

@@ -16,7 +16,7 @@ from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.ports import Session
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Tensors
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.frontends.http import direct
 from gateway.runtimes.catalog import get_runtime
 from tests.simulators import grpc_gateway, models
@@ -39,12 +39,14 @@ class Case:
     inputs: Tensors
     tolerance: Tolerance
 
-    def open(self, budget: Budget | None = None) -> Session:
-        return get_runtime(self.variant.runtime).open(self.manifest, self.variant, self.files, budget or Budget())
+    def open(self, budget: SessionBudget | None = None) -> Session:
+        return get_runtime(self.variant.runtime).open(
+            self.manifest, self.variant, self.files, budget or SessionBudget()
+        )
 
     def oracle(self) -> Session:
         reference = next(each for each in self.manifest.variants if each.runtime == "reference")
-        return get_runtime("reference").open(self.manifest, reference, self.files, Budget())
+        return get_runtime("reference").open(self.manifest, reference, self.files, SessionBudget())
 
 
 def shipped(manifest_file: Path, name: str) -> Case:

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from gateway.domain.errors import ConfigurationError
-from gateway.frontends.control.settings import ControlSettings
+from gateway.frontends.control.settings import ControlServerSettings
 from tests.contract.test_control_routes import COMMANDS, LOAD, problem
 from tests.simulators.control_gateway import ACTIVATION, serving
 from tests.simulators.rest_gateway import hangs_up
@@ -90,7 +90,7 @@ async def test_each_command_is_logged_with_its_peer_and_reading_is_not(caplog):
         await gateway.client.post("/v1/commit", json={})
         await gateway.client.post(LOAD, content=b"{")
         await curl(gateway, "GET", "/v1/status", None, user=NOBODY)
-    told = [record for record in caplog.records if record.name == "gateway.frontends.control.door"]
+    told = [record for record in caplog.records if record.name == "gateway.frontends.control.authorisation"]
     me = f"(uid {os.getuid()}, pid {os.getpid()})"
     assert [(record.levelname, record.getMessage().rpartition(": ")[2]) for record in told] == [
         ("INFO", "200"),
@@ -186,7 +186,7 @@ async def test_a_stop_cuts_a_command_off_and_says_so():
 )
 async def test_settings_that_cannot_be_meant(settings):
     with pytest.raises(ConfigurationError, match="control"):
-        ControlSettings(**settings)
+        ControlServerSettings(**settings)
 
 
 async def test_nothing_is_loaded_before_somebody_connects(tmp_path):

@@ -16,8 +16,8 @@ import pytest
 from gateway.agent import reporting, work
 from gateway.agent.clock import Clocks
 from gateway.agent.config import AgentConfig
-from gateway.agent.control import RefusedError
-from gateway.agent.enrol import Application, enrol
+from gateway.agent.control import DaemonRefusedError
+from gateway.agent.enrol import EnrolmentInput, enrol
 from gateway.agent.poll import Poll
 from gateway.agent.storage import looked_at
 from gateway.trust.clock import BootClock
@@ -37,7 +37,7 @@ SPEC: dict[str, Any] = {
     "deadline_s": 600,
     "retries": {"limit": 1, "backoff_s": 1},
 }
-BAD = RefusedError("INVALID", "the golden set fails")
+BAD = DaemonRefusedError("INVALID", "the golden set fails")
 
 
 class Fleet:
@@ -47,7 +47,7 @@ class Fleet:
         self._controller, self.operator, self.control = controller, operator, control
         self.repository = controller.repository
         token = self.ask("POST", "/v1/enrolments", {"device": DEVICE})["token"]
-        application = Application(controller.url, token, authority=controller.ca_file.read_text())
+        application = EnrolmentInput(controller.url, token, authority=controller.ca_file.read_text())
         folder = controller.folder / "device"
         self.device = Device(None, folder, enrol(application, folder, CONFIG), control)  # type: ignore[arg-type]
 

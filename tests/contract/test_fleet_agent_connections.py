@@ -14,7 +14,7 @@ from fleet.database import telemetry
 from gateway.agent import certificate, reporting, work
 from gateway.agent.certificate import read_held
 from gateway.agent.clock import boot_name
-from gateway.agent.enrol import Application, enrol
+from gateway.agent.enrol import EnrolmentInput, enrol
 from gateway.agent.reporting import report
 from gateway.store.spool import Spool
 from gateway.wire.connection import BoundedConnection
@@ -65,7 +65,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
     config = FleetConfig(director=DirectorSettings(published_every_s=0.0))
     with controlling(tmp_path / "fleet", config) as controller:
         token, folder = enrolment_token(controller, DEVICE), tmp_path / "device"
-        application = Application(controller.url, token, authority=controller.ca_file.read_text())
+        application = EnrolmentInput(controller.url, token, authority=controller.ca_file.read_text())
         device = Device(None, folder, enrol(application, folder, CONFIG), daemon)  # type: ignore[arg-type]
         found = Watched(controller, device)
         made, received = BoundedConnection.connection_made, BoundedConnection.data_received

@@ -16,10 +16,10 @@ import pytest
 from fleet.database import certificates, devices, diagnostics
 from gateway.agent.certificate import read_held, renew, with_certificate
 from gateway.agent.config import AgentConfig
-from gateway.agent.connection import Connections
-from gateway.agent.controller import Controller
-from gateway.agent.enrol import Application, enrol
-from gateway.agent.identity import Identity
+from gateway.agent.connection import ConnectionPool
+from gateway.agent.controller import ControllerClient
+from gateway.agent.enrol import EnrolmentInput, enrol
+from gateway.agent.identity import DeviceIdentity
 from gateway.agent.source import FetchError
 from gateway.agent.web import WebSource
 from gateway.domain.errors import ConfigurationError
@@ -104,14 +104,14 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def enrolled(fleet: Fleet, store: Path, **said: str) -> Identity:
-    return enrol(Application(fleet.url, authority=fleet.authority, **said), store, CONFIG)
+def enrolled(fleet: Fleet, store: Path, **said: str) -> DeviceIdentity:
+    return enrol(EnrolmentInput(fleet.url, authority=fleet.authority, **said), store, CONFIG)
 
 
 @contextmanager
-def asking(fleet: Fleet, store: Path) -> Iterator[Controller]:
-    with closing(Connections(with_certificate(CONFIG.fetch, store))) as connections:
-        yield Controller(fleet.url, connections, 30.0)
+def asking(fleet: Fleet, store: Path) -> Iterator[ControllerClient]:
+    with closing(ConnectionPool(with_certificate(CONFIG.fetch, store))) as connections:
+        yield ControllerClient(fleet.url, connections, 30.0)
 
 
 def refused(ask: Callable[[], object]) -> int:

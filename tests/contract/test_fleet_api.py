@@ -8,7 +8,7 @@ import pytest
 
 from fleet.access import Action
 from fleet.api.application import HANDLERS
-from fleet.api.document import Document
+from fleet.api.document import SchemaRenderer
 from fleet.api.identity import ACTION
 from tests.simulators.controller import RunningController, controlling
 
@@ -40,7 +40,7 @@ def test_the_openapi_document_is_made_once(controller, monkeypatch) -> None:
     """Anybody may ask for it, and it is large."""
     with controller.client(None) as nobody:
         first = nobody.get("/schema/openapi.json")
-        monkeypatch.delattr(Document, "_made")
+        monkeypatch.delattr(SchemaRenderer, "_made")
         again = nobody.get("/schema/openapi.json")
     assert (again.status_code, again.content) == (200, first.content)
 

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.access import Role
 from fleet.database import alerts
-from fleet.database.alerts import Alert, State
+from fleet.database.alerts import Alert, AlertState
 from tests.simulators.controller import RunningController, controlling
 
 
@@ -20,10 +20,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlle
         running.enrolled("other", tags=["lobby"])
         now = running.clock().replace(microsecond=0) + timedelta(seconds=1)
         made = []
-        for number, (device, state) in enumerate([("camera", State.CLOSED), ("other", State.OPEN), ("", State.OPEN)]):
+        for number, (device, state) in enumerate(
+            [("camera", AlertState.CLOSED), ("other", AlertState.OPEN), ("", AlertState.OPEN)]
+        ):
             at = now + timedelta(seconds=number)
             rule = "silent" if device else "halted"
-            closed = at if state is State.CLOSED else None
+            closed = at if state is AlertState.CLOSED else None
             made.append(Alert(f"{number}", rule, device, "", state, at, at, at, closed, "why", {"n": number}))
         with running.control.database.write() as connection:
             alerts.put(connection, made, tell=False)
@@ -63,6 +65,8 @@ def test_who_may_see_what(fleet: RunningController) -> None:
 def test_what_was_told_of_a_device_that_had_the_name_before_is_for_who_sees_all(fleet: RunningController) -> None:
     at = fleet.clock() - timedelta(days=1)
     with fleet.control.database.write() as connection:
-        alerts.put(connection, [Alert("-", "silent", "camera", "", State.OPEN, at, at, at, None, "why")], tell=False)
+        alerts.put(
+            connection, [Alert("-", "silent", "camera", "", AlertState.OPEN, at, at, at, None, "why")], tell=False
+        )
     assert ids(fleet, "?device=camera") == ["0", "-"]
     assert ids(fleet, "?device=camera", tags=("pilot",)) == ["0"]

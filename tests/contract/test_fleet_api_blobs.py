@@ -18,8 +18,8 @@ from fleet.access import Role
 from fleet.client.client import Access, Client
 from fleet.client.workspace import upload_file
 from fleet.config import FleetConfig
-from fleet.control.chores import expire_uploads
 from fleet.control.folder_problems import folder_problems
+from fleet.control.maintenance import expire_uploads
 from fleet.control.settings import DraftSettings
 from fleet.disk import locked
 from fleet.draft_rules import new_targets

@@ -18,7 +18,7 @@ from fleet.config import FleetConfig
 from fleet.control.rollouts_record import new_fact
 from fleet.control.settings import ChangesSettings
 from fleet.database import alerts, changes, events, rollouts
-from fleet.database.alerts import Alert, State
+from fleet.database.alerts import Alert, AlertState
 from fleet.database.events import Event
 from fleet.database.rollouts import StoredRollout
 from fleet.rollouts.facts import Created
@@ -69,7 +69,7 @@ def test_what_happens_comes_as_lists_show_it(fleet: RunningController) -> None:
         happens(fleet, "shown")
         event = stream.next("device.event")
         with control.database.write() as connection:
-            alerts.put(connection, [Alert("a1", "silent", "camera", "", State.OPEN, now, now, now)], tell=False)
+            alerts.put(connection, [Alert("a1", "silent", "camera", "", AlertState.OPEN, now, now, now)], tell=False)
         opened = stream.next("alert.opened")
         with control.database.write() as connection:
             spec = {"query": "all"}

@@ -14,7 +14,7 @@ from fleet.access import Role
 from fleet.config import FleetConfig
 from fleet.database import diagnostics, events, telemetry
 from fleet.database.events import Event
-from fleet.database.intake import Batch, Row
+from fleet.database.ingestion import Batch, Row
 from fleet.database.settings import DatabaseSettings
 from tests.simulators.controller import RunningController, controlling
 

@@ -14,7 +14,7 @@ import pytest
 from fleet.blobs.disk import DiskBlobs
 from fleet.blobs.s3 import S3Blobs
 from fleet.blobs.settings import S3Settings
-from fleet.blobs.store import Blobs
+from fleet.blobs.store import BlobStore
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from tests.simulators.bad_server import BadServer, answer, silence
 from tests.simulators.s3_server import BUCKET, KEYS, S3Server, keys, s3
@@ -29,7 +29,7 @@ def in_s3(endpoint: str, **more) -> S3Blobs:
 
 
 @pytest.fixture(params=["disk", "s3"])
-def blobs(request: pytest.FixtureRequest, tmp_path, s3: S3Server) -> Blobs:
+def blobs(request: pytest.FixtureRequest, tmp_path, s3: S3Server) -> BlobStore:
     return DiskBlobs(tmp_path / "blobs") if request.param == "disk" else in_s3(s3.endpoint)
 
 
@@ -39,7 +39,7 @@ def made(size: int, seed: int = 0) -> tuple[str, bytes]:
 
 
 @pytest.mark.parametrize("size", [0, 1, MIB, 5 * MIB, 5 * MIB + 1, 17 * MIB])
-def test_what_is_put_is_there(blobs: Blobs, size: int) -> None:
+def test_what_is_put_is_there(blobs: BlobStore, size: int) -> None:
     digest, content = made(size)
     for _ in range(2):
         blobs.put(digest, io.BytesIO(content), size)
@@ -59,7 +59,9 @@ def test_what_is_put_is_there(blobs: Blobs, size: int) -> None:
         (lambda content: content + b"x", "more came"),
     ],
 )
-def test_other_content_is_refused_and_nothing_is_left(blobs: Blobs, s3: S3Server, size: int, spoil, says: str) -> None:
+def test_other_content_is_refused_and_nothing_is_left(
+    blobs: BlobStore, s3: S3Server, size: int, spoil, says: str
+) -> None:
     digest, content = made(size, 1)
     with pytest.raises(RequestError, match=says) as caught:
         blobs.put(digest, io.BytesIO(spoil(content)), size)
@@ -69,7 +71,7 @@ def test_other_content_is_refused_and_nothing_is_left(blobs: Blobs, s3: S3Server
         assert s3.unfinished() == 0
 
 
-def test_a_stream_that_breaks_leaves_nothing(blobs: Blobs, s3: S3Server) -> None:
+def test_a_stream_that_breaks_leaves_nothing(blobs: BlobStore, s3: S3Server) -> None:
     digest, content = made(12 * MIB, 2)
 
     class Breaking(io.BytesIO):
@@ -84,7 +86,7 @@ def test_a_stream_that_breaks_leaves_nothing(blobs: Blobs, s3: S3Server) -> None
     assert s3.unfinished() == 0
 
 
-def test_several_put_the_same_at_once(blobs: Blobs) -> None:
+def test_several_put_the_same_at_once(blobs: BlobStore) -> None:
     digest, content = made(MIB, 3)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: blobs.put(digest, io.BytesIO(content), MIB), range(4)))
@@ -93,7 +95,7 @@ def test_several_put_the_same_at_once(blobs: Blobs) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "A" * 64, "a" * 63, "a" * 64 + "\n", "a" * 63 + "/"])
-def test_what_is_no_digest_is_nowhere(blobs: Blobs, name: str) -> None:
+def test_what_is_no_digest_is_nowhere(blobs: BlobStore, name: str) -> None:
     calls = [lambda: blobs.open(name), lambda: blobs.put(name, io.BytesIO(), 0)]
     for call in calls:
         with pytest.raises(RequestError) as caught:
@@ -101,7 +103,7 @@ def test_what_is_no_digest_is_nowhere(blobs: Blobs, name: str) -> None:
         assert caught.value.fault is Fault.NOT_FOUND
 
 
-def test_what_is_not_there(blobs: Blobs) -> None:
+def test_what_is_not_there(blobs: BlobStore) -> None:
     digest = "0" * 64
     assert blobs.stat(digest) is None
     with pytest.raises(RequestError, match="publish the release") as caught:

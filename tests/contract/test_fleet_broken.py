@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from fleet.access import Role
-from fleet.control.intake_lines import NESTING_LIMIT, NUMBER_LIMIT
+from fleet.control.ingestion_lines import NESTING_LIMIT, NUMBER_LIMIT
 from fleet.database import certificates
 from fleet.database.certificates import Certificate
 from tests.simulators.asking import ask, csr, enrolment_token, gap, new_key, record, tell

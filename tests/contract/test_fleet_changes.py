@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from fleet.control.changes import Change, Feed, Position, Wanted, read_position
+from fleet.control.changes import Change, ChangeFilter, ChangeReader, Position, read_position
 from fleet.database import alerts, changes, devices, events, rollouts
-from fleet.database.alerts import Alert, State
-from fleet.database.changes import Kind
+from fleet.database.alerts import Alert, AlertState
+from fleet.database.changes import ChangeKind
 from fleet.database.engine import Database
 from fleet.database.errors import RefusedError
 from fleet.database.events import Event
@@ -30,8 +30,8 @@ def happens(opened: Database, *keys: str, device: str = "camera", at=NOW) -> Non
         events.record(connection, [Event(device, key, at, "rollback") for key in keys], at, opened.settings)
 
 
-def opens(opened: Database, key: str, state: State = State.OPEN, device: str = "camera") -> None:
-    closed = NOW if state is State.CLOSED else None
+def opens(opened: Database, key: str, state: AlertState = AlertState.OPEN, device: str = "camera") -> None:
+    closed = NOW if state is AlertState.CLOSED else None
     with opened.write() as connection:
         alerts.put(connection, [Alert(key, "silent", device, "", state, NOW, NOW, NOW, closed)], tell=False)
 
@@ -47,7 +47,7 @@ def recorded(opened: Database, rollout: str, *facts: str) -> None:
         rollouts.record(connection, rollout, [NewFact(NOW, "x", device) for device in facts], opened.settings)
 
 
-def everything(feed: Feed, after: Position) -> list[Change]:
+def everything(feed: ChangeReader, after: Position) -> list[Change]:
     found: list[Change] = []
     more = True
     while more:
@@ -63,14 +63,14 @@ def said(found: Iterable[Change]) -> list[str]:
 def test_what_is_recorded_is_read_in_its_order(database: Database) -> None:
     enrolled(database, "camera")
     drafted(database, "r1")
-    feed = Feed(database, 100)
+    feed = ChangeReader(database, 100)
     begin = feed.now()
     happens(database, "one", "two")
-    opens(database, "a", State.PENDING)
+    opens(database, "a", AlertState.PENDING)
     opens(database, "a")
     opens(database, "a")  # it goes on: no change
     recorded(database, "r1", "", "camera", "camera")
-    opens(database, "a", State.CLOSED)
+    opens(database, "a", AlertState.CLOSED)
     happens(database, "two", "three")  # one is known
     assert said(everything(feed, begin)) == [
         "1 device.event",
@@ -91,7 +91,7 @@ def test_behind_each_position_follows_the_rest_and_nothing_else(database: Databa
     recorded(database, "r1", "", "camera", "camera", "", "camera")
     happens(database, "one", "two")
     recorded(database, "r1", "camera", "")
-    feed = Feed(database, page)
+    feed = ChangeReader(database, page)
     whole = everything(feed, Position(0))
     assert len(whole) == 9
     for place, change in enumerate(whole, 1):
@@ -102,7 +102,7 @@ def test_of_two_transactions_the_one_that_commits_last_is_not_missed(tmp_path: P
     """PostgreSQL gives the first one the smaller number, and shows the other one's change before."""
     with made("postgresql", tmp_path) as opened:
         enrolled(opened, "camera", "other")
-        feed = Feed(opened, 100)
+        feed = ChangeReader(opened, 100)
         with ExitStack() as late:
             connection = late.enter_context(opened.write())
             events.record(connection, [Event("camera", "early", NOW, "x")], NOW, opened.settings)
@@ -117,7 +117,7 @@ def test_of_two_transactions_the_one_that_commits_last_is_not_missed(tmp_path: P
 def test_a_transaction_that_is_undone_holds_up_no_reader(tmp_path: Path) -> None:
     with made("postgresql", tmp_path) as opened:
         enrolled(opened, "camera")
-        feed = Feed(opened, 100)
+        feed = ChangeReader(opened, 100)
         with opened.write() as connection:
             events.record(connection, [Event("camera", "gone", NOW, "x")], NOW, opened.settings)
             connection.rollback()
@@ -140,7 +140,7 @@ def test_what_is_swept_is_a_gap_and_the_rest_follows(database: Database) -> None
     with database.write() as connection:
         assert changes.sweep(connection, NOW + 25 * HOUR, settings) == 2
         assert changes.sweep(connection, NOW + 99 * HOUR, settings) == 0  # the newest stays
-    feed = Feed(database, 100)
+    feed = ChangeReader(database, 100)
     assert said(everything(feed, Position(1))) == ["2 gap", "3 device.event"]
     assert said(everything(feed, Position(2))) == ["3 device.event"]
     assert said(everything(feed, Position(2, 1))) == ["2 gap", "3 device.event"]
@@ -153,13 +153,13 @@ def test_more_than_the_limit_is_swept_a_little_at_a_time(database: Database) -> 
     happens(database, *"abcde")
     with database.write() as connection:
         assert [changes.sweep(connection, NOW, settings) for _ in range(3)] == [2, 1, 0]
-    assert said(everything(Feed(database, 100), Position(0))) == ["3 gap", "4 device.event", "5 device.event"]
+    assert said(everything(ChangeReader(database, 100), Position(0))) == ["3 gap", "4 device.event", "5 device.event"]
 
 
 def test_a_position_of_another_database_is_a_gap(database: Database) -> None:
     enrolled(database, "camera")
     happens(database, "one")
-    feed = Feed(database, 100)
+    feed = ChangeReader(database, 100)
     page = feed.read(Position(41))
     assert (said(page.changes), page.reached) == (["1 gap"], Position(1))
 
@@ -171,7 +171,7 @@ def test_after_a_restore_programs_that_were_further_ahead_are_told(database: Dat
     with database.write() as connection:
         changes.leap(connection, 1_000)
     happens(database, "two")
-    feed = Feed(database, 100)
+    feed = ChangeReader(database, 100)
     assert said(everything(feed, Position(1))) == ["1001 gap", "1002 device.event"]
     assert said(everything(feed, Position(7))) == ["1001 gap", "1002 device.event"]
 
@@ -182,7 +182,7 @@ def test_events_that_were_pushed_out_are_a_gap_for_those_who_want_events(databas
     opens(database, "a")
     with database.write() as connection:
         connection.execute(sa.text("DELETE FROM events WHERE id <= 3"))
-    feed = Feed(database, 100)
+    feed = ChangeReader(database, 100)
     found = feed.read(Position(0)).changes
     assert [(str(change.position), change.about is None) for change in found] == [
         ("3", True),
@@ -190,10 +190,10 @@ def test_events_that_were_pushed_out_are_a_gap_for_those_who_want_events(databas
         ("5", False),
     ]
     for wanted, count in (
-        (Wanted(device="camera"), 3),
-        (Wanted(device="other", scope=frozenset({"x"})), 1),
-        (Wanted(frozenset({Kind.ALERT_OPENED})), 1),
-        (Wanted(frozenset({Kind.DEVICE_EVENT}), query="tag = x"), 1),
+        (ChangeFilter(device="camera"), 3),
+        (ChangeFilter(device="other", scope=frozenset({"x"})), 1),
+        (ChangeFilter(frozenset({ChangeKind.ALERT_OPENED})), 1),
+        (ChangeFilter(frozenset({ChangeKind.DEVICE_EVENT}), query="tag = x"), 1),
     ):
         assert len(feed.visible(found, wanted)) == count, wanted
 
@@ -207,18 +207,18 @@ def test_what_is_no_position_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (Wanted(), "event event opened opened fact fact"),
-        (Wanted(frozenset({Kind.ALERT_OPENED})), "opened opened"),
-        (Wanted(device="camera"), "event opened fact"),
-        (Wanted(rollout="r1"), "fact fact"),
-        (Wanted(query="tag = pilot"), "event opened fact"),
-        (Wanted(query="tag = nowhere"), ""),
-        (Wanted(scope=frozenset({"pilot"})), "event opened"),
-        (Wanted(scope=frozenset({"lobby"})), "event fact fact"),
-        (Wanted(scope=frozenset({"pilot"}), query="tag = lobby"), ""),
+        (ChangeFilter(), "event event opened opened fact fact"),
+        (ChangeFilter(frozenset({ChangeKind.ALERT_OPENED})), "opened opened"),
+        (ChangeFilter(device="camera"), "event opened fact"),
+        (ChangeFilter(rollout="r1"), "fact fact"),
+        (ChangeFilter(query="tag = pilot"), "event opened fact"),
+        (ChangeFilter(query="tag = nowhere"), ""),
+        (ChangeFilter(scope=frozenset({"pilot"})), "event opened"),
+        (ChangeFilter(scope=frozenset({"lobby"})), "event fact fact"),
+        (ChangeFilter(scope=frozenset({"pilot"}), query="tag = lobby"), ""),
     ],
 )
-def test_who_gets_what(database: Database, wanted: Wanted, expected: str) -> None:
+def test_who_gets_what(database: Database, wanted: ChangeFilter, expected: str) -> None:
     enrolled(database, "camera", "other")
     with database.write() as connection:
         devices.label(connection, "camera", ["pilot"], "")
@@ -229,9 +229,9 @@ def test_who_gets_what(database: Database, wanted: Wanted, expected: str) -> Non
     opens(database, "a")
     opens(database, "of the fleet", device="")
     recorded(database, "r1", "", "camera")
-    feed = Feed(database, 100)
+    feed = ChangeReader(database, 100)
     found = feed.visible(feed.read(Position(0)).changes, wanted)
-    names = {Kind.DEVICE_EVENT: "event", Kind.ALERT_OPENED: "opened"}
+    names = {ChangeKind.DEVICE_EVENT: "event", ChangeKind.ALERT_OPENED: "opened"}
     assert " ".join(names.get(change.kind, "fact") for change in found) == expected
 
 
@@ -240,7 +240,7 @@ def test_an_alert_of_a_device_that_had_the_name_before_is_not_shown(database: Da
     enrolled(database, "camera")
     with database.write() as connection:
         devices.label(connection, "camera", ["pilot"], "")
-        old = Alert("a", "silent", "camera", "", State.OPEN, NOW - HOUR, NOW, NOW)
+        old = Alert("a", "silent", "camera", "", AlertState.OPEN, NOW - HOUR, NOW, NOW)
         alerts.put(connection, [old], tell=False)
-    feed = Feed(database, 100)
-    assert not feed.visible(feed.read(Position(0)).changes, Wanted(scope=frozenset({"pilot"})))
+    feed = ChangeReader(database, 100)
+    assert not feed.visible(feed.read(Position(0)).changes, ChangeFilter(scope=frozenset({"pilot"})))

@@ -17,18 +17,18 @@ from fleet.access import Role
 from fleet.app import Controller, Origin
 from fleet.audit import Deed
 from fleet.config import FleetConfig
-from fleet.control.careful import CarefulClock
-from fleet.control.chores import FAILED, Chore, Chores
+from fleet.control.maintenance import FAILED, Maintenance, MaintenanceJob
+from fleet.control.monotonic_clock import MonotonicClock
 from fleet.control.online_keys import OnlineKeys
-from fleet.control.settings import ChoresSettings
+from fleet.control.settings import MaintenanceSettings
 from fleet.database import audit, certificates, devices, enrolment, events, leader, telemetry, tokens
 from fleet.database.certificates import Certificate
 from fleet.database.credentials import new_credential
 from fleet.database.errors import AbsentError
 from fleet.database.events import Event
-from fleet.database.intake import Batch, Row
+from fleet.database.ingestion import Batch, Row
 from fleet.database.latest import latest
-from fleet.database.settings import DatabaseSettings, TelemetrySettings
+from fleet.database.settings import DatabaseSettings, TelemetryStorageSettings
 from fleet.keys import ask_nobody
 from fleet.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
 from tests.simulators.databases import KINDS, url
@@ -43,19 +43,19 @@ class House:
     def __init__(self, folder: Path, database_url: str) -> None:
         self.repository = FleetRepository(folder / "work")
         self.now = self.repository.now
-        kept = TelemetrySettings(age_limit_d=10.0, sweep_rows=10)
+        kept = TelemetryStorageSettings(age_limit_d=10.0, sweep_rows=10)
         config = FleetConfig(
-            database=DatabaseSettings(url=database_url, telemetry=kept), chores=ChoresSettings(forget_after_d=7.0)
+            database=DatabaseSettings(url=database_url, telemetry=kept), chores=MaintenanceSettings(forget_after_d=7.0)
         )
         signers = [key for role in (DIRECTOR, SNAPSHOT, TIMESTAMP) for key in self.repository.keys[role]]
         self.folder = self.repository.workspace.folder
         self.control = Controller(Origin(self.folder, config, signers, lambda: self.now)).control
         fence = leader.candidate(self.control.database, "me").stand(self.now)
         self.uptime_s = 0.0
-        self.chores = Chores(self.control, lambda: fence, self.careful())
+        self.chores = Maintenance(self.control, lambda: fence, self.careful())
 
-    def careful(self, latest: datetime | None = None) -> CarefulClock:
-        return CarefulClock(self.control.settings.chores, self.now, latest, lambda: self.uptime_s)
+    def careful(self, latest: datetime | None = None) -> MonotonicClock:
+        return MonotonicClock(self.control.settings.chores, self.now, latest, lambda: self.uptime_s)
 
     def turn(self, after: timedelta = timedelta()) -> None:
         """So much later."""
@@ -117,7 +117,7 @@ def test_when_devices_were_seen_is_written_by_every_replica(house: House) -> Non
 def rows(house: House, *, first: int, count: int) -> None:
     told = [Row(first + n, house.now, "k", {}) for n in range(count)]
     with house.control.database.write() as connection:
-        telemetry.receive(connection, "camera-1", Batch("s", 1, told), house.now, TelemetrySettings())
+        telemetry.receive(connection, "camera-1", Batch("s", 1, told), house.now, TelemetryStorageSettings())
 
 
 def kept_rows(house: House) -> int:
@@ -152,7 +152,7 @@ def test_a_sweep_that_takes_too_long_goes_on_in_the_next_turn(house: House) -> N
     rows(house, first=1, count=30)
     chores = replace(house.control.settings.chores, sweep_limit_s=1e-9)
     control = replace(house.control, settings=replace(house.control.settings, chores=chores))
-    slow = Chores(control, house.chores.fence, house.careful())
+    slow = Maintenance(control, house.chores.fence, house.careful())
     house.uptime_s += (11 * DAY).total_seconds()
     slow.turn(house.now + 11 * DAY)
     assert "sweep" not in slow.done
@@ -213,7 +213,7 @@ def test_what_is_too_much_goes_whatever_the_clock_says(house: House) -> None:
     rows(house, first=1, count=5)
     little = replace(house.control.database.settings.telemetry, device_limit_bytes=4)
     database = replace(house.control.database, settings=replace(house.control.database.settings, telemetry=little))
-    house.chores = Chores(replace(house.control, database=database), house.chores.fence, house.careful())
+    house.chores = Maintenance(replace(house.control, database=database), house.chores.fence, house.careful())
     house.leap(4000 * DAY)
     assert kept_rows(house) == 2
 
@@ -241,7 +241,7 @@ def test_at_the_start_a_clock_is_held_against_what_was_recorded_last(house: Hous
     house.certified("01", house.now + DAY)
     rows(house, first=1, count=5)
     house.now += 400 * DAY
-    house.chores = Chores(house.control, house.chores.fence, house.careful(last))
+    house.chores = Maintenance(house.control, house.chores.fence, house.careful(last))
     house.turn(timedelta(minutes=30))
     assert kept_rows(house) == 5
     house.turn(timedelta(minutes=30))
@@ -345,7 +345,7 @@ def test_a_repository_that_cannot_be_read_is_said_and_the_rest_is_done(house: Ho
 
 def test_where_the_keys_are_not_somebody_else_renews(house: House) -> None:
     version = house.timestamp.signed.version
-    chores = Chores(
+    chores = Maintenance(
         replace(house.control, keys=OnlineKeys(house.folder / "none", (), ask_nobody, 0.0)),
         house.chores.fence,
         house.careful(),
@@ -362,12 +362,14 @@ def test_where_nothing_is_published_nothing_is_renewed(house: House) -> None:
 
 
 # ---- when
-def chore(name: str, told: list[str], work: Callable[[int, datetime], bool] | None = None, **said: Any) -> Chore:
+def chore(
+    name: str, told: list[str], work: Callable[[int, datetime], bool] | None = None, **said: Any
+) -> MaintenanceJob:
     def tell(fence: int, now: datetime) -> bool:
         told.append(f"{name} {fence}")
         return work(fence, now) if work else True
 
-    return Chore(name, 60.0, tell, **said)
+    return MaintenanceJob(name, 60.0, tell, **said)
 
 
 def fail(_fence: int, _now: datetime) -> bool:
@@ -377,7 +379,7 @@ def fail(_fence: int, _now: datetime) -> bool:
 def test_each_has_its_time_and_a_defect_in_one_stops_no_other(house: House) -> None:
     told: list[str] = []
     made = (chore("a", told, fail), chore("b", told), chore("c", told, everywhere=True))
-    chores = Chores(house.control, lambda: 7, house.careful(), made)
+    chores = Maintenance(house.control, lambda: 7, house.careful(), made)
     heard = []
     for second in (0, 29, 30, 59, 60, 119, 120):
         told.clear()
@@ -401,7 +403,7 @@ def test_each_has_its_time_and_a_defect_in_one_stops_no_other(house: House) -> N
 def test_who_does_not_lead_does_only_what_everybody_does(house: House) -> None:
     told: list[str] = []
     made = (chore("b", told), chore("c", told, everywhere=True))
-    chores = Chores(house.control, lambda: None, house.careful(), made)
+    chores = Maintenance(house.control, lambda: None, house.careful(), made)
     chores.turn(house.now)
     assert told == ["c 0"]
 
@@ -409,7 +411,7 @@ def test_who_does_not_lead_does_only_what_everybody_does(house: House) -> None:
 def test_who_leads_no_more_removes_nothing(house: House) -> None:
     house.certified("01", house.now + DAY)
     rows(house, first=1, count=5)
-    chores = Chores(house.control, lambda: 99, house.careful())
+    chores = Maintenance(house.control, lambda: 99, house.careful())
     chores.turn(house.now + 30 * DAY)
     assert house.failed == {f"{FAILED}sweep": 1, f"{FAILED}forget": 1}
     assert kept_rows(house) == 5

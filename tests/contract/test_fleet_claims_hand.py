@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.control.claims import carry_out
 from fleet.control.director_before import ByHand
+from fleet.control.slot_ownership import carry_out
 from fleet.database import assignments, desired
 from fleet.database.engine import Connection, Database
 from fleet.rollouts.decisions import Decision, Offer, RollBack

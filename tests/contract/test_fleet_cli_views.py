@@ -28,7 +28,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCont
         with database.write() as connection:
             happened = [Event(name, "k", now, "rollback") for name in ("camera-1", "camera-2")]
             events.record(connection, happened, now, database.settings)
-            state = alerts.State.OPEN
+            state = alerts.AlertState.OPEN
             opened = [Alert(name, "silent", name, "", state, now, now, now) for name in ("camera-1", "camera-2")]
             alerts.put(connection, opened, tell=False)
         yield running

@@ -12,7 +12,7 @@ import pytest
 
 from fleet.cli.following import follow
 from fleet.client.client import Access, Client
-from fleet.client.messages import Message
+from fleet.client.messages import ServerSentMessage
 from fleet.client.settings import ClientSettings
 from fleet.config import FleetConfig
 from fleet.control.settings import ChangesSettings
@@ -32,7 +32,7 @@ def happens(running: RunningController, key: str) -> None:
         events.record(connection, [Event("camera", key, now, key)], now, database.settings)
 
 
-def kinds(found: Iterator[Message], count: int) -> list[str]:
+def kinds(found: Iterator[ServerSentMessage], count: int) -> list[str]:
     events_alone = (message.data["kind"] for message in found if message.event == "device.event")
     return [next(events_alone) for _ in range(count)]
 

@@ -18,7 +18,7 @@ from fleet.audit import Deed, Head
 from fleet.database import assignments, audit, backup, devices, migrate
 from fleet.database.assignments import BASE, StoredAssignment
 from fleet.database.engine import Database, open_database
-from fleet.database.place import Place, read_place
+from fleet.database.place import DatabaseLocation, read_place
 from fleet.database.settings import DatabaseSettings
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made, shape, url
@@ -87,7 +87,9 @@ def test_a_backup_is_one_moment_while_others_write(kind: str, tmp_path: Path) ->
         with closing(open_database(place)) as restored, restored.read() as connection:
             log = audit.verify(connection, SETTINGS)
             assert isinstance(log, Head)
-            assert devices.counts(connection, devices.Wanted())[devices.State.ENROLLED] == log.sequence
+            assert (
+                devices.counts(connection, devices.DeviceSelection())[devices.EnrolmentState.ENROLLED] == log.sequence
+            )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -201,7 +203,7 @@ def test_a_missing_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         dump(read_place("postgresql://nowhere/fleet", tmp_path), tmp_path)
 
 
-def dump(place: Place, folder: Path) -> None:
+def dump(place: DatabaseLocation, folder: Path) -> None:
     backup._dump(place, folder / "part", DatabaseSettings())
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from fleet.database import sweep, telemetry
 from fleet.database.engine import Connection, Database
-from fleet.database.intake import Batch, Row
-from fleet.database.settings import DatabaseSettings, TelemetrySettings
+from fleet.database.ingestion import Batch, Row
+from fleet.database.settings import DatabaseSettings, TelemetryStorageSettings
 from tests.simulators.databases import NOW, enrolled, made
 
-OLD = TelemetrySettings(age_limit_d=1.0)
+OLD = TelemetryStorageSettings(age_limit_d=1.0)
 LATER = NOW + timedelta(days=2)
 
 

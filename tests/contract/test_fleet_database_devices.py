@@ -10,7 +10,7 @@ import pytest
 from fleet.database import certificates, devices, enrolment, polling
 from fleet.database.certificates import Certificate
 from fleet.database.credentials import new_credential
-from fleet.database.devices import Running, State, Wanted
+from fleet.database.devices import DeviceSelection, EnrolmentState, Running
 from fleet.database.engine import Database
 from fleet.database.enrolment import TokenRefusedError
 from fleet.database.errors import AbsentError, ConflictError, RefusedError
@@ -29,11 +29,11 @@ def test_a_device_goes_from_its_serial_to_enrolment(database: Database) -> None:
         devices.register(connection, "camera-1", "SN-1", NOW)
         found = devices.by_serial(connection, "SN-1")
         assert found is not None
-        assert (found.id, found.state, found.enrolled) == ("camera-1", State.PRE_REGISTERED, None)
+        assert (found.id, found.state, found.enrolled) == ("camera-1", EnrolmentState.PRE_REGISTERED, None)
         devices.enrol(connection, "camera-1", NOW + HOUR)
     with database.read() as connection:
         device = devices.get(connection, "camera-1")
-        assert (device.state, device.serial, device.registered) == (State.ENROLLED, "SN-1", NOW)
+        assert (device.state, device.serial, device.registered) == (EnrolmentState.ENROLLED, "SN-1", NOW)
         assert device.enrolled == NOW + HOUR
         assert devices.by_serial(connection, "") is None
 
@@ -49,7 +49,10 @@ def test_an_id_or_a_serial_is_registered_once(database: Database, name: str, ser
 def test_devices_without_a_serial_do_not_disturb_each_other(database: Database) -> None:
     enrolled(database, "camera-1", "camera-2")
     with database.read() as connection:
-        assert [device.id for device in devices.page(connection, Wanted(), SETTINGS)] == ["camera-1", "camera-2"]
+        assert [device.id for device in devices.page(connection, DeviceSelection(), SETTINGS)] == [
+            "camera-1",
+            "camera-2",
+        ]
 
 
 def test_a_device_without_an_id_is_refused(database: Database) -> None:
@@ -70,7 +73,7 @@ def test_a_revoked_device_enrols_again_only_after_an_operator_let_it(database: D
         devices.readmit(connection, "camera-1")
         devices.enrol(connection, "camera-1", NOW)
         device = devices.get(connection, "camera-1")
-        assert (device.state, device.revoked, device.revoked_because) == (State.ENROLLED, None, "")
+        assert (device.state, device.revoked, device.revoked_because) == (EnrolmentState.ENROLLED, None, "")
     with pytest.raises(ConflictError, match="not revoked"), database.write() as connection:
         devices.readmit(connection, "camera-1")
 
@@ -122,31 +125,31 @@ def test_lists_are_pages_of_what_is_wanted(database: Database) -> None:
         devices.report(connection, "device-5", [entry], "ok")
         devices.revoke(connection, "device-0", "", NOW)
 
-    def shown(wanted: Wanted, after: str = "", limit_rows: int = 100) -> str:
+    def shown(wanted: DeviceSelection, after: str = "", limit_rows: int = 100) -> str:
         with database.read() as connection:
             page = devices.page(connection, wanted, SETTINGS, after=after, limit_rows=limit_rows)
         return "".join(device.id[-1] for device in page)
 
-    assert shown(Wanted(), limit_rows=2) == "01"
-    assert shown(Wanted(), after="device-1") == "2345"
-    assert shown(Wanted(state=State.REVOKED)) == "0"
-    assert shown(Wanted(tags=frozenset({"even", "all"}))) == "024"
-    assert shown(Wanted(tags=frozenset({"even", "odd"}))) == ""
-    assert shown(Wanted(scope=frozenset({"even", "odd"}))) == "012345"
-    assert shown(Wanted(scope=frozenset({"odd", "else"}), site="site-0")) == "1"
-    assert shown(Wanted(profile="lab")) == "4"
-    assert shown(Wanted(target=TARGET)) == "5"
+    assert shown(DeviceSelection(), limit_rows=2) == "01"
+    assert shown(DeviceSelection(), after="device-1") == "2345"
+    assert shown(DeviceSelection(state=EnrolmentState.REVOKED)) == "0"
+    assert shown(DeviceSelection(tags=frozenset({"even", "all"}))) == "024"
+    assert shown(DeviceSelection(tags=frozenset({"even", "odd"}))) == ""
+    assert shown(DeviceSelection(scope=frozenset({"even", "odd"}))) == "012345"
+    assert shown(DeviceSelection(scope=frozenset({"odd", "else"}), site="site-0")) == "1"
+    assert shown(DeviceSelection(profile="lab")) == "4"
+    assert shown(DeviceSelection(target=TARGET)) == "5"
     with database.read() as connection:
-        counts = devices.counts(connection, Wanted(tags=frozenset({"even"})))
-    assert counts == {State.PRE_REGISTERED: 0, State.ENROLLED: 2, State.REVOKED: 1}
+        counts = devices.counts(connection, DeviceSelection(tags=frozenset({"even"})))
+    assert counts == {EnrolmentState.PRE_REGISTERED: 0, EnrolmentState.ENROLLED: 2, EnrolmentState.REVOKED: 1}
 
 
 def test_no_page_is_larger_than_the_setting(database: Database) -> None:
     enrolled(database, *(f"device-{number}" for number in range(5)))
     with database.read() as connection:
-        assert len(devices.page(connection, Wanted(), DatabaseSettings(page_limit_rows=3))) == 3
+        assert len(devices.page(connection, DeviceSelection(), DatabaseSettings(page_limit_rows=3))) == 3
         with pytest.raises(RefusedError, match="at least one row"):
-            devices.page(connection, Wanted(), SETTINGS, limit_rows=0)
+            devices.page(connection, DeviceSelection(), SETTINGS, limit_rows=0)
 
 
 def test_last_seen_never_goes_back_and_knows_only_devices(database: Database) -> None:

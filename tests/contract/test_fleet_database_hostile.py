@@ -106,8 +106,8 @@ PLAIN: Mapping[Any, Any] = {
     bytes: b"{}",
     datetime: NOW,
     Role: Role.VIEWER,
-    devices.State: devices.State.ENROLLED,
-    alerts.State: alerts.State.OPEN,
+    devices.EnrolmentState: devices.EnrolmentState.ENROLLED,
+    alerts.AlertState: alerts.AlertState.OPEN,
     DatabaseSettings: DatabaseSettings(page_limit_rows=50),
     Credential: new_credential("t_"),
     Filter: sa.true(),
@@ -248,7 +248,8 @@ def test_a_name_is_kept_as_it_is_and_finds_itself_only(kind: str, tmp_path: Path
     def keep(one: str, other: str) -> None:
         with database.read() as connection:
             known = {
-                device.id for device in devices.page(connection, devices.Wanted(), DatabaseSettings(), limit_rows=1000)
+                device.id
+                for device in devices.page(connection, devices.DeviceSelection(), DatabaseSettings(), limit_rows=1000)
             }
         try:
             with database.write() as connection:
@@ -269,7 +270,7 @@ def test_a_name_is_kept_as_it_is_and_finds_itself_only(kind: str, tmp_path: Path
 
 
 def found_by(connection: Connection, text: str) -> tuple[devices.Device, ...]:
-    wanted = devices.Wanted(tags=frozenset({text}), scope=frozenset({text}), site=text)
+    wanted = devices.DeviceSelection(tags=frozenset({text}), scope=frozenset({text}), site=text)
     return devices.page(connection, wanted, DatabaseSettings())
 
 
@@ -281,7 +282,7 @@ def test_values_that_no_database_keeps_are_refused_alike(kind: str, tmp_path: Pa
         lambda c: devices.enrol(c, "é" * (NAME_BYTES // 2 + 1), NOW),
         lambda c: devices.enrol(c, "a", datetime(2026, 3, 1)),  # noqa: DTZ001
         lambda c: devices.get(c, "a\0b"),
-        lambda c: devices.page(c, devices.Wanted(tags=frozenset({"\0"})), DatabaseSettings()),
+        lambda c: devices.page(c, devices.DeviceSelection(tags=frozenset({"\0"})), DatabaseSettings()),
         lambda c: audit.append(c, Deed("a", "b", "c", {"x": float("inf")}), NOW),
         lambda c: audit.append(c, Deed("a", "b", "c", {"x": "y" * 70_000}), NOW),
         lambda c: audit.append(c, Deed("a" * (NAME_BYTES + 1), "b", "c"), NOW),

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from fleet.database import assignments, certificates, desired, devices, diagnostics, polling, releases, rollouts
 from fleet.database.assignments import StoredAssignment
 from fleet.database.certificates import Certificate
-from fleet.database.desired import Before, Desired
-from fleet.database.devices import State
+from fleet.database.desired import Desired, PreviousRelease
+from fleet.database.devices import EnrolmentState
 from fleet.database.engine import Database
 from fleet.database.errors import AbsentError, ConflictError, RefusedError
-from fleet.database.releases import Release
+from fleet.database.releases import StoredRelease
 from fleet.database.rollouts import NewFact, StoredRollout
 from fleet.database.settings import DatabaseSettings
 from tests.simulators.databases import NOW, database, enrolled
@@ -27,16 +27,18 @@ TARGET = "models/acme/meter-reader/2/release"
 ROLLOUT = StoredRollout("r-1", "meter 2", "meter", TARGET, "draft", {"waves": [{"percent": 5}]}, NOW, "anna")
 
 
-def release(version: str, floor: str = "1", model: str = "meter-reader") -> Release:
+def release(version: str, floor: str = "1", model: str = "meter-reader") -> StoredRelease:
     path = f"models/acme/{model}/{version}/release"
-    return Release(path, "acme", model, version, floor, version.rjust(64, "0"), 900, NOW, {"schema": 1, "é": "\0"})
+    return StoredRelease(
+        path, "acme", model, version, floor, version.rjust(64, "0"), 900, NOW, {"schema": 1, "é": "\0"}
+    )
 
 
 # ---- releases -------------------------------------------------------------------------------------------------------
 def test_releases_are_added_withdrawn_and_published_again(database: Database) -> None:
     one, two = release("1"), release("2")
 
-    def read(published: list[Release], hours: int) -> tuple[str, ...]:
+    def read(published: list[StoredRelease], hours: int) -> tuple[str, ...]:
         with database.write() as connection:
             return releases.synchronise(connection, published, NOW + hours * HOUR, SETTINGS)
 
@@ -193,7 +195,10 @@ def test_what_is_desired_has_a_revision_that_grows(database: Database) -> None:
 def test_an_offer_has_its_attempt_and_what_was_before_is_remembered(database: Database) -> None:
     enrolled(database, "camera-1", "camera-2")
     created(database)
-    first, empty = Before("r-1", "camera-1", TARGET, "a" * 64, 900, "r-0", 2), Before("r-1", "camera-2")
+    first, empty = (
+        PreviousRelease("r-1", "camera-1", TARGET, "a" * 64, 900, "r-0", 2),
+        PreviousRelease("r-1", "camera-2"),
+    )
     with database.write() as connection:
         desired.put(connection, [replace(wanted(), attempt=7)], SETTINGS)
         desired.remember(connection, [first, empty], SETTINGS)
@@ -267,13 +272,15 @@ def test_one_statement_knows_all_about_a_poll(database: Database) -> None:
     with database.write() as connection:
         certificates.add(connection, Certificate("0a", "camera-1", NOW, NOW + HOUR))
 
-    def poll() -> polling.Polled:
+    def poll() -> polling.PollingDevice:
         with database.read() as connection:
             found = polling.polled(connection, "0a", NOW)
         assert found is not None
         return found
 
-    empty = polling.Polled("camera-1", State.ENROLLED, NOW + HOUR, None, 0, "", None, None, 0, 0, "", False)
+    empty = polling.PollingDevice(
+        "camera-1", EnrolmentState.ENROLLED, NOW + HOUR, None, 0, "", None, None, 0, 0, "", False
+    )
     assert poll() == empty
     with database.write() as connection:
         desired.put(connection, [wanted()], SETTINGS)
@@ -288,4 +295,4 @@ def test_one_statement_knows_all_about_a_poll(database: Database) -> None:
         devices.revoke(connection, "camera-1", "", NOW)
         certificates.revoke_all(connection, "camera-1", "", NOW)
         assignments.leap(connection, 10)
-    assert poll() == replace(empty, revision=1, asked=True, state=State.REVOKED, certificate_revoked=NOW)
+    assert poll() == replace(empty, revision=1, asked=True, state=EnrolmentState.REVOKED, certificate_revoked=NOW)

@@ -165,7 +165,7 @@ def test_a_glance_sees_what_is_there_now(database: Database) -> None:
     for number in range(1, 4):
         enrolled(database, f"camera-{number}")
         with database.glance() as connection:
-            assert devices.counts(connection, devices.Wanted())[devices.State.ENROLLED] == number
+            assert devices.counts(connection, devices.DeviceSelection())[devices.EnrolmentState.ENROLLED] == number
     assert database.glances.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
@@ -197,7 +197,7 @@ def test_writers_wait_for_each_other(database: Database) -> None:
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(add, range(100)))
     with database.read() as connection:
-        assert devices.counts(connection, devices.Wanted())[devices.State.ENROLLED] == 101
+        assert devices.counts(connection, devices.DeviceSelection())[devices.EnrolmentState.ENROLLED] == 101
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,10 +16,10 @@ from fleet.database import diagnostics, events, sweep, telemetry
 from fleet.database.engine import Database
 from fleet.database.errors import AbsentError, ConflictError, RefusedError
 from fleet.database.events import Event
-from fleet.database.intake import DUPLICATE, Batch, Row
-from fleet.database.settings import DatabaseSettings, TelemetrySettings
+from fleet.database.ingestion import DUPLICATE, Batch, Row
+from fleet.database.settings import DatabaseSettings, TelemetryStorageSettings
 from fleet.database.spans import Received, Span
-from fleet.database.telemetry import STALE, Acknowledged
+from fleet.database.telemetry import STALE, StoredBatch
 from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made
 
 __all__ = ["database"]
@@ -40,9 +40,9 @@ def send(
     device: str = "camera-1",
     lost: Sequence[Span] = (),
     now: datetime = NOW,
-    limits: TelemetrySettings = SETTINGS.telemetry,
+    limits: TelemetryStorageSettings = SETTINGS.telemetry,
     size: int = 0,
-) -> Acknowledged:
+) -> StoredBatch:
     """One request of a device."""
     with database.write() as connection:
         batch = Batch(stream, boot, [row(number, size) for number in numbers], lost)
@@ -58,12 +58,12 @@ def kept(database: Database, boot: int = 1, stream: str = "metrics", device: str
 
 def test_rows_are_stored_once_and_acknowledged_without_gaps(database: Database) -> None:
     enrolled(database, "camera-1")
-    assert send(database, [1, 2, 4]) == Acknowledged(2, 3, {})
-    assert send(database, [1, 2, 4, 6]) == Acknowledged(2, 1, {DUPLICATE: 3})
+    assert send(database, [1, 2, 4]) == StoredBatch(2, 3, {})
+    assert send(database, [1, 2, 4, 6]) == StoredBatch(2, 1, {DUPLICATE: 3})
     with database.read() as connection:
         (source,) = telemetry.sources(connection, "camera-1")
     assert (source.contiguous, source.gaps, source.rows, source.lost) == (2, ((3, 3), (5, 5)), 4, 0)
-    assert send(database, [3], lost=[(5, 5)]) == Acknowledged(6, 1, {})
+    assert send(database, [3], lost=[(5, 5)]) == StoredBatch(6, 1, {})
     assert kept(database) == [1, 2, 3, 4, 6]
     with database.read() as connection:
         (source,) = telemetry.sources(connection, "camera-1")
@@ -93,7 +93,7 @@ def test_only_devices_have_telemetry(database: Database) -> None:
 
 def test_rows_and_streams_are_bounded(database: Database) -> None:
     enrolled(database, "camera-1")
-    limits = TelemetrySettings(row_limit_bytes=50, streams_limit=2)
+    limits = TelemetryStorageSettings(row_limit_bytes=50, streams_limit=2)
     with pytest.raises(RefusedError, match="at most 50"):
         send(database, [1], size=100, limits=limits)
     for stream in ("a", "b", "a"):
@@ -104,13 +104,13 @@ def test_rows_and_streams_are_bounded(database: Database) -> None:
 
 def test_the_oldest_boots_go_and_never_come_back(database: Database) -> None:
     enrolled(database, "camera-1")
-    limits = TelemetrySettings(boots_limit=2)
+    limits = TelemetryStorageSettings(boots_limit=2)
     for boot in (5, 7):
         send(database, [1, 2], boot=boot, limits=limits)
-    assert send(database, [1, 2], boot=3, limits=limits) == Acknowledged(2, 0, {STALE: 2})
-    assert send(database, [1], boot=6, limits=limits) == Acknowledged(1, 1, {})
+    assert send(database, [1, 2], boot=3, limits=limits) == StoredBatch(2, 0, {STALE: 2})
+    assert send(database, [1], boot=6, limits=limits) == StoredBatch(1, 1, {})
     assert kept(database, boot=5) == []
-    assert send(database, [1, 2], boot=5, limits=limits) == Acknowledged(2, 0, {STALE: 2})
+    assert send(database, [1, 2], boot=5, limits=limits) == StoredBatch(2, 0, {STALE: 2})
 
 
 def test_the_last_row_of_each_device_is_of_its_newest_boot_with_rows(database: Database) -> None:
@@ -137,7 +137,7 @@ def test_the_last_row_of_each_device_is_of_its_newest_boot_with_rows(database: D
 def test_a_hundred_thousand_rows_replayed_are_there_once(kind: str, tmp_path: Path) -> None:
     rng = random.Random(7)
     batches = [range(first, first + 500) for first in range(1, 100_001, 500)]
-    limits = TelemetrySettings(spans_limit=300)
+    limits = TelemetryStorageSettings(spans_limit=300)
     with made(kind, tmp_path) as database:
         enrolled(database, "camera-1")
         stored = duplicates = 0
@@ -181,7 +181,7 @@ def test_telemetry_keeps_what_a_plain_set_keeps(kind: str, tmp_path: Path) -> No
 
 
 # ---- retention ------------------------------------------------------------------------------------------------------
-def swept(database: Database, now: datetime, limits: TelemetrySettings) -> list[int]:
+def swept(database: Database, now: datetime, limits: TelemetryStorageSettings) -> list[int]:
     """How many rows each sweep removed."""
     removed = []
     while not removed or removed[-1]:
@@ -203,24 +203,24 @@ def counted(database: Database) -> None:
 
 def test_old_rows_go_a_little_at_a_time_and_are_not_asked_for_again(database: Database) -> None:
     enrolled(database, "camera-1")
-    limits = TelemetrySettings(age_limit_d=1.0, sweep_rows=2)
+    limits = TelemetryStorageSettings(age_limit_d=1.0, sweep_rows=2)
     send(database, [1, 2, 3, 5, 6], now=NOW)
     send(database, [8], now=NOW + HOUR)
     assert swept(database, NOW + timedelta(days=1), limits) == []
     assert swept(database, NOW + timedelta(days=1, seconds=1), limits) == [2, 2, 1]
     assert kept(database) == [8]
     counted(database)
-    assert send(database, [1, 2, 3, 5]) == Acknowledged(3, 0, {DUPLICATE: 4})
+    assert send(database, [1, 2, 3, 5]) == StoredBatch(3, 0, {DUPLICATE: 4})
 
 
 def test_a_device_and_all_devices_have_their_bytes(database: Database) -> None:
     enrolled(database, "camera-1", "camera-2", "camera-3")
     for hours, device in enumerate(["camera-1", "camera-2", "camera-3"]):
         send(database, range(1, 11 if device == "camera-1" else 5), device=device, size=92, now=NOW + hours * HOUR)
-    of_device = TelemetrySettings(device_limit_bytes=400, total_limit_bytes=10_000)
+    of_device = TelemetryStorageSettings(device_limit_bytes=400, total_limit_bytes=10_000)
     assert swept(database, NOW, of_device) == [6]
     assert kept(database) == [7, 8, 9, 10]
-    assert swept(database, NOW, TelemetrySettings(total_limit_bytes=701)) == [5]
+    assert swept(database, NOW, TelemetryStorageSettings(total_limit_bytes=701)) == [5]
     counted(database)
     with database.read() as connection:
         assert sweep.kept_bytes(connection) == 700
@@ -261,7 +261,7 @@ def test_events_go_by_age_and_number(database: Database) -> None:
 
 def test_events_go_a_few_at_a_time_the_oldest_first(database: Database) -> None:
     enrolled(database, "camera-1")
-    limits = DatabaseSettings(events_limit_rows=3, telemetry=TelemetrySettings(sweep_rows=4))
+    limits = DatabaseSettings(events_limit_rows=3, telemetry=TelemetryStorageSettings(sweep_rows=4))
     with database.write() as connection:
         for day, keys in ((31, "abcdef"), (1, "ghijklmno")):
             happened = [Event("camera-1", key, NOW, "boot") for key in keys]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from fleet.access import Caller, Role
+from fleet.access import Role, TokenCaller
 from fleet.audit import Break, Deed, Head
 from fleet.database import audit, devices, leader, tokens
 from fleet.database.credentials import new_credential
@@ -45,7 +45,7 @@ def test_a_token_is_known_by_its_secret_until_it_expires(database: Database) -> 
         found = tokens.identify(connection, text, NOW)
         assert found is not None
         assert (found.id, found.prefix, found.revoked) == (number, text[:10], None)
-        assert found.caller == Caller("ci", Role.PUBLISHER, frozenset({"a", "b"}))
+        assert found.caller == TokenCaller("ci", Role.PUBLISHER, frozenset({"a", "b"}))
         assert tokens.identify(connection, text, NOW + HOUR) is None
         for other in (text + "x", text[:-1], "", "eft_", "\0\ud800", "' OR 1=1 --"):
             assert tokens.identify(connection, other, NOW) is None

@@ -15,11 +15,11 @@ from fleet.control.device_query import COMPARISONS_LIMIT, filter_of, selected
 from fleet.control.membership import device_of
 from fleet.database import alerts, devices, events
 from fleet.database.alerts import Alert
-from fleet.database.devices import Device, Running, Wanted
+from fleet.database.devices import Device, DeviceSelection, Running
 from fleet.database.engine import Database
 from fleet.database.errors import RefusedError
 from fleet.database.events import Event
-from fleet.rollouts.query import And, Match, Not, Operator, Or, Query, matches
+from fleet.rollouts.query import And, FieldMatch, Not, Operator, Or, Query, matches
 from fleet.rollouts.query_parser import parse, query_text
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.databases import NOW, database
@@ -39,13 +39,13 @@ ORDERED = (Operator.BELOW, Operator.AT_MOST, Operator.ABOVE, Operator.AT_LEAST)
 
 values = st.sampled_from(WORDS + GLOBS + SLOTS)
 equal = st.builds(
-    Match,
+    FieldMatch,
     st.sampled_from(FIELDS),
     st.sampled_from((Operator.EQUAL, Operator.UNEQUAL)),
     st.lists(values, min_size=1, max_size=3).map(tuple),
 )
 ordered = st.builds(
-    Match,
+    FieldMatch,
     st.sampled_from(("version.reader", "version.activity", "version.@settings")),
     st.sampled_from(ORDERED),
     st.sampled_from(("1", "1.2", "2", "beta", "*", "")).map(lambda value: (value,)),
@@ -86,7 +86,7 @@ def add(database: Database, name: str, described: tuple) -> None:
 def listed(database: Database, query: Query) -> list[Device]:
     """What the database selects."""
     with database.read() as connection:
-        wanted = Wanted(matching=filter_of(connection, query))
+        wanted = DeviceSelection(matching=filter_of(connection, query))
         return list(devices.page(connection, wanted, database.settings, limit_rows=1_000))
 
 
@@ -140,7 +140,7 @@ def test_a_filter_does_not_reach_removed_devices(database: Database) -> None:
 
 
 def alert(key: str, device: str) -> Alert:
-    return Alert(key, "silent", device, "", alerts.State.OPEN, NOW, NOW, opened=NOW)
+    return Alert(key, "silent", device, "", alerts.AlertState.OPEN, NOW, NOW, opened=NOW)
 
 
 def counted(database: Database, query: str) -> tuple[int, int]:

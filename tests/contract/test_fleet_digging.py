@@ -17,7 +17,7 @@ from fleet.control.rollouts_record import new_fact
 from fleet.database import audit, devices, events, rollouts, telemetry
 from fleet.database.devices import Running
 from fleet.database.events import Event
-from fleet.database.intake import Batch, Row
+from fleet.database.ingestion import Batch, Row
 from fleet.database.rollouts import StoredRollout
 from fleet.rollouts.facts import Reported
 from tests.simulators.controller import RunningController, controlling

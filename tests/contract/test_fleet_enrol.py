@@ -11,7 +11,7 @@ import pytest
 from fleet.access import Role
 from fleet.audit import Deed
 from fleet.database import audit, certificates, devices
-from fleet.database.devices import State
+from fleet.database.devices import EnrolmentState
 from gateway.trust.chain import trusted_root
 from tests.simulators.asking import ask, csr, enrolment_token, made_of, new_key, plane, running
 from tests.simulators.controller import RunningController
@@ -44,7 +44,7 @@ def test_a_token_lets_a_device_in_with_what_it_gives(running) -> None:
     assert (answer["assignment"], answer["controller"]) == (f"{running.url}/v1/self/assignment", running.url)
     assert 50 <= answer["poll_s"] <= 70
     found = known(running, "camera-1")
-    assert (found.state, found.tags, found.site) == (State.ENROLLED, {"pilot"}, "berlin")
+    assert (found.state, found.tags, found.site) == (EnrolmentState.ENROLLED, {"pilot"}, "berlin")
     assert polls(running, answer, key) == 200
     with running.control.database.read() as connection:
         deed = audit.page(connection, running.control.database.settings, subject="camera-1")[0].deed

@@ -14,7 +14,7 @@ import pytest
 
 from fleet.access import Role
 from fleet.audit import Head
-from fleet.control.idempotency import Answer, Answers, Asked
+from fleet.control.idempotency import KeyedAnswer, KeyedAnswers, KeyedRequest
 from fleet.control.settings import RequestSettings
 from fleet.control.tokens import WantedToken, holding, make_token
 from fleet.database import audit, idempotency, tokens
@@ -42,16 +42,16 @@ def caller(opened: Database) -> int:
         return tokens.create(connection, credential, opened.settings, **given, expires=expires, now=NOW, by="the test")
 
 
-def asked(token: int, key: str = "k", request: str = "r") -> Asked:
-    return Asked(Key(token, key), request, SECRET)
+def asked(token: int, key: str = "k", request: str = "r") -> KeyedRequest:
+    return KeyedRequest(Key(token, key), request, SECRET)
 
 
-def making(opened: Database, name: str = "ben") -> Callable[[], Answer]:
+def making(opened: Database, name: str = "ben") -> Callable[[], KeyedAnswer]:
     """A request that makes a token, and answers with its secret."""
 
-    def work() -> Answer:
+    def work() -> KeyedAnswer:
         credential, _ = make_token(opened, WantedToken(name, Role.VIEWER), "ann", NOW)
-        return Answer(201, credential.text.encode())
+        return KeyedAnswer(201, credential.text.encode())
 
     return work
 
@@ -62,15 +62,15 @@ def named(opened: Database, name: str = "ben") -> int:
 
 
 def test_a_repeat_is_answered_and_nothing_is_done(database) -> None:
-    answers, mine = Answers(database, SETTINGS), asked(caller(database))
+    answers, mine = KeyedAnswers(database, SETTINGS), asked(caller(database))
     first = answers.once(mine, making(database), NOW)
-    again = Answers(database, SETTINGS).once(mine, making(database), NOW)  # as another replica, or after a restart
+    again = KeyedAnswers(database, SETTINGS).once(mine, making(database), NOW)  # as another replica, or after a restart
     assert (first.body, first.repeated) == (again.body, not again.repeated)
     assert named(database) == 1
 
 
 def test_another_request_is_refused(database) -> None:
-    answers, token = Answers(database, SETTINGS), caller(database)
+    answers, token = KeyedAnswers(database, SETTINGS), caller(database)
     answers.once(asked(token), making(database), NOW)
     with pytest.raises(ProblemError) as refused:
         answers.once(asked(token, request="another"), making(database, "eve"), NOW)
@@ -78,9 +78,9 @@ def test_another_request_is_refused(database) -> None:
 
 
 def test_what_is_refused_after_it_wrote_is_undone_with_its_key(database) -> None:
-    answers, mine = Answers(database, SETTINGS), asked(caller(database))
+    answers, mine = KeyedAnswers(database, SETTINGS), asked(caller(database))
 
-    def failing() -> Answer:
+    def failing() -> KeyedAnswer:
         making(database)()
         raise ZeroDivisionError
 
@@ -92,42 +92,42 @@ def test_what_is_refused_after_it_wrote_is_undone_with_its_key(database) -> None
 
 
 def test_a_write_that_is_refused_and_overcome_leaves_the_rest(database) -> None:
-    def working() -> Answer:
+    def working() -> KeyedAnswer:
         making(database)()
         with pytest.raises(RequestError):
             making(database)()  # the name is taken
         return making(database, "eve")()
 
-    Answers(database, SETTINGS).once(asked(caller(database)), working, NOW)
+    KeyedAnswers(database, SETTINGS).once(asked(caller(database)), working, NOW)
     assert (named(database), named(database, "eve")) == (1, 1)
 
 
 def test_effects_in_memory_wait_for_the_commit(database) -> None:
     seen: list[int] = []
 
-    def working() -> Answer:
+    def working() -> KeyedAnswer:
         answer = making(database)()
         database.after_commit(lambda: seen.append(named(database)))
         assert seen == []
         return answer
 
-    Answers(database, SETTINGS).once(asked(caller(database)), working, NOW)
+    KeyedAnswers(database, SETTINGS).once(asked(caller(database)), working, NOW)
     database.after_commit(lambda: seen.append(-1))
     assert seen == [1, -1]
 
 
 def test_a_first_request_that_another_replica_works_on(tmp_path: Path) -> None:
     with databases.made("postgresql", tmp_path) as opened:
-        mine, other = asked(caller(opened)), Answers(opened, SETTINGS)
+        mine, other = asked(caller(opened)), KeyedAnswers(opened, SETTINGS)
 
-        def slow() -> Answer:
+        def slow() -> KeyedAnswer:
             answer = making(opened)()
             with pytest.raises(ProblemError) as refused:  # in another thread, for a unit is the thread's
                 in_a_thread(lambda: other.once(mine, making(opened, "eve"), NOW))
             assert refused.value.problem.kind.name == "request-in-progress"
             return answer
 
-        assert Answers(opened, SETTINGS).once(mine, slow, NOW).status == 201
+        assert KeyedAnswers(opened, SETTINGS).once(mine, slow, NOW).status == 201
         assert other.once(mine, making(opened, "eve"), NOW).repeated
         assert named(opened, "eve") == 0
 
@@ -139,7 +139,7 @@ def in_a_thread(work: Callable[[], object]) -> None:
 
 
 def test_what_is_kept_is_bounded_by_age_and_number(database) -> None:
-    answers, token = Answers(database, SETTINGS), caller(database)
+    answers, token = KeyedAnswers(database, SETTINGS), caller(database)
     for number in range(5):
         answers.once(asked(token, f"k{number}"), making(database, f"t{number}"), NOW + timedelta(seconds=number))
     with database.read() as connection:
@@ -156,10 +156,10 @@ def test_what_is_kept_is_bounded_by_age_and_number(database) -> None:
 
 
 def test_an_answer_is_for_the_secret_that_sealed_it(database) -> None:
-    answers, token = Answers(database, SETTINGS), caller(database)
+    answers, token = KeyedAnswers(database, SETTINGS), caller(database)
     answers.once(asked(token), making(database), NOW)
     with pytest.raises(RequestError, match="cannot be read"):
-        answers.once(Asked(Key(token, "k"), "r", "another secret"), making(database), NOW)
+        answers.once(KeyedRequest(Key(token, "k"), "r", "another secret"), making(database), NOW)
 
 
 @pytest.mark.timeout(240)
@@ -181,20 +181,20 @@ def test_killed_anywhere_it_is_done_and_remembered_or_neither(kind: str, tmp_pat
     assert found == {(True, False), (False, True)}
 
 
-def _asked_once(text: str, mine: Asked, point: int, folder: Path) -> None:
+def _asked_once(text: str, mine: KeyedRequest, point: int, folder: Path) -> None:
     opened = open_database(read_place(text, folder))
     die_at(opened, point)
-    Answers(opened, SETTINGS).once(mine, making(opened), NOW)
+    KeyedAnswers(opened, SETTINGS).once(mine, making(opened), NOW)
 
 
-def _consistent(text: str, mine: Asked, folder: Path, *, was_killed: bool) -> tuple[bool, bool]:
+def _consistent(text: str, mine: KeyedRequest, folder: Path, *, was_killed: bool) -> tuple[bool, bool]:
     """Whether it was killed, and whether it was done; checks that the key agrees, and that a repeat ends well."""
     with closing(open_database(read_place(text, folder))) as opened:
         with opened.read() as connection:
             kept = idempotency.find(connection, mine.key, NOW - timedelta(hours=1)) is not None
         done = named(opened) == 1
         assert done == kept
-        again = Answers(opened, SETTINGS).once(mine, making(opened), NOW)
+        again = KeyedAnswers(opened, SETTINGS).once(mine, making(opened), NOW)
         assert (again.repeated, again.status, named(opened)) == (done, 201, 1)
         with opened.read() as connection:
             assert isinstance(audit.verify(connection, opened.settings), Head)

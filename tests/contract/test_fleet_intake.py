@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from fleet.config import FleetConfig
-from fleet.control.intake import Intake
+from fleet.control.ingestion import Intake
 from fleet.control.settings import IntakeSettings
 from fleet.database import devices, telemetry
 from gateway.domain.errors import Fault, RequestError

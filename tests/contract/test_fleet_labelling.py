@@ -37,7 +37,7 @@ def labelled(database: Database, **tags: str) -> None:
 
 def labels_of(database: Database) -> dict[str, tuple[str, str]]:
     with database.read() as connection:
-        found = devices.page(connection, devices.Wanted(), database.settings, limit_rows=1_000)
+        found = devices.page(connection, devices.DeviceSelection(), database.settings, limit_rows=1_000)
     return {one.id: (" ".join(sorted(one.tags)), one.site) for one in found}
 
 

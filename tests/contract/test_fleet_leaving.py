@@ -14,18 +14,18 @@ import pytest
 import sqlalchemy as sa
 
 from fleet.audit import Deed
-from fleet.control import leaving, scheduler
-from fleet.control.hints import Hints
-from fleet.control.leaving import Motive
+from fleet.control import device_removal, scheduler
+from fleet.control.device_removal import RemovalReason
+from fleet.control.wake_hints import Hints
 from fleet.database import assignments, audit, certificates, desired, devices, diagnostics, events, telemetry
 from fleet.database.assignments import StoredAssignment
 from fleet.database.certificates import Certificate
-from fleet.database.desired import Before, Desired
-from fleet.database.devices import Running, State, Wanted
+from fleet.database.desired import Desired, PreviousRelease
+from fleet.database.devices import DeviceSelection, EnrolmentState, Running
 from fleet.database.errors import AbsentError, ConflictError, RefusedError
 from fleet.database.events import Event
-from fleet.database.intake import Batch, Row
-from fleet.database.settings import TelemetrySettings
+from fleet.database.ingestion import Batch, Row
+from fleet.database.settings import TelemetryStorageSettings
 from fleet.database.tables import metadata
 from fleet.rollouts.facts import Aborted
 from fleet.rollouts.state import Status
@@ -38,16 +38,18 @@ __all__ = ["fleet"]
 DAY = timedelta(days=1)
 
 
-def motive(fleet: RolledFleet) -> Motive:
-    return Motive("olga", "the wall is gone", fleet.now)
+def motive(fleet: RolledFleet) -> RemovalReason:
+    return RemovalReason("olga", "the wall is gone", fleet.now)
 
 
 def withdraw(fleet: RolledFleet, device: str, slot: str = SLOT) -> None:
-    leaving.withdraw(fleet.rolling, device, slot, motive(fleet), permit=lambda opened: devices.get(opened, device))
+    device_removal.withdraw(
+        fleet.rolling, device, slot, motive(fleet), permit=lambda opened: devices.get(opened, device)
+    )
 
 
 def remove(fleet: RolledFleet, device: str) -> None:
-    leaving.remove(fleet.rolling, device, motive(fleet), permit=lambda opened: devices.get(opened, device))
+    device_removal.remove(fleet.rolling, device, motive(fleet), permit=lambda opened: devices.get(opened, device))
 
 
 def revoke(fleet: RolledFleet, device: str) -> None:
@@ -165,7 +167,7 @@ def test_an_offer_that_was_made_meanwhile_is_not_taken_away(tmp_path: Path, monk
                 fleet.turn()
             lock(*said)
 
-        monkeypatch.setattr(leaving.desired, "lock", late)
+        monkeypatch.setattr(device_removal.desired, "lock", late)
         with pytest.raises(ConflictError, match="'a' is in the rollout"):
             withdraw(fleet, "a")
         assert fleet.targets(["a"]) == {"a": V2}
@@ -183,7 +185,7 @@ def test_an_offer_that_comes_meanwhile_is_made_afterwards(tmp_path: Path, monkey
             until(lambda: turn[0].done() or waiting(fleet.database) == 1, "the turn neither ends nor waits")
             return empty(*said)
 
-        monkeypatch.setattr(leaving.desired, "remove", late)
+        monkeypatch.setattr(device_removal.desired, "remove", late)
         withdraw(fleet, "a")
         turn[0].result()
         assert fleet.targets(["a"]) == {"a": V2}
@@ -231,7 +233,7 @@ def told(fleet: RolledFleet, device: str, rows: int) -> None:
         devices.report(connection, device, [Running(SLOT, V1, "a" * 64, "v", "cpu", "committed", now)], "in-step")
         devices.touch(connection, {device: now})
         desired.put(connection, [Desired(device, SLOT, V1, "a" * 64, 9, "", now)], settings)
-        desired.remember(connection, [Before(rollout, device)], settings)
+        desired.remember(connection, [PreviousRelease(rollout, device)], settings)
         certificates.add(connection, Certificate(f"ab{device}", device, now, now + 30 * DAY, key_digest="k"))
         signed = StoredAssignment(device, 7, "d" * 64, b"{}", now, now + DAY, 1)
         assignments.put(connection, signed)
@@ -257,7 +259,7 @@ def holding(fleet: RolledFleet, device: str) -> set[str]:
 def test_what_is_known_of_it_goes_and_what_must_outlive_it_stays(tmp_path: Path) -> None:
     for kind in KINDS:
         folder = tmp_path / kind
-        with rolling(kind, folder, telemetry=TelemetrySettings(sweep_rows=2)) as fleet:
+        with rolling(kind, folder, telemetry=TelemetryStorageSettings(sweep_rows=2)) as fleet:
             fleet.enrol(["a", "b"])
             told(fleet, "a", rows=5)
             before = holding(fleet, "a")
@@ -279,8 +281,8 @@ def test_what_is_known_of_it_goes_and_what_must_outlive_it_stays(tmp_path: Path)
 def _check_hidden(fleet: RolledFleet, shown: Iterable[str]) -> None:
     settings = fleet.database.settings
     with fleet.database.write() as connection:
-        assert [one.id for one in devices.page(connection, Wanted(), settings)] == [*shown]
-        assert devices.counts(connection, Wanted())[State.REVOKED] == 0
+        assert [one.id for one in devices.page(connection, DeviceSelection(), settings)] == [*shown]
+        assert devices.counts(connection, DeviceSelection())[EnrolmentState.REVOKED] == 0
         devices.touch(connection, {"a": fleet.now})
         for attempt in (
             lambda: devices.get(connection, "a"),
@@ -313,14 +315,14 @@ def test_name_and_serial_are_free_and_versions_go_on(fleet: RolledFleet) -> None
         found = devices.get(connection, "a")
         assert assignments.next_version(connection, "a") == 8
         assert desired.of_device(connection, "a").revision == 2  # what was signed does not hold
-    new = devices.Device("a", State.PRE_REGISTERED, fleet.now, serial="SN-3")
+    new = devices.Device("a", EnrolmentState.PRE_REGISTERED, fleet.now, serial="SN-3")
     assert found == replace(new, accelerators=())
     with pytest.raises(ConflictError, match="registered already"), fleet.database.write() as connection:
         devices.register(connection, "a", "SN-4", fleet.now)
     remove(fleet, "a")
     with fleet.database.write() as connection:
         devices.enrol(connection, "a", fleet.now)
-        assert devices.get(connection, "a").state is State.ENROLLED
+        assert devices.get(connection, "a").state is EnrolmentState.ENROLLED
 
 
 def test_who_was_let_in_is_revoked_first(fleet: RolledFleet) -> None:

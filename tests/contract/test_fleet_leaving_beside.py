@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.control import intake, leaving
-from fleet.control.intake import Intake
-from fleet.control.leaving import Motive
+from fleet.control import device_removal, ingestion
+from fleet.control.device_removal import RemovalReason
+from fleet.control.ingestion import Intake
 from fleet.control.settings import IntakeSettings
 from fleet.database import certificates, devices, removal, sweep, telemetry
 from fleet.database.certificates import Certificate
@@ -49,8 +49,8 @@ def told(fleet: RolledFleet, seq: int) -> int:
 
 
 def remove(fleet: RolledFleet) -> None:
-    motive = Motive("olga", "", fleet.now)
-    leaving.remove(fleet.rolling, "a", motive, permit=lambda opened: devices.get(opened, "a"))
+    motive = RemovalReason("olga", "", fleet.now)
+    device_removal.remove(fleet.rolling, "a", motive, permit=lambda opened: devices.get(opened, "a"))
 
 
 def test_neither_waits_for_the_other_in_a_ring(fleet: RolledFleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_neither_waits_for_the_other_in_a_ring(fleet: RolledFleet, monkeypatch: 
             until(lambda: waiting(fleet.database) == 1, "the removal does not wait")
             describe(*said)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(intake.devices, "report_health", late)
+        monkeypatch.setattr(ingestion.devices, "report_health", late)
         assert told(fleet, 2) == 2
         removing[0].result()
     with fleet.database.read() as connection:

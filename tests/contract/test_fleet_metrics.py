@@ -23,7 +23,7 @@ from fleet.watch.otlp_points import request
 from fleet.watch.readings import RULES
 from fleet.watch.settings import MetricsSettings
 from fleet.watch.timing import OTHER, Timing, route_of
-from gateway.domain.statistics import Sample
+from gateway.domain.statistics import MetricSample
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.databases import NOW
 from tests.simulators.fleet_repository import FleetRepository, new_key
@@ -130,7 +130,7 @@ def test_a_database_that_is_away_is_told_and_the_rest_stays(fleet: RunningContro
     def away() -> object:
         raise fleet.control.database._away("it is gone")
 
-    page = fleet.replica._desk.page
+    page = fleet.replica._monitoring.page
     monkeypatch.setattr(type(fleet.control.database), "read", lambda _self: away())
     text = page.render()[0].decode()
     assert value(text, "edge_fleet_database_up") == 0
@@ -166,8 +166,8 @@ def test_a_route_is_one_of_a_handful_of_names(path: str, route: str) -> None:
 
 def test_the_same_goes_to_otlp() -> None:
     samples = [
-        Sample(f"{PREFIX}requests_total", "", 3, {"route": "x"}),
-        Sample(f"{PREFIX}leader", "", 1.0, counter=False),
+        MetricSample(f"{PREFIX}requests_total", "", 3, {"route": "x"}),
+        MetricSample(f"{PREFIX}leader", "", 1.0, counter=False),
     ]
     timing = Timing()
     piece = own_piece(samples, timing, "me", NOW, NOW + timedelta(seconds=1))

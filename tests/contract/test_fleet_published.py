@@ -13,13 +13,13 @@ import pytest
 from fleet.config import FleetConfig
 from fleet.control import director_published
 from fleet.control.director import Director
-from fleet.control.director_published import Publication, Publications
+from fleet.control.director_published import Publications, PublishedMetadata
 from fleet.control.online_keys import OnlineKeys
 from fleet.database import certificates, desired, devices
 from fleet.database.certificates import Certificate
 from fleet.database.desired import Desired
 from fleet.database.engine import Database
-from fleet.database.seen import Seen
+from fleet.database.seen import LastSeenBuffer
 from fleet.keys import ask_nobody
 from fleet.roles import DIRECTOR
 from fleet.workspace import Workspace
@@ -60,7 +60,7 @@ def director(repository: FleetRepository, database: Database, clock: Monotonic) 
     """Of a replica of its own."""
     config, known = FleetConfig(), publications(repository, database, clock)
     settings = (config.director, config.publisher)
-    seen = Seen(config.database)
+    seen = LastSeenBuffer(config.database)
     keys = OnlineKeys(repository.workspace.keys, repository.keys[DIRECTOR], ask_nobody, 0.0)
     return Director(database, known, keys, settings, seen=seen, counts=Counter())
 
@@ -106,7 +106,7 @@ def test_no_thread_goes_by_the_publication_before_while_another_reads_the_new_on
     reading, asked = threading.Event(), threading.Event()
     read, mark = director_published._read, director_published.publication_mark
 
-    def read_slowly(workspace: Workspace) -> Publication:
+    def read_slowly(workspace: Workspace) -> PublishedMetadata:
         reading.set()
         asked.wait()
         return read(workspace)

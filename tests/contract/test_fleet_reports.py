@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.control.intake import Intake
+from fleet.control.ingestion import Intake
 from fleet.control.settings import IntakeSettings
 from fleet.database import certificates, devices, events
 from fleet.database.certificates import Certificate

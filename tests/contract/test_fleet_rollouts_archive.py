@@ -13,7 +13,7 @@ import pytest
 from fleet.access import Role
 from fleet.config import FleetConfig
 from fleet.control import archiving
-from fleet.control.chores import archive_ended
+from fleet.control.maintenance import archive_ended
 from fleet.control.settings import SchedulerSettings
 from fleet.database import audit, leader, rollouts, rollouts_archive
 from fleet.database.engine import Database

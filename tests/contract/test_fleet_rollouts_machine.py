@@ -99,7 +99,7 @@ class Rollouts(RuleBasedStateMachine):
         """Back, or new."""
         name = f"d-{which}"
         with self.fleet.database.write() as connection:
-            if which < len(NAMES) and devices.get(connection, name).state is devices.State.REVOKED:
+            if which < len(NAMES) and devices.get(connection, name).state is devices.EnrolmentState.REVOKED:
                 devices.readmit(connection, name)
         if which >= len(NAMES):
             self.fleet.enrol([name])

@@ -23,7 +23,7 @@ from fleet.control.scheduler import zones_of
 from fleet.control.settings import SchedulerSettings
 from fleet.database import leader, releases
 from fleet.database.errors import AwayError, FencedError
-from fleet.database.releases import Release
+from fleet.database.releases import StoredRelease
 from fleet.database.tables import rollouts
 from fleet.repository import METADATA, TIMESTAMP_FILE
 from fleet.rollouts.facts import Paused, Unattended
@@ -217,7 +217,7 @@ def test_a_leader_that_stood_still_withdraws_nothing_that_was_published_since(
     """It has read the folder, and goes on when another one leads and has read it, too."""
     read, followed, verified = threading.Event(), threading.Event(), catalogue.verified_releases
 
-    def stalled(*said: object) -> Iterator[Release]:
+    def stalled(*said: object) -> Iterator[StoredRelease]:
         found = [*verified(*said)]  # type: ignore[arg-type]
         if not read.is_set():
             read.set()

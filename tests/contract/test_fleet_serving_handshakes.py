@@ -13,7 +13,7 @@ import pytest
 
 from fleet.serving.settings import ProxySettings, RateSettings, ServingSettings
 from fleet.serving.tls import server_context
-from gateway.wire.handshakes import Handshakes, Terms
+from gateway.wire.handshakes import HandshakeLimits, Handshakes
 from tests.simulators.fleet_http import AUTHORITY, Controller, controlling, device, hang_up, now
 
 pytestmark = pytest.mark.asyncio
@@ -126,7 +126,7 @@ async def test_where_nobody_can_be_let_in_it_is_said_and_tried_again(caplog: pyt
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     port = listener.getsockname()[1]
-    handshakes = Handshakes(listener, Greeting, Terms(lambda: context, 5.0, 8, 8))
+    handshakes = Handshakes(listener, Greeting, HandshakeLimits(lambda: context, 5.0, 8, 8))
     trusting = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname="localhost")
     assert await reader.read() == b"hello"

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from fleet.simulate import Run, simulate
-from fleet.simulation.settings import Settings, Shares
+from fleet.simulation.settings import BehaviourShares, Settings
 from gateway.domain.assignment import SETTINGS_SLOT
 from gateway.trust.targets import Withdrawal
 from tests.simulators.controller import SOON, RunningController, controlling
@@ -73,10 +73,10 @@ class Fleet:
         return [event for event in facts if event["kind"] == "reported"]
 
     @contextmanager
-    def device(self, shares: Shares | None = None) -> Iterator[None]:
+    def device(self, shares: BehaviourShares | None = None) -> Iterator[None]:
         """Run a device, enrolled, until the block ends."""
         token = self.ask("POST", "/v1/enrolments", {"device": DEVICE})["token"]
-        settings = Settings(self.controller.url, 1, shares=shares or Shares(), poll_s=0.1, retry_s=0.1)
+        settings = Settings(self.controller.url, 1, shares=shares or BehaviourShares(), poll_s=0.1, retry_s=0.1)
         authority = self.controller.ca_file.read_text()
         run, over = Run(settings, tokens=[token], authority=authority), Event()
         found: dict[str, Any] = {}
@@ -125,7 +125,7 @@ def test_a_rollout_brings_settings_to_a_device(fleet: Fleet) -> None:
 
 def test_settings_that_are_taken_back_halt_the_rollout_with_the_reason(fleet: Fleet) -> None:
     fleet.publish("[mqtt]\nmax_inflight = 10\n")
-    with fleet.device(Shares(failing=100)):
+    with fleet.device(BehaviourShares(failing=100)):
         path = fleet.begin("1")
         assert fleet.ended(path) == "paused"
     assert fleet.ask("GET", path)["halted"]

@@ -16,16 +16,16 @@ import pytest
 from fleet.cli import main
 from fleet.roles import DIRECTOR
 from fleet.simulate import Run, simulate
-from fleet.simulation.casting import Character, Part, cast
+from fleet.simulation.casting import Behaviour, Character, cast
 from fleet.simulation.device import ELSE
-from fleet.simulation.settings import Settings, Shares
+from fleet.simulation.settings import BehaviourShares, Settings
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_controller import Answer, Call, FleetController
 from tests.simulators.fleet_repository import FleetRepository, new_key
 
 SLOT = "meter-reader"
-ALL = Shares(lying=10, replaying=10, flooding=10, failing=10, silent=10)
+ALL = BehaviourShares(lying=10, replaying=10, flooding=10, failing=10, silent=10)
 
 
 @dataclass
@@ -70,8 +70,8 @@ def play(tmp_path: Path) -> Iterator[Play]:
         yield Play(controller, repository.add_release(SLOT, "1"))
 
 
-def devices(count: int, shares: Shares | None = None, **more: Any) -> Settings:
-    return Settings("", count, shares=shares or Shares(), poll_s=0.1, retry_s=0.1, **more)
+def devices(count: int, shares: BehaviourShares | None = None, **more: Any) -> Settings:
+    return Settings("", count, shares=shares or BehaviourShares(), poll_s=0.1, retry_s=0.1, **more)
 
 
 def slots(play: Play, one: Character) -> list[dict[str, Any]]:
@@ -92,17 +92,23 @@ def test_everybody_says_what_belongs_to_its_part(play: Play) -> None:
         assert told.inventory
         assert told.inventory["profile"] == one.hardware.profile
         states = [document["state"] for document in slots(play, one)]
-        if one.part is Part.SILENT:
+        if one.part is Behaviour.SILENT:
             assert states == ["offered"]
             continue
-        assert states[-3:] == ["downloading", "probation", "rolled_back" if one.part is Part.FAILING else "committed"]
+        assert states[-3:] == [
+            "downloading",
+            "probation",
+            "rolled_back" if one.part is Behaviour.FAILING else "committed",
+        ]
         runs = slots(play, one)[-1]["committed"]
-        assert (runs or {}).get("release") == {Part.LYING: ELSE, Part.FAILING: None}.get(one.part, play.digest)
-        assert bool(told.again) == (one.part is Part.REPLAYING)
-        assert (len(told.rows) > 1000) == (one.part is Part.FLOODING)
-        assert bool(play.told(one, "updates")[0]["failure"]) == (one.part is Part.FAILING)
+        assert (runs or {}).get("release") == {Behaviour.LYING: ELSE, Behaviour.FAILING: None}.get(
+            one.part, play.digest
+        )
+        assert bool(told.again) == (one.part is Behaviour.REPLAYING)
+        assert (len(told.rows) > 1000) == (one.part is Behaviour.FLOODING)
+        assert bool(play.told(one, "updates")[0]["failure"]) == (one.part is Behaviour.FAILING)
     assert {call.device for call in asked(play, "/v1/self/assignment") if call.query.get("nonce")} == {
-        one.name for one in cast(settings) if one.part is Part.REPLAYING
+        one.name for one in cast(settings) if one.part is Behaviour.REPLAYING
     }
 
 

@@ -15,10 +15,10 @@ from shutil import which
 import pytest
 
 from fleet.config import FleetConfig
-from fleet.control.hints import Hints
 from fleet.control.settings import SchedulerSettings
-from fleet.watch.settings import WakeSettings
-from fleet.watch.wake import Waker, broker
+from fleet.control.wake_hints import Hints
+from fleet.watch.settings import WakeBrokerSettings
+from fleet.watch.wake_hints import Waker, broker
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.broker import Mosquitto, free_port
 from tests.simulators.controller import RunningController, controlling
@@ -36,7 +36,9 @@ def steering(folder: Path, url: str) -> Iterator[RunningController]:
     repository = FleetRepository(folder / "publisher")
     repository.add_owner("acme")
     repository.add_release("meter-reader", "1")
-    config = replace(FleetConfig(), wake=WakeSettings(url, retry_limit_s=1.0), scheduler=SchedulerSettings(turn_s=0.2))
+    config = replace(
+        FleetConfig(), wake=WakeBrokerSettings(url, retry_limit_s=1.0), scheduler=SchedulerSettings(turn_s=0.2)
+    )
     with controlling(folder / "publisher", config, repository) as controller:
         for name in DEVICES:
             controller.enrolled(name)
@@ -132,7 +134,7 @@ class StoppedMeanwhile(threading.Event):
 
 def test_a_broker_that_is_lost_while_it_stops_keeps_no_thread(tmp_path) -> None:
     hints = Hints(2)
-    waker = Waker(WakeSettings(f"mqtt://127.0.0.1:{free_port()}"), tmp_path, hints, Counter(), "one")
+    waker = Waker(WakeBrokerSettings(f"mqtt://127.0.0.1:{free_port()}"), tmp_path, hints, Counter(), "one")
     waker._up = StoppedMeanwhile(waker._ended)
     waker.start()
     waker._up.set()
@@ -180,4 +182,4 @@ def test_files_that_cannot_be_used_are_named_at_the_start(tmp_path, wrong, probl
         (tmp_path / name).touch()
         (tmp_path / name).chmod(mode)
     with pytest.raises(ConfigurationError, match=problem):
-        Waker(WakeSettings("mqtts://localhost", **wrong), tmp_path, Hints(), Counter(), "me")
+        Waker(WakeBrokerSettings("mqtts://localhost", **wrong), tmp_path, Hints(), Counter(), "me")

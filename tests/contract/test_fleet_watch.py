@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from fleet.control.turn import ACTOR
+from fleet.control.evaluation import ACTOR
 from fleet.database import alerts, certificates, devices, releases, tail, telemetry
-from fleet.database.alerts import Alert, State
+from fleet.database.alerts import Alert, AlertState
 from fleet.database.certificates import Certificate
 from fleet.database.devices import Running
 from fleet.database.engine import Database
 from fleet.database.errors import FencedError
-from fleet.database.intake import Batch, Row
-from fleet.database.releases import Release
-from fleet.database.settings import TelemetrySettings
+from fleet.database.ingestion import Batch, Row
+from fleet.database.releases import StoredRelease
+from fleet.database.settings import TelemetryStorageSettings
 from fleet.watch.readings import repository
 from tests.simulators.databases import NOW, content, database, enrolled, made
 from tests.simulators.watched_fleet import WatchedFleet
@@ -42,14 +42,14 @@ def update(state: str) -> dict[str, Any]:
 
 
 # ---- what is kept
-def alert(number: int, state: State = State.OPEN, **changes: Any) -> Alert:
+def alert(number: int, state: AlertState = AlertState.OPEN, **changes: Any) -> Alert:
     at = NOW + timedelta(seconds=number)
-    opened, closed = None if state is State.PENDING else at, at if state is State.CLOSED else None
+    opened, closed = None if state is AlertState.PENDING else at, at if state is AlertState.CLOSED else None
     return replace(Alert(f"{number:04}", "silent", f"d{number}", "", state, at, at, opened, closed), **changes)
 
 
 def test_alerts_are_kept_as_they_are(database: Database) -> None:
-    told = [alert(1, State.PENDING), alert(2, evidence={"a": [1]}, summary="härter"), alert(3, State.CLOSED)]
+    told = [alert(1, AlertState.PENDING), alert(2, evidence={"a": [1]}, summary="härter"), alert(3, AlertState.CLOSED)]
     with database.write() as connection:
         alerts.put(connection, told, tell=True)
     with database.read() as connection:
@@ -69,7 +69,7 @@ def test_what_was_told_is_told_once_for_each_change(database: Database) -> None:
         assert alerts.untold(connection, 10) == ()
         alerts.put(connection, [alert(1, heard=NOW + timedelta(hours=1))], tell=True)
         assert alerts.waiting(connection) == 0
-        alerts.put(connection, [alert(1, State.CLOSED)], tell=True)
+        alerts.put(connection, [alert(1, AlertState.CLOSED)], tell=True)
         assert [untold.change for untold in alerts.untold(connection, 10)] == [2]
         alerts.told(connection, "0001", 1)  # an older answer comes late
         assert alerts.waiting(connection) == 1
@@ -79,12 +79,12 @@ def test_what_was_told_is_told_once_for_each_change(database: Database) -> None:
 
 def test_where_nobody_is_to_hear_of_it_nothing_waits(database: Database) -> None:
     with database.write() as connection:
-        alerts.put(connection, [alert(1), alert(2, State.CLOSED)], tell=False)
+        alerts.put(connection, [alert(1), alert(2, AlertState.CLOSED)], tell=False)
         assert alerts.waiting(connection) == 0
 
 
 def test_only_pending_ones_are_dropped_and_only_closed_ones_forgotten(database: Database) -> None:
-    kept = [alert(1, State.PENDING), alert(2), *(alert(number, State.CLOSED) for number in range(3, 9))]
+    kept = [alert(1, AlertState.PENDING), alert(2), *(alert(number, AlertState.CLOSED) for number in range(3, 9))]
     with database.write() as connection:
         alerts.put(connection, kept, tell=False)
         alerts.drop(connection, ["0001", "0002", "0003"])
@@ -104,7 +104,7 @@ def test_what_is_committed_late_is_read_late_and_not_missed(tmp_path: Path) -> N
         with database.write() as slow:
             received = tail.storing(slow, lambda: fleet.now)
             rows = [Row(1, fleet.now, "update", update("rolled_back"))]
-            telemetry.receive(slow, "a", Batch("updates", 1, rows), received, TelemetrySettings())
+            telemetry.receive(slow, "a", Batch("updates", 1, rows), received, TelemetryStorageSettings())
             fleet.look(after_s=100)
             fleet.says("b", "updates", update("rolled_back"))
             fleet.look(after_s=100)
@@ -119,7 +119,7 @@ def test_a_reader_of_telemetry_sees_every_row_once(database: Database) -> None:
     with database.write() as connection:
         for number, moment in enumerate(at):
             rows = [Row(3 * number + i, moment, "k", {"n": 3 * number + i}) for i in (1, 2, 3)]
-            telemetry.receive(connection, "ab"[number % 2], Batch("s", 1, rows), moment, TelemetrySettings())
+            telemetry.receive(connection, "ab"[number % 2], Batch("s", 1, rows), moment, TelemetryStorageSettings())
     found, reached, more = [], NOW - timedelta(seconds=1), True
     with database.read() as connection:
         while more:
@@ -153,7 +153,7 @@ def test_a_device_that_falls_silent(database: Database) -> None:
     assert fleet.alerts() == [opened]
     fleet.seen("a")
     fleet.look(after_s=60)
-    (closed,) = fleet.alerts(State.CLOSED)
+    (closed,) = fleet.alerts(AlertState.CLOSED)
     assert (fleet.open, closed.key) == ([], opened.key)
 
 
@@ -199,7 +199,7 @@ def test_a_device_that_leaves_closes_what_it_opened(database: Database) -> None:
     with database.write() as connection:
         devices.revoke(connection, "a", "sold", fleet.now)
     fleet.look(after_s=60)
-    (closed,) = fleet.alerts(State.CLOSED)
+    (closed,) = fleet.alerts(AlertState.CLOSED)
     assert closed.evidence["closed_because"] == "the device is not enrolled any more"
 
 
@@ -309,12 +309,12 @@ def test_a_certificate_that_was_not_renewed(database: Database) -> None:
 
 def test_a_release_that_runs_and_is_barred(database: Database) -> None:
     path = "models/acme/meter/1/release"
-    first = Release(path, "acme", "meter", "1", "1", "a" * 64, 9, NOW, {})
+    first = StoredRelease(path, "acme", "meter", "1", "1", "a" * 64, 9, NOW, {})
     second = replace(first, target="models/acme/meter/2/release", version="2", floor="2", digest="b" * 64)
     enrolled(database, "a", "b")
     fleet = WatchedFleet(database, silent_s=0)
 
-    def runs(device: str, release: Release) -> None:
+    def runs(device: str, release: StoredRelease) -> None:
         running = Running("meter", release.target, release.digest, "only", "cpu", "committed", NOW)
         with database.write() as connection:
             devices.report_slots(connection, device, [running], [])
@@ -377,7 +377,7 @@ def test_who_leads_no_more_changes_nothing(database: Database) -> None:
     fleet.look(after_s=HOUR + 60)
     before = content(database)
     with pytest.raises(FencedError):
-        fleet.watch.look(99, fleet.now + timedelta(minutes=1))
+        fleet.watch.evaluation(99, fleet.now + timedelta(minutes=1))
     assert content(database) == before
 
 
@@ -419,7 +419,7 @@ def test_a_device_that_lies_and_floods_opens_little_and_hides_nobody(database: D
 
 
 def test_what_a_device_says_writes_no_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with made("sqlite", tmp_path) as database, caplog.at_level("INFO", logger="fleet.watch.look"):
+    with made("sqlite", tmp_path) as database, caplog.at_level("INFO", logger="fleet.watch.evaluation"):
         enrolled(database, "liar")
         fleet = WatchedFleet(database)
         fleet.look()
@@ -440,5 +440,5 @@ def test_what_wavers_is_one_alert(database: Database) -> None:
         fleet.restart()
     assert len(fleet.alerts(None)) == len(fleet.open) == 1
     fleet.look(after_s=120)
-    (over,) = fleet.alerts(State.CLOSED)
+    (over,) = fleet.alerts(AlertState.CLOSED)
     assert (over.closed, over.evidence["reason"]) == (over.calm, "latency")

@@ -15,7 +15,7 @@ import pytest
 from standardwebhooks import Webhook as Verifier
 
 from fleet.database import alerts
-from fleet.database.alerts import Alert, State
+from fleet.database.alerts import Alert, AlertState
 from fleet.database.engine import Database
 from fleet.database.errors import AwayError
 from fleet.watch.message import read_secret
@@ -55,7 +55,9 @@ class Sender:
 
 def opened(database: Database, *numbers: int, at_s: float = 0.0) -> list[Alert]:
     at = NOW + timedelta(seconds=at_s)
-    made = [Alert(f"{n:04}", "silent", f"d{n}", "", State.OPEN, at, at, at, summary=f"d{n} is silent") for n in numbers]
+    made = [
+        Alert(f"{n:04}", "silent", f"d{n}", "", AlertState.OPEN, at, at, at, summary=f"d{n} is silent") for n in numbers
+    ]
     with database.write() as connection:
         alerts.put(connection, made, tell=True)
     return made
@@ -74,7 +76,7 @@ def test_an_alert_arrives_signed_and_its_end_too(database: Database) -> None:
         posted = receiver.posted[0]
         document = Verifier(TEXT).verify(posted.content, dict(posted.headers))
         assert (posted.path, document["type"], document["data"]["device"]) == ("/hook?to=ops", "alert.opened", "d1")
-        over = replace(made, state=State.CLOSED, closed=sender.now())
+        over = replace(made, state=AlertState.CLOSED, closed=sender.now())
         with database.write() as connection:
             alerts.put(connection, [over], tell=True)
         sender.turn(now_s + 10)

@@ -22,7 +22,7 @@ from gateway.domain.errors import VariantError
 from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.tensor import DATATYPES, Array
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.catalog import get_runtime
 from gateway.store import private_copies
 
@@ -49,7 +49,7 @@ class Model:
 
     def run(self) -> Array:
         """Open as the daemon does, and run once. Raises VariantError."""
-        session = _open_session(self.manifest, self.manifest.variants[0], self.folder, Budget(threads=1))
+        session = _open_session(self.manifest, self.manifest.variants[0], self.folder, SessionBudget(threads=1))
         try:
             (answer,) = (array.copy() for array in session.run(self.inputs).values())
         finally:
@@ -216,7 +216,7 @@ def test_the_exchanged_bytes_would_have_answered_otherwise(kind: str, tmp_path: 
     for path, content in model.evil.items():
         (model.folder / path).write_bytes(content)
     variant = model.manifest.variants[0]
-    session = get_runtime(variant.runtime).open(model.manifest, variant, model.folder, Budget(threads=1))
+    session = get_runtime(variant.runtime).open(model.manifest, variant, model.folder, SessionBudget(threads=1))
     (answer,) = session.run(model.inputs).values()
     assert not np.array_equal(answer, model.answer)
 

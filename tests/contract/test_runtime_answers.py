@@ -10,7 +10,7 @@ from gateway.domain.golden import GoldenSet, judge
 from gateway.domain.joining import forbidden, unbounded
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.runtimes import RUNTIMES
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.catalog import get_runtime
 from tests.simulators import models
 
@@ -105,7 +105,7 @@ def test_sessions_in_two_threads_do_not_disturb_each_other(case):
 
 def test_takes_more_than_one_thread(case):
     expected = copied(case.open().run(case.inputs))
-    for name, answer in case.open(Budget(threads=2)).run(case.inputs).items():
+    for name, answer in case.open(SessionBudget(threads=2)).run(case.inputs).items():
         np.testing.assert_allclose(answer, expected[name], rtol=1e-4, atol=1e-4)
 
 

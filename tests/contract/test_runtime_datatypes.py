@@ -6,7 +6,7 @@ import pytest
 from gateway.domain.errors import VariantError
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Datatype, bfloat16_to_float32, float32_to_bfloat16
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.catalog import get_runtime
 from tests.simulators import models
 
@@ -37,7 +37,7 @@ def extremes(datatype):
 @pytest.mark.parametrize(("runtime", "datatype"), PAIRS, ids=[f"{r}-{d.label}" for r, d in PAIRS])
 def test_identity(runtime, datatype, tmp_path):
     manifest = models.write_variant(tmp_path, models.identity(datatype), runtime)
-    session = get_runtime(runtime).open(manifest, manifest.variants[0], tmp_path, Budget())
+    session = get_runtime(runtime).open(manifest, manifest.variants[0], tmp_path, SessionBudget())
     values = extremes(NARROWED.get((runtime, datatype), datatype)).astype(datatype.dtype)
     answer = session.run({"x": values})["y"]
     assert answer.dtype == datatype.dtype
@@ -47,7 +47,7 @@ def test_identity(runtime, datatype, tmp_path):
 
 def test_bytes_that_are_no_utf8_are_refused_by_onnx(tmp_path):
     manifest = models.write_variant(tmp_path, models.identity(Datatype.BYTES), "onnx")
-    session = get_runtime("onnx").open(manifest, manifest.variants[0], tmp_path, Budget())
+    session = get_runtime("onnx").open(manifest, manifest.variants[0], tmp_path, SessionBudget())
     with pytest.raises(VariantError, match="utf-8"):
         session.run({"x": np.array([[b"\xff", b"", b""]], object)})
 
@@ -55,7 +55,7 @@ def test_bytes_that_are_no_utf8_are_refused_by_onnx(tmp_path):
 @pytest.mark.parametrize("datatype", [Datatype.INT64, Datatype.UINT64])
 def test_integers_that_openvino_would_wrap_are_refused(datatype, tmp_path):
     manifest = models.write_variant(tmp_path, models.identity(datatype), "openvino")
-    session = get_runtime("openvino").open(manifest, manifest.variants[0], tmp_path, Budget())
+    session = get_runtime("openvino").open(manifest, manifest.variants[0], tmp_path, SessionBudget())
     with pytest.raises(VariantError, match="'x' holds integers that do not fit int32"):
         session.run({"x": np.array([[0, 1, 2**40]], datatype.dtype)})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.catalog import get_runtime
 from gateway.store.library import scan_version
 
@@ -24,7 +24,7 @@ def test_a_file_emptied_while_it_serves_changes_nothing(tmp_path: Path, name: st
     assert manifest is not None
     variant = manifest.variant(name)
     assert variant is not None
-    session = get_runtime(variant.runtime).open(manifest, variant, folder, Budget())
+    session = get_runtime(variant.runtime).open(manifest, variant, folder, SessionBudget())
     before = session.run(ROWS)["scores"].copy()
     mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
     assert mapped == []

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain.inventory import CPU
 from gateway.domain.profile import read_profile
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes import litert, onnx, openvino
 from gateway.runtimes.opening import check_accelerator
 
@@ -39,7 +39,7 @@ class AnyBuild:
     ("profile", "step"), STEPS, ids=[f"{name}-{step.runtime}-{step.accelerator}" for name, step in STEPS]
 )
 def test_a_step_is_understood(profile, step):
-    budget = Budget(accelerator=step.accelerator, options=step.options)
+    budget = SessionBudget(accelerator=step.accelerator, options=step.options)
     check_accelerator(step.runtime, budget, ACCELERATORS[step.runtime])
     for precision in step.precisions:
         if step.runtime == "openvino":

@@ -9,14 +9,14 @@ from gateway.domain.errors import VariantError
 from gateway.domain.manifest import Artifact, Binding, TensorSpec
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Datatype
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.catalog import get_runtime
 
 
 def refusal(case, **changes):
     """What opening a changed manifest or variant says."""
     manifest = replace(case.manifest, **{key: changes.pop(key) for key in ("inputs", "outputs") if key in changes})
-    budget = changes.pop("budget", Budget())
+    budget = changes.pop("budget", SessionBudget())
     variant = replace(case.variant, **changes)
     with pytest.raises(VariantError) as caught:
         get_runtime(variant.runtime).open(manifest, variant, case.files, budget)
@@ -95,11 +95,11 @@ def test_another_datatype_says_both(small):
 
 
 def test_an_unknown_accelerator(small):
-    assert "cannot use hailo-8" in refusal(small, budget=Budget(accelerator="hailo-8")).reason
+    assert "cannot use hailo-8" in refusal(small, budget=SessionBudget(accelerator="hailo-8")).reason
 
 
 def test_an_unknown_option(small):
-    assert "no option 'turbo'" in refusal(small, budget=Budget(options={"turbo": "yes"})).reason
+    assert "no option 'turbo'" in refusal(small, budget=SessionBudget(options={"turbo": "yes"})).reason
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -117,5 +117,5 @@ def test_inspection_tells_what_opening_needs(small):
         ("scores", Datatype.FP32, (-1, 3))
     ]
     manifest = replace(small.manifest, inputs=signature.inputs, outputs=signature.outputs)
-    session = get_runtime(small.variant.runtime).open(manifest, small.variant, small.files, Budget())
+    session = get_runtime(small.variant.runtime).open(manifest, small.variant, small.files, SessionBudget())
     assert session.run(small.inputs)["scores"].shape == (8, 3)

@@ -17,7 +17,7 @@ from gateway.domain.errors import VariantError
 from gateway.domain.manifest import Artifact, Golden, ModelManifest, Tolerance, Variant
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.runtimes import RUNTIMES
-from gateway.domain.verdict import Budget, Joining
+from gateway.domain.verdict import Joining, SessionBudget
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.generate import samples
 from gateway.runtimes.settings import TrialSettings
@@ -40,7 +40,7 @@ def no_child_is_left():
 
 def tried(case, settings=QUICK, **changes):
     variant = replace(case.variant, **changes.pop("variant", {}))
-    return asyncio.run(try_variant(replace(case.manifest, **changes), variant, case.files, Budget(), settings))
+    return asyncio.run(try_variant(replace(case.manifest, **changes), variant, case.files, SessionBudget(), settings))
 
 
 def with_golden(case, scores=None):
@@ -96,7 +96,7 @@ def test_answers_that_are_not_finite_are_a_remark(tmp_path):
     }
     models.write_reference(tmp_path / "model.npz", graph, W=np.full((4, 3), np.inf, np.float32))
     variant = Variant("reference", "reference", "fp32", (Artifact("model.npz", "0" * 64, 1),))
-    verdict = asyncio.run(try_variant(models.dense(), variant, tmp_path, Budget(), QUICK))
+    verdict = asyncio.run(try_variant(models.dense(), variant, tmp_path, SessionBudget(), QUICK))
     assert (verdict.passed, verdict.level) == (True, "exercised")
     assert "'scores' holds NaN or infinity" in verdict.remarks[0]
     assert not verdict.joining.allowed
@@ -125,7 +125,7 @@ def endless_manifest():
 
 
 def test_a_model_that_crashes_its_runtime(tmp_path):
-    verdict = asyncio.run(try_variant(models.identity(), crashing(tmp_path), tmp_path, Budget(), QUICK))
+    verdict = asyncio.run(try_variant(models.identity(), crashing(tmp_path), tmp_path, SessionBudget(), QUICK))
     assert not verdict.passed
     assert verdict.reason.startswith("died by SIGSEGV (exit -11) while opening it")
 
@@ -137,7 +137,7 @@ def test_a_model_that_crashes_while_it_is_inspected(tmp_path):
 
 
 def test_a_model_that_never_answers(tmp_path):
-    verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, Budget(), IMPATIENT))
+    verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, SessionBudget(), IMPATIENT))
     assert not verdict.passed
     remedy = "if this device is that slow, raise [trial] deadline_s (listing_deadline_s for devices)"
     assert verdict.reason.startswith(
@@ -159,7 +159,7 @@ def unending(folder, columns, above):
 def test_a_generated_input_that_never_ends_is_left_out(tmp_path, batch):
     manifest, variant, folder = unending(tmp_path, 1, 0.0)
     manifest = replace(manifest, batch=batch)
-    verdict = asyncio.run(try_variant(manifest, variant, folder, Budget(), UNWAITING))
+    verdict = asyncio.run(try_variant(manifest, variant, folder, SessionBudget(), UNWAITING))
     assert (verdict.passed, verdict.level) == (True, "exercised")
     assert verdict.remarks[0] == "runs on generated inputs did not end within 2 s (1 of them)"
     sample = list(samples(manifest))[verdict.sample]
@@ -169,14 +169,14 @@ def test_a_generated_input_that_never_ends_is_left_out(tmp_path, batch):
 
 
 def test_rows_that_never_end_are_not_joined(tmp_path):
-    verdict = asyncio.run(try_variant(*unending(tmp_path, 16, 1000.0), Budget(), UNWAITING))
+    verdict = asyncio.run(try_variant(*unending(tmp_path, 16, 1000.0), SessionBudget(), UNWAITING))
     assert (verdict.passed, verdict.level, verdict.remarks) == (True, "exercised", ())
     assert verdict.joining == Joining(reason="a run of several generated rows did not end")
     assert verdict.sample == 0
 
 
 def test_a_model_that_ends_no_run_is_refused(tmp_path):
-    verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, Budget(), UNWAITING))
+    verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, SessionBudget(), UNWAITING))
     assert not verdict.passed
     assert verdict.reason.startswith("runs on generated inputs did not end within 2 s (2 of them)")
     assert "(while running it on generated inputs); add a golden set" in verdict.reason
@@ -205,7 +205,7 @@ def _tries(child):
 def test_cancelling_a_trial_kills_its_process(tmp_path):
     async def cancelled():
         variant = endless(tmp_path)
-        trial = asyncio.create_task(try_variant(endless_manifest(), variant, tmp_path, Budget(), QUICK))
+        trial = asyncio.create_task(try_variant(endless_manifest(), variant, tmp_path, SessionBudget(), QUICK))
         child = await running_child()
         trial.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -218,7 +218,7 @@ def test_cancelling_a_trial_kills_its_process(tmp_path):
 def test_a_trial_killed_from_outside_says_so(tmp_path):
     async def killed():
         variant = endless(tmp_path)
-        trial = asyncio.create_task(try_variant(endless_manifest(), variant, tmp_path, Budget(), QUICK))
+        trial = asyncio.create_task(try_variant(endless_manifest(), variant, tmp_path, SessionBudget(), QUICK))
         (await running_child()).send_signal(signal.SIGKILL)
         return await trial
 
@@ -229,7 +229,7 @@ def test_a_trial_killed_from_outside_says_so(tmp_path):
 
 def test_the_loop_is_free_while_a_trial_runs(small):
     async def both():
-        trial = asyncio.create_task(try_variant(small.manifest, small.variant, small.files, Budget(), QUICK))
+        trial = asyncio.create_task(try_variant(small.manifest, small.variant, small.files, SessionBudget(), QUICK))
         turns = 0
         while not trial.done():
             await asyncio.sleep(0)
@@ -305,6 +305,6 @@ def test_a_loop_is_found_however_quick_it_was_in_its_trial(tmp_path, runtime):
     variant = Variant(runtime, runtime, "fp32", (Artifact(name, "0" * 64, 1),))
     signature = asyncio.run(inspect_file(runtime, tmp_path / name, QUICK))
     manifest = ModelManifest("looping", "1", signature.inputs, signature.outputs, (variant,))
-    verdict = asyncio.run(try_variant(manifest, variant, tmp_path, Budget(), QUICK))
+    verdict = asyncio.run(try_variant(manifest, variant, tmp_path, SessionBudget(), QUICK))
     assert (verdict.passed, verdict.level, verdict.joining) == (True, "exercised", None), verdict
     assert verdict.unbounded.startswith("control flow (")

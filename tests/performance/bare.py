@@ -13,7 +13,7 @@ import numpy as np
 
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.release import Release, complete
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file
@@ -32,7 +32,7 @@ def main() -> None:
     variant = manifest.variant(variant_name)
     if variant is None:
         raise SystemExit(f"{model} has no variant {variant_name}")
-    session = get_runtime(variant.runtime).open(manifest, variant, release.folder, Budget(threads=1))
+    session = get_runtime(variant.runtime).open(manifest, variant, release.folder, SessionBudget(threads=1))
     generator = np.random.default_rng(0)
     row = {
         spec.name: generator.random([1, *spec.shape[1:]], dtype=np.float32).astype(spec.datatype.dtype)

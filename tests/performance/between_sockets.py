@@ -22,7 +22,7 @@ from gateway.domain.access import Security
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.ports import Session
 from gateway.domain.tensor import Datatype, Tensors
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.hpack import encode
@@ -76,7 +76,7 @@ class Nowhere(asyncio.Transport):
 def opened(*_: object) -> Session:
     """A session of the tiny model."""
     served = manifest(inputs=INPUTS, outputs=OUTPUTS)
-    options = session_options(onnxruntime, Budget(threads=1))
+    options = session_options(onnxruntime, SessionBudget(threads=1))
     session = onnxruntime.InferenceSession(networks.tiny().content, options, providers=["CPUExecutionProvider"])
     return bind(OnnxEngine(session), served, served.variants[0], lends=False)
 

@@ -21,8 +21,8 @@ from fleet.database.assignments import StoredAssignment
 from fleet.database.certificates import Certificate
 from fleet.database.desired import Desired
 from fleet.database.engine import Database, open_database
-from fleet.database.intake import Batch, Row
-from fleet.database.place import Place, read_place
+from fleet.database.ingestion import Batch, Row
+from fleet.database.place import DatabaseLocation, read_place
 from fleet.database.settings import DatabaseSettings
 from tests.simulators.postgres import own_cluster
 
@@ -124,7 +124,7 @@ def bytes_per_row(database: Database) -> None:
     print(f"  bytes per telemetry row{size / count:26,.0f}  ({count:,} rows)", flush=True)
 
 
-def run(place: Place, count: int) -> None:
+def run(place: DatabaseLocation, count: int) -> None:
     """One database."""
     print(place.url.get_backend_name())
     with closing(open_database(place)) as database:

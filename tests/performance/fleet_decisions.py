@@ -16,7 +16,7 @@ from fleet.rollouts.facts import Approved, Created, Decided, Event, Fact, Joined
 from fleet.rollouts.fold import fold
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.spec_form import read_spec, spec_digest
-from fleet.rollouts.state import State
+from fleet.rollouts.state import RolloutState
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 DIGEST = "ab" * 32
@@ -44,7 +44,7 @@ def spent_ms(work: Callable[[], object]) -> float:
     return 1000.0 * (time.process_time() - began)
 
 
-def offered(spec: Spec, devices: int) -> State:
+def offered(spec: Spec, devices: int) -> RolloutState:
     """Everybody is in the wave, and was offered the release."""
     names = [f"device-{number:07}" for number in range(devices)]
     events: list[Event] = [Created("r", "ann"), Approved("ann", spec_digest(spec)), Started("ann")]

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from fleet.database import migrate, telemetry
 from fleet.database.engine import Database, open_database
-from fleet.database.intake import Batch, Row
-from fleet.database.place import Place, read_place
+from fleet.database.ingestion import Batch, Row
+from fleet.database.place import DatabaseLocation, read_place
 from tests.performance.servers import calibration, machine
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.full_fleet import full_fleet
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 VITALS = {"cpu_percent": 31.5, "memory_bytes": 1_234_567_890, "temperature_c": 51.0, "disk_free_bytes": 9_876_543_210}
 
 
-def fill(place: Place, folder: Path, count: int, rows: int) -> None:
+def fill(place: DatabaseLocation, folder: Path, count: int, rows: int) -> None:
     """Make the fleet."""
     repository = FleetRepository(folder / "publisher")
     for version in ("1", "2"):

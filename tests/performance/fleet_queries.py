@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from fleet.control.device_query import selected
 from fleet.database import devices, tables
-from fleet.database.devices import Wanted
+from fleet.database.devices import DeviceSelection
 from fleet.database.engine import Database
 from tests.simulators.databases import KINDS, made
 
@@ -49,7 +49,7 @@ def _measured(database: Database, query: str) -> tuple[int, float]:
     for _ in range(PASSES):
         began_s = time.perf_counter()
         with database.read() as connection:
-            wanted = Wanted(matching=selected(connection, query))
+            wanted = DeviceSelection(matching=selected(connection, query))
             rows = len(devices.page(connection, wanted, database.settings))
         took_s.append(time.perf_counter() - began_s)
     return rows, 1000 * statistics.median(took_s)

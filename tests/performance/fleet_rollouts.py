@@ -20,7 +20,7 @@ from sqlalchemy import event
 from fleet.control.settings import SchedulerSettings
 from fleet.database import migrate, rollouts
 from fleet.database.engine import Database, open_database
-from fleet.database.place import Place, read_place
+from fleet.database.place import DatabaseLocation, read_place
 from fleet.rollouts.facts import Aborted
 from fleet.rollouts.state import Status
 from tests.simulators.fleet_repository import FleetRepository
@@ -56,7 +56,7 @@ def timed(what: str, longest: Longest) -> Iterator[None]:
     print(f"  {what:44}{wall:7.2f} s{used:9.2f} s CPU{held}", flush=True)
 
 
-def run(place: Place, folder: Path, count: int) -> None:
+def run(place: DatabaseLocation, folder: Path, count: int) -> None:
     """One database."""
     print(place.url.get_backend_name())
     with closing(open_database(place)) as database:

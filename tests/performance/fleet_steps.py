@@ -13,14 +13,14 @@ from pathlib import Path
 
 import psutil
 
-from fleet.simulation.casting import HARDWARE, Character, Part
+from fleet.simulation.casting import HARDWARE, Behaviour, Character
 from fleet.simulation.conversation import LINES, TELEMETRY
-from fleet.simulation.device import Device
-from fleet.simulation.identities import Identity, read_identities
-from fleet.simulation.line import Line
+from fleet.simulation.device import SimulatedDevice
+from fleet.simulation.identities import SimulatedIdentity, read_identities
+from fleet.simulation.line import DeviceHttpClient
 from fleet.simulation.spool import body
 from fleet.simulation.tally import Spread, Tally
-from fleet.simulation.wire import Answer, device_context, find_door
+from fleet.simulation.wire import Response, device_context, find_door
 from gateway.domain.assignment import Target
 
 WORKERS = 16
@@ -40,14 +40,14 @@ def cpu_s(pid: int) -> float:
 class Member:
     """A device that is enrolled, with two lines: `resuming` goes on with TLS sessions."""
 
-    identity: Identity
-    line: Line
-    resuming: Line
-    device: Device
+    identity: SimulatedIdentity
+    line: DeviceHttpClient
+    resuming: DeviceHttpClient
+    device: SimulatedDevice
     etag: str = ""
 
 
-Asking = Callable[[Member, int], Awaitable[Answer]]
+Asking = Callable[[Member, int], Awaitable[Response]]
 """A member and a number that no other call gets, to the answer."""
 
 
@@ -74,37 +74,37 @@ class Sample:
     answers: Counter[int]
 
 
-async def _unchanged(member: Member, _: int) -> Answer:
+async def _unchanged(member: Member, _: int) -> Response:
     return await _asked(member, member.line)
 
 
-async def _resumed(member: Member, _: int) -> Answer:
+async def _resumed(member: Member, _: int) -> Response:
     return await _asked(member, member.resuming)
 
 
-async def _asked(member: Member, line: Line) -> Answer:
+async def _asked(member: Member, line: DeviceHttpClient) -> Response:
     headers = (("If-None-Match", member.etag),) if member.etag else ()
     answer = await line.ask("poll", "GET", member.identity.assignment, b"", headers)
     member.etag = answer.headers.get("etag", member.etag)
     return answer
 
 
-async def _anew(member: Member, _: int) -> Answer:
+async def _anew(member: Member, _: int) -> Response:
     return await member.line.ask("poll", "GET", member.identity.assignment)
 
 
-async def _signed(member: Member, number: int) -> Answer:
+async def _signed(member: Member, number: int) -> Response:
     return await member.line.ask("poll", "GET", f"{member.identity.assignment}?nonce=n{number:022}")
 
 
-async def _metadata(member: Member, _: int) -> Answer:
+async def _metadata(member: Member, _: int) -> Response:
     return await member.line.ask("file", "GET", f"{member.identity.repository}/metadata/timestamp.json")
 
 
 def _told(rows: int) -> Asking:
     """Vitals and statistics, as agents tell them with each question; `rows` of them."""
 
-    async def tell(member: Member, _: int) -> Answer:
+    async def tell(member: Member, _: int) -> Response:
         spool, now = member.device.spool, datetime.now(UTC)
         while len(spool) < rows:
             member.device.tell_numbers(now)
@@ -116,7 +116,7 @@ def _told(rows: int) -> Asking:
     return tell
 
 
-async def _state(member: Member, _: int) -> Answer:
+async def _state(member: Member, _: int) -> Response:
     """What a slot says while its update goes on: another state each time."""
     now = member.device.slots[SLOT].state
     member.device.step(SLOT, "probation" if now == "downloading" else "downloading", datetime.now(UTC))
@@ -154,8 +154,10 @@ class Crowd:
         members = []
         for number, identity in enumerate(read_identities(kept).identities[:CROWD]):
             contexts = [device_context(authority, identity.identity.encode()) for _ in range(2)]
-            lines = [Line((door,), tally, number, contexts[at], at=0, resume=bool(at)) for at in range(2)]
-            device = Device(Character(number, identity.character, Part.HONEST, HARDWARE[number % 7]), epoch)
+            lines = [DeviceHttpClient((door,), tally, number, contexts[at], at=0, resume=bool(at)) for at in range(2)]
+            device = SimulatedDevice(
+                Character(number, identity.character, Behaviour.HONEST, HARDWARE[number % 7]), epoch
+            )
             device.name = identity.device
             device.restore({SLOT: [TARGET.path, TARGET.size_bytes, TARGET.sha256]}, datetime.now(UTC))
             members.append(Member(identity, *lines, device))

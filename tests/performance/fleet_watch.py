@@ -21,7 +21,7 @@ from fleet.database.certificates import Certificate
 from fleet.database.engine import Database
 from fleet.database.figures import figures
 from fleet.database.tables import certificates, device_seen, devices, telemetry, telemetry_sources
-from fleet.watch.look import Watch
+from fleet.watch.evaluation import AlertEvaluation
 from fleet.watch.otlp_devices import pieces
 from fleet.watch.otlp_names import Names
 from fleet.watch.post import Post
@@ -85,7 +85,7 @@ def main(count: int, kind: str) -> None:
         filled(database, count)
         fence = leader.candidate(database, "me").stand(NOW)
         assert fence is not None
-        watch, now_s = Watch(database, SETTINGS, Counter()), [0.0]
+        watch, now_s = AlertEvaluation(database, SETTINGS, Counter()), [0.0]
 
         def look(step_s: float = 1.0) -> None:
             now_s[0] += step_s

@@ -20,7 +20,7 @@ import numpy as np
 from gateway.domain.infer import InferResponse
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.frontends.oip_json_answers import STEP_ELEMENTS, encode_response
-from gateway.frontends.placement import Place
+from gateway.frontends.placement import RegionSpan
 from gateway.frontends.regions import Regions, Registrant
 from gateway.frontends.settings import SharedMemorySettings
 from tests.simulators.segments import folder
@@ -55,7 +55,7 @@ def _register(regions: Regions, shm: Path) -> None:
 
 
 def _read(regions: Regions, region: str) -> None:
-    assert len(regions.raw(WHO.caller, Place(region, FRAME_BYTES), Datatype.UINT8)) == FRAME_BYTES
+    assert len(regions.raw(WHO.caller, RegionSpan(region, FRAME_BYTES), Datatype.UINT8)) == FRAME_BYTES
 
 
 def _median_us(act: Callable[[], object], runs: int) -> float:

@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 from gateway.assembly import _open_session
 from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
 from gateway.domain.tensor import DATATYPES
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.catalog import get_runtime
 
 MIB = 2**20
@@ -52,7 +52,7 @@ def opened(kind: str, folder: Path, width: int) -> dict[str, float]:
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew (proc(5))
     began_s = time.perf_counter()
     how = _open_session if kind == "copies" else runtime.open
-    session = how(manifest, manifest.variants[0], folder, Budget(threads=1))
+    session = how(manifest, manifest.variants[0], folder, SessionBudget(threads=1))
     took_s = time.perf_counter() - began_s
     session.close()
     peak = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())

@@ -25,7 +25,7 @@ from gateway.agent.storage import opened
 from gateway.domain.probation import ProbationSettings
 from gateway.observe.logs import configure_logging
 from gateway.observe.settings import LogSettings
-from gateway.store.settings import BlobSettings, JournalSettings
+from gateway.store.settings import JournalSettings, StoreSettings
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.fleet_server import FleetServer
@@ -36,7 +36,7 @@ DEVICE = "door-1"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
     probation=ProbationSettings(duration_s=0.0, look_s=0.001),
-    store=BlobSettings(keep_free_bytes=0),
+    store=StoreSettings(keep_free_bytes=0),
     log=LogSettings(level="error"),
 )
 
@@ -102,7 +102,7 @@ def main() -> None:
     control = SimulatedControl()
     for at in range(SLOTS):
         control.serve(f"model-{at}", "1")
-    work.Control = lambda _settings: control  # type: ignore[assignment,misc]
+    work.DaemonClient = lambda _settings: control  # type: ignore[assignment,misc]
     polls = int(sys.argv[1]) if len(sys.argv) > 1 else POLLS
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps({"polls": polls, "slots": SLOTS, **measured(Path(folder), polls)}))

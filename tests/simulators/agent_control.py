@@ -1,4 +1,4 @@
-"""Fake of `gateway.agent.control.Control` in memory: it records calls and fails on demand."""
+"""Fake of `gateway.agent.control.DaemonClient` in memory: it records calls and fails on demand."""
 
 from __future__ import annotations
 

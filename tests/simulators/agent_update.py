@@ -25,7 +25,7 @@ from gateway.domain.probation import ProbationSettings
 from gateway.observe.logs import configure_logging
 from gateway.observe.settings import LogSettings
 from gateway.store.errors import SpaceError, StoreError
-from gateway.store.settings import BlobSettings, JournalSettings
+from gateway.store.settings import JournalSettings, StoreSettings
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.fleet_repository import FleetRepository
 
@@ -33,7 +33,7 @@ DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
     probation=ProbationSettings(duration_s=0.0, look_s=0.001),
-    store=BlobSettings(keep_free_bytes=0, sync_every_bytes=60_000),
+    store=StoreSettings(keep_free_bytes=0, sync_every_bytes=60_000),
     log=LogSettings(level="error"),
 )
 
@@ -70,7 +70,7 @@ def sync(folder: Path, version: str, claim: Callable[[str], None]) -> None:
             claim(json.dumps({"installed": serving(storage)}))
 
         control = SimulatedControl(on_commit=committed)
-        work.Control = lambda _settings: control  # type: ignore[assignment,misc]
+        work.DaemonClient = lambda _settings: control  # type: ignore[assignment,misc]
         agent = work.Agent(storage, CONFIG, carried=folder / version)
         polled = agent.poll()
         claim(json.dumps({"floors": floors(storage)}))

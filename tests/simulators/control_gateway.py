@@ -17,14 +17,14 @@ from gateway.domain.activation import Activation
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import Artifact, Variant
-from gateway.domain.ports import Loaded, Replayed, SettingsStanding, Standing
+from gateway.domain.ports import Loaded, Replayed, SettingsStanding, VersionStatus
 from gateway.domain.selection import Candidate
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.verdict import Measurement
 from gateway.domain.vitals import Vitals
 from gateway.frontends.control.about import About
 from gateway.frontends.control.server import ControlFrontend
-from gateway.frontends.control.settings import ControlSettings
+from gateway.frontends.control.settings import ControlServerSettings
 
 ACTIVATION: dict[str, Any] = {
     "slot": "meter",
@@ -86,10 +86,10 @@ class SimulatedServing:
     async def revert(self, sha256: str, reason: str) -> None:
         await self._note("revert", sha256, reason)
 
-    def standings(self) -> Sequence[Standing]:
+    def standings(self) -> Sequence[VersionStatus]:
         return (
-            Standing("hand", "1", "UNAVAILABLE", reason="broken"),
-            Standing("meter", "2", "READY", weight=100, placement=PLACEMENT),
+            VersionStatus("hand", "1", "UNAVAILABLE", reason="broken"),
+            VersionStatus("meter", "2", "READY", weight=100, placement=PLACEMENT),
         )
 
     def statistics(self, model: str = "", version: str = "") -> Sequence[ServableStatistics]:
@@ -111,7 +111,7 @@ class SimulatedServing:
 class Gateway:
     """A listening frontend and its client."""
 
-    def __init__(self, settings: ControlSettings, path: Path, restart: Callable[[], str]) -> None:
+    def __init__(self, settings: ControlServerSettings, path: Path, restart: Callable[[], str]) -> None:
         self.engine, self.path = SimulatedServing(), path
         vitals = Vitals({"cpu": 41.5}, {"board": 3.5}, memory_available_bytes=1024, throttled=False)
         inventory = {"arch": "x86_64", "profile": "generic-x86"}
@@ -135,7 +135,7 @@ async def serving(*, restart: Callable[[], str] = lambda: "", **settings: Any) -
     """Run a frontend on a socket in a folder that all users may enter."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
-    gateway = Gateway(ControlSettings(**settings), folder / "control.sock", restart)
+    gateway = Gateway(ControlServerSettings(**settings), folder / "control.sock", restart)
     await gateway.frontend.start([Address(path=str(gateway.path))])
     answering = asyncio.create_task(gateway.frontend.serve())
     answering.add_done_callback(gateway.ended)

@@ -35,10 +35,10 @@ from fleet.database.certificates import Certificate
 from fleet.database.credentials import read_credential
 from fleet.database.desired import Desired
 from fleet.database.engine import Database, open_database
-from fleet.database.intake import Batch, Row
+from fleet.database.ingestion import Batch, Row
 from fleet.database.place import read_place
 from fleet.database.rollouts import NewFact, StoredRollout
-from fleet.database.settings import DatabaseSettings, TelemetrySettings
+from fleet.database.settings import DatabaseSettings, TelemetryStorageSettings
 from tests.simulators.databases import NOW, content, shape
 from tests.simulators.dying import die_at, died
 
@@ -99,7 +99,9 @@ def sign(connection: Connection) -> None:
 def receive(connection: Connection) -> None:
     """Receive telemetry, including a new boot."""
     telemetry.receive(connection, "camera-0", Batch("metrics", 1, rows(3, 4, 6), [(7, 9)]), NOW, SETTINGS.telemetry)
-    telemetry.receive(connection, "camera-0", Batch("metrics", 2, rows(1)), NOW, TelemetrySettings(boots_limit=1))
+    telemetry.receive(
+        connection, "camera-0", Batch("metrics", 2, rows(1)), NOW, TelemetryStorageSettings(boots_limit=1)
+    )
 
 
 def clear(connection: Connection) -> None:

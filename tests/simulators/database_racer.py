@@ -19,7 +19,7 @@ from fleet.database import assignments, audit, devices, enrolment, leader, rollo
 from fleet.database.assignments import StoredAssignment
 from fleet.database.engine import Database, open_database
 from fleet.database.errors import DatabaseError
-from fleet.database.intake import Batch, Row
+from fleet.database.ingestion import Batch, Row
 from fleet.database.place import read_place
 from fleet.database.rollouts import NewFact
 from fleet.database.settings import DatabaseSettings

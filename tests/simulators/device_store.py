@@ -13,7 +13,7 @@ from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import Target
 from gateway.domain.signed_release import read_release
 from gateway.store.active import Active, committed, read_active, write_active
-from gateway.store.blobs import Blobs
+from gateway.store.blobs import LocalBlobs
 from gateway.store.materialised import materialise
 from tests.simulators.fleet_repository import FleetRepository
 
@@ -23,7 +23,7 @@ class DeviceStore:
 
     def __init__(self, folder: Path, repository: FleetRepository) -> None:
         self.folder, self.repository = folder, repository
-        self.blobs = Blobs(folder / "blobs")
+        self.blobs = LocalBlobs(folder / "blobs")
         self.blobs.prepare()
         self.active_file = folder / "active.json"
         (folder / "root.json").write_bytes(repository.root_bytes(1))

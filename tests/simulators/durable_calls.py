@@ -12,9 +12,9 @@ from pathlib import Path
 
 from gateway.domain.manifest import Artifact
 from gateway.store import durable
-from gateway.store.blobs import Blobs
+from gateway.store.blobs import LocalBlobs
 from gateway.store.materialised import materialise, remove
-from gateway.store.settings import BlobSettings
+from gateway.store.settings import StoreSettings
 from tests.simulators.store_update import CONTENTS, VARIANT, digest, release
 
 CALLS = {
@@ -35,7 +35,7 @@ EMPTY = hashlib.sha256(b"content").hexdigest()
 
 def prepare(folder: Path) -> None:
     """Create the initial files."""
-    blobs = Blobs(folder / "blobs", BlobSettings(keep_free_bytes=0))
+    blobs = LocalBlobs(folder / "blobs", StoreSettings(keep_free_bytes=0))
     blobs.prepare()
     for content in CONTENTS["3"].values():
         blobs.put(content)
@@ -50,7 +50,7 @@ def prepare(folder: Path) -> None:
 
 def run(folder: Path, claim: Callable[[str], None]) -> None:
     """Perform the operation of each name in CALLS, then claim it."""
-    blobs = Blobs(folder / "blobs", BlobSettings(keep_free_bytes=0))
+    blobs = LocalBlobs(folder / "blobs", StoreSettings(keep_free_bytes=0))
     needed = {artifact.sha256 for artifact in files()}
     work: dict[str, Callable[[], object]] = {
         "write_file": lambda: durable.write_file(folder / "written", b"content"),
@@ -80,7 +80,7 @@ def files() -> tuple[Artifact, ...]:
     return release("3").files([VARIANT])
 
 
-def download(blobs: Blobs) -> None:
+def download(blobs: LocalBlobs) -> None:
     """Download one blob in one chunk."""
     with blobs.writer(EMPTY, 7) as part:
         part.append(b"content")

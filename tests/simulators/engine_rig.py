@@ -17,11 +17,12 @@ from gateway.domain.inventory import Board, Cpu, Inventory
 from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
 from gateway.domain.ports import Loaded
 from gateway.domain.profile import Budget as ProfileBudget
-from gateway.domain.profile import Match, Profile, Step
+from gateway.domain.profile import DeviceMatch, LadderStep, Profile
 from gateway.domain.release import Release, bare_variant
 from gateway.domain.selection import Site
 from gateway.domain.tensor import Datatype, Tensor, Tensors
-from gateway.domain.verdict import Budget, Joining, Measurement, RuntimeStatus, Signature, Verdict
+from gateway.domain.verdict import Joining, Measurement, RuntimeStatus, SessionBudget, Signature, Verdict
+from gateway.engine.batch_pass import BatchPass
 from gateway.engine.engine import Engine
 from gateway.engine.loader import Loader
 from gateway.engine.pauses import Pauses
@@ -29,7 +30,6 @@ from gateway.engine.quotas import quotas
 from gateway.engine.registry import Registry
 from gateway.engine.repository import ModelRepository
 from gateway.engine.settings import EngineSettings, SelectionSettings
-from gateway.engine.turn import Turn
 from tests.simulators.session import SimulatedRuntime, SimulatedSession
 
 X = TensorSpec("x", Datatype.FP32, (-1, 1))
@@ -135,11 +135,11 @@ class Rig:
         for gate in (self.trial_gate, self.scan_gate, self.fetch_gate):
             gate.set()
         self.registry = Registry(self.settings.retry_after_s)
-        turn = Turn(self.settings.turn_us, Pauses(self.settings.worker_wait_ms))
+        turn = BatchPass(self.settings.turn_us, Pauses(self.settings.worker_wait_ms))
         self.engine = Engine(self.registry, turn, quotas(self.settings))
         self.engine.serving = True
-        steps = (Step("cpu", "reference", ("fp32", "int8")), Step("cpu", "onnx", ("fp32",)))
-        profile = Profile("rig", "", 0, Match(), self.budget, steps)
+        steps = (LadderStep("cpu", "reference", ("fp32", "int8")), LadderStep("cpu", "onnx", ("fp32",)))
+        profile = Profile("rig", "", 0, DeviceMatch(), self.budget, steps)
         inventory = Inventory("x86_64", Board(), Cpu(features=("avx2",)), 1)
         runtimes = {name: RuntimeStatus(name, "1") for name in ("reference", "onnx")}
         loader = Loader(
@@ -197,7 +197,7 @@ class Rig:
         await self.scan_gate.wait()
         return found
 
-    async def _trial(self, of: ModelManifest, which: Variant, files: Path, budget: Budget) -> Verdict:
+    async def _trial(self, of: ModelManifest, which: Variant, files: Path, budget: SessionBudget) -> Verdict:
         del of, files, budget
         self.tried.append(which.name)
         await self.trial_gate.wait()

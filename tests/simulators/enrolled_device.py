@@ -14,18 +14,18 @@ from gateway.agent import reporting, work
 from gateway.agent.certificate import with_certificate
 from gateway.agent.clock import Clocks, read_clocks
 from gateway.agent.config import AgentConfig
-from gateway.agent.connection import Connections
-from gateway.agent.enrol import Application, enrol
-from gateway.agent.identity import Identity
-from gateway.agent.polled import Polled
+from gateway.agent.connection import ConnectionPool
+from gateway.agent.enrol import EnrolmentInput, enrol
+from gateway.agent.identity import DeviceIdentity
+from gateway.agent.polled import PollResult
 from gateway.agent.report import document, read_standing
 from gateway.agent.reporting import report
-from gateway.agent.settings import AgentSettings, DiagnosticsSettings, FetchSettings, TelemetrySettings
+from gateway.agent.settings import AgentSettings, DiagnosticsSettings, FetchSettings, ReportSettings
 from gateway.agent.signals import Alarm
 from gateway.agent.storage import looked_at, opened
-from gateway.agent.telemetry import Observed
+from gateway.agent.telemetry import ReportInput
 from gateway.domain.probation import ProbationSettings
-from gateway.store.settings import BlobSettings
+from gateway.store.settings import StoreSettings
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.fleet_controller import FleetController, Told
 from tests.simulators.fleet_repository import FleetRepository
@@ -35,9 +35,9 @@ CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
     fetch=FetchSettings(attempts=1, connect_timeout_s=10.0, read_timeout_s=10.0),
     probation=ProbationSettings(duration_s=0.0, look_s=0.01),
-    store=BlobSettings(keep_free_bytes=0),
+    store=StoreSettings(keep_free_bytes=0),
     diagnostics=DiagnosticsSettings(least_pause_s=0.0),
-    telemetry=TelemetrySettings(deadline_s=5.0, retry_s=0.0, retry_limit_s=0.0),
+    telemetry=ReportSettings(deadline_s=5.0, retry_s=0.0, retry_limit_s=0.0),
 )
 INVENTORY = {"arch": "x86_64", "accelerators": []}
 
@@ -58,7 +58,7 @@ class Device:
 
     fleet: FleetController
     folder: Path
-    identity: Identity
+    identity: DeviceIdentity
     control: Daemon
     clocks: Callable[[], Clocks] = read_clocks
 
@@ -73,7 +73,7 @@ class Device:
         with self.asked():
             pass
 
-    def asked_once(self) -> Polled:
+    def asked_once(self) -> PollResult:
         """Poll once, with any outcome."""
         with opened(self.folder, CONFIG) as storage:
             agent = work.Agent(storage, CONFIG, clocks=self.clocks)
@@ -86,7 +86,7 @@ class Device:
             storage.journal.keep_facts({name: value})
 
     @contextmanager
-    def asked(self) -> Iterator[Connections]:
+    def asked(self) -> Iterator[ConnectionPool]:
         """Poll once, do the work, and yield the connections."""
         with opened(self.folder, CONFIG) as storage:
             agent = work.Agent(storage, CONFIG, clocks=self.clocks)
@@ -104,9 +104,9 @@ class Device:
         with closing(self.connections()) as connections:
             return report(self.folder, config, self.identity, connections)
 
-    def connections(self) -> Connections:
+    def connections(self) -> ConnectionPool:
         """Return new connections, none open yet, as at the start of a cycle of `edge-agent run`."""
-        return Connections(with_certificate(CONFIG.fetch, self.folder))
+        return ConnectionPool(with_certificate(CONFIG.fetch, self.folder))
 
     @property
     def told(self) -> Told:
@@ -117,9 +117,9 @@ class Device:
         with looked_at(self.folder, CONFIG) as storage:
             return document(read_standing(storage, self.identity))
 
-    def observed(self) -> Observed:
+    def observed(self) -> ReportInput:
         with looked_at(self.folder, CONFIG) as storage:
-            return Observed(read_standing(storage, self.identity))
+            return ReportInput(read_standing(storage, self.identity))
 
 
 @contextmanager
@@ -131,6 +131,6 @@ def enrolled_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[D
     repository = FleetRepository(folder / "fleet")
     with FleetController(folder / "controller", repository).running() as fleet:
         fleet.tokens["t"] = DEVICE
-        application = Application(fleet.url, "t", authority=fleet.authority.file.read_text())
+        application = EnrolmentInput(fleet.url, "t", authority=fleet.authority.file.read_text())
         identity = enrol(application, folder / "store", CONFIG)
         yield Device(fleet, folder / "store", identity, control)

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import pytest
 
 from fleet.releases import Terms
-from gateway.agent.control import Control
-from gateway.agent.settings import ControlSettings
+from gateway.agent.control import DaemonClient
+from gateway.agent.settings import ControlClientSettings
 from gateway.store.plain import file_digest
 from tests.simulators import runtime_only
 from tests.simulators.daemon import LIVE, QUIET, ROOT, WAIT_S, Daemon, copy_model
@@ -78,7 +78,7 @@ class FleetDevice:
         (folder / "by-hand").mkdir()
         config = f'{QUIET}{TRIALS}[fleet]\nstore = "{self.store}"\n[control]\nlisten = "unix:{self.socket}"\n'
         self.daemon = Daemon(folder / "gateway", models=folder / "by-hand", state=state, config=config)
-        self.control = Control(ControlSettings(str(self.socket)))
+        self.control = DaemonClient(ControlClientSettings(str(self.socket)))
         self.newest = 0
         self.configure()
 

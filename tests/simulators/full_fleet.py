@@ -27,16 +27,16 @@ from fleet.database import (
     telemetry,
     tokens,
 )
-from fleet.database.alerts import Alert, State
+from fleet.database.alerts import Alert, AlertState
 from fleet.database.assignments import BASE, StoredAssignment
 from fleet.database.authority import KnownAuthority
 from fleet.database.certificates import Certificate
 from fleet.database.credentials import new_credential
 from fleet.database.engine import Connection, open_database
 from fleet.database.events import Event
-from fleet.database.idempotency import Kept, Key
-from fleet.database.intake import Batch, Row
-from fleet.database.place import Place
+from fleet.database.idempotency import Key, StoredAnswer
+from fleet.database.ingestion import Batch, Row
+from fleet.database.place import DatabaseLocation
 from fleet.database.tables import metadata, numbers
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.rolled_fleet import BEGIN, SLOT, V1, RolledFleet
@@ -47,7 +47,7 @@ ODD = "ä'\\\n%\N{GRINNING FACE}"
 
 
 @contextmanager
-def full_fleet(place: Place, repository: FleetRepository, count: int = 10) -> Iterator[RolledFleet]:
+def full_fleet(place: DatabaseLocation, repository: FleetRepository, count: int = 10) -> Iterator[RolledFleet]:
     """Fill a database and yield it. `count` devices; a tenth of them have an offer of version 2 of `repository`."""
     database = open_database(place)
     try:
@@ -67,7 +67,7 @@ def full_fleet(place: Place, repository: FleetRepository, count: int = 10) -> It
         database.close()
 
 
-def empty_tables(place: Place) -> list[str]:
+def empty_tables(place: DatabaseLocation) -> list[str]:
     """Return the names of tables without rows."""
     database = open_database(place)
     try:
@@ -99,9 +99,9 @@ def _common(connection: Connection, fleet: RolledFleet) -> None:
     given = {"expires": now + HOUR, "now": now}
     enrolment.create(connection, new_credential("efe_"), settings, by="ann", **given)
     token = tokens.create(connection, new_credential("eft_"), settings, name=ODD, role=Role.ADMIN, by="ann", **given)
-    idempotency.add(connection, Key(token, "k"), Kept("r", b"\x00\xff"), now, limit_rows=1)
+    idempotency.add(connection, Key(token, "k"), StoredAnswer("r", b"\x00\xff"), now, limit_rows=1)
     authority.put(connection, KnownAuthority("certificate", now, "host"))
-    alert = Alert("silent camera-00001", "silent", device, "", State.OPEN, now, now, opened=now)
-    alerts.put(connection, [alert, replace(alert, key="2", state=State.CLOSED, closed=now)], tell=True)
+    alert = Alert("silent camera-00001", "silent", device, "", AlertState.OPEN, now, now, opened=now)
+    alerts.put(connection, [alert, replace(alert, key="2", state=AlertState.CLOSED, closed=now)], tell=True)
     diagnostics.ask(connection, device, {"log": 1}, settings, by="ann", **given)
     audit.append(connection, Deed("ann", "devices.label", device, {"site": ODD}), now)

@@ -8,15 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 from fleet.config import FleetConfig
-from fleet.control.claims import answered
 from fleet.control.director import Director
 from fleet.control.director_published import Publications
 from fleet.control.online_keys import OnlineKeys
 from fleet.control.reports import slot_report
 from fleet.control.rollouts_record import add
+from fleet.control.slot_ownership import answered
 from fleet.database import certificates
 from fleet.database.certificates import Certificate
-from fleet.database.seen import Seen
+from fleet.database.seen import LastSeenBuffer
 from fleet.keys import ask_nobody
 from fleet.roles import DIRECTOR
 from fleet.rollouts.state import DeviceState
@@ -33,7 +33,7 @@ def director(fleet: RolledFleet) -> Director:
     known = Publications(fleet.repository.workspace, fleet.database, 0.0)
     settings = (config.director, config.publisher)
     keys = OnlineKeys(fleet.repository.workspace.keys, fleet.repository.keys[DIRECTOR], ask_nobody, 0.0)
-    return Director(fleet.database, known, keys, settings, seen=Seen(config.database), counts=Counter())
+    return Director(fleet.database, known, keys, settings, seen=LastSeenBuffer(config.database), counts=Counter())
 
 
 @dataclass

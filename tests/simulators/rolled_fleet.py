@@ -18,7 +18,7 @@ from fleet.access import Role
 from fleet.control import rollouts as words
 from fleet.control.catalogue import verified_releases
 from fleet.control.rollouts import Rollouts, Word
-from fleet.control.rollouts_record import Known, States, add, fact_of
+from fleet.control.rollouts_record import RecordedRollout, States, add, fact_of
 from fleet.control.scheduler import Scheduler
 from fleet.control.settings import SchedulerSettings
 from fleet.database import audit, desired, devices, releases, rollouts
@@ -105,7 +105,7 @@ class RolledFleet:
         self.say(rollout, Started("ann"))
         return rollout
 
-    def say(self, rollout: str, event: Event) -> Known:
+    def say(self, rollout: str, event: Event) -> RecordedRollout:
         """Record an operator's command."""
         return words.say(
             self.rolling, rollout, Word(event, "rollouts.test", "ann", {}), self.now, permit=lambda _: None
@@ -134,7 +134,7 @@ class RolledFleet:
             for some in chunks(said, settings.facts_limit_rows):
                 known = add(connection, known, some, self.now, settings)
 
-    def known(self, rollout: str) -> Known:
+    def known(self, rollout: str) -> RecordedRollout:
         """Return the rollout's state, folded from its facts."""
         with self.database.read() as connection:
             return States().read(connection, rollout, self.database.settings)

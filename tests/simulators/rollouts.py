@@ -12,7 +12,7 @@ from fleet.rollouts.facts import Approved, Created, Decided, Event, Fact, Joined
 from fleet.rollouts.fold import fold
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.spec_form import read_spec, spec_digest
-from fleet.rollouts.state import Member, State
+from fleet.rollouts.state import Member, RolloutState
 
 DIGEST, OTHER = "a" * 64, "b" * 64
 MONDAY = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -47,7 +47,7 @@ class Record:
         self.spec = spec
         self.now = now
         self.facts: list[Fact] = []
-        self.state = State()
+        self.state = RolloutState()
 
     def add(self, *events: Event) -> None:
         """Record events as the next facts."""

@@ -12,7 +12,7 @@ import numpy as np
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest, Variant
 from gateway.domain.tensor import Array, Tensors
-from gateway.domain.verdict import Budget, Signature
+from gateway.domain.verdict import SessionBudget, Signature
 
 LENT_ROWS = 64
 SESSION_BYTES = 1_000_000
@@ -135,7 +135,7 @@ class SimulatedRuntime:
     def devices(self) -> Sequence[str]:
         return ("CPU",)
 
-    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> SimulatedSession:
+    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> SimulatedSession:
         del files, budget
         self.opening.release()
         self.gate.wait()

@@ -10,7 +10,7 @@ from typing import Any
 
 import tritonclient.grpc as triton
 
-from gateway.agent.control import Control, ControlSettings
+from gateway.agent.control import ControlClientSettings, DaemonClient
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, copy_model, running
 from tests.simulators.device_store import DeviceStore
 from tests.simulators.fleet_repository import FleetRepository
@@ -29,7 +29,7 @@ class SignedDevice:
         self.hand.mkdir()
         self.store = DeviceStore(folder / "store", self.repository)
         self.socket = folder / "control.sock"
-        self.control = Control(ControlSettings(str(self.socket)))
+        self.control = DaemonClient(ControlClientSettings(str(self.socket)))
 
     def publish(self, model: str, version: str = "1", owner: str = "acme") -> str:
         """Publish a shipped model with this version. Return its target path."""

@@ -18,15 +18,15 @@ import pytest
 
 from fleet.repository import blob_file, metadata_file, root_versions, target_file
 from gateway.agent import software, software_work
-from gateway.domain.software_request import Install
+from gateway.domain.software_request import InstallRequest
 from gateway.domain.software_update import SoftwareUpdate, UnitState
 from gateway.observe.notify import Notifier
-from gateway.software.places import CONFIRMED, CURRENT, Home
-from gateway.software.record import Records
-from gateway.software.server import Server
+from gateway.software.places import CONFIRMED, CURRENT, VersionFolder
+from gateway.software.record import InstallRecords
+from gateway.software.server import InstallerServer
 from gateway.software.settings import SoftwareSettings
 from gateway.software.units import UNITS
-from gateway.software.worker import Worker
+from gateway.software.worker import InstallerWorker
 from gateway.store.roots import ROOT_HISTORY
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.wheels import pip_wheel, small_wheel
@@ -65,7 +65,7 @@ class Device:
         self.clock, self.boot = [100.0], "boot-1"
         self.units = SimulatedUnits(self.clock)
         self.store = store or folder / "store"
-        self.home, self.records = Home(folder / "lib"), Records(folder / "state")
+        self.home, self.records = VersionFolder(folder / "lib"), InstallRecords(folder / "state")
         numbers = {"steady_s": 20.0, "confirm_within_s": 900.0, **settings}
         self.settings = SoftwareSettings(
             store=str(self.store),
@@ -79,9 +79,9 @@ class Device:
             self.home.point(link, FIRST)
         self.records.keep_root(repository.root_bytes(1))
 
-    def worker(self) -> Worker:
+    def worker(self) -> InstallerWorker:
         """Return a newly started installer."""
-        made = Worker(
+        made = InstallerWorker(
             self.home,
             self.records,
             self.units,
@@ -91,7 +91,7 @@ class Device:
         made.resume()
         return made
 
-    def serve(self, path: str) -> Install:
+    def serve(self, path: str) -> InstallRequest:
         """Copy a published release, its evidence and its wheels into the store. Return the request for it."""
         public, published = self.repository.public, self.repository.published
         target, targets, role = published.target(path), published.targets, published.roles["software"]
@@ -111,7 +111,7 @@ class Device:
             public / target_file(target),
         ]
         digests = [self.put(document.read_bytes()) for document in documents]
-        return Install(path, digests[2], (digests[0], digests[1]))
+        return InstallRequest(path, digests[2], (digests[0], digests[1]))
 
     def put(self, content: bytes) -> str:
         """Write a blob into the store, as any program with write permission can."""
@@ -119,7 +119,7 @@ class Device:
         (self.store / "blobs" / "sha256" / digest).write_bytes(content)
         return digest
 
-    def run(self, worker: Worker) -> SoftwareUpdate:
+    def run(self, worker: InstallerWorker) -> SoftwareUpdate:
         """Run the installer until it waits or is done. Return the record."""
         for _ in range(50):
             pause_s = worker.advance()
@@ -153,7 +153,7 @@ def socket_activated(device: Device, path: str) -> Iterator[None]:
 
         def serve() -> None:
             while not stopped.is_set():
-                Server(listener, device.worker(), device.settings, Notifier(None)).run()
+                InstallerServer(listener, device.worker(), device.settings, Notifier(None)).run()
 
         thread = threading.Thread(target=serve)
         thread.start()

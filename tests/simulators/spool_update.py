@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.store.spool import Spool
-from gateway.store.spool_rows import Kept, Priority, Record
+from gateway.store.spool_rows import Priority, SpooledRecord, SpoolRecord
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 BOOT = "the only one"
@@ -46,11 +46,11 @@ def inspect(folder: Path) -> dict[str, Any]:
         return {"entries": _entries(spool), "last": last, "renewed": spool.renewed}
 
 
-def _record(stream: str, priority: Priority, number: int) -> Record:
+def _record(stream: str, priority: Priority, number: int) -> SpoolRecord:
     """Return a record that is unique to this process."""
-    return Record(stream, priority, "sample", NOW, {"number": number, "by": os.getpid()})
+    return SpoolRecord(stream, priority, "sample", NOW, {"number": number, "by": os.getpid()})
 
 
 def _entries(spool: Spool) -> list[list[Any]]:
-    found = [entry for entry in spool.batch(1000, 10**6) if isinstance(entry, Kept)]
+    found = [entry for entry in spool.batch(1000, 10**6) if isinstance(entry, SpooledRecord)]
     return [[entry.stream, entry.boot_epoch, entry.seq, json.loads(entry.payload)] for entry in found]

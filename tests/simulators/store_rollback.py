@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.domain.update import Failure, Step
 from gateway.store import durable
-from gateway.store.blobs import Blobs
+from gateway.store.blobs import LocalBlobs
 from gateway.store.journal import Journal
 from tests.simulators import store_update
 from tests.simulators.store_update import NOW, SETTINGS, SLOT, accept, activation, collect, digest, take
@@ -20,7 +20,7 @@ prepare = store_update.prepare
 
 def run(folder: Path, claim: Callable[[str], None]) -> None:
     """Try release 3 if it was not rejected. In the end nothing of it is on disk."""
-    blobs = Blobs(folder / "blobs", SETTINGS)
+    blobs = LocalBlobs(folder / "blobs", SETTINGS)
     blobs.prepare()
     durable.sweep(folder)
     with contextlib.closing(Journal.open(folder)) as journal:

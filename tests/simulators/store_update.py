@@ -20,16 +20,16 @@ from gateway.domain.signed_release import SignedRelease, SignedVariant, read_rel
 from gateway.domain.update import Step, after
 from gateway.store import durable, materialised
 from gateway.store.active import committed, read_active, write_active
-from gateway.store.blobs import Blobs
+from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import StoreError
 from gateway.store.journal import Floors, Journal
-from gateway.store.settings import BlobSettings
+from gateway.store.settings import StoreSettings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SLOT = "meter"
 VARIANT = "onnx"
 CHUNK_BYTES = 40_000
-SETTINGS = BlobSettings(keep_free_bytes=0, sync_every_bytes=60_000)
+SETTINGS = StoreSettings(keep_free_bytes=0, sync_every_bytes=60_000)
 CONTENTS = {
     version: {
         "manifest.toml": f"version = {version}".encode() * 30,
@@ -54,7 +54,7 @@ def run(folder: Path, claim: Callable[[str], None]) -> None:
 
 def install(folder: Path, version: str, claim: Callable[[str], None]) -> None:
     """Commit `version`, whatever an interruption left, and remove everything superfluous."""
-    blobs = Blobs(folder / "blobs", SETTINGS)
+    blobs = LocalBlobs(folder / "blobs", SETTINGS)
     blobs.prepare()
     durable.sweep(folder)
     with contextlib.closing(Journal.open(folder)) as journal:
@@ -67,7 +67,7 @@ def install(folder: Path, version: str, claim: Callable[[str], None]) -> None:
         collect(folder, blobs)
 
 
-def take(step: Step, folder: Path, journal: Journal, blobs: Blobs, claim: Callable[[str], None]) -> None:
+def take(step: Step, folder: Path, journal: Journal, blobs: LocalBlobs, claim: Callable[[str], None]) -> None:
     """Perform one step of the update in progress, which has been recorded."""
     update = journal.update(SLOT)
     assert update
@@ -85,7 +85,7 @@ def take(step: Step, folder: Path, journal: Journal, blobs: Blobs, claim: Callab
         journal.record(SLOT, after(step), NOW)
 
 
-def fetch(version: str, blobs: Blobs) -> None:
+def fetch(version: str, blobs: LocalBlobs) -> None:
     """Fetch every file of the release in chunks. Partial files are continued."""
     blobs.put(release_bytes(release(version)))
     for artifact in release(version).files([VARIANT]):
@@ -113,7 +113,7 @@ def accept(journal: Journal, version: str, claim: Callable[[str], None]) -> None
     claim(json.dumps({"floors": floors_found(journal)}))
 
 
-def collect(folder: Path, blobs: Blobs) -> None:
+def collect(folder: Path, blobs: LocalBlobs) -> None:
     """Remove everything that neither the serving nor the previous release needs."""
     active = read_active(folder / "active.json")
     materialised.sweep(folder / "releases", active.releases)
@@ -122,7 +122,7 @@ def collect(folder: Path, blobs: Blobs) -> None:
 
 def inspect(folder: Path) -> dict[str, Any]:
     """Return what the daemon finds at boot, and all damaged files on disk."""
-    active, blobs = read_active(folder / "active.json"), Blobs(folder / "blobs")
+    active, blobs = read_active(folder / "active.json"), LocalBlobs(folder / "blobs")
     with contextlib.closing(Journal.open(folder)) as journal:
         under_way = journal.update(SLOT)
         return {
@@ -136,7 +136,7 @@ def inspect(folder: Path) -> dict[str, Any]:
         }
 
 
-def wrong(folder: Path, blobs: Blobs, releases: frozenset[str]) -> list[str]:
+def wrong(folder: Path, blobs: LocalBlobs, releases: frozenset[str]) -> list[str]:
     """Return blobs whose content does not match their name, and incomplete releases."""
     digests = [path.name for path in (folder / "blobs/sha256").iterdir() if len(path.name) == 64]
     damaged = [name for name in digests if not blobs.verify(name)]
@@ -144,7 +144,7 @@ def wrong(folder: Path, blobs: Blobs, releases: frozenset[str]) -> list[str]:
     return damaged + [home for home in homes if not whole(folder / "releases" / home, blobs)]
 
 
-def whole(home: Path, blobs: Blobs) -> bool:
+def whole(home: Path, blobs: LocalBlobs) -> bool:
     """Return whether a release's folder matches its document.
 
     A release that is being removed needs no document.
@@ -161,7 +161,7 @@ def floors_found(journal: Journal) -> dict[str, Any]:
     return {**floors.numbers, **{name: int(v) for name, v in floors.versions.items()}, "time": floors.time.timestamp()}
 
 
-def referenced(releases: frozenset[str], blobs: Blobs) -> set[str]:
+def referenced(releases: frozenset[str], blobs: LocalBlobs) -> set[str]:
     """Return the digests of all blobs that `releases` need."""
     documents = [read_release(blobs.read(release, 1 << 20)) for release in releases]
     return {*releases, *(artifact.sha256 for document in documents for artifact in document.files([VARIANT]))}

@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from fleet.database import alerts, devices, rollouts, telemetry
-from fleet.database.alerts import Alert, State
+from fleet.database.alerts import Alert, AlertState
 from fleet.database.engine import Database
-from fleet.database.intake import Batch, Row
+from fleet.database.ingestion import Batch, Row
 from fleet.database.leader import candidate
 from fleet.database.rollouts import NewFact, StoredRollout
-from fleet.database.settings import TelemetrySettings
-from fleet.watch.look import Watch
+from fleet.database.settings import TelemetryStorageSettings
+from fleet.watch.evaluation import AlertEvaluation
 from fleet.watch.settings import AlertSettings
 from tests.simulators.databases import NOW
 
@@ -40,9 +40,9 @@ class WatchedFleet:
     def now(self) -> datetime:
         return NOW + timedelta(seconds=self.now_s)
 
-    def restart(self, **parts: Any) -> Watch:
+    def restart(self, **parts: Any) -> AlertEvaluation:
         """Replace the evaluation by a new one, as after a restart."""
-        self.watch = Watch(self.database, self.settings, self.counts, **parts)
+        self.watch = AlertEvaluation(self.database, self.settings, self.counts, **parts)
         return self.watch
 
     def look(self, *, after_s: float = 0.0) -> None:
@@ -65,7 +65,7 @@ class WatchedFleet:
         self._numbers[device + stream] += 1
         row = Row(self._numbers[device + stream], self.now + timedelta(seconds=ahead_s), stream, document)
         with self.database.write() as connection:
-            telemetry.receive(connection, device, Batch(stream, 1, [row]), self.now, TelemetrySettings())
+            telemetry.receive(connection, device, Batch(stream, 1, [row]), self.now, TelemetryStorageSettings())
         self.seen(device)
 
     def rollout(self, name: str, state: str, *happened: Mapping[str, Any]) -> None:
@@ -78,7 +78,7 @@ class WatchedFleet:
             facts = [NewFact(self.now, str(fact["kind"]), "", fact) for fact in happened]
             rollouts.record(connection, name, facts, self.database.settings, state=state)
 
-    def alerts(self, state: State | None = State.OPEN) -> list[Alert]:
+    def alerts(self, state: AlertState | None = AlertState.OPEN) -> list[Alert]:
         with self.database.read() as connection:
             return list(alerts.page(connection, self.database.settings, state=state))
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from gateway.cli.http_client import Client, Keys, Place
+from gateway.cli.http_client import GatewayAddress, GatewayClient, Keys
 from gateway.domain.errors import UnreachableError
 from tests.simulators.authority import Authority
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHIPPED, SHORT_TRIALS, copy_model, running
@@ -184,9 +184,9 @@ def test_what_listens_and_is_no_gateway_is_not_passed_over(nothing, asked, handl
 
 @pytest.mark.parametrize("handler", [Mute, Drip])
 def test_a_gateway_that_hangs_is_waited_for_within_a_bound(tmp_path, handler):
-    place = Place(unix=str(tmp_path / "h.sock"))
+    place = GatewayAddress(unix=str(tmp_path / "h.sock"))
     late = pytest.raises(UnreachableError, match="did not answer in time")
-    with serving(handler, place.unix), Client(place, Keys(), 0.5) as client, late:
+    with serving(handler, place.unix), GatewayClient(place, Keys(), 0.5) as client, late:
         client.exchange("GET", "/v2/health/live")
 
 

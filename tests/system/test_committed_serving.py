@@ -10,7 +10,7 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 
-from gateway.agent.control import RefusedError
+from gateway.agent.control import DaemonRefusedError
 from gateway.store.active import retired, write_active
 from tests.simulators.daemon import ANYWHERE, COMMAND, ROOT, copy_model, golden
 from tests.simulators.hammer import hammering
@@ -216,7 +216,7 @@ def test_a_device_of_no_fleet_says_so(device):
     config = device.config().replace(f'store = "{device.store.folder}"', 'store = ""')
     copy_model("activity", device.hand)
     with device.running(config=config) as daemon:
-        with pytest.raises(RefusedError, match=r"set \[fleet\] store"):
+        with pytest.raises(DaemonRefusedError, match=r"set \[fleet\] store"):
             device.control.load(activation)
         assert index(daemon) == {("activity", "1"): ("READY", "")}
     assert not device.socket.exists()

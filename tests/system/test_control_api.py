@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.control import RefusedError
+from gateway.agent.control import DaemonRefusedError
 from tests.simulators import modules
 from tests.simulators.daemon import ANYWHERE, copy_model
 from tests.simulators.hammer import hammering
@@ -53,7 +53,7 @@ def test_an_update_from_load_to_unload_loses_no_request(device):
         device.control.unload("meter-reader", "1", 5)
         hammer.wait_answers()
         assert index(daemon) == {("meter-reader", "2"): ("READY", "")}
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(DaemonRefusedError) as refused:
             device.control.unload("meter-reader", "2", 5)
         assert refused.value.fault == "DENIED"
     assert hammer.failures == []
@@ -63,7 +63,7 @@ def test_an_update_from_load_to_unload_loses_no_request(device):
 def test_a_golden_set_is_replayed_on_what_is_loaded_only(device):
     new = device.store.fetch("meter-reader", device.publish("meter-reader", "2"), VARIANT)
     with device.running():
-        with pytest.raises(RefusedError, match="is not loaded for an update") as refused:
+        with pytest.raises(DaemonRefusedError, match="is not loaded for an update") as refused:
             device.control.replay("meter-reader", "1")
         assert refused.value.fault == "NOT_FOUND"
         device.control.load(new)
@@ -74,7 +74,7 @@ def test_a_golden_set_is_replayed_on_what_is_loaded_only(device):
         for file in (device.store.folder / "releases").rglob(golden.name):
             file.chmod(0o600)
             file.write_bytes(b"something else")
-        with pytest.raises(RefusedError, match="changed since it was read"):
+        with pytest.raises(DaemonRefusedError, match="changed since it was read"):
             device.control.replay("meter-reader", "2")
 
 
@@ -112,7 +112,7 @@ def test_a_plan_needs_only_the_manifest_and_says_why_not(device):
         assert lines["onnx-int8"]["eligible"]
         assert len(lines) >= 7
         assert all(line["reason"] for line in lines.values())
-        with pytest.raises(RefusedError, match="no variant of it was installed"):
+        with pytest.raises(DaemonRefusedError, match="no variant of it was installed"):
             device.control.load(planned)
 
 
@@ -125,7 +125,7 @@ def test_what_is_not_signed_is_not_loaded(device, tmp_path):
         shutil.copytree(forger.store.folder / part, device.store.folder / part, dirs_exist_ok=True)
     with device.running():
         for ask in (device.control.plan, device.control.load):
-            with pytest.raises(RefusedError, match="forged") as refused:
+            with pytest.raises(DaemonRefusedError, match="forged") as refused:
                 ask(theirs)
             assert refused.value.fault == "INVALID"
         assert set(device.standings()) == {("meter-reader", "1")}
@@ -136,7 +136,7 @@ def test_a_release_that_fails_its_golden_set_is_refused_with_the_reason(device):
     path = device.repository.add_model(poisoned(folder))
     bad = device.store.fetch("meter-reader", path, VARIANT)
     with device.running(http=[ANYWHERE]) as daemon, hammering(daemon, "meter-reader") as hammer:
-        with pytest.raises(RefusedError, match="onnx-int8"):
+        with pytest.raises(DaemonRefusedError, match="onnx-int8"):
             device.control.load(bad)
         hammer.wait_answers()
         assert set(device.standings()) == {("meter-reader", "1")}

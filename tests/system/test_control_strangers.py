@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from gateway.agent.control import Control
-from gateway.agent.settings import ControlSettings
+from gateway.agent.control import DaemonClient
+from gateway.agent.settings import ControlClientSettings
 from tests.simulators.daemon import Daemon
 
 HOLD = """
@@ -60,7 +60,7 @@ def stranger(path, program):
 
 
 def test_connections_of_others_leave_room_for_the_agent(device):
-    control = Control(ControlSettings(str(device)))
+    control = DaemonClient(ControlClientSettings(str(device)))
     before = control.status()["pid"]
     for _ in range(2):
         with stranger(device, HOLD) as holding:

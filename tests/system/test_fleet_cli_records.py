@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from fleet.database import alerts, events, migrate, telemetry
-from fleet.database.alerts import Alert, State
+from fleet.database.alerts import Alert, AlertState
 from fleet.database.events import Event
-from fleet.database.intake import Batch, Row
+from fleet.database.ingestion import Batch, Row
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import Operator, operator, until
 
@@ -103,7 +103,7 @@ def test_events_and_alerts_are_followed(controller, admin) -> None:
         events.record(connection, [Event("camera", "later", now, "clock")], now, database.settings)
     until(lambda: len(controller.control.subscriptions) == len(shown), "not both follow")
     with database.write() as connection:
-        alerts.put(connection, [Alert("a1", "silent", "camera", "", State.OPEN, now, now, now)], tell=False)
+        alerts.put(connection, [Alert("a1", "silent", "camera", "", AlertState.OPEN, now, now, now)], tell=False)
     assert json.loads(lines["events"].readline())["kind"] == "clock"
     assert json.loads(lines["alerts"].readline())["id"] == "a1"
     for process in shown.values():

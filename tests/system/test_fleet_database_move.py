@@ -23,7 +23,7 @@ from fleet.database.engine import Database, open_alone, open_database
 from fleet.database.errors import AwayError
 from fleet.database.marks import Mark
 from fleet.database.move import Contents
-from fleet.database.place import Place, read_place
+from fleet.database.place import DatabaseLocation, read_place
 from fleet.database.settings import DatabaseSettings
 from fleet.database.tables import metadata
 from gateway.domain.errors import ConfigurationError, UnreachableError
@@ -53,23 +53,23 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> FleetRepository:
 
 
 @contextmanager
-def places(way: tuple[str, str], folder: Path) -> Iterator[tuple[Place, Place]]:
+def places(way: tuple[str, str], folder: Path) -> Iterator[tuple[DatabaseLocation, DatabaseLocation]]:
     """Places of a migrated database and of an empty one."""
     with url(way[0], folder) as old, url(way[1], folder, empty=True) as new:
         yield read_place(old, folder), read_place(new, folder)
 
 
-def moved(old: Place, new: Place) -> Contents:
+def moved(old: DatabaseLocation, new: DatabaseLocation) -> Contents:
     with closing(open_alone(old, SETTINGS)) as source, closing(open_alone(new, SETTINGS)) as target:
         return move.move(source, target, NOW, lambda done, total: None)
 
 
-def content_of(place: Place) -> object:
+def content_of(place: DatabaseLocation) -> object:
     with closing(open_database(place, SETTINGS)) as database:
         return content(database)
 
 
-def starts(place: Place) -> bool:
+def starts(place: DatabaseLocation) -> bool:
     """Whether a controller would start on it and find a fleet."""
     with closing(open_database(place, SETTINGS)) as database:
         try:
@@ -174,7 +174,9 @@ COMMIT = "commit"
 
 
 @contextmanager
-def filled(way: tuple[str, str], repository: FleetRepository, folder: Path) -> Iterator[tuple[Place, Place]]:
+def filled(
+    way: tuple[str, str], repository: FleetRepository, folder: Path
+) -> Iterator[tuple[DatabaseLocation, DatabaseLocation]]:
     """Places of a full database and of an empty one."""
     with places(way, folder) as (old, new):
         with full_fleet(old, repository):
@@ -182,7 +184,7 @@ def filled(way: tuple[str, str], repository: FleetRepository, folder: Path) -> I
         yield old, new
 
 
-def points(old: Place, new: Place) -> tuple[list[str], list[str]]:
+def points(old: DatabaseLocation, new: DatabaseLocation) -> tuple[list[str], list[str]]:
     """Statements and commits of a move, in each of its databases."""
     passed: tuple[list[str], list[str]] = ([], [])
     with closing(open_alone(old, SETTINGS)) as source, closing(open_alone(new, SETTINGS)) as target:
@@ -193,7 +195,7 @@ def points(old: Place, new: Place) -> tuple[list[str], list[str]]:
     return passed
 
 
-def die_moving(old: Place, new: Place, which: str, number: int) -> None:
+def die_moving(old: DatabaseLocation, new: DatabaseLocation, which: str, number: int) -> None:
     with closing(open_alone(old, SETTINGS)) as source, closing(open_alone(new, SETTINGS)) as target:
         die_at(source if which == "old" else target, number)
         move.move(source, target, NOW, lambda done, total: None)

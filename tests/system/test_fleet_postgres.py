@@ -204,7 +204,7 @@ def test_a_server_that_went_away_and_came_back(cluster: Cluster, tmp_path: Path)
         cluster.start()
         enrolled(database, "camera-3")
         with database.read() as connection:
-            assert [device.id for device in devices.page(connection, devices.Wanted(), settings)] == [
+            assert [device.id for device in devices.page(connection, devices.DeviceSelection(), settings)] == [
                 "camera-1",
                 "camera-3",
             ]
@@ -227,4 +227,4 @@ def test_a_transaction_that_a_server_dies_in_is_undone_and_said_so(cluster: Clus
             interrupted()
         cluster.start()
         with database.read() as connection:
-            assert devices.page(connection, devices.Wanted(), DatabaseSettings()) == ()
+            assert devices.page(connection, devices.DeviceSelection(), DatabaseSettings()) == ()

@@ -23,7 +23,7 @@ from standardwebhooks import Webhook
 from fleet.access import Role
 from fleet.authority.ca import new_authority
 from fleet.config import FleetConfig
-from fleet.control.settings import ChoresSettings
+from fleet.control.settings import MaintenanceSettings
 from fleet.database.tail import position
 from fleet.serving.tls import server_context
 from fleet.watch.settings import AlertSettings, MetricsSettings, OtlpSettings
@@ -48,7 +48,7 @@ def config(**changes: Any) -> FleetConfig:
         look_every_s=0.2, settle_s=0.1, calm_s=0.0, secret_file="webhook.secret", retry_s=0.1, **changes
     )
     return replace(
-        FleetConfig(), alerts=alerts, metrics=MetricsSettings(cache_s=0.0), chores=ChoresSettings(turn_s=0.2)
+        FleetConfig(), alerts=alerts, metrics=MetricsSettings(cache_s=0.0), chores=MaintenanceSettings(turn_s=0.2)
     )
 
 

@@ -11,8 +11,8 @@ from signal import SIGKILL
 import pytest
 
 from fleet.database import alerts, devices, telemetry
-from fleet.database.alerts import State
-from fleet.database.intake import Batch, Row
+from fleet.database.alerts import AlertState
+from fleet.database.ingestion import Batch, Row
 from fleet.database.tail import position
 from tests.simulators.memory import memory_path
 from tests.simulators.receiver import Said, receiving
@@ -63,7 +63,7 @@ def test_a_kill_at_any_message_loses_none(memory_path: Path) -> None:
 
             def told() -> bool:
                 with fleet.database.read() as connection:
-                    found = alerts.page(connection, fleet.database.settings, state=State.OPEN)
+                    found = alerts.page(connection, fleet.database.settings, state=AlertState.OPEN)
                     return len(found) == ROUNDS * EACH and alerts.waiting(connection) == 0
 
             wait_until(told, 60)

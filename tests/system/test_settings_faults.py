@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.control import RefusedError
+from gateway.agent.control import DaemonRefusedError
 from gateway.domain.activation import Activation, activation_document
 from gateway.fleet_settings import TRIAL
 from gateway.store.settings_record import FILE, read_record
@@ -131,14 +131,14 @@ def test_the_daemon_believes_signatures_not_the_agent(device: Settled) -> None:
     (model,) = json.loads((device.store / "active.json").read_text())["slots"].values()
     model = replace(good, target=model["target"], release=model["release"], evidence=tuple(model["evidence"]))
     for what, lie in LIES.items():
-        with pytest.raises(RefusedError):
+        with pytest.raises(DaemonRefusedError):
             pytest.fail(f"believed: {what} {device.control.try_settings(lie(good, model), 30.0)}")
-    with pytest.raises(RefusedError):
+    with pytest.raises(DaemonRefusedError):
         device.control.load(replace(good, slot=SLOT))
     blob = device.store / "blobs" / "sha256" / good.release
     blob.chmod(0o600)
     blob.write_bytes(blob.read_bytes().replace(b"1000", b"9000"))
-    with pytest.raises(RefusedError):
+    with pytest.raises(DaemonRefusedError):
         device.control.try_settings(good, 30.0)
     assert (instance(device), read_record(device.daemon.state)) == (same, record)
 

@@ -39,7 +39,7 @@ BROKEN_AGENT = "raise RuntimeError('this agent does not ask')\n"
 RELEASES: Mapping[str, tuple[str, dict[str, str]]] = {
     "good": ("0.9.1", {}),
     "daemon": ("0.9.2", {"gateway/daemon.py": BROKEN_DAEMON}),
-    "agent": ("0.9.3", {"gateway/agent/turn.py": BROKEN_AGENT}),
+    "agent": ("0.9.3", {"gateway/agent/cycle.py": BROKEN_AGENT}),
     "next": ("0.9.4", {}),
 }
 ASSIGNMENTS: Mapping[str, tuple[str, int]] = {

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.control import Control
-from gateway.agent.settings import ControlSettings
+from gateway.agent.control import DaemonClient
+from gateway.agent.settings import ControlClientSettings
 from gateway.store.settings_record import FILE
 from tests.performance.networks import tiny
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHORT_TRIALS, Daemon, running
@@ -58,7 +58,7 @@ def check(daemon: Daemon, folder: Path, *, is_readable: bool = True) -> str:
         assert answer.status == 200
     with urllib.request.urlopen(f"http://{daemon.http}/metrics", timeout=20) as answer:
         assert "edge_gateway_state_writable 0.0" in answer.read().decode().splitlines()
-    control = Control(ControlSettings(f"{folder}/control"))
+    control = DaemonClient(ControlClientSettings(f"{folder}/control"))
     unread = f"; {daemon.state / FILE}: Permission denied; see that the folder is there and writable"
     assert control.status()["problem"] == line["problem"] + ("" if is_readable else unread)
     assert "then restart" in line["problem"]

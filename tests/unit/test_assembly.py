@@ -13,17 +13,17 @@ from gateway.config import Config, GatewaySettings
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.inventory import Board, Cpu, Inventory
 from gateway.domain.manifest import Golden
-from gateway.domain.profile import Budget, Match, Profile, Step
+from gateway.domain.profile import Budget, DeviceMatch, LadderStep, Profile
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.selection import Site
-from gateway.domain.verdict import Budget as VerdictBudget
 from gateway.domain.verdict import RuntimeStatus, Verdict
+from gateway.domain.verdict import SessionBudget as VerdictBudget
 from gateway.hardware.profiles import profiles_folder
 from gateway.store.library import scan
-from gateway.store.state import State
+from gateway.store.state import StateStore
 from tests.simulators import models
 
-PROFILE = Profile("test", "", 0, Match(), Budget(), (Step("cpu", "reference", ("fp32",)),))
+PROFILE = Profile("test", "", 0, DeviceMatch(), Budget(), (LadderStep("cpu", "reference", ("fp32",)),))
 SITE = Site(
     Inventory("x86_64", Board(), Cpu(), 1),
     PROFILE,
@@ -33,7 +33,7 @@ SITE = Site(
 
 @pytest.fixture
 def state(tmp_path):
-    state = State.open(tmp_path / "state")
+    state = StateStore.open(tmp_path / "state")
     yield state
     state.close()
 

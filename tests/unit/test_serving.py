@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.committed.settings import FleetSettings
+from gateway.committed.settings import SignedReleaseSettings
 from gateway.domain.activation import Activation
 from gateway.domain.errors import VariantError
 from gateway.domain.release import Release
@@ -32,7 +32,7 @@ async def test_the_disk_is_read_on_a_thread_and_the_registry_asked_on_the_loop()
 
     repository: Any = SimpleNamespace(standings=standings)
     nothing: Any = SimpleNamespace()
-    fleet = Fleet(nothing, repository, nothing, FleetSettings())
+    fleet = Fleet(nothing, repository, nothing, SignedReleaseSettings())
     assert [one.name for one in await fleet.of_model("m", read)] == ["m"]
     assert asked["disk"] != asked["registry"] == threading.get_ident()
 
@@ -56,7 +56,7 @@ async def test_what_is_unloaded_while_its_release_is_judged_is_not_loaded() -> N
     await rig.commit(manifest())
     store: Any = SlowStore(release(manifest(version="2"), "d2", signed=True))
     nothing: Any = SimpleNamespace()
-    fleet = Fleet(store, rig.repository, nothing, FleetSettings())
+    fleet = Fleet(store, rig.repository, nothing, SignedReleaseSettings())
     loading = asyncio.ensure_future(fleet.load(Activation("m", "models/o/m/2/release", "d2", ("a",), (), 1)))
     await store.asked.wait()
     await fleet.unload("m", "2", 1.0)

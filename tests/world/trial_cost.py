@@ -17,7 +17,7 @@ from pathlib import Path
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import Artifact, ModelManifest
 from gateway.domain.release import bare_variant
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file, try_variant
 from tests.simulators.daemon import ROOT
@@ -50,7 +50,7 @@ async def trial_seconds(entry: Entry, file: Path, settings: TrialSettings) -> tu
         return 0.0, 0.0, f"{error}"
     manifest = ModelManifest(entry.model, "1", signature.inputs, signature.outputs, (variant,))
     began_s, cpu_s = time.monotonic(), _children_s()
-    verdict = await try_variant(manifest, variant, file.parent, Budget(), settings)
+    verdict = await try_variant(manifest, variant, file.parent, SessionBudget(), settings)
     return time.monotonic() - began_s, _children_s() - cpu_s, verdict.reason
 
 

@@ -10,7 +10,7 @@ from gateway.agent.certificate import read_held
 from gateway.agent.cli.common import configured, told
 from gateway.agent.cli.pinning import Pinning
 from gateway.agent.config import state_folder
-from gateway.agent.enrol import Application, enrol
+from gateway.agent.enrol import EnrolmentInput, enrol
 from gateway.domain.errors import ConfigurationError
 from gateway.store.text import read_text
 
@@ -20,7 +20,7 @@ LINE_LIMIT_CHARS = 4096
 
 def command(arguments: argparse.Namespace) -> int:
     """Enrol this device. With a new token, replace a certificate that the fleet no longer accepts."""
-    application = Application(  # before `configured` drops privileges: the files may be readable for root only
+    application = EnrolmentInput(  # before `configured` drops privileges: the files may be readable for root only
         arguments.url,
         _token(arguments),
         arguments.serial or "",

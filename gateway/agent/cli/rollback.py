@@ -6,7 +6,7 @@ import argparse
 
 from gateway.agent.cli.common import configured, told
 from gateway.agent.committing import tell
-from gateway.agent.control import Control
+from gateway.agent.control import DaemonClient
 from gateway.agent.rollback import roll_back
 from gateway.agent.storage import opened
 from gateway.domain.errors import UnreachableError
@@ -23,7 +23,7 @@ def command(arguments: argparse.Namespace) -> int:
         gone, back = roll_back(storage, arguments.slot)
         problem = ""
         try:
-            tell(storage, Control(config.control))
+            tell(storage, DaemonClient(config.control))
         except UnreachableError as error:
             problem = str(error)
     if arguments.json:

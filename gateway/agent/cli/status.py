@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.agent.cli.common import configured, told
 from gateway.agent.identity import read_identity
-from gateway.agent.report import Standing, document, read_standing
+from gateway.agent.report import StatusInput, document, read_standing
 from gateway.agent.storage import looked_at
 from gateway.terminal.tables import print_json, print_table
 
@@ -20,7 +20,7 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def show(standing: Standing, *, as_json: bool) -> str:
+def show(standing: StatusInput, *, as_json: bool) -> str:
     """Print the status. Return its state in one word."""
     told_of = document(standing)
     if as_json:

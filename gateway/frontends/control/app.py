@@ -5,13 +5,13 @@ from __future__ import annotations
 from gateway.domain.errors import VariantError
 from gateway.domain.ports import Serving, SettingsTrials, Standings, Statistics
 from gateway.frontends.control.about import About
-from gateway.frontends.control.door import Audit, caller_of
+from gateway.frontends.control.authorisation import Audit, caller_of
 from gateway.frontends.control.problems import Problems
-from gateway.frontends.control.routes import HANDLERS, Ports
-from gateway.frontends.control.settings import ControlSettings
+from gateway.frontends.control.routes import HANDLERS, ControlPorts
+from gateway.frontends.control.settings import ControlServerSettings
+from gateway.frontends.http.admission import AdmissionMiddleware
 from gateway.frontends.http.app import application
 from gateway.frontends.http.body import BodyReader
-from gateway.frontends.http.door import Door
 from gateway.frontends.pools import Pools
 from gateway.wire.asgi import Application
 
@@ -22,7 +22,7 @@ def create_app(  # noqa: PLR0917  as ControlFrontend, which calls it
     statistics: Statistics,
     trials: SettingsTrials,
     about: About,
-    settings: ControlSettings,
+    settings: ControlServerSettings,
     pools: Pools,
 ) -> Application:
     """Return the whole control API as one ASGI application."""
@@ -31,11 +31,11 @@ def create_app(  # noqa: PLR0917  as ControlFrontend, which calls it
     held = pools.make_bytes("control request bytes", "[control] max_buffered_bytes", settings.max_buffered_bytes)
     app = application(
         HANDLERS,
-        Ports(serving, standings, statistics, trials, about, settings, BodyReader(settings, held)),
+        ControlPorts(serving, standings, statistics, trials, about, settings, BodyReader(settings, held)),
         refuse,
         title="edge-inference-gateway: control",
         description="What serves, by which shares, and commands of the update agent, on a UNIX socket.",
         more={VariantError: refuse.release},
     )
-    door = Door(app, lambda scope: caller_of(scope, settings.users), refuse, requests=requests)
-    return Audit(door)
+    admission = AdmissionMiddleware(app, lambda scope: caller_of(scope, settings.users), refuse, requests=requests)
+    return Audit(admission)

@@ -8,7 +8,7 @@ from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, RequestBody, Sc
 
 from gateway.domain.activation import Activation, read_activation
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.ports import Loaded, Standing
+from gateway.domain.ports import Loaded, VersionStatus
 from gateway.domain.selection import Candidate
 from gateway.domain.statistics import LATENCY_BOUNDS_NS, ServableStatistics
 from gateway.domain.vitals import Vitals
@@ -216,7 +216,7 @@ def activation_of(body: ActivationBody) -> Activation:
         raise RequestError(Fault.INVALID, f"the request body: {error}") from None
 
 
-def model_document(standing: Standing) -> ModelDocument:
+def model_document(standing: VersionStatus) -> ModelDocument:
     """Return one line of GET /v1/status."""
     placement = standing.placement
     return ModelDocument(

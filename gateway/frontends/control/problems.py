@@ -22,7 +22,7 @@ FAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ControlProblem:
     """Status code, fault, detail and headers of a refused request."""
 
     status: int
@@ -50,25 +50,25 @@ class Problems:
 
     retry_after_s: float
 
-    def error(self, error: RequestError | SlowBody) -> Problem:
+    def error(self, error: RequestError | SlowBody) -> ControlProblem:
         """Return the answer to a request that failed."""
         if isinstance(error, SlowBody):
-            return Problem(HTTPStatus.REQUEST_TIMEOUT, Fault.EXPIRED, str(error), (("connection", "close"),))
+            return ControlProblem(HTTPStatus.REQUEST_TIMEOUT, Fault.EXPIRED, str(error), (("connection", "close"),))
         headers: Headers = ()
         if error.fault in WAITING_HELPS:
             hint_s = self.retry_after_s if error.retry_after_s is None else error.retry_after_s
             headers = (("retry-after", str(max(1, math.ceil(hint_s)))),)
-        return Problem(STATUS[error.fault].http, error.fault, error.message, headers)
+        return ControlProblem(STATUS[error.fault].http, error.fault, error.message, headers)
 
-    def release(self, error: VariantError) -> Problem:
+    def release(self, error: VariantError) -> ControlProblem:
         """Return the answer for a release that does not verify or cannot serve here.
 
         The status is 409, or 503 if the error is transient.
         """
         if error.transient:
             return self.error(RequestError(Fault.UNAVAILABLE, str(error)))
-        return Problem(HTTPStatus.CONFLICT, Fault.INVALID, str(error))
+        return ControlProblem(HTTPStatus.CONFLICT, Fault.INVALID, str(error))
 
-    def plain(self, status: int, message: str, headers: Headers = ()) -> Problem:
+    def plain(self, status: int, message: str, headers: Headers = ()) -> ControlProblem:
         """Return the answer if no Fault applies."""
-        return Problem(status, FAULTS.get(HTTPStatus(status), Fault.INVALID), message, headers)
+        return ControlProblem(status, FAULTS.get(HTTPStatus(status), Fault.INVALID), message, headers)

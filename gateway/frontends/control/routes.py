@@ -20,7 +20,7 @@ from gateway.domain.ports import Serving, SettingsStanding, SettingsTrials, Stan
 from gateway.domain.statistics import ServableStatistics
 from gateway.frontends.control import bodies
 from gateway.frontends.control.about import About, resident_bytes
-from gateway.frontends.control.settings import ControlSettings
+from gateway.frontends.control.settings import ControlServerSettings
 from gateway.frontends.http.body import BodyReader
 
 MODEL = "/v1/models/{slot:str}"
@@ -30,7 +30,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
+class ControlPorts:
     """Interfaces that the endpoints use."""
 
     serving: Serving
@@ -38,7 +38,7 @@ class Ports:
     statistics: Statistics
     settings_trials: SettingsTrials
     about: About
-    settings: ControlSettings
+    settings: ControlServerSettings
     bodies: BodyReader
 
 
@@ -223,9 +223,9 @@ HANDLERS = (
 )
 
 
-def ports_of(request: Call) -> Ports:
+def ports_of(request: Call) -> ControlPorts:
     """Return the objects with which the application was built."""
-    return cast("Ports", request.app.state.ports)
+    return cast("ControlPorts", request.app.state.ports)
 
 
 async def body_of(request: Call, kind: type[T]) -> T:
@@ -236,7 +236,7 @@ async def body_of(request: Call, kind: type[T]) -> T:
         return bodies.decoded(bytes(content), kind)
 
 
-def _counted(ports: Ports, model: str) -> Sequence[ServableStatistics]:
+def _counted(ports: ControlPorts, model: str) -> Sequence[ServableStatistics]:
     try:
         return ports.statistics.statistics(model)
     except RequestError as error:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from gateway.domain.access import Security
 from gateway.domain.ports import Serving, SettingsTrials, Standings, Statistics
 from gateway.frontends.control.about import About
-from gateway.frontends.control.door import may_command
+from gateway.frontends.control.authorisation import may_command
 from gateway.frontends.control.problems import Problems
-from gateway.frontends.control.settings import ControlSettings
+from gateway.frontends.control.settings import ControlServerSettings
 from gateway.frontends.http.server import HttpServer
 from gateway.frontends.peer import Peer
 from gateway.frontends.pools import Pools
@@ -24,7 +24,7 @@ class ControlFrontend(HttpServer):
         statistics: Statistics,
         trials: SettingsTrials,
         about: About,
-        settings: ControlSettings,
+        settings: ControlServerSettings,
         pools: Pools | None = None,
     ) -> None:
         """Set up the server.

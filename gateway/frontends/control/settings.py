@@ -13,7 +13,7 @@ OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
-class ControlSettings:
+class ControlServerSettings:
     """Settings of `[control]`: the UNIX socket over which only the update agent controls this gateway."""
 
     listen: str = ""  # unix:/path; "" or "off": no control API

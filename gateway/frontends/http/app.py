@@ -21,7 +21,7 @@ from gateway.domain.errors import RequestError
 from gateway.domain.rights import ANY_CALLER
 from gateway.frontends.http.body import ClientGone
 from gateway.frontends.http.bounds import DEFECT, Refuse, SlowBody
-from gateway.wire.asgi import Answer, Application
+from gateway.wire.asgi import Application, AsgiRefusal
 
 CLIENT_CLOSED_REQUEST = 499
 """Code of nginx for a client that closed the connection; it is never sent."""
@@ -37,7 +37,7 @@ def application(
     *,
     title: str,
     description: str,
-    more: Mapping[type[Exception], Callable[[Any], Answer]] | None = None,
+    more: Mapping[type[Exception], Callable[[Any], AsgiRefusal]] | None = None,
     guard: Callable[[Any, Any], None] | None = None,
 ) -> Application:
     """Return an ASGI application of litestar's `handlers`, which find `ports` in `request.app.state.ports`.
@@ -110,7 +110,7 @@ class _Words:
         return _response(self._refuse.plain(404, "there is no such document; see /schema/openapi.json"))
 
 
-def _answering(answer: Callable[[Any], Answer]) -> Callable[[Call, Any], Response[bytes]]:
+def _answering(answer: Callable[[Any], AsgiRefusal]) -> Callable[[Call, Any], Response[bytes]]:
     return lambda _, error: _response(answer(error))
 
 
@@ -118,7 +118,7 @@ def _gone(_: Call, __: ClientGone) -> Response[bytes]:
     return Response(b"", status_code=CLIENT_CLOSED_REQUEST)
 
 
-def _response(answer: Answer) -> Response[bytes]:
+def _response(answer: AsgiRefusal) -> Response[bytes]:
     headers = dict(answer.headers)
     return Response(answer.body, status_code=answer.status, media_type=answer.media_type, headers=headers)
 

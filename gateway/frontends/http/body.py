@@ -12,8 +12,8 @@ from typing import Any
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.ports import Decoding
 from gateway.domain.tensor import STEP_BYTES, Steps, finish
+from gateway.frontends.http.admission import Admitted
 from gateway.frontends.http.bounds import Bounds, SlowBody
-from gateway.frontends.http.door import Admitted
 from gateway.frontends.pools import Pool
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gateway.domain.errors import RequestError
-from gateway.wire.asgi import Answer, Headers
+from gateway.wire.asgi import AsgiRefusal, Headers
 from gateway.wire.bounds import PortBounds
 
 STRANGERS_PART = 4
@@ -41,8 +41,8 @@ class SlowBody(Exception):  # noqa: N818  answered 408, which is no Fault
 class Refuse(Protocol):
     """Form of a frontend's refusals."""
 
-    def error(self, error: RequestError | SlowBody) -> Answer:
+    def error(self, error: RequestError | SlowBody) -> AsgiRefusal:
         """Return the answer to a request that cannot be served."""
 
-    def plain(self, status: int, message: str, headers: Headers = ()) -> Answer:
+    def plain(self, status: int, message: str, headers: Headers = ()) -> AsgiRefusal:
         """Return the answer if no Fault applies: invalid HTTP, an unknown path, a defect."""

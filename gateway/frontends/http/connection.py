@@ -11,7 +11,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gateway.frontends.connections import Connections
+from gateway.frontends.connections import ConnectionPlaces
 from gateway.frontends.http.bounds import STRANGERS_PART, Bounds, Refuse
 from gateway.frontends.peer import Peer, peer_of
 from gateway.wire.connection import BoundedConnection
@@ -20,7 +20,7 @@ MUTE_S = 1.0
 """Time after which a peer without a request may be closed if its caller has too many connections."""
 
 
-class Connection(BoundedConnection):
+class HttpConnection(BoundedConnection):
     """Connection with a bounded number, in addition to the limits of every port, and the peer in the scope's state."""
 
     def __init__(  # noqa: PLR0917  as HttpServer, which makes it
@@ -30,7 +30,7 @@ class Connection(BoundedConnection):
         settings: Bounds,
         refuse: Refuse,
         welcome: Callable[[Peer], bool],
-        places: Connections[Connection],
+        places: ConnectionPlaces[HttpConnection],
     ) -> None:
         super().__init__(config, state, settings, refuse.plain)
         self._most, self._welcome, self._places = settings.max_connections, welcome, places
@@ -65,5 +65,5 @@ class Connection(BoundedConnection):
         self.transport.close()
 
     def _admitted(self) -> bool:
-        strangers = sum(cast("Connection", other).stranger for other in self.connections)
+        strangers = sum(cast("HttpConnection", other).stranger for other in self.connections)
         return not self.stranger or strangers < max(1, self._most // STRANGERS_PART)

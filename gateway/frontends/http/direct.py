@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import h11
 
-from gateway.frontends.http.connection import Connection
+from gateway.frontends.http.connection import HttpConnection
 from gateway.wire.parser import Parser
 
 HEAD_BYTES = 4096
@@ -100,7 +100,7 @@ class HeadPattern:
         return direct.route(request.method.decode(), request.target.decode(), fields)
 
 
-class DirectConnection(Connection):
+class DirectConnection(HttpConnection):
     """Connection whose requests are direct if possible."""
 
     def __init__(self, direct: Direct, *arguments: Any) -> None:

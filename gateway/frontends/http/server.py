@@ -8,19 +8,19 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gateway.domain.access import Address, Security
-from gateway.domain.shares import Refusal, caller_key, is_loopback
+from gateway.domain.shares import RefusalReason, caller_key, is_loopback
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.connections import Connections
+from gateway.frontends.connections import ConnectionPlaces
 from gateway.frontends.http.bounds import Bounds, Refuse
 from gateway.frontends.peer import Peer
 from gateway.frontends.pools import Pools
 from gateway.frontends.tls import server_context
 from gateway.wire.asgi import Application
-from gateway.wire.handshakes import Terms
+from gateway.wire.handshakes import HandshakeLimits
 from gateway.wire.listeners import Connect, Listeners
 
 if TYPE_CHECKING:
-    from gateway.frontends.http.connection import Connection
+    from gateway.frontends.http.connection import HttpConnection
     from gateway.frontends.http.direct import Direct
 
 
@@ -53,7 +53,7 @@ class HttpServer:
         self._refuse, self._application, self._welcome = refuse, build, welcome
         self.pools, setting = pools or Pools(), f"[{table}] max_connections"
         self._handshakes = self.pools.make(f"{table} handshakes", setting, settings.max_connections)
-        self._connections: Connections[Connection] = Connections(
+        self._connections: ConnectionPlaces[HttpConnection] = ConnectionPlaces(
             self.pools.make(f"{table} connections", setting, settings.max_connections)
         )
         self._context: ssl.SSLContext | None = None
@@ -95,22 +95,22 @@ class HttpServer:
         """Accept nothing more, let requests finish within `grace_s`, then close the other connections."""
         await self._listeners.stop(grace_s)
 
-    def _terms(self) -> Terms:
+    def _terms(self) -> HandshakeLimits:
         """Return the limits of handshakes: a caller's share of them, and a reserve for callers on this device."""
         pool = self._handshakes
         bounds = pool.bounds
-        return Terms(
+        return HandshakeLimits(
             lambda: cast("ssl.SSLContext", self._context),  # TLS stays on
             self._settings.header_timeout_s,
             bounds.total,
             bounds.share,
             group=lambda address: caller_key(address=address),
             most_of=lambda key: bounds.total - (0 if is_loopback(key) else bounds.reserve),
-            refused=lambda key, why: pool.count(key, Refusal(why)),
+            refused=lambda key, why: pool.count(key, RefusalReason(why)),
         )
 
     def _build(self) -> tuple[Application, Connect]:
-        from gateway.frontends.http.connection import Connection
+        from gateway.frontends.http.connection import HttpConnection
         from gateway.frontends.http.direct import DirectConnection
 
         built = self._application()
@@ -118,4 +118,4 @@ class HttpServer:
         if isinstance(built, tuple):
             app, direct = built
             return app, lambda config, state: DirectConnection(direct, config, state, *kept)
-        return built, lambda config, state: Connection(config, state, *kept)
+        return built, lambda config, state: HttpConnection(config, state, *kept)

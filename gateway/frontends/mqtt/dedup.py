@@ -13,7 +13,7 @@ from gateway.frontends.mqtt.messages import Message
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenMessage:
     """Record of a message in progress or answered.
 
     `waiting`: repetitions at QoS 1 that arrived in the meantime. `answer`: what was published, None while the message
@@ -45,31 +45,31 @@ class Dedup:
 
     def __init__(self, ttl_ns: int, max_entries: int, max_bytes: int) -> None:
         self._ttl_ns, self._max_entries, self._max_bytes = ttl_ns, max_entries, max_bytes
-        self._seen: OrderedDict[Hashable, Seen] = OrderedDict()
+        self._seen: OrderedDict[Hashable, SeenMessage] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._seen)
 
-    def earlier(self, key: Hashable | None, message: Message) -> Seen | None:
+    def earlier(self, key: Hashable | None, message: Message) -> SeenMessage | None:
         """Return the record of an earlier copy of `message`, or None if it is new."""
         self._expire(message.arrived_ns)
         seen = self._seen.get(key)
         return seen if seen is not None and _repeats(message, seen) else None
 
-    def begin(self, key: Hashable | None, message: Message) -> Seen:
+    def begin(self, key: Hashable | None, message: Message) -> SeenMessage:
         """Return a record of a new message.
 
         It replaces the record with the same key; a key of None is not remembered.
         """
-        seen = Seen(key, message.epoch, message.arrived_ns + self._ttl_ns)
+        seen = SeenMessage(key, message.epoch, message.arrived_ns + self._ttl_ns)
         if key is not None:
             self._remove(key)
             self._seen[key] = seen
             self._shrink()
         return seen
 
-    def answered(self, seen: Seen, answer: bytes) -> list[Message]:
+    def answered(self, seen: SeenMessage, answer: bytes) -> list[Message]:
         """Record the answer to a message. Return the repetitions that waited for it."""
         if self._remembers(seen):
             self._bytes += len(answer) - len(seen.answer or b"")
@@ -78,12 +78,12 @@ class Dedup:
         self._shrink()
         return waiting
 
-    def forget(self, seen: Seen) -> None:
+    def forget(self, seen: SeenMessage) -> None:
         """Remove a record of a message without result: the next copy counts as new."""
         if self._remembers(seen):
             self._remove(seen.key)
 
-    def _remembers(self, seen: Seen) -> bool:
+    def _remembers(self, seen: SeenMessage) -> bool:
         return self._seen.get(seen.key) is seen
 
     def _expire(self, now_ns: int) -> None:
@@ -103,7 +103,7 @@ class Dedup:
             self._bytes -= len(seen.answer)
 
 
-def _repeats(message: Message, seen: Seen) -> bool:
+def _repeats(message: Message, seen: SeenMessage) -> bool:
     """Return True if `message` is a repetition of `seen`.
 
     A message with correlation data or id always is. Another one is if the broker sets DUP on a later connection.

@@ -23,8 +23,8 @@ from typing import Protocol
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt import answers
-from gateway.frontends.mqtt.dedup import Dedup, Seen
-from gateway.frontends.mqtt.messages import JSON, REFUSED, Message, Publication
+from gateway.frontends.mqtt.dedup import Dedup, SeenMessage
+from gateway.frontends.mqtt.messages import JSON, REFUSED, Message, OutgoingPublish
 from gateway.frontends.mqtt.requests import Reply
 from gateway.frontends.mqtt.settings import MqttSettings
 
@@ -38,7 +38,7 @@ See MQTT 5, 3.4.2.1.
 class Outlet(Protocol):
     """Interface of the link to the broker, as far as it is used here."""
 
-    def publish(self, publication: Publication) -> bool: ...
+    def publish(self, publication: OutgoingPublish) -> bool: ...
     def acknowledge(self, message: Message) -> None: ...
     def pause(self, *, on: bool) -> None: ...
 
@@ -54,7 +54,7 @@ class Debt:
     message: Message
     qos: int
     topic: str
-    seen: Seen | None = None
+    seen: SeenMessage | None = None
     reply: Reply | None = None
     identity: str = ""
     refusal: bool = False
@@ -79,7 +79,7 @@ class Delivery:
         self._errors = f"{home}/errors"
         self._dedup = Dedup(int(settings.dedup_ttl_s * 1e9), settings.dedup_entries, settings.dedup_bytes)
 
-    def begin(self, key: Hashable | None, message: Message, reply: Reply | None = None) -> Seen | None:
+    def begin(self, key: Hashable | None, message: Message, reply: Reply | None = None) -> SeenMessage | None:
         """Return the record of a new message; None for a repetition, which this method handles.
 
         A repeated request is answered again, because its sender does not have the answer. A repeated sample is only
@@ -99,12 +99,12 @@ class Delivery:
             self.answer(Debt(message, message.qos, reply.topic, own, reply), seen.answer)
         return None
 
-    def forget(self, seen: Seen | None) -> None:
+    def forget(self, seen: SeenMessage | None) -> None:
         """Drop the record of a message without result: its next copy counts as new."""
         if seen is not None:
             self._dedup.forget(seen)
 
-    def finish(self, message: Message, seen: Seen | None, answer: bytes = b"") -> None:
+    def finish(self, message: Message, seen: SeenMessage | None, answer: bytes = b"") -> None:
         """Acknowledge a finished message, and the repetitions that waited for it."""
         self._outlet.acknowledge(message)
         for repetition in self._dedup.answered(seen, answer) if seen is not None else ():
@@ -120,7 +120,7 @@ class Delivery:
         if debt.reply is not None:
             publication = debt.reply.publication(payload, debt.qos, taken)
         else:
-            publication = Publication(debt.topic, payload, debt.qos, content_type=JSON, taken=taken)
+            publication = OutgoingPublish(debt.topic, payload, debt.qos, content_type=JSON, taken=taken)
         if not self._outlet.publish(publication):
             self.forget(debt.seen)
 
@@ -145,7 +145,7 @@ class Delivery:
         self,
         message: Message,
         refused: RequestError,
-        seen: Seen | None,
+        seen: SeenMessage | None,
         reply: Reply | None = None,
         identity: str = "",
     ) -> None:
@@ -165,7 +165,7 @@ class Delivery:
     def complain(self, message: Message, refused: RequestError, identity: str, qos: int) -> None:
         """Publish on the error topic without settling the message."""
         payload = answers.error(identity, message.topic, refused)
-        self._outlet.publish(Publication(self._errors, payload, qos, content_type=JSON))
+        self._outlet.publish(OutgoingPublish(self._errors, payload, qos, content_type=JSON))
 
     def discard(self, message: Message, reason: str) -> None:
         """Count a message that is not processed, and acknowledge it."""

@@ -44,7 +44,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MessageDecoding:
     """Message that is being decoded: for which manifest, of which content type, into which windows (None: none)."""
 
     manifest: ModelManifest
@@ -53,14 +53,14 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SensorSample:
     """Decoded message of a sensor: a whole input, or rows of a window."""
 
     sensor: str
     content: Tensor | Rows
 
 
-class Feed:
+class RouteDecoder:
     """Decoder of one route's messages, with the windows of its sensors."""
 
     def __init__(self, route: MqttRoute, describe: Describe, counters: Counter[str]) -> None:
@@ -91,13 +91,13 @@ class Feed:
         """Return the number of sensors that have a window."""
         return 0 if self._windows is None else len(self._windows)
 
-    def begin(self, message: Message) -> Reading:
+    def begin(self, message: Message) -> MessageDecoding:
         """Return what decoding `message` needs. Raises RequestError: INVALID, and what `describe` raises."""
         manifest = self._current()
         content = decode.read_content_type(message.content_type or self.route.content_type)
-        return Reading(manifest, content, self._windows)
+        return MessageDecoding(manifest, content, self._windows)
 
-    def steps(self, message: Message, reading: Reading) -> Steps[Sample]:
+    def steps(self, message: Message, reading: MessageDecoding) -> Steps[SensorSample]:
         """Decode a message, on any thread: it changes nothing. Raises RequestError INVALID."""
         yield
         content, payload = reading.content, message.payload
@@ -105,10 +105,12 @@ class Feed:
         yield
         sensor = sensor_of(self.route.sensor, message, document)
         if reading.windows is None:
-            return Sample(sensor, self._tensor(content, payload, document, reading.manifest.inputs[0]))
-        return Sample(sensor, self._rows(content, payload, document, reading.manifest, reading.windows.shape.channels))
+            return SensorSample(sensor, self._tensor(content, payload, document, reading.manifest.inputs[0]))
+        return SensorSample(
+            sensor, self._rows(content, payload, document, reading.manifest, reading.windows.shape.channels)
+        )
 
-    def complete(self, message: Message, reading: Reading, sample: Sample) -> Iterator[Ready]:
+    def complete(self, message: Message, reading: MessageDecoding, sample: SensorSample) -> Iterator[Ready]:
         """Yield the model inputs of a decoded message: one input, or the windows that it completes (often none).
 
         The samples are in their windows once all inputs were taken.
@@ -117,20 +119,22 @@ class Feed:
             return iter((self._whole(message, reading.manifest, sample),))
         return self._complete(message, reading, reading.windows, sample)
 
-    def fits(self, reading: Reading) -> bool:
+    def fits(self, reading: MessageDecoding) -> bool:
         """Return True if the model takes what was decoded; otherwise it changed, and the message must be read again."""
         with suppress(RequestError):  # it is unavailable: the existing windows are filled
             self._current()
         return reading.windows is self._windows
 
-    def _complete(self, message: Message, reading: Reading, windows: Windows, sample: Sample) -> Iterator[Ready]:
+    def _complete(
+        self, message: Message, reading: MessageDecoding, windows: Windows, sample: SensorSample
+    ) -> Iterator[Ready]:
         rows, manifest, plan = cast("Rows", sample.content), reading.manifest, self._plan
         self._counters["samples"] += len(rows)
         for window in windows.append(sample.sensor, rows, now_ns=message.arrived_ns, wall_ns=message.wall_ns):
             tensor = decode.window_tensor(window.rows, manifest.inputs[0])
             yield Ready(sample.sensor, manifest, plan, tensor, window.started_ns, window.ended_ns)
 
-    def _whole(self, message: Message, manifest: ModelManifest, sample: Sample) -> Ready:
+    def _whole(self, message: Message, manifest: ModelManifest, sample: SensorSample) -> Ready:
         tensor = cast("Tensor", sample.content)
         return Ready(sample.sensor, manifest, self._plan, tensor, message.wall_ns, message.wall_ns)
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.ports import InferenceEngine
-from gateway.frontends.mqtt.identity import Identity, read_password, tls_context
+from gateway.frontends.mqtt.identity import MqttIdentity, read_password, tls_context
 from gateway.frontends.mqtt.link import Link
-from gateway.frontends.mqtt.messages import Message, Publication, Subscription
+from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.routing import Router
 from gateway.frontends.mqtt.settings import MqttSettings
@@ -42,7 +42,7 @@ class MqttFrontend:
         Raises ConfigurationError if the password, certificate or key cannot be read.
         """
         settings = self._settings
-        identity = Identity(self._id, self._status("offline"), read_password(settings), tls_context(settings))
+        identity = MqttIdentity(self._id, self._status("offline"), read_password(settings), tls_context(settings))
         asked = Subscription(f"edge/{self._id}/infer/#", 1)
         self._link = Link(
             settings,
@@ -93,5 +93,5 @@ class MqttFrontend:
             _LOG.info("no longer connected to the MQTT broker at %s: %s", self._settings.url, reason)
             self.online.clear()
 
-    def _status(self, word: str) -> Publication:
-        return Publication(f"edge/{self._id}/status", word.encode(), qos=1, retain=True)
+    def _status(self, word: str) -> OutgoingPublish:
+        return OutgoingPublish(f"edge/{self._id}/status", word.encode(), qos=1, retain=True)

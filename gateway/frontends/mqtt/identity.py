@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.domain.errors import ConfigurationError
-from gateway.frontends.mqtt.messages import Publication
+from gateway.frontends.mqtt.messages import OutgoingPublish
 from gateway.frontends.mqtt.settings import MqttSettings, broker_of
 
 
@@ -24,11 +24,11 @@ class ClientContext(ssl.SSLContext):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class MqttIdentity:
     """Client id, password and certificate, and the Will that the broker publishes if the connection is lost."""
 
     client_id: str
-    will: Publication
+    will: OutgoingPublish
     password: str | None = None
     tls: ClientContext | None = None
 

@@ -13,7 +13,7 @@ from gateway.frontends.mqtt.feed import Ready
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class InferenceJob:
     """An inference: its request, the function that encodes its answer, the answer's debt, and failed attempts."""
 
     request: InferRequest
@@ -23,7 +23,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Left:
+class RemainingWindows:
     """Windows of one message that were not submitted yet. `following` is the next one, or None."""
 
     ready: Iterator[Ready]

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from gateway.domain.retry import draw_chance, pause_s
-from gateway.frontends.mqtt.identity import Identity
-from gateway.frontends.mqtt.messages import REFUSED, Message, Publication, Subscription
+from gateway.frontends.mqtt.identity import MqttIdentity
+from gateway.frontends.mqtt.messages import REFUSED, Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.outbox import Outbox
-from gateway.frontends.mqtt.session import PACKET_TOO_LARGE, End, Session, Welcome
+from gateway.frontends.mqtt.session import PACKET_TOO_LARGE, End, MqttSession, Welcome
 from gateway.frontends.mqtt.settings import MqttSettings
 
 _LOG = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Link:
     def __init__(
         self,
         settings: MqttSettings,
-        identity: Identity,
+        identity: MqttIdentity,
         subscriptions: Sequence[Subscription],
         *,
         receive: Callable[[Message], None],
@@ -46,7 +46,7 @@ class Link:
         self._settings, self._identity, self._subscriptions = settings, identity, subscriptions
         self._receive, self._changed, self._counters = receive, changed, counters
         self._outbox = Outbox(settings.max_outbox, settings.max_outbox_bytes, settings.max_inflight)
-        self._session: Session | None = None
+        self._session: MqttSession | None = None
         self._version_5 = True
         self._ready = False
         self._paused = self._pumping = False
@@ -73,7 +73,7 @@ class Link:
         """Begin to connect, and return at once."""
         self._task = asyncio.get_running_loop().create_task(self._stay_connected(), name="mqtt-link")
 
-    def publish(self, publication: Publication, *, urgent: bool = False) -> bool:
+    def publish(self, publication: OutgoingPublish, *, urgent: bool = False) -> bool:
         """Send a publication as soon as the broker can accept it.
 
         Return False, counted, if it is dropped: QoS 0 without a connection, or beyond the outbox's limits and not
@@ -159,11 +159,11 @@ class Link:
         await self._ended.wait()
         return self._reason
 
-    def _current_session(self) -> Session:
+    def _current_session(self) -> MqttSession:
         """Return the session of the protocol version to try. A new one starts without the old one's packet ids."""
         if self._session is None or self._session.version_5 != self._version_5:
             self._outbox.rewind()
-            self._session = Session(self._settings, self._identity, self, version_5=self._version_5)
+            self._session = MqttSession(self._settings, self._identity, self, version_5=self._version_5)
             self._session.read(on=not self._paused)
         return self._session
 
@@ -241,7 +241,7 @@ class Link:
             self._drained.set()
             self._fetch_again()
 
-    def _sent(self, publication: Publication) -> bool:
+    def _sent(self, publication: OutgoingPublish) -> bool:
         """Send the first publication of the outbox. Return False if the session cannot accept it now."""
         mid = -1 if self._session is None else self._session.publish(publication)
         if mid == 0:
@@ -257,7 +257,7 @@ class Link:
             self._counters["reconnects_owing"] += 1
             self._session.disconnect()
 
-    def _settle(self, publication: Publication, code: int) -> None:
+    def _settle(self, publication: OutgoingPublish, code: int) -> None:
         self._counters["published" if code < REFUSED else "publications_refused"] += 1
         if publication.taken is not None:
             publication.taken(code)

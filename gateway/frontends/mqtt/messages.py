@@ -49,7 +49,7 @@ Taken = Callable[[int], None]
 
 
 @dataclass(slots=True)
-class Publication:
+class OutgoingPublish:
     """PUBLISH to send. MQTT 3.1.1 has no properties: they are omitted."""
 
     topic: str

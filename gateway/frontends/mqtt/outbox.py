@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.frontends.mqtt.messages import Publication
+from gateway.frontends.mqtt.messages import OutgoingPublish
 
 
 class Outbox:
@@ -14,15 +14,15 @@ class Outbox:
         self._max_waiting, self._max_bytes = max_waiting, max_bytes
         self._max_inflight = max_inflight
         self._limit = max_inflight
-        self._waiting: deque[Publication] = deque()
-        self._inflight: dict[int, Publication] = {}
+        self._waiting: deque[OutgoingPublish] = deque()
+        self._inflight: dict[int, OutgoingPublish] = {}
         self._held_bytes = 0
         """Payload bytes of all publications, waiting and in flight."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._inflight)
 
-    def put(self, publication: Publication, *, urgent: bool = False) -> bool:
+    def put(self, publication: OutgoingPublish, *, urgent: bool = False) -> bool:
         """Queue `publication`, an urgent one before all others.
 
         Return False if the outbox is full, in number or in bytes.
@@ -41,13 +41,13 @@ class Outbox:
         self._held_bytes = held_bytes
         return True
 
-    def first(self) -> Publication | None:
+    def first(self) -> OutgoingPublish | None:
         """Return the next publication to send; None if nothing waits or too much is in flight."""
         if not self._waiting or (self._waiting[0].qos and len(self._inflight) >= self._limit):
             return None
         return self._waiting[0]
 
-    def sent(self, mid: int) -> Publication:
+    def sent(self, mid: int) -> OutgoingPublish:
         """Record that the first publication was sent as packet `mid`. At QoS 1 it stays until `taken`."""
         publication = self._waiting.popleft()
         if publication.qos:
@@ -56,13 +56,13 @@ class Outbox:
             self._held_bytes -= len(publication.payload)
         return publication
 
-    def drop_first(self) -> Publication:
+    def drop_first(self) -> OutgoingPublish:
         """Drop the first publication."""
         publication = self._waiting.popleft()
         self._held_bytes -= len(publication.payload)
         return publication
 
-    def taken(self, mid: int) -> Publication | None:
+    def taken(self, mid: int) -> OutgoingPublish | None:
         """Return the publication that a PUBACK for `mid` acknowledges, or None."""
         publication = self._inflight.pop(mid, None)
         if publication is not None:

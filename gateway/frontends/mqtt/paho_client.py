@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from gateway.frontends.mqtt.identity import Identity
-from gateway.frontends.mqtt.messages import Message, Publication
+from gateway.frontends.mqtt.identity import MqttIdentity
+from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.settings import MqttSettings, broker_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Packed:
         return self._packed
 
 
-def new_client(settings: MqttSettings, identity: Identity, *, version_5: bool) -> Client:
+def new_client(settings: MqttSettings, identity: MqttIdentity, *, version_5: bool) -> Client:
     """Return a client that is not connected yet."""
     from paho.mqtt.client import Client
     from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -58,7 +58,7 @@ def new_client(settings: MqttSettings, identity: Identity, *, version_5: bool) -
     return client
 
 
-def _set_will(client: Client, will: Publication, delay_s: int, *, version_5: bool) -> None:
+def _set_will(client: Client, will: OutgoingPublish, delay_s: int, *, version_5: bool) -> None:
     properties = None
     if version_5:
         properties = _empty("WILLMESSAGE")
@@ -83,7 +83,7 @@ def _connect_properties(settings: MqttSettings) -> Properties:
     return said
 
 
-def pack(publication: Publication) -> Packed:
+def pack(publication: OutgoingPublish) -> Packed:
     """Return the properties of a publication."""
     properties = _empty("PUBLISH")
     if publication.content_type:

@@ -15,10 +15,10 @@ from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.ports import InferenceEngine
 from gateway.domain.tensor import Steps, finish
 from gateway.frontends.mqtt import answers
-from gateway.frontends.mqtt.dedup import Seen, key_of
+from gateway.frontends.mqtt.dedup import SeenMessage, key_of
 from gateway.frontends.mqtt.delivery import Debt, Delivery, Outlet
-from gateway.frontends.mqtt.feed import Feed, Reading, Ready, Sample
-from gateway.frontends.mqtt.jobs import Job, Left, expired, passed
+from gateway.frontends.mqtt.feed import MessageDecoding, Ready, RouteDecoder, SensorSample
+from gateway.frontends.mqtt.jobs import InferenceJob, RemainingWindows, expired, passed
 from gateway.frontends.mqtt.large_messages import INLINE_BYTES, LargeMessages
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.requests import CALLER, Asked, Requests
@@ -52,7 +52,7 @@ class Pipeline:
         self._home = f"edge/{gateway_id}"
         self._delivery = Delivery(settings, self._home, outlet, counters)
         self._requests = Requests(settings, gateway_id, router)
-        self._feeds = {route.name: Feed(route, engine.describe, counters) for route in settings.route}
+        self._feeds = {route.name: RouteDecoder(route, engine.describe, counters) for route in settings.route}
         for feed in self._feeds.values():
             feed.prepare()
         self._runs = Runs(engine, settings, self._delivery, counters, self._pace)
@@ -130,16 +130,16 @@ class Pipeline:
         else:
             self._counters["requests"] += 1
             debt.identity = request.id
-            self._runs.add(Job(request, encode, debt))
+            self._runs.add(InferenceJob(request, encode, debt))
 
-    def _receive_sample(self, feed: Feed, message: Message) -> None:
+    def _receive_sample(self, feed: RouteDecoder, message: Message) -> None:
         """Begin with a sample unless another one of its route is still being decoded: samples keep their order."""
         if self._large.wait(feed.route.name, message):
             self._pace()
         else:
             self._begin_sample(feed, message)
 
-    def _begin_sample(self, feed: Feed, message: Message) -> None:
+    def _begin_sample(self, feed: RouteDecoder, message: Message) -> None:
         seen = None
         try:
             self._check_size(message, feed.route.model)
@@ -151,12 +151,14 @@ class Pipeline:
         except Exception:  # noqa: BLE001  as above
             self._delivery.refuse(message, defect(message), seen)
 
-    def _read_sample(self, feed: Feed, debt: Debt) -> Later | None:
+    def _read_sample(self, feed: RouteDecoder, debt: Debt) -> Later | None:
         reading = feed.begin(debt.message)
         end = partial(self._end_sample, feed, debt, reading)
         return self._decode(debt, f"mqtt:{feed.route.name}", feed.steps(debt.message, reading), end)
 
-    def _end_sample(self, feed: Feed, debt: Debt, reading: Reading, decoded: Callable[[], Sample]) -> Later | None:
+    def _end_sample(
+        self, feed: RouteDecoder, debt: Debt, reading: MessageDecoding, decoded: Callable[[], SensorSample]
+    ) -> Later | None:
         try:
             sample = decoded()
             if not feed.fits(reading):
@@ -171,8 +173,10 @@ class Pipeline:
             self._delivery.refuse(debt.message, defect(debt.message), debt.seen)
         return None
 
-    def _complete_sample(self, feed: Feed, debt: Debt, reading: Reading, ready: Iterator[Ready]) -> Later | None:
-        left = Left(ready, next(ready, None))
+    def _complete_sample(
+        self, feed: RouteDecoder, debt: Debt, reading: MessageDecoding, ready: Iterator[Ready]
+    ) -> Later | None:
+        left = RemainingWindows(ready, next(ready, None))
         if reading.windows is None and left.following is not None:
             self._runs.add(self._sample_job(feed, debt.message, left.following, debt.seen))
         elif not self._submit_windows(feed, debt.message, left):
@@ -181,7 +185,7 @@ class Pipeline:
             self._delivery.finish(debt.message, debt.seen)
         return None
 
-    def _submit_windows(self, feed: Feed, message: Message, left: Left) -> bool:
+    def _submit_windows(self, feed: RouteDecoder, message: Message, left: RemainingWindows) -> bool:
         """Submit windows, but not more than the backlog has room for, or WINDOWS_LIMIT. Return True if none is left."""
         for count in range(WINDOWS_LIMIT):
             if left.following is None or (count and feed.route.qos and self._runs.full):
@@ -191,7 +195,7 @@ class Pipeline:
             self._runs.add(self._sample_job(feed, message, window, None))
         return left.following is None
 
-    async def _submit_rest(self, feed: Feed, debt: Debt, left: Left) -> None:
+    async def _submit_rest(self, feed: RouteDecoder, debt: Debt, left: RemainingWindows) -> None:
         """Submit the other windows of a message as the backlog has room. At QoS 0 it drops the oldest instead."""
         try:
             while left.following is not None:
@@ -234,14 +238,14 @@ class Pipeline:
                     raise expired() from None
                 await asyncio.sleep(self._runs.retry_s(refused, failures))
 
-    def _follow(self, later: Later | None, feed: Feed | None = None) -> None:
+    def _follow(self, later: Later | None, feed: RouteDecoder | None = None) -> None:
         """Begin the work that is left; samples of the same route wait for it."""
         if later is not None:
             self._large.begin(feed.route.name if feed else "")
             self._begin_task(self._finish_apart(later, feed))
             self._pace()
 
-    async def _finish_apart(self, later: Later, feed: Feed | None) -> None:
+    async def _finish_apart(self, later: Later, feed: RouteDecoder | None) -> None:
         """Finish a message; then continue with the samples of its route that waited behind it."""
         await later
         for behind in self._large.end(feed.route.name if feed else ""):
@@ -254,7 +258,7 @@ class Pipeline:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _sample_job(self, feed: Feed, message: Message, ready: Ready, seen: Seen | None) -> Job:
+    def _sample_job(self, feed: RouteDecoder, message: Message, ready: Ready, seen: SeenMessage | None) -> InferenceJob:
         route, tensor = feed.route, ready.manifest.inputs[0].name
         identity = message.user_property("id") or uuid.uuid4().hex
         request = InferRequest(
@@ -269,13 +273,15 @@ class Pipeline:
         topic = f"{self._home}/results/{route.name}/{topic_level(ready.sensor)}"
         qos = route.qos if feed.windowed else message.qos
         debt = Debt(message, qos, topic, seen, identity=identity)
-        return Job(request, partial(self._result, feed, identity, ready), debt)
+        return InferenceJob(request, partial(self._result, feed, identity, ready), debt)
 
-    def _result(self, feed: Feed, identity: str, ready: Ready, response: InferResponse) -> bytes:
+    def _result(self, feed: RouteDecoder, identity: str, ready: Ready, response: InferResponse) -> bytes:
         plan = feed.plan(ready, response.version)
         return answers.result(identity, ready, response, plan, self._settings.max_result_bytes)
 
-    def _refuse_sample(self, feed: Feed, message: Message, refused: RequestError, seen: Seen | None) -> None:
+    def _refuse_sample(
+        self, feed: RouteDecoder, message: Message, refused: RequestError, seen: SeenMessage | None
+    ) -> None:
         """Refuse a sample.
 
         If only the model of its window is unavailable, the error is published once per `error_repeat_s`.

@@ -9,7 +9,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.tensor import Steps
 from gateway.frontends.mqtt.decode import read_content_type
-from gateway.frontends.mqtt.messages import JSON, Message, Publication, Taken
+from gateway.frontends.mqtt.messages import JSON, Message, OutgoingPublish, Taken
 from gateway.frontends.mqtt.routing import Router
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.oip_json import parse_body, request_steps
@@ -27,9 +27,9 @@ class Reply:
     topic: str
     correlation: bytes | None
 
-    def publication(self, payload: bytes, qos: int, taken: Taken) -> Publication:
+    def publication(self, payload: bytes, qos: int, taken: Taken) -> OutgoingPublish:
         """Return an answer with the request's correlation data."""
-        return Publication(self.topic, payload, qos, content_type=JSON, correlation=self.correlation, taken=taken)
+        return OutgoingPublish(self.topic, payload, qos, content_type=JSON, correlation=self.correlation, taken=taken)
 
 
 class Requests:

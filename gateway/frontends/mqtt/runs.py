@@ -18,7 +18,7 @@ from gateway.domain.ports import InferenceEngine
 from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt.backlog import Backlog
 from gateway.frontends.mqtt.delivery import Delivery
-from gateway.frontends.mqtt.jobs import Job, expired, passed
+from gateway.frontends.mqtt.jobs import InferenceJob, expired, passed
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.settings import MqttSettings
 
@@ -47,8 +47,8 @@ class Runs:
     ) -> None:
         self._engine, self._settings, self._delivery = engine, settings, delivery
         self._counters, self._changed = counters, changed
-        self._backlog: Backlog[Job] = Backlog(settings.max_queued, settings.max_running)
-        self._running: dict[Job, tuple[int, _Step | None]] = {}
+        self._backlog: Backlog[InferenceJob] = Backlog(settings.max_queued, settings.max_running)
+        self._running: dict[InferenceJob, tuple[int, _Step | None]] = {}
         """Running jobs with their QoS at the beginning, and the step that each waits for."""
         self.idle = asyncio.Event()
         """Set while no job runs; then none waits either."""
@@ -69,7 +69,7 @@ class Runs:
         """Return the number of jobs that run or wait for another attempt."""
         return len(self._running)
 
-    def add(self, job: Job) -> None:
+    def add(self, job: InferenceJob) -> None:
         """Run a job as soon as there is a place. At QoS 0 the oldest job may be dropped for it."""
         job.debt.message.payload = b""  # the tensors hold the data they need
         dropped = self._backlog.put(job, job.debt.qos)
@@ -102,7 +102,7 @@ class Runs:
         return wait_s + min(refused.retry_after_s or 0.0, self._settings.retry_max_s)
 
     # ---- Sink ------------------------------------------------------------------------------------------------------
-    def answer(self, token: Job, response: InferResponse) -> None:
+    def answer(self, token: InferenceJob, response: InferResponse) -> None:
         """Implement `Sink.answer`: publish the answer."""
         self._end(token)
         try:
@@ -114,7 +114,7 @@ class Runs:
         else:
             self._delivery.answer(token.debt, payload)
 
-    def refuse(self, token: Job, error: RequestError) -> None:
+    def refuse(self, token: InferenceJob, error: RequestError) -> None:
         """Implement `Sink.refuse`: try again if that may help, until the deadline or the last attempt."""
         token.failures += 1
         if error.fault is Fault.OVERLOADED and passed(token.request.deadline_ns):
@@ -137,12 +137,12 @@ class Runs:
         self._changed()
 
     # ---- internal --------------------------------------------------------------------------------------------------
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: InferenceJob) -> None:
         """Submit a job again, and fill its place if it is refused permanently."""
         self._submit(job)
         self.flush()
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: InferenceJob) -> None:
         qos, _ = self._running[job]
         try:
             self._running[job] = qos, self._engine.submit(job.request, self, job)
@@ -152,13 +152,13 @@ class Runs:
             self._end(job)
             self._delivery.refuse_debt(job.debt, defect(job.debt.message))
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: InferenceJob) -> None:
         qos, _ = self._running.pop(job)
         self._backlog.done(qos)
         if not self._running:
             self.idle.set()
 
-    def _tries_again(self, job: Job, refused: RequestError) -> bool:
+    def _tries_again(self, job: InferenceJob, refused: RequestError) -> bool:
         if refused.fault is Fault.OVERLOADED:
             return job.debt.make_sure()
         return (

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gateway.frontends.mqtt.identity import Identity
-from gateway.frontends.mqtt.messages import Message, Publication, Subscription
+from gateway.frontends.mqtt.identity import MqttIdentity
+from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.paho_client import Packed, new_client, pack, read_message
 from gateway.frontends.mqtt.settings import MqttSettings
 
@@ -62,10 +62,10 @@ class Listener(Protocol):
     def lost(self, reason: str, end: End) -> None: ...
 
 
-class Session:
+class MqttSession:
     """Client of one protocol version, for any number of connections, one at a time."""
 
-    def __init__(self, settings: MqttSettings, identity: Identity, listener: Listener, *, version_5: bool) -> None:
+    def __init__(self, settings: MqttSettings, identity: MqttIdentity, listener: Listener, *, version_5: bool) -> None:
         self.version_5 = version_5
         self.epoch = 0
         self._settings = settings
@@ -100,7 +100,7 @@ class Session:
             raise
         self._attach()
 
-    def publish(self, publication: Publication) -> int:
+    def publish(self, publication: OutgoingPublish) -> int:
         """Send a publication now. Return its packet id, with which `taken` is called at QoS 1.
 
         Return 0 if it exceeds the broker's largest packet, and -1 if paho has no free packet id.
@@ -293,7 +293,7 @@ class Session:
         self._packets += 1
         self._listener.received(read_message(received, self.epoch))
 
-    def _properties(self, publication: Publication) -> Properties | None:
+    def _properties(self, publication: OutgoingPublish) -> Properties | None:
         if not self.version_5 or not (publication.content_type or publication.correlation is not None):
             return None
         packed: Any = self._packed.get(publication.content_type) if publication.correlation is None else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gateway.frontends.http.body import accepted_encoding, compress_steps
 from gateway.frontends.oip_json_answers import JsonAnswer
-from gateway.frontends.rest_v2.requests import HEADER_LENGTH, Ports
+from gateway.frontends.rest_v2.requests import HEADER_LENGTH, RestPorts
 from gateway.frontends.rest_v2.settings import RestSettings
 
 PIECE_BYTES = 256 * 1024
@@ -29,7 +29,7 @@ def fields_of(answer: JsonAnswer) -> Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class AnswerContent:
     """Content of an answer, in pieces of `size` bytes together."""
 
     fields: Fields
@@ -37,16 +37,16 @@ class Content:
     size: int
 
 
-async def encoded(answer: JsonAnswer, accept: str, ports: Ports, caller: str) -> Content:
+async def encoded(answer: JsonAnswer, accept: str, ports: RestPorts, caller: str) -> AnswerContent:
     """Return the content of an answer with its fields, compressed if the caller accepts that."""
     settings, fields = ports.settings, fields_of(answer)
     encoding = encoding_of(answer, accept, settings)
     if encoding == "identity":
-        return Content(fields, _pieces(answer), len(answer))
+        return AnswerContent(fields, _pieces(answer), len(answer))
     fields["content-encoding"], fields["vary"] = encoding, "accept-encoding"
     steps = compress_steps((*answer.pieces, *answer.tensors), encoding, settings.compression_level)
     content = await ports.inference.decoding.run(caller, steps, apart=True)
-    return Content(fields, (content,), len(content))
+    return AnswerContent(fields, (content,), len(content))
 
 
 def _pieces(answer: JsonAnswer) -> Iterator[bytes]:

@@ -6,25 +6,25 @@ from collections.abc import Awaitable, Callable
 
 from gateway.domain.ports import Repository, Statistics
 from gateway.frontends.authentication import Authentication
+from gateway.frontends.http.admission import AdmissionMiddleware
 from gateway.frontends.http.app import application
 from gateway.frontends.http.body import BodyReader
 from gateway.frontends.http.browsers import BrowserGuard, own_names
-from gateway.frontends.http.door import Door
 from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
+from gateway.frontends.rest_v2.authorisation import OPEN_PATHS, admit, check_rights
 from gateway.frontends.rest_v2.direct import DirectInference
-from gateway.frontends.rest_v2.door import OPEN_PATHS, admit, check_rights
-from gateway.frontends.rest_v2.errors import Refusals
+from gateway.frontends.rest_v2.errors import RestRefusals
 from gateway.frontends.rest_v2.not_offered import REFUSING_HANDLERS
 from gateway.frontends.rest_v2.regions import REGION_HANDLERS
-from gateway.frontends.rest_v2.requests import Engine, Ports
+from gateway.frontends.rest_v2.requests import RestEngine, RestPorts
 from gateway.frontends.rest_v2.routes import HANDLERS
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.wire.asgi import Application
 
 
 def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
-    inference: Engine,
+    inference: RestEngine,
     repository: Repository,
     statistics: Statistics,
     settings: RestSettings,
@@ -38,10 +38,10 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
 
     `metrics_text` gives the metrics page and its content type.
     """
-    refuse = Refusals(settings.retry_after_s)
+    refuse = RestRefusals(settings.retry_after_s)
     held = pools.make_bytes("http request bytes", "[http] max_buffered_bytes", settings.max_buffered_bytes)
     bodies = BodyReader(settings, held, inference.decoding)
-    ports = Ports(
+    ports = RestPorts(
         inference,
         repository,
         statistics,
@@ -62,12 +62,12 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     )
     names = own_names(settings.hosts)
     requests = pools.make("http requests", "[http] max_requests", settings.max_requests)
-    door = Door(
+    admission = AdmissionMiddleware(
         app,
         lambda scope: admit(scope, authentication, names),
         refuse,
         requests=requests,
         open_paths=OPEN_PATHS,
     )
-    guarded = BrowserGuard(door, settings.cors_origins, refuse, authentication.count)
+    guarded = BrowserGuard(admission, settings.cors_origins, refuse, authentication.count)
     return guarded, DirectInference(ports, requests, names, refuse)

@@ -16,17 +16,17 @@ from gateway.domain.ports import Pending
 from gateway.domain.rights import INFER, Rights, check_model
 from gateway.domain.tensor import finish
 from gateway.frontends.authentication import Authentication
+from gateway.frontends.http.admission import Admitted, stopping
 from gateway.frontends.http.body import Lease
 from gateway.frontends.http.bounds import DEFECT
 from gateway.frontends.http.browsers import check_host
-from gateway.frontends.http.door import Admitted, stopping
 from gateway.frontends.oip_json import JsonRequest
 from gateway.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes_steps
 from gateway.frontends.peer import Peer
 from gateway.frontends.pools import Pool
 from gateway.frontends.rest_v2.answers import encoded, encoding_of, fields_of
-from gateway.frontends.rest_v2.errors import Refusals
-from gateway.frontends.rest_v2.requests import HEADER_LENGTH, Ports, decode_whole, hold_answer, most_of
+from gateway.frontends.rest_v2.errors import RestRefusals
+from gateway.frontends.rest_v2.requests import HEADER_LENGTH, RestPorts, decode_whole, hold_answer, most_of
 
 if TYPE_CHECKING:
     from gateway.frontends.http.direct import DirectConnection
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class HeadProperties:
     """Properties of a head. `length`: Inference-Header-Content-Length. `accept`: Accept-Encoding."""
 
     names: tuple[str, str]
@@ -70,7 +70,7 @@ class DirectInference:
     Implements `frontends.http.direct.Direct`, and `domain.ports.Sink` with an Exchange as token.
     """
 
-    def __init__(self, ports: Ports, requests: Pool, names: tuple[str, ...], refuse: Refusals) -> None:
+    def __init__(self, ports: RestPorts, requests: Pool, names: tuple[str, ...], refuse: RestRefusals) -> None:
         """Set up the handler.
 
         `requests` counts requests in progress; `names` are the host names of this gateway.
@@ -79,7 +79,7 @@ class DirectInference:
         self._names = names
         self._vary = b"vary: origin\r\n" if ports.settings.cors_origins else b""
 
-    def route(self, method: str, target: str, fields: dict[bytes, bytes]) -> Route | None:
+    def route(self, method: str, target: str, fields: dict[bytes, bytes]) -> HeadProperties | None:
         """Implement `Direct.route`: inference for programs that name this host."""
         found = _PATH.fullmatch(target)
         if method != "POST" or found is None or b"origin" in fields:
@@ -90,13 +90,13 @@ class DirectInference:
         except RequestError:
             return None
         names = found[1], found[2] or ""
-        return Route(
+        return HeadProperties(
             names, text.get(b"authorization"), text.get(HEADER_LENGTH.encode()), text.get(b"accept-encoding", "")
         )
 
-    def begin(self, connection: DirectConnection, route: Route, body: memoryview) -> Exchange | None:
+    def begin(self, connection: DirectConnection, route: HeadProperties, body: memoryview) -> InferExchange | None:
         """Implement `Direct.begin`."""
-        exchange = Exchange(self, connection, route)
+        exchange = InferExchange(self, connection, route)
         try:
             exchange.begin(body)
         except RequestError as error:
@@ -113,11 +113,11 @@ class DirectInference:
         )
 
     # ---- Sink --------------------------------------------------------------------------------------------------------
-    def answer(self, token: Exchange, response: InferResponse) -> None:
+    def answer(self, token: InferExchange, response: InferResponse) -> None:
         """Implement `Sink.answer`."""
         token.answer(response)
 
-    def refuse(self, token: Exchange, error: RequestError) -> None:
+    def refuse(self, token: InferExchange, error: RequestError) -> None:
         """Implement `Sink.refuse`."""
         token.refuse(error)
 
@@ -125,7 +125,7 @@ class DirectInference:
         """Implement `Sink.flush`: every answer is written at once, to a connection of its own."""
 
 
-class Exchange:
+class InferExchange:
     """One direct request, from its body to its answer. Implements `frontends.http.direct.Exchange`."""
 
     __slots__ = (
@@ -141,7 +141,7 @@ class Exchange:
         "over",
     )
 
-    def __init__(self, direct: DirectInference, connection: DirectConnection, route: Route) -> None:
+    def __init__(self, direct: DirectInference, connection: DirectConnection, route: HeadProperties) -> None:
         self._direct, self._connection, self._route = direct, connection, route
         self._admitted: Admitted | None = None
         self._lease: Lease

@@ -16,7 +16,7 @@ REQUEST_TIMEOUT = 408
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedResponse:
     """Status code, body and headers of a refused request."""
 
     status: int
@@ -31,29 +31,29 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusals:
+class RestRefusals:
     """Refusals in REST's form; `retry_after_s` is the hint if the error has none of its own."""
 
     retry_after_s: float
 
-    def error(self, error: RequestError | SlowBody) -> Refusal:
+    def error(self, error: RequestError | SlowBody) -> RefusedResponse:
         """Return the refusal that the client gets."""
         return refusal(error, self.retry_after_s)
 
-    def plain(self, status: int, message: str, headers: Headers = ()) -> Refusal:
+    def plain(self, status: int, message: str, headers: Headers = ()) -> RefusedResponse:
         """Return the refusal if no Fault applies."""
-        return Refusal(status, message, headers)
+        return RefusedResponse(status, message, headers)
 
 
-def refusal(error: RequestError | SlowBody, retry_after_s: float) -> Refusal:
+def refusal(error: RequestError | SlowBody, retry_after_s: float) -> RefusedResponse:
     """Return the refusal that the client gets; `retry_after_s` is the hint if the error has none of its own."""
     if isinstance(error, SlowBody):
-        return Refusal(REQUEST_TIMEOUT, str(error), (("connection", "close"),))
+        return RefusedResponse(REQUEST_TIMEOUT, str(error), (("connection", "close"),))
     status = STATUS[error.fault].http
     if error.fault is Fault.UNAUTHENTICATED:
-        return Refusal(status, error.message, (("www-authenticate", "Bearer"),))
+        return RefusedResponse(status, error.message, (("www-authenticate", "Bearer"),))
     if error.fault in WAITING_HELPS:
         hint_s = retry_after_s if error.retry_after_s is None else error.retry_after_s
         # Whole seconds, and never 0: an immediate retry does not help a server that is full (RFC 9110, 10.2.3).
-        return Refusal(status, error.message, (("retry-after", str(max(1, math.ceil(hint_s)))),))
-    return Refusal(status, error.message)
+        return RefusedResponse(status, error.message, (("retry-after", str(max(1, math.ceil(hint_s)))),))
+    return RefusedResponse(status, error.message)

@@ -21,19 +21,19 @@ WHOLE_BYTES = 16 * 1024
 """Bodies up to this size are decoded on the event loop: 0.4 ms for JSON numbers, 1.3 ms for BYTES."""
 
 
-class Engine(Inference, Submission, Protocol):
+class RestEngine(Inference, Submission, Protocol):
     """Ports of the engine that REST uses."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
+class RestPorts:
     """Interfaces that the endpoints use.
 
     `metrics_text` gives the metrics page and its content type. `regions` is None if shared memory is not allowed.
     `server_name` is part of the server metadata.
     """
 
-    inference: Engine
+    inference: RestEngine
     repository: Repository
     statistics: Statistics
     settings: RestSettings
@@ -44,7 +44,7 @@ class Ports:
     authentication: Authentication
 
 
-def most_of(ports: Ports, model: str, length: str | None) -> Most | None:
+def most_of(ports: RestPorts, model: str, length: str | None) -> Most | None:
     """Return the largest body that a model accepts, with a JSON part of `length`; None: no such limit."""
     sizes = ports.inference.sizes(model)
     if length is None:
@@ -57,7 +57,7 @@ def most_of(ports: Ports, model: str, length: str | None) -> Most | None:
 
 
 def decode_whole(
-    ports: Ports, whole: memoryview, length: str | None, names: tuple[str, str], caller: str
+    ports: RestPorts, whole: memoryview, length: str | None, names: tuple[str, str], caller: str
 ) -> JsonRequest:
     """Return the request in a small body, whose JSON part has `length`, for model and version `names`."""
     model, version = names

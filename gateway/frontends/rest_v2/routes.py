@@ -27,12 +27,12 @@ from gateway.frontends.oip_json import (
 from gateway.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes_steps
 from gateway.frontends.regions import EXTENSION
 from gateway.frontends.rest_v2.answers import PIECE_BYTES, encoded
-from gateway.frontends.rest_v2.door import rights_of
+from gateway.frontends.rest_v2.authorisation import rights_of
 from gateway.frontends.rest_v2.openapi import InferOperation
 from gateway.frontends.rest_v2.requests import (
     HEADER_LENGTH,
     WHOLE_BYTES,
-    Ports,
+    RestPorts,
     decode_whole,
     hold_answer,
     json_end,
@@ -177,9 +177,9 @@ HANDLERS = (
 )
 
 
-def ports_of(request: Call) -> Ports:
+def ports_of(request: Call) -> RestPorts:
     """Return the objects with which the application was built."""
-    return cast("Ports", request.app.state.ports)
+    return cast("RestPorts", request.app.state.ports)
 
 
 def _names(request: Call) -> tuple[str, str]:

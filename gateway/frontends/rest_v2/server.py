@@ -10,14 +10,14 @@ from gateway.domain.ports import Repository, Statistics
 from gateway.frontends.http.server import HttpServer
 from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
-from gateway.frontends.rest_v2.errors import Refusals
+from gateway.frontends.rest_v2.errors import RestRefusals
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.frontends.settings import SERVER_NAME
 from gateway.wire.asgi import Application
 
 if TYPE_CHECKING:
     from gateway.frontends.http.direct import Direct
-    from gateway.frontends.rest_v2.requests import Engine
+    from gateway.frontends.rest_v2.requests import RestEngine
 
 
 class RestFrontend(HttpServer):
@@ -25,7 +25,7 @@ class RestFrontend(HttpServer):
 
     def __init__(  # noqa: PLR0917  the daemon wires ports, settings and guards in this order
         self,
-        inference: Engine,
+        inference: RestEngine,
         repository: Repository,
         statistics: Statistics,
         settings: RestSettings,
@@ -44,4 +44,4 @@ class RestFrontend(HttpServer):
             ports = (inference, repository, statistics)
             return create_app(*ports, settings, self.authentication, metrics_text, regions, server_name, self.pools)
 
-        super().__init__(settings, security, "http", Refusals(settings.retry_after_s), build, pools=pools)
+        super().__init__(settings, security, "http", RestRefusals(settings.retry_after_s), build, pools=pools)

@@ -10,24 +10,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.domain.errors import ConfigurationError, UnreachableError
-from gateway.software.places import Home
-from gateway.software.record import Records
+from gateway.software.places import VersionFolder
+from gateway.software.record import InstallRecords
 from gateway.store.errors import StoreError
 from gateway.trust.distrust import Distrust
 
 
-def home() -> Home:
+def home() -> VersionFolder:
     """Return the folder of versions that this program runs from. Raise ConfigurationError for another layout."""
     place = Path(sys.prefix)
     if place.parent.name != "versions":
         problem = "this program does not run from an installed version; install it with make install"
         raise ConfigurationError(problem, file=str(place))
-    return Home(place.parents[1])
+    return VersionFolder(place.parents[1])
 
 
-def records(arguments: argparse.Namespace) -> Records:
+def records(arguments: argparse.Namespace) -> InstallRecords:
     """Return the installer's files."""
-    return Records(Path(arguments.state))
+    return InstallRecords(Path(arguments.state))
 
 
 def check_root() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from gateway.observe.logs import configure_logging
 from gateway.observe.notify import Notifier
 from gateway.software.cli.common import home, records, told
-from gateway.software.server import Server, activated
+from gateway.software.server import InstallerServer, activated
 from gateway.software.settings import load_config
 from gateway.software.units import Units
-from gateway.software.worker import Worker
+from gateway.software.worker import InstallerWorker
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -21,7 +21,7 @@ def command(arguments: argparse.Namespace) -> int:
     configure_logging(config.log)
     notifier, settings = Notifier.from_environment(os.environ), config.software
     units = Units(settings.unit_timeout_s, notifier.watchdog)
-    worker = Worker(home(), records(arguments), units, settings, alive=notifier.watchdog)
+    worker = InstallerWorker(home(), records(arguments), units, settings, alive=notifier.watchdog)
     with told(), activated(os.environ) as listener:
-        Server(listener, worker, settings, notifier).run()
+        InstallerServer(listener, worker, settings, notifier).run()
     return 0

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.agent.answers import FORMS, TEXT_LIMIT_CHARS, plain, read_answer
-from gateway.agent.control import Control, RefusedError
-from gateway.agent.settings import ControlSettings
-from gateway.agent.watch import Watch
+from gateway.agent.control import DaemonClient, DaemonRefusedError
+from gateway.agent.settings import ControlClientSettings
+from gateway.agent.watch import ProbationWatch
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
 from gateway.domain.probation import ProbationSettings
@@ -72,17 +72,17 @@ DOCUMENTS = (b"{}", b"[]", b'{"models": [1]}', b'{"candidates": {"a": 1}}', b'{"
 @pytest.mark.parametrize("content", DOCUMENTS)
 def test_neither_a_plan_nor_a_probation_ends_in_a_trace(tmp_path: Path, content: bytes) -> None:
     with scripted(tmp_path / "s", 200, content) as path:
-        control = Control(ControlSettings(str(path)))
+        control = DaemonClient(ControlClientSettings(str(path)))
         with pytest.raises(UnreachableError):
             [candidate["fits"] for candidate in control.plan(NEW)]
         with pytest.raises(UnreachableError):
-            Watch(control, NEW, ProbationSettings(), time.monotonic)
+            ProbationWatch(control, NEW, ProbationSettings(), time.monotonic)
 
 
 def test_a_refusal_of_megabytes_is_cut(tmp_path: Path) -> None:
     content = json.dumps({"fault": ["x"], "detail": "y" * 1_500_000}).encode()
-    with scripted(tmp_path / "s", 409, content) as path, pytest.raises(RefusedError) as caught:
-        Control(ControlSettings(str(path))).commit()
+    with scripted(tmp_path / "s", 409, content) as path, pytest.raises(DaemonRefusedError) as caught:
+        DaemonClient(ControlClientSettings(str(path))).commit()
     assert (caught.value.fault, len(caught.value.detail)) == ("['x']", TEXT_LIMIT_CHARS + 1)
 
 
@@ -103,7 +103,7 @@ def test_a_byte_now_and_then_buys_no_time(tmp_path: Path) -> None:
         thread.start()
         try:
             with pytest.raises(UnreachableError, match="timed out"):
-                Control(ControlSettings(str(tmp_path / "s"), timeout_s=0.3)).status()
+                DaemonClient(ControlClientSettings(str(tmp_path / "s"), timeout_s=0.3)).status()
         finally:
             over.set()
             thread.join()

@@ -10,14 +10,14 @@ import pytest
 
 from gateway.agent import work
 from gateway.agent.clock import system_now
-from gateway.agent.control import RefusedError
+from gateway.agent.control import DaemonRefusedError
 from gateway.agent.rollback import roll_back
 from gateway.agent.storage import opened
 from gateway.domain.errors import UnreachableError
 from gateway.domain.update import Step
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Device, enrolled_device
 
-BAD = RefusedError("INVALID", "the golden set fails")
+BAD = DaemonRefusedError("INVALID", "the golden set fails")
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.checkup import NOT_ASKED, Subject, checkup, findings, vitals
-from gateway.agent.identity import Identity
-from gateway.agent.report import Standing
-from gateway.agent.telemetry import Observed
+from gateway.agent.health_report import NOT_ASKED, Subject, checkup, findings, vitals
+from gateway.agent.identity import DeviceIdentity
+from gateway.agent.report import StatusInput
+from gateway.agent.telemetry import ReportInput
 from gateway.store.active import Active
 from gateway.store.spool_rows import Usage
 
-STANDING = Standing(Identity("door-1", "", "", b""), Active(), None, (), ())
+STANDING = StatusInput(DeviceIdentity("door-1", "", "", b""), Active(), None, (), ())
 STATUS = {"version": "1.2", "rss_bytes": 7, "problem": "", "models": [{"state": "READY", "reason": ""}]}
 HEALTHY: dict[str, Any] = {
     "agent": {"state": "in-step", "why": "all is committed"},
@@ -26,7 +26,7 @@ HEALTHY: dict[str, Any] = {
 
 
 def subject(folder: Path, **observed: Any) -> Subject:
-    return Subject(Observed(STANDING, **observed), Usage(1, 0, 10), folder, keep_free_bytes=0)
+    return Subject(ReportInput(STANDING, **observed), Usage(1, 0, 10), folder, keep_free_bytes=0)
 
 
 def test_it_says_how_the_machine_is(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_without_a_gateway_and_a_folder_it_says_what_it_can(tmp_path: Path) -> N
     found = checkup(subject(tmp_path / "gone"))
     assert found["gateway"] == NOT_ASKED
     assert "cannot be read" in found["disk"]["problem"]
-    assert vitals(Observed(STANDING))["problem"] == NOT_ASKED["problem"]
+    assert vitals(ReportInput(STANDING))["problem"] == NOT_ASKED["problem"]
 
 
 def test_a_healthy_device_has_nothing_to_mend() -> None:

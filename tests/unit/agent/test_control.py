@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.control import Control, RefusedError
-from gateway.agent.settings import ControlSettings
+from gateway.agent.control import DaemonClient, DaemonRefusedError
+from gateway.agent.settings import ControlClientSettings
 from gateway.domain.activation import Activation, activation_document
 from gateway.domain.errors import UnreachableError
 
@@ -25,7 +25,7 @@ def answer(status: str, document: object) -> bytes:
 
 
 @contextmanager
-def daemon(folder: Path, *answers: bytes, wait: bool = False) -> Iterator[tuple[Control, list[bytes]]]:
+def daemon(folder: Path, *answers: bytes, wait: bool = False) -> Iterator[tuple[DaemonClient, list[bytes]]]:
     """A client, and what it asked. One connection for each answer; with `wait` the last one is never ended."""
     path, asked, over = folder / "s", list[bytes](), threading.Event()
 
@@ -44,7 +44,12 @@ def daemon(folder: Path, *answers: bytes, wait: bool = False) -> Iterator[tuple[
         thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
         try:
-            yield Control(ControlSettings(str(path), timeout_s=0.5, load_timeout_s=0.5, answer_limit_bytes=1000)), asked
+            yield (
+                DaemonClient(
+                    ControlClientSettings(str(path), timeout_s=0.5, load_timeout_s=0.5, answer_limit_bytes=1000)
+                ),
+                asked,
+            )
         finally:
             over.set()
             thread.join()
@@ -87,7 +92,7 @@ def test_every_command_is_what_the_daemon_expects(tmp_path: Path) -> None:
 
 def test_a_refusal_says_what_the_daemon_said(tmp_path: Path) -> None:
     problem = {"type": "about:blank", "title": "x", "status": 409, "detail": "its golden set fails", "fault": "INVALID"}
-    refused = pytest.raises(RefusedError, match="its golden set fails")
+    refused = pytest.raises(DaemonRefusedError, match="its golden set fails")
     with daemon(tmp_path, answer("409 Conflict", problem)) as (control, _), refused as caught:
         control.load(ACTIVATION)
     assert caught.value.fault == "INVALID"
@@ -128,4 +133,4 @@ def test_a_daemon_that_is_silent(tmp_path: Path) -> None:
 
 def test_no_daemon_at_all(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match=r"is edge-gateway\.service running"):
-        Control(ControlSettings(str(tmp_path / "s"))).vitals()
+        DaemonClient(ControlClientSettings(str(tmp_path / "s"))).vitals()

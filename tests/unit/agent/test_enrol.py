@@ -14,12 +14,12 @@ import pytest
 from gateway.agent.certificate import CA_FILE, FILE, PENDING_FILE, read_held, with_certificate
 from gateway.agent.cli import main
 from gateway.agent.config import DEVICE_FILE, AgentConfig
-from gateway.agent.connection import Connections
-from gateway.agent.controller import Controller
-from gateway.agent.enrol import Application, enrol
+from gateway.agent.connection import ConnectionPool
+from gateway.agent.controller import ControllerClient
+from gateway.agent.enrol import EnrolmentInput, enrol
 from gateway.agent.folder import open_source
 from gateway.agent.identity import ROOT_FILE, read_identity
-from gateway.agent.settings import FetchSettings, TelemetrySettings
+from gateway.agent.settings import FetchSettings, ReportSettings
 from gateway.agent.source import FetchError
 from gateway.agent.storage import alone
 from gateway.domain.errors import ConfigurationError, UnreachableError
@@ -31,7 +31,7 @@ from tests.simulators.fleet_repository import FleetRepository
 
 CONFIG = AgentConfig(
     fetch=FetchSettings(attempts=1, connect_timeout_s=2.0, read_timeout_s=2.0),
-    telemetry=TelemetrySettings(deadline_s=5.0),
+    telemetry=ReportSettings(deadline_s=5.0),
 )
 
 
@@ -48,8 +48,8 @@ def fleet(tmp_path: Path, repository: FleetRepository) -> Iterator[FleetControll
         yield made
 
 
-def application(fleet: FleetController, token: str = "t-1", serial: str = "") -> Application:  # noqa: S107
-    return Application(fleet.url, token, serial, fleet.authority.file.read_text())
+def application(fleet: FleetController, token: str = "t-1", serial: str = "") -> EnrolmentInput:  # noqa: S107
+    return EnrolmentInput(fleet.url, token, serial, fleet.authority.file.read_text())
 
 
 def changed(fleet: FleetController, **changes: object) -> Callable[[Call], Answer]:
@@ -77,7 +77,7 @@ def test_a_token_makes_it_a_device_that_can_ask(tmp_path: Path, fleet: FleetCont
     ]  # fmt: skip
     assert stat.S_IMODE((store / FILE).stat().st_mode) == 0o600
     base, _, name = identity.assignment.rpartition("/")
-    answered = open_source(base, Connections(with_certificate(CONFIG.fetch, store))).read(name, 100_000)
+    answered = open_source(base, ConnectionPool(with_certificate(CONFIG.fetch, store))).read(name, 100_000)
     assert answered.content
     assert b"door-1" in answered.content
 
@@ -188,11 +188,11 @@ def test_a_controller_of_another_authority_is_not_told_the_token(tmp_path: Path,
 @pytest.mark.parametrize("url", ["http://fleet.example", "ftp://localhost", "fleet.example", "https://", "http://"])
 def test_a_token_travels_over_tls_only(tmp_path: Path, url: str) -> None:
     with pytest.raises(ConfigurationError, match="is no https URL"):
-        enrol(Application(url, "t-1"), tmp_path / "store", CONFIG)
+        enrol(EnrolmentInput(url, "t-1"), tmp_path / "store", CONFIG)
 
 
 def test_a_token_stands_in_no_message() -> None:
-    assert "hunter2" not in repr(Application("https://fleet.example", "hunter2"))
+    assert "hunter2" not in repr(EnrolmentInput("https://fleet.example", "hunter2"))
 
 
 def test_another_agent_at_work_is_waited_for(tmp_path: Path, fleet: FleetController) -> None:
@@ -205,10 +205,10 @@ def test_a_controller_without_end_is_hung_up_on(tmp_path: Path, fleet: FleetCont
     fleet.ill["/v1/self/telemetry"] = lambda call: (200, {}, b"x" * 2_000_000)
     enrol(application(fleet), tmp_path / "store", CONFIG)
     with (
-        closing(Connections(with_certificate(CONFIG.fetch, tmp_path / "store"))) as connections,
+        closing(ConnectionPool(with_certificate(CONFIG.fetch, tmp_path / "store"))) as connections,
         pytest.raises(FetchError, match="more than 1048576 bytes"),
     ):
-        Controller(fleet.url, connections, 5.0).send("POST", "/v1/self/telemetry", b"", "application/json")
+        ControllerClient(fleet.url, connections, 5.0).send("POST", "/v1/self/telemetry", b"", "application/json")
 
 
 def test_the_command(tmp_path: Path, fleet: FleetController, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,9 +18,9 @@ from gateway.agent.fetch import blob_path, fetch_blob
 from gateway.agent.settings import FetchSettings
 from gateway.agent.source import FetchError
 from gateway.agent.web import WebSource
-from gateway.store.blobs import Blobs
+from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import SpaceError
-from gateway.store.settings import BlobSettings
+from gateway.store.settings import StoreSettings
 from tests.simulators.bad_server import BadServer, Behaviour, answer, cut, endless, say, serve, silence, trickle
 
 CONTENT = random.Random(4).randbytes(1_000_000)
@@ -39,13 +39,13 @@ QUICK = FetchSettings(
 
 
 @pytest.fixture
-def blobs(tmp_path: Path) -> Blobs:
-    store = Blobs(tmp_path / "blobs", BlobSettings(keep_free_bytes=0))
+def blobs(tmp_path: Path) -> LocalBlobs:
+    store = LocalBlobs(tmp_path / "blobs", StoreSettings(keep_free_bytes=0))
     store.prepare()
     return store
 
 
-def part(blobs: Blobs) -> Path:
+def part(blobs: LocalBlobs) -> Path:
     path = blobs.path(DIGEST)
     return path.with_name(f"{path.name}.part")
 
@@ -60,7 +60,7 @@ def serving(*script: Behaviour) -> Iterator[tuple[WebSource, BadServer]]:
             source.close()
 
 
-def refused(blobs: Blobs, *script: Behaviour) -> tuple[FetchError, int]:
+def refused(blobs: LocalBlobs, *script: Behaviour) -> tuple[FetchError, int]:
     """The error, and how many requests it took; no blob is there."""
     with serving(*script) as (source, server):
         with pytest.raises(FetchError) as caught:
@@ -69,7 +69,7 @@ def refused(blobs: Blobs, *script: Behaviour) -> tuple[FetchError, int]:
         return caught.value, len(server.exchanges)
 
 
-def fetched(blobs: Blobs, *script: Behaviour) -> BadServer:
+def fetched(blobs: LocalBlobs, *script: Behaviour) -> BadServer:
     """The server, after the blob came and is right."""
     with serving(*script) as (source, server):
         assert fetch_blob(source, blobs, DIGEST, SIZE) == blobs.path(DIGEST)
@@ -78,7 +78,7 @@ def fetched(blobs: Blobs, *script: Behaviour) -> BadServer:
     return server
 
 
-def test_a_blob_comes_whole_and_progress_is_told(blobs: Blobs) -> None:
+def test_a_blob_comes_whole_and_progress_is_told(blobs: LocalBlobs) -> None:
     told: list[tuple[int, int]] = []
     with serving(serve(CONTENT)) as (source, server):
         fetch_blob(source, blobs, DIGEST, SIZE, lambda *now: told.append(now))
@@ -88,34 +88,34 @@ def test_a_blob_comes_whole_and_progress_is_told(blobs: Blobs) -> None:
     assert told[-1] == (SIZE, SIZE)
 
 
-def test_what_is_there_is_not_fetched(blobs: Blobs) -> None:
+def test_what_is_there_is_not_fetched(blobs: LocalBlobs) -> None:
     blobs.put(CONTENT)
     with serving(silence) as (source, server):
         assert fetch_blob(source, blobs, DIGEST, SIZE) == blobs.path(DIGEST)
         assert server.exchanges == []
 
 
-def test_an_empty_blob_needs_no_request(blobs: Blobs) -> None:
+def test_an_empty_blob_needs_no_request(blobs: LocalBlobs) -> None:
     empty = hashlib.sha256(b"").hexdigest()
     with serving(silence) as (source, server):
         assert fetch_blob(source, blobs, empty, 0).read_bytes() == b""
         assert server.exchanges == []
 
 
-def test_a_server_that_breaks_off_many_times_sends_no_byte_twice(blobs: Blobs) -> None:
+def test_a_server_that_breaks_off_many_times_sends_no_byte_twice(blobs: LocalBlobs) -> None:
     server = fetched(blobs, *[cut(CONTENT, 100_000)] * 9, serve(CONTENT))
     assert len(server.exchanges) == 10, "more than `attempts`: each of them brought something"
     assert server.body_bytes == SIZE
     assert [exchange.range_start() for exchange in server.exchanges] == [100_000 * n for n in range(10)]
 
 
-def test_breaking_off_without_progress_is_given_up_and_what_came_stays(blobs: Blobs) -> None:
+def test_breaking_off_without_progress_is_given_up_and_what_came_stays(blobs: LocalBlobs) -> None:
     error, requests = refused(blobs, cut(CONTENT, 10))
     assert (requests, error.final) == (QUICK.attempts, False)
     assert part(blobs).read_bytes() == CONTENT[:30]
 
 
-def test_the_next_run_goes_on_where_this_one_stopped(blobs: Blobs) -> None:
+def test_the_next_run_goes_on_where_this_one_stopped(blobs: LocalBlobs) -> None:
     refused(blobs, cut(CONTENT, 400_000), say(b""))
     server = fetched(blobs, serve(CONTENT))
     assert server.exchanges[0].headers["range"] == "bytes=400000-"
@@ -123,18 +123,18 @@ def test_the_next_run_goes_on_where_this_one_stopped(blobs: Blobs) -> None:
 
 
 @pytest.mark.parametrize("how", ["hash", "longer", "other"])
-def test_a_part_that_was_spoilt_is_fetched_anew(blobs: Blobs, how: str) -> None:
+def test_a_part_that_was_spoilt_is_fetched_anew(blobs: LocalBlobs, how: str) -> None:
     spoilt = {"hash": b"x" * 1000, "longer": CONTENT + b"x", "other": b"x" * SIZE}[how]
     part(blobs).write_bytes(spoilt)
     fetched(blobs, serve(CONTENT))
 
 
-def test_a_part_that_is_whole_needs_no_request(blobs: Blobs) -> None:
+def test_a_part_that_is_whole_needs_no_request(blobs: LocalBlobs) -> None:
     part(blobs).write_bytes(CONTENT)
     assert fetched(blobs, silence).exchanges == []
 
 
-def test_wrong_bytes_are_dropped_and_the_source_is_named(blobs: Blobs) -> None:
+def test_wrong_bytes_are_dropped_and_the_source_is_named(blobs: LocalBlobs) -> None:
     wrong = bytes(SIZE)
     with serving(serve(wrong)) as (source, server):
         with pytest.raises(FetchError, match="another mirror") as caught:
@@ -144,7 +144,7 @@ def test_wrong_bytes_are_dropped_and_the_source_is_named(blobs: Blobs) -> None:
     assert list(blobs.path(DIGEST).parent.iterdir()) == []
 
 
-def test_a_spoilt_part_and_a_wrong_source_end(blobs: Blobs) -> None:
+def test_a_spoilt_part_and_a_wrong_source_end(blobs: LocalBlobs) -> None:
     part(blobs).write_bytes(b"x" * 1000)
     _, requests = refused(blobs, serve(bytes(SIZE)))
     assert requests == 2
@@ -164,14 +164,14 @@ ODD_RANGES: dict[str, Behaviour] = {
 
 
 @pytest.mark.parametrize("odd", ODD_RANGES.values(), ids=ODD_RANGES)
-def test_a_server_that_cannot_go_on_is_asked_for_all_of_it(blobs: Blobs, odd: Behaviour) -> None:
+def test_a_server_that_cannot_go_on_is_asked_for_all_of_it(blobs: LocalBlobs, odd: Behaviour) -> None:
     part(blobs).write_bytes(CONTENT[:400_000])
     server = fetched(blobs, odd, serve(CONTENT, ranges=False))
     assert server.exchanges[0].headers["range"] == "bytes=400000-"
     assert all("range" not in exchange.headers for exchange in server.exchanges[1:])
 
 
-def test_a_server_that_says_416_for_ever_is_given_up(blobs: Blobs) -> None:
+def test_a_server_that_says_416_for_ever_is_given_up(blobs: LocalBlobs) -> None:
     part(blobs).write_bytes(CONTENT[:400_000])
     error, requests = refused(blobs, answer("416 Range Not Satisfiable"))
     assert (error.status, error.final, requests) == (416, True, 2)
@@ -191,7 +191,7 @@ LIES: dict[str, Behaviour] = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_what_cannot_be_right_is_final(blobs: Blobs, lie: Behaviour) -> None:
+def test_what_cannot_be_right_is_final(blobs: LocalBlobs, lie: Behaviour) -> None:
     error, requests = refused(blobs, lie)
     assert (error.final, requests) == (True, 1)
     assert not part(blobs).exists() or part(blobs).stat().st_size <= SIZE
@@ -207,19 +207,19 @@ SLOW: dict[str, Behaviour] = {
 
 
 @pytest.mark.parametrize("slow", SLOW.values(), ids=SLOW)
-def test_a_slow_or_broken_server_is_given_up_for_now(blobs: Blobs, slow: Behaviour) -> None:
+def test_a_slow_or_broken_server_is_given_up_for_now(blobs: LocalBlobs, slow: Behaviour) -> None:
     error, _ = refused(blobs, slow)  # a request that nobody answers may not have been read when it is given up
     assert not error.final
     assert f"failure {QUICK.attempts} in a row" in str(error)
 
 
-def test_a_stall_in_the_middle_is_gone_on_from(blobs: Blobs) -> None:
+def test_a_stall_in_the_middle_is_gone_on_from(blobs: LocalBlobs) -> None:
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n".encode()
     server = fetched(blobs, trickle(head + CONTENT[:500_000], 60), serve(CONTENT))
     assert server.exchanges[1].range_start() == 500_000
 
 
-def test_the_rate_is_held(blobs: Blobs) -> None:
+def test_the_rate_is_held(blobs: LocalBlobs) -> None:
     pauses: list[float] = []
     least = {"minimum_rate_bytes_per_s": 200_000, "minimum_rate_window_s": 0.5, "read_timeout_s": 0.2}
     settings = FetchSettings(rate_limit_bytes_per_s=100_000, rate_burst_bytes=1000, **least)
@@ -237,7 +237,7 @@ def test_the_rate_is_held(blobs: Blobs) -> None:
 
 
 def test_no_room_is_said_before_a_byte_is_asked_for(tmp_path: Path) -> None:
-    small = Blobs(tmp_path / "blobs", BlobSettings(quota_bytes=SIZE - 1))
+    small = LocalBlobs(tmp_path / "blobs", StoreSettings(quota_bytes=SIZE - 1))
     small.prepare()
     with serving(serve(CONTENT)) as (source, server):
         with pytest.raises(SpaceError, match="quota"):
@@ -261,7 +261,7 @@ fetch_blob(WebSource(url, FetchSettings()), blobs, digest, int(size), say)
 """
 
 
-def test_killed_in_the_middle_it_goes_on_with_what_had_come(blobs: Blobs, tmp_path: Path) -> None:
+def test_killed_in_the_middle_it_goes_on_with_what_had_come(blobs: LocalBlobs, tmp_path: Path) -> None:
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n".encode()
     with BadServer([trickle(head + CONTENT[:300_000], 60), serve(CONTENT)]).running() as server:
         words = [sys.executable, "-c", FETCHING, server.url, str(tmp_path / "blobs"), DIGEST, str(SIZE)]
@@ -279,7 +279,7 @@ def test_killed_in_the_middle_it_goes_on_with_what_had_come(blobs: Blobs, tmp_pa
         assert server.exchanges[1].body_bytes == SIZE - 300_000
 
 
-def test_a_blob_that_the_disk_spoilt_is_fetched_anew(blobs: Blobs) -> None:
+def test_a_blob_that_the_disk_spoilt_is_fetched_anew(blobs: LocalBlobs) -> None:
     blobs.put(CONTENT)
     blobs.path(DIGEST).write_bytes(CONTENT[::-1])
     fetched(blobs, serve(CONTENT))

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.connection import Connections
+from gateway.agent.connection import ConnectionPool
 from gateway.agent.fetch import blob_path, fetch_blob
 from gateway.agent.folder import FolderSource, open_source
 from gateway.agent.settings import FetchSettings
 from gateway.agent.source import NOT_FOUND, FetchError
 from gateway.agent.web import WebSource
-from gateway.store.blobs import Blobs
+from gateway.store.blobs import LocalBlobs
 
 CONTENT = b"content" * 30_000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -33,8 +33,8 @@ def stick(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def blobs(tmp_path: Path) -> Blobs:
-    store = Blobs(tmp_path / "blobs")
+def blobs(tmp_path: Path) -> LocalBlobs:
+    store = LocalBlobs(tmp_path / "blobs")
     store.prepare()
     return store
 
@@ -44,7 +44,7 @@ def test_a_file_is_read_and_is_never_said_to_be_unchanged(stick: Path) -> None:
     assert (found.content, found.etag) == (b"{}", "")
 
 
-def test_a_blob_is_copied_and_gone_on_with(stick: Path, blobs: Blobs) -> None:
+def test_a_blob_is_copied_and_gone_on_with(stick: Path, blobs: LocalBlobs) -> None:
     path = blobs.path(DIGEST)
     path.with_name(f"{DIGEST}.part").write_bytes(CONTENT[:1000])
     told: list[int] = []
@@ -119,13 +119,13 @@ def test_a_file_beyond_the_limit_is_refused(stick: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [CONTENT[:-1], CONTENT + b"x", b""])
-def test_a_blob_of_another_size_is_refused(stick: Path, blobs: Blobs, content: bytes) -> None:
+def test_a_blob_of_another_size_is_refused(stick: Path, blobs: LocalBlobs, content: bytes) -> None:
     (stick / blob_path(DIGEST)).write_bytes(content)
     with pytest.raises(FetchError, match=f"{len(CONTENT)} were signed"):
         fetch_blob(FolderSource(stick), blobs, DIGEST, len(CONTENT))
 
 
-def test_a_blob_of_other_bytes_is_refused_and_dropped(stick: Path, blobs: Blobs) -> None:
+def test_a_blob_of_other_bytes_is_refused_and_dropped(stick: Path, blobs: LocalBlobs) -> None:
     (stick / blob_path(DIGEST)).write_bytes(bytes(len(CONTENT)))
     with pytest.raises(FetchError, match="digest differs"):
         fetch_blob(FolderSource(stick), blobs, DIGEST, len(CONTENT))
@@ -141,7 +141,7 @@ def test_where_a_repository_is_says_what_reads_it(stick: Path, tmp_path: Path) -
     spaced = tmp_path / "a stick"
     stick.rename(spaced)
     for where in (str(spaced), f"file://{spaced}", spaced.as_uri()):
-        source = open_source(where, Connections(FetchSettings()))
+        source = open_source(where, ConnectionPool(FetchSettings()))
         assert source.read("metadata/timestamp.json", 2).content == b"{}"
         assert source.name == str(spaced)
-    assert isinstance(open_source("https://example.org/fleet", Connections(FetchSettings())), WebSource)
+    assert isinstance(open_source("https://example.org/fleet", ConnectionPool(FetchSettings())), WebSource)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent.pace import NS, Patience, TokenBucket, backoff_ns, least_bytes
+from gateway.agent.pace import NS, TokenBucket, TransferPace, backoff_ns, least_bytes
 from gateway.agent.settings import FetchSettings
 
 SETTINGS = FetchSettings(read_timeout_s=10, minimum_rate_bytes_per_s=100, minimum_rate_window_s=20)
@@ -13,7 +13,7 @@ times = st.integers(0, 10**15)
 
 
 def test_a_read_waits_for_whatever_ends_first() -> None:
-    patience = Patience(SETTINGS, 60, 0)
+    patience = TransferPace(SETTINGS, 60, 0)
     assert patience.next_read(0).wait_ns == 10 * NS
     patience.came(5000, 8 * NS)
     assert patience.next_read(12 * NS).wait_ns == 6 * NS, "silence since second 8"
@@ -24,20 +24,20 @@ def test_a_read_waits_for_whatever_ends_first() -> None:
 
 
 def test_silence_ends_a_read() -> None:
-    patience = Patience(SETTINGS, 60, 0)
+    patience = TransferPace(SETTINGS, 60, 0)
     patience.came(10**6, 2 * NS)
     assert patience.next_read(12 * NS).problem == "nothing came for 10 s"
 
 
 def test_the_deadline_ends_a_read_however_fast_it_comes() -> None:
-    patience = Patience(SETTINGS, 60, 0)
+    patience = TransferPace(SETTINGS, 60, 0)
     patience.came(10**9, 60 * NS)
     assert patience.next_read(60 * NS).problem == "it was not finished within 60 s"
     assert patience.remaining_ns(61 * NS) == 0
 
 
 def test_each_window_has_to_bring_its_share() -> None:
-    patience = Patience(SETTINGS, 600, 0)
+    patience = TransferPace(SETTINGS, 600, 0)
     patience.came(2000, 19 * NS)
     assert patience.next_read(20 * NS).wait_ns == 9 * NS
     patience.came(1999, 39 * NS)
@@ -45,7 +45,7 @@ def test_each_window_has_to_bring_its_share() -> None:
 
 
 def test_our_own_pauses_are_not_held_against_the_server() -> None:
-    patience = Patience(SETTINGS, 600, 0)
+    patience = TransferPace(SETTINGS, 600, 0)
     patience.came(1, 1 * NS)
     patience.paused(100 * NS)
     assert patience.next_read(105 * NS).wait_ns == 6 * NS
@@ -53,14 +53,14 @@ def test_our_own_pauses_are_not_held_against_the_server() -> None:
 
 
 def test_a_new_attempt_has_a_window_of_its_own_but_no_deadline_of_its_own() -> None:
-    patience = Patience(SETTINGS, 60, 0)
+    patience = TransferPace(SETTINGS, 60, 0)
     patience.begin(55 * NS)
     assert patience.next_read(55 * NS).wait_ns == 5 * NS
 
 
 @given(st.lists(st.tuples(st.integers(0, 5 * NS), st.integers(0, 10**6)), max_size=60))
 def test_a_read_never_waits_beyond_any_bound(steps: list[tuple[int, int]]) -> None:
-    patience, now = Patience(SETTINGS, 60, 0), 0
+    patience, now = TransferPace(SETTINGS, 60, 0), 0
     for pause_ns, count in steps:
         now += pause_ns
         patience.came(count, now)

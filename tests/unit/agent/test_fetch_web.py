@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.agent.settings import FetchSettings
-from gateway.agent.source import Document, FetchError
+from gateway.agent.source import FetchError, SourceDocument
 from gateway.agent.web import WebSource
 from tests.simulators.bad_server import BadServer, Behaviour, answer, cut, endless, say, serve, silence, trickle
 
@@ -51,7 +51,7 @@ def refused(*script: Behaviour, settings: FetchSettings = QUICK) -> tuple[FetchE
 
 def test_a_file_comes_whole_with_its_tag() -> None:
     with asking(serve(b"content", 'ETag: "1"')) as (source, server):
-        assert source.read("a/file", 7) == Document(b"content", '"1"')
+        assert source.read("a/file", 7) == SourceDocument(b"content", '"1"')
     request = server.exchanges[0]
     assert request.path == "/a/file"
     assert request.headers["accept-encoding"] == "identity"
@@ -61,7 +61,7 @@ def test_a_file_comes_whole_with_its_tag() -> None:
 
 def test_what_has_not_changed_is_not_sent() -> None:
     with asking(say(b'HTTP/1.1 304 Not Modified\r\nETag: "1"\r\n\r\n')) as (source, server):
-        assert source.read("file", LIMIT, etag='"1"', query={"nonce": "a b"}) == Document(None, '"1"')
+        assert source.read("file", LIMIT, etag='"1"', query={"nonce": "a b"}) == SourceDocument(None, '"1"')
     assert server.exchanges[0].headers["if-none-match"] == '"1"'
     assert server.exchanges[0].path == "/file?nonce=a+b"
 

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.agent import work
 from gateway.agent.config import AgentConfig
-from gateway.agent.control import RefusedError
+from gateway.agent.control import DaemonRefusedError
 from gateway.agent.identity import bootstrap, read_identity
 from gateway.agent.settings import AgentSettings
 from gateway.agent.source import FetchError
@@ -22,7 +22,7 @@ from gateway.domain.policy import Policy, policy_bytes
 from gateway.domain.probation import ProbationSettings
 from gateway.domain.update import Step
 from gateway.store.journal_rows import Update
-from gateway.store.settings import BlobSettings, JournalSettings
+from gateway.store.settings import JournalSettings, StoreSettings
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.fleet_repository import FleetRepository
 
@@ -30,10 +30,10 @@ DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=1.0),
     probation=ProbationSettings(duration_s=0.0, look_s=0.5, min_requests=5),
-    store=BlobSettings(keep_free_bytes=0),
+    store=StoreSettings(keep_free_bytes=0),
 )
 ABSENT = UnreachableError("it does not answer", table="control", key="socket")
-NO = RefusedError("INVALID", "the daemon's reason")
+NO = DaemonRefusedError("INVALID", "the daemon's reason")
 
 
 FREE = Policy(removal_hold_h=0.0, removal_share_percent_per_hour=100.0, removal_of_last=True)

@@ -13,13 +13,13 @@ import pytest
 
 from gateway.agent import work
 from gateway.agent.config import AgentConfig
-from gateway.agent.identity import Identity, bootstrap
+from gateway.agent.cycle import turn
+from gateway.agent.identity import DeviceIdentity, bootstrap
 from gateway.agent.loop import FAILED
 from gateway.agent.settings import AgentSettings, FetchSettings
 from gateway.agent.storage import opened
-from gateway.agent.turn import turn
 from gateway.domain.probation import ProbationSettings
-from gateway.store.settings import BlobSettings
+from gateway.store.settings import StoreSettings
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.bad_server import answer
 from tests.simulators.daemon import ROOT
@@ -31,7 +31,7 @@ CONFIG = AgentConfig(
     agent=AgentSettings(poll_s=900.0, retry_s=60.0, jitter_percent=0.0, drain_s=0.0),
     fetch=FetchSettings(attempts=1, document_deadline_s=2.0, read_timeout_s=1.0, connect_timeout_s=1.0),
     probation=ProbationSettings(duration_s=0.0, look_s=0.01),
-    store=BlobSettings(keep_free_bytes=0),
+    store=StoreSettings(keep_free_bytes=0),
 )
 
 
@@ -54,7 +54,7 @@ def server(tmp_path: Path) -> Iterator[FleetServer]:
     with FleetServer(repository).running() as made:
         urls = f'"repository": "{made.url}", "assignment": "{made.url}assignments/{DEVICE}.json"'
         document = f'{{"schema": 1, "device": "{DEVICE}", {urls}}}'.encode()
-        identity = Identity(
+        identity = DeviceIdentity(
             DEVICE, made.url, f"{made.url}assignments/{DEVICE}.json", repository.root_bytes(1), document
         )
         bootstrap(identity, tmp_path / "store", CONFIG.journal)

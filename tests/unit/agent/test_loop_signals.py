@@ -19,10 +19,10 @@ import pytest
 
 from gateway.agent import loop as loops
 from gateway.agent.config import AgentConfig
+from gateway.agent.cycle import _Signals
 from gateway.agent.loop import Loop
 from gateway.agent.pauses import Turned
-from gateway.agent.settings import WakeSettings
-from gateway.agent.turn import _Signals
+from gateway.agent.settings import WakeClientSettings
 
 HANG_S = 15.0
 LONG_S = 600.0
@@ -102,7 +102,7 @@ class Blow:
 def looping(folder: Path, url: str | None, turn: Callable[[int], Turned]) -> Loop:
     """A loop whose questions, counted from 1, are this."""
     (folder / "device.json").write_text('{"device": "door-1"}')
-    loop, numbers = Loop(folder, AgentConfig(wake=WakeSettings(url=url))), count(1)
+    loop, numbers = Loop(folder, AgentConfig(wake=WakeClientSettings(url=url))), count(1)
     loop._turn = lambda: turn(next(numbers))  # type: ignore[method-assign]
     return loop
 

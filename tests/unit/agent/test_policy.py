@@ -13,16 +13,16 @@ import pytest
 from gateway.agent import policy as agent_policy
 from gateway.agent import work
 from gateway.agent.config import AgentConfig
+from gateway.agent.first_seen import INSTALL, SIGHT_LASTS_H
 from gateway.agent.identity import bootstrap, read_identity
 from gateway.agent.policy import HELD, SIGHTS, hold
 from gateway.agent.report import document, read_standing
 from gateway.agent.settings import AgentSettings
-from gateway.agent.sights import INSTALL, SIGHT_LASTS_H
 from gateway.agent.signals import Alarm
 from gateway.agent.storage import Storage, opened
 from gateway.domain.policy import Blackout, Policy, earliest, policy_bytes
 from gateway.domain.probation import ProbationSettings
-from gateway.store.settings import BlobSettings, JournalSettings
+from gateway.store.settings import JournalSettings, StoreSettings
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.fleet_repository import FleetRepository
 
@@ -30,7 +30,7 @@ DEVICE, SLOT, PATH = "door-1", "meter", "policy/night.json"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
     probation=ProbationSettings(duration_s=0.0, look_s=0.01),
-    store=BlobSettings(keep_free_bytes=0),
+    store=StoreSettings(keep_free_bytes=0),
 )
 HOUR = timedelta(hours=1)
 DAY = timedelta(hours=SIGHT_LASTS_H)

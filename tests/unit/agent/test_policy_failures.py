@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gateway.agent.control import RefusedError
+from gateway.agent.control import DaemonRefusedError
 from gateway.agent.policy import HELD
 from gateway.agent.poll import Poll
-from gateway.agent.polled import Polled
+from gateway.agent.polled import PollResult
 from gateway.agent.source import FetchError
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Target
@@ -27,7 +27,7 @@ PROBLEMS: dict[str, Exception] = {
     "below-floor": Distrust(Reason.BELOW_FLOOR, "aaa", "the floor has risen"),
     "unreachable": FetchError("the server lost it", status=404, final=True),
     "daemon": AWAY,
-    "daemon-refuses": RefusedError("INVALID", "no such thing"),
+    "daemon-refuses": DaemonRefusedError("INVALID", "no such thing"),
 }
 Spoil = Callable[[str, Exception], None]
 
@@ -49,7 +49,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
     return spoilt
 
 
-def ask(device: Device, slots: dict[str, str], *files: str) -> Polled:
+def ask(device: Device, slots: dict[str, str], *files: str) -> PollResult:
     """Assign these slots, order the removal of the usual one if it is not among them, and poll."""
     device.repository.assign(DEVICE, slots, files, extra={} if SLOT in slots else {"removed": [SLOT]})
     return device.agent.poll()

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gateway.agent.first_seen import INSTALL, SIGHT_LASTS_H, SIGHTS_LIMIT, WITHDRAW, FirstSeen, Present, Sight, seen
 from gateway.agent.policy import hold
-from gateway.agent.sights import INSTALL, SIGHT_LASTS_H, SIGHTS_LIMIT, WITHDRAW, Present, Sight, Sights, seen
 from gateway.domain.assignment import Target
 from gateway.domain.policy import Policy, share_hour
 
@@ -53,13 +53,13 @@ def assigned(release: str) -> dict[str, Target]:
 
 def question(text: str, now: datetime, release: str, *, trusted: bool = True) -> tuple[datetime, str]:
     """When `release`, asked for now, was seen first, and what is kept for the next question."""
-    sights = Sights(text, Present(now, trusted))
-    return sights.see(INSTALL, SLOT, release), sights.text(assigned(release))
+    first_seen = FirstSeen(text, Present(now, trusted))
+    return first_seen.see(INSTALL, SLOT, release), first_seen.text(assigned(release))
 
 
 def unasked(text: str, now: datetime, release: str = "", *, trusted: bool = True) -> str:
     """A question in which nothing is to be done."""
-    return Sights(text, Present(now, trusted)).text(assigned(release))
+    return FirstSeen(text, Present(now, trusted)).text(assigned(release))
 
 
 def test_what_is_assigned_is_remembered_and_written_once() -> None:
@@ -78,10 +78,10 @@ def test_what_is_not_assigned_any_more_is_remembered_for_a_day() -> None:
 
 
 def test_what_ran_here_needs_no_sight_for_a_day() -> None:
-    sights = Sights("{}", Present(NOW, trusted=True))
-    sights.see(INSTALL, SLOT, TWO)
-    sights.leave(SLOT, ONE)
-    text = sights.text(assigned(TWO))
+    first_seen = FirstSeen("{}", Present(NOW, trusted=True))
+    first_seen.see(INSTALL, SLOT, TWO)
+    first_seen.leave(SLOT, ONE)
+    text = first_seen.text(assigned(TWO))
     assert question(text, NOW + DAY - timedelta(seconds=1), ONE)[0] < NOW - 1000 * DAY
     assert question(text, NOW + DAY, ONE)[0] == NOW + DAY
 
@@ -102,20 +102,20 @@ def test_sights_as_they_were_written_before_they_lapsed_count_for_a_day() -> Non
 
 
 def test_a_withdrawal_that_is_taken_back_is_forgotten() -> None:
-    sights = Sights("{}", Present(NOW, trusted=True))
-    sights.see(WITHDRAW, SLOT, ONE)
-    text = sights.text({})
-    assert Sights(text, LATER).see(WITHDRAW, SLOT, ONE) == NOW
+    first_seen = FirstSeen("{}", Present(NOW, trusted=True))
+    first_seen.see(WITHDRAW, SLOT, ONE)
+    text = first_seen.text({})
+    assert FirstSeen(text, LATER).see(WITHDRAW, SLOT, ONE) == NOW
     assert unasked(text, NOW, ONE) == "{}"
 
 
 def test_the_oldest_sights_go() -> None:
-    sights = Sights("{}", Present(NOW, trusted=True))
+    first_seen = FirstSeen("{}", Present(NOW, trusted=True))
     for number in range(SIGHTS_LIMIT + 1):
-        sights.see(INSTALL, f"slot-{number}", ONE)
-    text = sights.text({})
-    assert Sights(text, LATER).see(INSTALL, "slot-1", ONE) == NOW
-    assert Sights(text, LATER).see(INSTALL, "slot-0", ONE) == LATER.now
+        first_seen.see(INSTALL, f"slot-{number}", ONE)
+    text = first_seen.text({})
+    assert FirstSeen(text, LATER).see(INSTALL, "slot-1", ONE) == NOW
+    assert FirstSeen(text, LATER).see(INSTALL, "slot-0", ONE) == LATER.now
 
 
 # ---- a fleet, and who steals its controller --------------------------------------------------------------------------
@@ -142,21 +142,21 @@ class Played:
 
     def ask(self, release: str, now: datetime) -> Change | None:
         """What is begun, and ended at once; `release`: what is assigned, "" for nothing."""
-        sights = Sights(self.text, Present(now, trusted=True))
+        first_seen = FirstSeen(self.text, Present(now, trusted=True))
         self.until.update(dict.fromkeys((self.told, self.active, release), now))
-        change = self._begun(sights, release, now)
-        self.told, self.text = release, sights.text(assigned(release))
+        change = self._begun(first_seen, release, now)
+        self.told, self.text = release, first_seen.text(assigned(release))
         return change
 
-    def _begun(self, sights: Sights, release: str, now: datetime) -> Change | None:
+    def _begun(self, first_seen: FirstSeen, release: str, now: datetime) -> Change | None:
         if release == self.active:
             return None
         change = (INSTALL, release) if release else (WITHDRAW, self.active)
-        times = sights.see(change[0], SLOT, change[1]), RELEASED
+        times = first_seen.see(change[0], SLOT, change[1]), RELEASED
         if hold(POLICIES, (self.name, ""), *change, times, now=now):
             return None
         if self.active:
-            sights.leave(SLOT, self.active)
+            first_seen.leave(SLOT, self.active)
         self.active = release
         return change
 

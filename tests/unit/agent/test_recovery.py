@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.agent.cli import main
-from gateway.agent.enrol import Application, enrol
+from gateway.agent.enrol import EnrolmentInput, enrol
 from gateway.agent.storage import looked_at
 from gateway.store.errors import StoreError
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Device, enrolled_device
@@ -87,7 +87,7 @@ def test_a_journal_that_is_whole_is_left_as_it_is(device: Device, capsys: pytest
 def test_enrolling_again_does_not_replace_a_lost_journal(device: Device) -> None:
     (device.folder / JOURNAL).unlink()
     device.fleet.tokens["again"] = DEVICE
-    application = Application(device.fleet.url, "again", authority=device.fleet.authority.file.read_text())
+    application = EnrolmentInput(device.fleet.url, "again", authority=device.fleet.authority.file.read_text())
     with pytest.raises(StoreError, match="run edge-agent recover"):
         enrol(application, device.folder, CONFIG)
     assert "again" in device.fleet.tokens  # it was not spent

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.identity import Identity
-from gateway.agent.report import Standing, document, judged
+from gateway.agent.identity import DeviceIdentity
+from gateway.agent.report import StatusInput, document, judged
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.update import Failure, Step
@@ -23,10 +23,10 @@ NEW = Activation("meter", TARGET.path, TARGET.sha256, ("only",), (), 1)
 ACCEPTED = Accepted(Assignment("door-1", 7, NOW, NOW + timedelta(days=1), {"meter": TARGET}), b"", "d")
 UNDER_WAY = Update(NEW, Step.PROBATION, 7, NOW, NOW)
 FAILED = replace(UNDER_WAY, step=Step.ROLLED_BACK, failure=Failure(Step.LOAD, "it fails", {"p50_us": 3.5}))
-IN_STEP = Standing(Identity("door-1", "", "", b""), Active({"meter": NEW}, {"meter": OLD}), ACCEPTED, (), ())
+IN_STEP = StatusInput(DeviceIdentity("door-1", "", "", b""), Active({"meter": NEW}, {"meter": OLD}), ACCEPTED, (), ())
 BEHIND = replace(IN_STEP, active=Active({"meter": OLD}))
 
-STATES: dict[str, tuple[Standing, str, str]] = {
+STATES: dict[str, tuple[StatusInput, str, str]] = {
     "all is well": (IN_STEP, "in-step", "everything that is assigned is committed"),
     "never asked": (replace(IN_STEP, accepted=None), "new", "run edge-agent sync"),
     "behind": (BEHIND, "behind", "meter does not run what is assigned; run edge-agent sync"),
@@ -75,5 +75,5 @@ def test_slots_that_are_assigned_committed_or_under_way_are_all_told_of() -> Non
 
 
 def test_a_device_of_which_nothing_is_known_yet() -> None:
-    told = document(Standing(IN_STEP.identity, Active(), None, (), ()))
+    told = document(StatusInput(IN_STEP.identity, Active(), None, (), ()))
     assert (told["state"], told["assignment"], told["slots"], told["last_poll"]) == ("new", None, {}, None)

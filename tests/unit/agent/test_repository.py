@@ -13,7 +13,7 @@ import pytest
 from tuf.api.metadata import DelegatedRole, Metadata, Root, Snapshot, TargetFile, Targets, Timestamp
 
 from gateway.agent.folder import FolderSource
-from gateway.agent.repository import Found, SignedRepository, as_target
+from gateway.agent.repository import SignedRepository, SignedTarget, as_target
 from gateway.agent.settings import FetchSettings, RepositorySettings
 from gateway.agent.source import FetchError
 from gateway.agent.web import WebSource
@@ -143,7 +143,7 @@ def test_a_document_of_a_size_that_no_document_has_is_not_asked_for(device: Devi
 def test_a_target_without_sha256_is_none_of_ours(device: Device) -> None:
     repository = device.refreshed()
     found = repository.find(PATH)
-    other = Found(TargetFile.from_data(PATH, RELEASE, ["sha512"]), found.role, found.evidence, found.root)
+    other = SignedTarget(TargetFile.from_data(PATH, RELEASE, ["sha512"]), found.role, found.evidence, found.root)
     with pytest.raises(Distrust, match="sha256"):
         as_target(replace(other, root=2))
 

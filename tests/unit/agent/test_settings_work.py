@@ -19,7 +19,7 @@ from gateway.domain.errors import UnreachableError
 from gateway.domain.settings_trial import SettingsTrialSettings
 from gateway.domain.software_update import Phase
 from gateway.domain.update import Step
-from gateway.store.blobs import Blobs
+from gateway.store.blobs import LocalBlobs
 from gateway.store.journal import Journal
 from gateway.store.settings import JournalSettings
 
@@ -33,7 +33,7 @@ SOFTWARE = Activation(SOFTWARE_SLOT, "software/edge-gateway/1.0/release", "44" *
 def storage(tmp_path: Path) -> Iterator[Storage]:
     journal = Journal.create(tmp_path, JournalSettings())
     keep_state(journal, begun(read_state(journal, SETTINGS_SLOT), SETTINGS, NOW, assignment=1, attempt=0))
-    yield Storage(tmp_path, Blobs(tmp_path / "blobs"), journal)
+    yield Storage(tmp_path, LocalBlobs(tmp_path / "blobs"), journal)
     journal.close()
 
 

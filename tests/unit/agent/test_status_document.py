@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gateway.agent.identity import Identity
+from gateway.agent.identity import DeviceIdentity
 from gateway.agent.report import (
     BEHIND,
     HELD,
@@ -19,7 +19,7 @@ from gateway.agent.report import (
     UNREACHABLE,
     UPDATING,
     WAITS,
-    Standing,
+    StatusInput,
     document,
 )
 from gateway.domain.activation import Activation, Installed
@@ -33,8 +33,8 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 TARGET = Target("models/acme/meter/2/release", 10, "a" * 64)
 ACTIVATION = Activation("meter", TARGET.path, TARGET.sha256, ("onnx-int8",), ("b" * 64,), 1)
 FAILURE = Failure(Step.PROBATION, "slow", {"run_us": 1.5})
-FULL = Standing(
-    Identity("door-1", "https://a/", "https://a/b", b"", b""),
+FULL = StatusInput(
+    DeviceIdentity("door-1", "https://a/", "https://a/b", b"", b""),
     Active({"meter": ACTIVATION}, {"meter": ACTIVATION}, (Installed(Target("profiles/x.toml", 1, "c" * 64), (), 1),)),
     Accepted(Assignment("door-1", 3, NOW, NOW + timedelta(days=1), {"meter": TARGET}), b"", ""),
     (Update(ACTIVATION, Step.FETCH, 3, NOW, NOW, FAILURE),),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.agent.config import AgentConfig
-from gateway.agent.identity import Identity, bootstrap
+from gateway.agent.identity import DeviceIdentity, bootstrap
 from gateway.agent.rollback import roll_back
 from gateway.agent.slot_state import SlotState, begun, failed, keep_state, read_state
 from gateway.agent.storage import Storage, looked_at, opened
@@ -20,7 +20,7 @@ from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.domain.manifest import Artifact
 from gateway.domain.software_release import SoftwareRelease, SoftwareVariant, software_bytes
 from gateway.store.active import read_active, write_active
-from gateway.store.errors import AbsentError, StoreError
+from gateway.store.errors import StoreAbsentError, StoreError
 from gateway.store.journal_rows import Floors
 from gateway.trust.settings import TrustSettings
 from tests.simulators.device_store import DeviceStore, flip_bit
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> DeviceStore:
     """A bootstrapped device with version 2 in its slot, and 1 before."""
     repository = FleetRepository(tmp_path / "fleet")
     document = b'{"schema": 1, "device": "door-1", "repository": "http://h/", "assignment": "http://h/a"}'
-    identity = Identity("door-1", "http://h/", "http://h/a", repository.root_bytes(1), document)
+    identity = DeviceIdentity("door-1", "http://h/", "http://h/a", repository.root_bytes(1), document)
     bootstrap(identity, tmp_path / "store", CONFIG.journal)
     made = DeviceStore(tmp_path / "store", repository)
     for version in "12":
@@ -145,9 +145,9 @@ def test_back_by_hand(storage: Storage, store: DeviceStore) -> None:
     assert (gone.version, back.version) == ("2", "1")
     assert read_active(store.active_file).slots[SLOT].version == "1"
     assert storage.journal.rejected(SLOT, newest.release) == "rolled back by hand on the device"
-    with pytest.raises(AbsentError, match="no previous release"):
+    with pytest.raises(StoreAbsentError, match="no previous release"):
         roll_back(storage, SLOT)
-    with pytest.raises(AbsentError, match="nothing is committed for other"):
+    with pytest.raises(StoreAbsentError, match="nothing is committed for other"):
         roll_back(storage, "other")
 
 

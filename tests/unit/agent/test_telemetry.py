@@ -14,8 +14,8 @@ import pytest
 
 from gateway.agent import reporting, work
 from gateway.agent.certificate import read_held
-from gateway.agent.control import RefusedError
-from gateway.agent.enrol import Application, enrol
+from gateway.agent.control import DaemonRefusedError
+from gateway.agent.enrol import EnrolmentInput, enrol
 from gateway.agent.policy import present
 from gateway.agent.reporting import Reporter
 from gateway.agent.sending import line
@@ -65,7 +65,7 @@ def test_an_update_is_told_with_the_state_that_follows(device: Device) -> None:
 
 def test_a_roll_back_is_told_with_its_evidence_once(device: Device) -> None:
     device.update("1")
-    device.control.always["load"] = RefusedError("INVALID", "the golden set fails")
+    device.control.always["load"] = DaemonRefusedError("INVALID", "the golden set fails")
     device.update("2")
     for _ in range(3):
         assert device.report() == ""
@@ -249,7 +249,7 @@ def test_a_certificate_is_renewed_at_two_thirds_of_its_life(device: Device) -> N
     authority = device.fleet.authority
     authority.begins = -authority.lives * 3 / 4
     device.fleet.tokens["again"] = DEVICE
-    enrol(Application(device.fleet.url, "again"), device.folder, CONFIG)
+    enrol(EnrolmentInput(device.fleet.url, "again"), device.folder, CONFIG)
     due = read_held(device.folder)
     authority.begins = -authority.lives / 100
     assert device.report() == ""
@@ -268,7 +268,7 @@ def test_a_renewal_that_brings_no_certificate_leaves_the_old_one(device: Device,
     authority = device.fleet.authority
     authority.begins = -authority.lives * 3 / 4
     device.fleet.tokens["again"] = DEVICE
-    enrol(Application(device.fleet.url, "again"), device.folder, CONFIG)
+    enrol(EnrolmentInput(device.fleet.url, "again"), device.folder, CONFIG)
     before = read_held(device.folder)
     body = json.dumps({"certificate": certificate, "chain": ""}).encode()
     device.fleet.ill["/v1/self/certificate"] = lambda _: (200, {}, body)

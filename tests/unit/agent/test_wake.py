@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from gateway.agent.config import AgentConfig
-from gateway.agent.settings import FetchSettings, WakeSettings
+from gateway.agent.settings import FetchSettings, WakeClientSettings
 from gateway.agent.signals import Alarm
-from gateway.agent.wake import Wake
+from gateway.agent.wake_hints import Wake
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.daemon import ROOT
@@ -36,7 +36,7 @@ def waking(
 ) -> Iterator[Wake]:
     (folder / "device.json").write_text(json.dumps({"device": "door-1"}))
     quick = {"retry_s": 0.02, "least_pause_s": 0.0, "spread_s": 0.0, "connect_timeout_s": 2.0, **settings}
-    config = AgentConfig(wake=WakeSettings(url=url, **quick), fetch=fetch or FetchSettings())  # type: ignore[arg-type]
+    config = AgentConfig(wake=WakeClientSettings(url=url, **quick), fetch=fetch or FetchSettings())  # type: ignore[arg-type]
     wake = Wake(config, folder, lambda: 0.5, alarm or Alarm())
     with contextlib.closing(wake):
         yield wake

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent.wake_packets import PACKET_LIMIT_BYTES, Kind, Packet, Reader, WireError, connect, subscribe
+from gateway.agent.wake_packets import PACKET_LIMIT_BYTES, Packet, PacketKind, Reader, WireError, connect, subscribe
 
 CONNACK, SUBACK, PINGRESP = b"\x20\x02\x00\x00", b"\x90\x03\x00\x01\x01", b"\xd0\x00"
 MESSAGE = b"\x32\x09\x00\x03a/b\x00\x07hi"
@@ -24,9 +24,12 @@ def test_what_is_sent_is_as_the_standard_says() -> None:
 def test_messages_are_acknowledged_and_not_kept() -> None:
     packets = Reader().feed(CONNACK + SUBACK + MESSAGE + b"\x30\x05\x00\x03a/b" + PINGRESP)
     assert packets == [
-        Packet(Kind.CONNACK), Packet(Kind.SUBACK), Packet(Kind.PUBLISH, b"\x40\x02\x00\x07"), Packet(Kind.PUBLISH),
-        Packet(Kind.PINGRESP),
-    ]  # fmt: skip
+        Packet(PacketKind.CONNACK),
+        Packet(PacketKind.SUBACK),
+        Packet(PacketKind.PUBLISH, b"\x40\x02\x00\x07"),
+        Packet(PacketKind.PUBLISH),
+        Packet(PacketKind.PINGRESP),
+    ]
 
 
 BAD = {

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from gateway.agent.control import Control, RefusedError
-from gateway.agent.watch import ALONE, LEASE_LOOKS, Watch
+from gateway.agent.control import DaemonClient, DaemonRefusedError
+from gateway.agent.watch import ALONE, LEASE_LOOKS, ProbationWatch
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
 from gateway.domain.probation import ProbationSettings
@@ -37,7 +37,7 @@ class Probation:
         self.control.serve(SLOT, "2", 0)
         self.control.serve("other", "9")
         self.control.counters = {version: counters() for version in (*[old][: bool(old)], "2")}
-        self.watch = Watch(as_control(self.control), NEW, settings, self.clock)
+        self.watch = ProbationWatch(as_control(self.control), NEW, settings, self.clock)
 
     def look(self, after_s: float = 1.0, **new: object) -> tuple[bool | None, str]:
         """One more look, the new version having counted so much more."""
@@ -47,7 +47,7 @@ class Probation:
         return judged.passed, judged.reason
 
 
-def as_control(control: SimulatedControl) -> Control:
+def as_control(control: SimulatedControl) -> DaemonClient:
     return control  # type: ignore[return-value]
 
 
@@ -110,7 +110,7 @@ def test_without_requests_its_golden_set_is_replayed_with_each_look() -> None:
 
 def test_a_daemon_that_replays_nothing_keeps_no_version_from_passing() -> None:
     probation = Probation()
-    probation.control.always["replay"] = RefusedError("NOT_FOUND", "there is no such path")
+    probation.control.always["replay"] = DaemonRefusedError("NOT_FOUND", "there is no such path")
     assert probation.look()[0] is None
     passed, reason = probation.look(10.0)
     assert (passed, reason) == (True, "only 0 requests came, too few to judge; none of them failed")
@@ -180,7 +180,7 @@ def test_a_daemon_that_answers_again_in_time_is_forgiven() -> None:
 
 def test_a_daemon_that_has_no_such_version_any_more() -> None:
     probation = Probation()
-    probation.control.fail["route"] = RefusedError("NOT_FOUND", "2 is not loaded")
+    probation.control.fail["route"] = DaemonRefusedError("NOT_FOUND", "2 is not loaded")
     assert probation.look() == (False, "the daemon does not keep it up: 2 is not loaded")
 
 
@@ -188,7 +188,7 @@ def test_with_several_versions_it_is_held_against_the_one_that_answers_most() ->
     control = SimulatedControl()
     control.serve(SLOT, "0", 10)
     control.serve(SLOT, "1", 90)
-    watch = Watch(as_control(control), NEW, replace(SETTINGS, share_percent=20), Clock())
+    watch = ProbationWatch(as_control(control), NEW, replace(SETTINGS, share_percent=20), Clock())
     watch.renew()
     assert control.named("route")[0][1] == {"1": 80, "2": 20}
 
@@ -197,4 +197,4 @@ def test_without_a_daemon_there_is_no_watch() -> None:
     control = SimulatedControl()
     control.fail["status"] = ABSENT
     with pytest.raises(UnreachableError):
-        Watch(as_control(control), NEW, SETTINGS, Clock())
+        ProbationWatch(as_control(control), NEW, SETTINGS, Clock())

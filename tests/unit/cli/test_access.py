@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.access import denials
-from gateway.cli.service_user import Unit, account_of, caller, installed_unit, read_unit
+from gateway.cli.service_user import UnitAccount, account_of, caller, installed_unit, read_unit
 from gateway.config import parse_config
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.permissions import READ, SEARCH, WRITE, Account, Node, denial
+from gateway.domain.permissions import READ, SEARCH, WRITE, PathNode, UserAccount, denial
 
-SERVICE = Account("edge-gateway", 990, frozenset({980, 44}), "edge-gateway")
-TOP = Node("/", stat.S_IFDIR | 0o755, 0, 0)
-ETC = Node("/etc", stat.S_IFDIR | 0o755, 0, 0)
+SERVICE = UserAccount("edge-gateway", 990, frozenset({980, 44}), "edge-gateway")
+TOP = PathNode("/", stat.S_IFDIR | 0o755, 0, 0)
+ETC = PathNode("/etc", stat.S_IFDIR | 0o755, 0, 0)
 
 
 def file(mode, uid=0, gid=0, *, acl=False):
-    return Node("/etc/key.pem", stat.S_IFREG | mode, uid, gid, acl)
+    return PathNode("/etc/key.pem", stat.S_IFREG | mode, uid, gid, acl)
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def file(mode, uid=0, gid=0, *, acl=False):
         ((file(0o604, gid=44),), READ, "mode 0604", "chmod g+r /etc/key.pem"),  # and so does the group's
         ((file(0o640, gid=44),), READ | WRITE, "may not read and write", "chmod g+rw /etc/key.pem"),
         (
-            (Node("/etc/ours", stat.S_IFDIR | 0o700, 0, 0), file(0o644)),
+            (PathNode("/etc/ours", stat.S_IFDIR | 0o700, 0, 0), file(0o644)),
             READ,
             "user edge-gateway may not search the folder /etc/ours, which /etc/key.pem lies in",
             "chgrp edge-gateway /etc/ours && chmod g+x /etc/ours, or move what lies in it",
         ),
         (
-            (Node("/etc/sockets", stat.S_IFDIR | 0o755, 0, 0),),
+            (PathNode("/etc/sockets", stat.S_IFDIR | 0o755, 0, 0),),
             WRITE | SEARCH,
             "may not write and search the folder /etc/sockets",
             "chmod g+wx /etc/sockets",
@@ -64,8 +64,8 @@ def test_the_first_that_refuses_is_named_with_the_command(nodes, wanted, problem
 
 
 def test_root_may_do_everything():
-    root = Account("root", 0, frozenset({0}), "root")
-    assert denial(root, (TOP, Node("/x", stat.S_IFDIR, 1, 1), file(0, uid=1)), READ | WRITE) is None
+    root = UserAccount("root", 0, frozenset({0}), "root")
+    assert denial(root, (TOP, PathNode("/x", stat.S_IFDIR, 1, 1), file(0, uid=1)), READ | WRITE) is None
 
 
 def as_account(account, path, wanted):
@@ -92,7 +92,7 @@ def open_folder():
 def test_the_kernel_decides_alike(open_folder):
     """Every class of file and folder against access(2); a process that may not change its user asks for its own."""
     root = os.geteuid() == 0
-    account = Account("somebody", 54321, frozenset({54321, 54322}), "somebody") if root else caller()
+    account = UserAccount("somebody", 54321, frozenset({54321, 54322}), "somebody") if root else caller()
     owners = ((54321, 0), (0, 54322), (0, 0)) if root else ((os.geteuid(), os.getegid()),)
     folder, inner = open_folder / "folder", open_folder / "folder" / "file"
     folder.mkdir()
@@ -102,7 +102,7 @@ def test_the_kernel_decides_alike(open_folder):
             os.chown(path, *owner)
             path.chmod(bits)
         found = [(str(path), path.stat()) for path in (*reversed(inner.parents), inner)]
-        nodes = [Node(name, one.st_mode, one.st_uid, one.st_gid) for name, one in found]
+        nodes = [PathNode(name, one.st_mode, one.st_uid, one.st_gid) for name, one in found]
         for wanted in (READ, WRITE, READ | WRITE):
             judged = denial(account, nodes, wanted) is None
             assert judged is as_account(account, inner, wanted), (owner, oct(mode), oct(folder_mode), wanted)
@@ -131,7 +131,7 @@ def test_every_path_that_a_configuration_names_is_judged(open_folder):
     config = parse_config(text, f"{tmp_path}/edge.toml")
     for path in tmp_path.rglob("*"):
         path.chmod(0o777)
-    stranger = Account("service", 54321, frozenset({54321}), "service")
+    stranger = UserAccount("service", 54321, frozenset({54321}), "service")
     assert list(denials(config, stranger, tmp_path / "state")) == []
     for setting, name in names.items():
         (tmp_path / name).chmod(0o700)
@@ -150,11 +150,11 @@ UNIT = "[Service]\nUser=edge-gateway\nGroup=edge\n#User=other\nStateDirectory=ed
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [
-        ([""], Unit()),
-        ([UNIT], Unit("edge-gateway", "edge", (), "/var/lib/edge-gateway", ("/home", "/root", "/run/user"))),
+        ([""], UnitAccount()),
+        ([UNIT], UnitAccount("edge-gateway", "edge", (), "/var/lib/edge-gateway", ("/home", "/root", "/run/user"))),
         ([UNIT, "User=me\nProtectHome=no\nSupplementaryGroups=a b\nSupplementaryGroups=c"],
-         Unit("me", "edge", ("a", "b", "c"), "/var/lib/edge-gateway")),
-        (["SupplementaryGroups=a", "SupplementaryGroups=", "SupplementaryGroups=b"], Unit(groups=("b",))),
+         UnitAccount("me", "edge", ("a", "b", "c"), "/var/lib/edge-gateway")),
+        (["SupplementaryGroups=a", "SupplementaryGroups=", "SupplementaryGroups=b"], UnitAccount(groups=("b",))),
     ],
 )  # fmt: skip
 def test_units_are_read_as_systemd_does(texts, expected):

@@ -12,7 +12,7 @@ from gateway.domain.errors import ConfigurationError
 from gateway.terminal.program import Program, Verb
 from gateway.terminal.tables import (
     WORD_WIDTH,
-    Need,
+    ColumnWidth,
     broken,
     counted,
     fitted,
@@ -71,7 +71,7 @@ def test_neither_do_errors(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     assert "\x1b" not in said
 
 
-sizes = st.tuples(*[st.integers(1, 300)] * 3).map(sorted).map(lambda found: Need(*reversed(found)))
+sizes = st.tuples(*[st.integers(1, 300)] * 3).map(sorted).map(lambda found: ColumnWidth(*reversed(found)))
 
 
 @given(st.lists(sizes, min_size=1, max_size=9), st.integers(9, 300))
@@ -87,7 +87,13 @@ def test_columns_fit_and_break_no_word_that_need_not_be_broken(needs, room) -> N
 
 
 def test_an_action_stays_whole_beside_details_of_any_length() -> None:
-    needs = [Need(3, 3, 3), Need(16, 10, 5), Need(6, 6, 6), Need(18, 18, 18), Need(160, 64, 64)]
+    needs = [
+        ColumnWidth(3, 3, 3),
+        ColumnWidth(16, 10, 5),
+        ColumnWidth(6, 6, 6),
+        ColumnWidth(18, 18, 18),
+        ColumnWidth(160, 64, 64),
+    ]
     assert fitted(needs, 80 - 4 * 3) == [3, 16, 6, 18, 25]
 
 

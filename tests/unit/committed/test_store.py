@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gateway.committed import ask
-from gateway.committed.settings import FleetSettings
-from gateway.committed.store import Store
+from gateway.committed.settings import SignedReleaseSettings
+from gateway.committed.store import CommittedStore
 from gateway.domain.activation import Activation
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.store.active import Active, active_bytes, write_active
@@ -39,11 +39,11 @@ def device(tmp_path: Path) -> DeviceStore:
     return made
 
 
-def store(device: DeviceStore, **settings: Any) -> Store:
-    return Store(FleetSettings(str(device.folder), **settings), LibrarySettings())
+def store(device: DeviceStore, **settings: Any) -> CommittedStore:
+    return CommittedStore(SignedReleaseSettings(str(device.folder), **settings), LibrarySettings())
 
 
-def read(of: Store) -> dict[str, Any]:
+def read(of: CommittedStore) -> dict[str, Any]:
     return dict(asyncio.run(of.committed()).slots)
 
 
@@ -85,9 +85,9 @@ def test_a_release_without_a_file_that_its_model_refers_to_is_refused(device: De
 
 
 def test_nothing_is_committed_where_there_is_no_fleet_and_no_list(tmp_path: Path) -> None:
-    nowhere = Store(FleetSettings(), LibrarySettings())
+    nowhere = CommittedStore(SignedReleaseSettings(), LibrarySettings())
     assert (nowhere.present, read(nowhere)) == (False, {})
-    assert read(Store(FleetSettings(str(tmp_path)), LibrarySettings())) == {}
+    assert read(CommittedStore(SignedReleaseSettings(str(tmp_path)), LibrarySettings())) == {}
 
 
 def test_a_store_that_was_never_bootstrapped_makes_no_device_of_a_fleet(device: DeviceStore, tmp_path: Path) -> None:
@@ -95,18 +95,18 @@ def test_a_store_that_was_never_bootstrapped_makes_no_device_of_a_fleet(device: 
     empty = tmp_path / "empty"
     empty.mkdir()
     for folder in (tmp_path / "absent", empty):
-        assert not Store(FleetSettings(str(folder)), LibrarySettings()).present
+        assert not CommittedStore(SignedReleaseSettings(str(folder)), LibrarySettings()).present
     assert store(device).present
     (device.folder / "root.json").unlink()
     assert store(device).present
     (empty / "root.json").touch()
-    assert Store(FleetSettings(str(empty)), LibrarySettings()).present
+    assert CommittedStore(SignedReleaseSettings(str(empty)), LibrarySettings()).present
 
 
 def test_a_store_into_which_we_may_not_look_may_be_a_fleet_s(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)  # fails for root as well, unlike a mode
-    assert Store(FleetSettings(str(loop)), LibrarySettings()).present
+    assert CommittedStore(SignedReleaseSettings(str(loop)), LibrarySettings()).present
 
 
 def test_what_is_sound_is_judged_once_and_again_under_another_root(
@@ -239,7 +239,7 @@ def test_a_file_that_its_role_did_not_sign_is_left_out(device: DeviceStore) -> N
 )
 def test_settings_that_cannot_be_meant(settings: Any, key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"fleet.{key}"):
-        FleetSettings(**settings)
+        SignedReleaseSettings(**settings)
 
 
 def test_another_root_than_the_stores_may_be_pinned(device: DeviceStore, tmp_path: Path) -> None:

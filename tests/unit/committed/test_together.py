@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.committed.store import Committed, Slot
-from gateway.committed.together import together
+from gateway.committed.merge import together
+from gateway.committed.store import Committed, CommittedSlot
 from gateway.domain.release import Release
 from tests.simulators.engine_rig import manifest
 
@@ -18,12 +18,12 @@ def release(name: str, version: str = "1", problem: str = "", *, signed: bool = 
     return Release(name, version, Path("/x"), digest, manifest=made, problem=problem, signed=signed)
 
 
-def slot(version: str = "2", problem: str = "", previous: str = "") -> Slot:
+def slot(version: str = "2", problem: str = "", previous: str = "") -> CommittedSlot:
     before = release("meter", previous, signed=True) if previous else None
-    return Slot(release("meter", version, problem, signed=True), before)
+    return CommittedSlot(release("meter", version, problem, signed=True), before)
 
 
-def committed(one: Slot) -> Committed:
+def committed(one: CommittedSlot) -> Committed:
     return Committed({"meter": one})
 
 
@@ -75,7 +75,7 @@ def test_forbidden_keeps_its_own_problem_where_it_has_one() -> None:
         (slot("2"), (), ["meter 2"]),
     ],
 )
-def test_the_previous_release_steps_in(one: Slot, serving: list[tuple[str, str]], expected: list[str]) -> None:
+def test_the_previous_release_steps_in(one: CommittedSlot, serving: list[tuple[str, str]], expected: list[str]) -> None:
     found = together(committed(one), (), unsigned=True, serving=serving)
     assert named(found.signed) == expected
     told = [release.problem for release in found.signed if release.problem]

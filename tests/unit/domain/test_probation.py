@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain.probation import Counts, Look, Pace, ProbationSettings, judge, pace
+from gateway.domain.probation import Counts, DaemonSnapshot, Pace, ProbationSettings, judge, pace
 
 SETTINGS = ProbationSettings(duration_s=60.0, min_requests=20)
-FIRST = Look(100.0, "one", Counts(), Counts(requests=1000, executions=1000, infer_ns=10**9), rss_bytes=10**8)
+FIRST = DaemonSnapshot(100.0, "one", Counts(), Counts(requests=1000, executions=1000, infer_ns=10**9), rss_bytes=10**8)
 GOOD = replace(
     FIRST,
     at_s=160.0,

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.inventory import Accelerator, Board, Cpu, Inventory, Rung
-from gateway.domain.profile import Budget, Match, Profile, Step, choose_profile, read_profile
+from gateway.domain.profile import Budget, DeviceMatch, LadderStep, Profile, choose_profile, read_profile
 
 TEXT = """\
 schema = 1
@@ -29,35 +29,35 @@ PI_WITH_CORAL = Inventory(
 )
 
 
-def profile(name: str, priority: int, match: Match) -> Profile:
-    return Profile(name, "", priority, match, Budget(), (Step("cpu", "onnx", ("fp32",)),))
+def profile(name: str, priority: int, match: DeviceMatch) -> Profile:
+    return Profile(name, "", priority, match, Budget(), (LadderStep("cpu", "onnx", ("fp32",)),))
 
 
 @pytest.mark.parametrize(
     ("match", "holds"),
     [
-        (Match(), True),
-        (Match(arch=("x86_64", "aarch64")), True),
-        (Match(arch=("x86_64",)), False),
-        (Match(compatible=("brcm,bcm2711", "brcm,bcm2712")), True),
-        (Match(compatible=("brcm,bcm2711",)), False),
-        (Match(accelerators=("coral-pcie", "coral-usb")), True),
-        (Match(accelerators=("intel-npu",)), False),
-        (Match(arch=("aarch64",), compatible=("brcm,bcm2712",), accelerators=("coral-usb",)), True),
-        (Match(arch=("aarch64",), compatible=("brcm,bcm2712",), accelerators=("intel-npu",)), False),
+        (DeviceMatch(), True),
+        (DeviceMatch(arch=("x86_64", "aarch64")), True),
+        (DeviceMatch(arch=("x86_64",)), False),
+        (DeviceMatch(compatible=("brcm,bcm2711", "brcm,bcm2712")), True),
+        (DeviceMatch(compatible=("brcm,bcm2711",)), False),
+        (DeviceMatch(accelerators=("coral-pcie", "coral-usb")), True),
+        (DeviceMatch(accelerators=("intel-npu",)), False),
+        (DeviceMatch(arch=("aarch64",), compatible=("brcm,bcm2712",), accelerators=("coral-usb",)), True),
+        (DeviceMatch(arch=("aarch64",), compatible=("brcm,bcm2712",), accelerators=("intel-npu",)), False),
     ],
 )
-def test_all_that_is_named_must_hold_even_where_the_accelerator_is_broken(match: Match, holds: bool) -> None:
+def test_all_that_is_named_must_hold_even_where_the_accelerator_is_broken(match: DeviceMatch, holds: bool) -> None:
     assert match.holds(PI_WITH_CORAL) is holds
 
 
 def test_an_unknown_architecture_fits_no_named_one() -> None:
-    assert not Match(arch=("x86_64",)).holds(Inventory(None, Board(), Cpu(), None))
+    assert not DeviceMatch(arch=("x86_64",)).holds(Inventory(None, Board(), Cpu(), None))
 
 
 def test_the_highest_priority_wins_and_names_break_ties() -> None:
-    low, high = profile("low", 1, Match()), profile("high", 9, Match())
-    other, absent = profile("also-high", 9, Match()), profile("absent", 99, Match(arch=("x86_64",)))
+    low, high = profile("low", 1, DeviceMatch()), profile("high", 9, DeviceMatch())
+    other, absent = profile("also-high", 9, DeviceMatch()), profile("absent", 99, DeviceMatch(arch=("x86_64",)))
     assert choose_profile([low, high, absent], PI_WITH_CORAL) == high
     assert choose_profile([high, other], PI_WITH_CORAL) == other
     assert choose_profile([absent], PI_WITH_CORAL) is None
@@ -69,9 +69,9 @@ def test_a_file_is_read_whole() -> None:
         "board",
         "a board",
         7,
-        Match(arch=("aarch64",)),
+        DeviceMatch(arch=("aarch64",)),
         Budget(3, 5, 2.5),
-        (Step("cpu", "onnx", ("int8", "fp32"), {"key": "value"}),),
+        (LadderStep("cpu", "onnx", ("int8", "fp32"), {"key": "value"}),),
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.inventory import Accelerator, Board, Cpu, Inventory, Rung
-from gateway.domain.profile import Budget, Match, Profile, Step
+from gateway.domain.profile import Budget, DeviceMatch, LadderStep, Profile
 from gateway.domain.selection import (
     OBJECTIVES,
     Candidate,
@@ -25,9 +25,9 @@ from gateway.domain.verdict import Measurement, RuntimeStatus, Verdict
 from tests.simulators.engine_rig import manifest, measured, variant
 
 LADDER = (
-    Step("intel-gpu", "openvino", ("fp16", "int8"), {"hint": "latency"}),
-    Step("cpu", "openvino", ("int8", "fp16")),
-    Step("cpu", "onnx", ("int8", "fp32")),
+    LadderStep("intel-gpu", "openvino", ("fp16", "int8"), {"hint": "latency"}),
+    LadderStep("cpu", "openvino", ("int8", "fp16")),
+    LadderStep("cpu", "onnx", ("int8", "fp32")),
 )
 READY = {name: RuntimeStatus(name, "1") for name in ("openvino", "onnx", "reference")}
 GPU = Accelerator("intel-gpu", "Iris", "/dev/dri/renderD128", (Rung("bus", True), Rung("library", None)))
@@ -38,7 +38,7 @@ def site(
     *accelerators: Accelerator, features: tuple[str, ...] = (), runtimes: object = READY, ladder: object = LADDER
 ) -> Site:
     inventory = Inventory("x86_64", Board(), Cpu(features=features), None, accelerators)
-    profile = Profile("p", "", 0, Match(), Budget(), ladder)  # type: ignore[arg-type]
+    profile = Profile("p", "", 0, DeviceMatch(), Budget(), ladder)  # type: ignore[arg-type]
     return Site(inventory, profile, runtimes, threads=3, cache_dir="/c")  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.domain.assignment import Target
 from gateway.domain.settings_trial import (
-    Health,
+    DaemonHealth,
     SettingsTrialSettings,
     health_document,
     judge_trial,
@@ -19,9 +19,9 @@ from gateway.domain.settings_trial import (
 from gateway.domain.update import Tried
 
 TARGET = Target("settings/berlin/3/release", 100, "ab" * 32)
-BEFORE = Health("one", frozenset({"meter/1", "door/2"}), broker=True, requests=100, failed=10)
+BEFORE = DaemonHealth("one", frozenset({"meter/1", "door/2"}), broker=True, requests=100, failed=10)
 SETTINGS = SettingsTrialSettings(duration_s=60.0, ready_s=120.0, min_requests=20, failed_percent=5.0)
-WELL = Health("two", BEFORE.ready, broker=True, requests=50, failed=0)
+WELL = DaemonHealth("two", BEFORE.ready, broker=True, requests=50, failed=0)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_what_is_tried(committed: str, tried: Tried | None, attempt: int, wanted
     ],
 )
 def test_how_a_trial_is_judged(
-    now: Health, ready_for_s: float | None, elapsed_s: float, passed: bool | None, reason: str
+    now: DaemonHealth, ready_for_s: float | None, elapsed_s: float, passed: bool | None, reason: str
 ) -> None:
     judged = judge_trial(BEFORE, now, ready_for_s, elapsed_s, SETTINGS)
     assert judged.passed is passed
@@ -64,5 +64,5 @@ def test_how_a_trial_is_judged(
 
 
 def test_health_is_kept_as_it_is() -> None:
-    for health in (BEFORE, Health(), replace(WELL, broker=None)):
+    for health in (BEFORE, DaemonHealth(), replace(WELL, broker=None)):
         assert read_health(json.loads(json.dumps(health_document(health)))) == health

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from gateway.domain.shares import Refusal, ShareBounds, Shares, caller_class, caller_key
+from gateway.domain.shares import RefusalReason, ResourceUse, ShareBounds, caller_class, caller_key
 
 BOUNDS = ShareBounds(total=20, reserve=5, share=8)
 CALLERS = {"user:1": True, "loopback:127.0.0.1": True, "address:192.0.2.1": False, "address:192.0.2.2": False}
@@ -22,7 +22,7 @@ class AnySequence(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shares = Shares(BOUNDS)
+        self.shares = ResourceUse(BOUNDS)
         self.taken: list[Taken] = []
 
     @rule(target=takes, key=st.sampled_from(sorted(CALLERS)), amount=st.integers(1, 9))
@@ -36,13 +36,13 @@ class AnySequence(RuleBasedStateMachine):
         self.taken.append((key, amount))
         return (key, amount)
 
-    def must_be_refused(self, key: str, amount: int, refusal: Refusal) -> None:
+    def must_be_refused(self, key: str, amount: int, refusal: RefusalReason) -> None:
         free = BOUNDS.total - sum(each for _, each in self.taken)
         remote = sum(each for who, each in self.taken if not CALLERS[who])
         why = {
-            Refusal.CALLER: sum(each for who, each in self.taken if who == key) + amount > BOUNDS.share,
-            Refusal.TOTAL: amount > free,
-            Refusal.RESERVE: not CALLERS[key] and remote + amount > BOUNDS.total - BOUNDS.reserve,
+            RefusalReason.CALLER: sum(each for who, each in self.taken if who == key) + amount > BOUNDS.share,
+            RefusalReason.TOTAL: amount > free,
+            RefusalReason.RESERVE: not CALLERS[key] and remote + amount > BOUNDS.total - BOUNDS.reserve,
         }
         assert why[refusal]
 
@@ -68,23 +68,23 @@ TestAnySequence = AnySequence.TestCase
 
 
 def test_the_reserve_is_left_to_callers_on_this_device() -> None:
-    shares = Shares(ShareBounds(total=4, reserve=1, share=3))
+    shares = ResourceUse(ShareBounds(total=4, reserve=1, share=3))
     assert [shares.take("address:192.0.2.1", local=False) for _ in range(3)] == [None] * 3
-    assert shares.take("address:192.0.2.2", local=False) is Refusal.RESERVE
+    assert shares.take("address:192.0.2.2", local=False) is RefusalReason.RESERVE
     assert shares.take("user:1", local=True) is None
-    assert shares.take("user:1", local=True) is Refusal.TOTAL
+    assert shares.take("user:1", local=True) is RefusalReason.TOTAL
 
 
 def test_a_caller_that_took_nothing_may_return_nothing() -> None:
-    shares = Shares(BOUNDS)
+    shares = ResourceUse(BOUNDS)
     shares.give("user:1", local=True, amount=0)
     assert (shares.used, shares.held("user:1")) == (0, 0)
 
 
 def test_what_is_in_use_already_is_counted_beyond_the_bounds() -> None:
-    shares = Shares(ShareBounds(total=4, reserve=1, share=3))
+    shares = ResourceUse(ShareBounds(total=4, reserve=1, share=3))
     shares.add("address:192.0.2.1", local=False, amount=10)
-    assert shares.refusal("address:192.0.2.1", local=False) is Refusal.CALLER
+    assert shares.refusal("address:192.0.2.1", local=False) is RefusalReason.CALLER
     shares.give("address:192.0.2.1", local=False, amount=10)
     assert shares.refusal("address:192.0.2.1", local=False) is None
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.sharing import Turns, check_weights, compare, main_version, percentages
+from gateway.domain.sharing import WeightedRoundRobin, check_weights, compare, main_version, percentages
 
 
 @st.composite
@@ -25,7 +25,7 @@ def shares(draw: st.DrawFn) -> dict[str, int]:
 @given(shares(), st.integers(0, 250))
 def test_any_hundred_requests_in_a_row_are_shared_exactly(weights: dict[str, int], skipped: int) -> None:
     check_weights("m", weights)
-    turns = Turns(weights)
+    turns = WeightedRoundRobin(weights)
     for _ in range(skipped):
         turns.next()
     counted = Counter(turns.next() for _ in range(100))
@@ -34,13 +34,13 @@ def test_any_hundred_requests_in_a_row_are_shared_exactly(weights: dict[str, int
 
 @given(shares(), st.integers(1, 100))
 def test_turns_are_spread_evenly(weights: dict[str, int], count: int) -> None:
-    turns = Turns(weights)
+    turns = WeightedRoundRobin(weights)
     counted = Counter(turns.next() for _ in range(count))
     assert all(abs(counted[v] - count * weight / 100) < len(weights) for v, weight in weights.items())
 
 
 def test_five_percent_is_every_twentieth() -> None:
-    turns = Turns({"1": 95, "2": 5})
+    turns = WeightedRoundRobin({"1": 95, "2": 5})
     places = [place for place in range(100) if turns.next() == "2"]
     assert {later - sooner for sooner, later in pairwise(places)} == {20}
 

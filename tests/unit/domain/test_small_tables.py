@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.inventory import Accelerator, Cpu
-from gateway.domain.lifecycle import MOVES, State, advance
+from gateway.domain.lifecycle import MOVES, ServableState, advance
 from gateway.domain.manifest import Artifact, Binding, Golden, Tolerance
 from gateway.domain.release import Release, bare_variant, complete
 from gateway.domain.routing import newest_version, version_order
 from gateway.domain.runtimes import BY_SUFFIX
-from gateway.domain.verdict import Budget, Signature, verdict_key
+from gateway.domain.verdict import SessionBudget, Signature, verdict_key
 from tests.simulators.engine_rig import X, Y, manifest, variant
 
 OLDEST_FIRST = ["alpha", "beta", "1-rc1", "1-rc2", "1", "1.0", "1.2", "1.10", "2", "9", "10"]
@@ -39,8 +39,8 @@ def test_any_two_versions_can_be_compared(one: str, other: str) -> None:
     assert (version_order(one) < version_order(other)) + (version_order(other) < version_order(one)) <= 1
 
 
-@pytest.mark.parametrize(("state", "to"), list(itertools.product(State, State)))
-def test_a_servable_moves_only_as_the_table_says(state: State, to: State) -> None:
+@pytest.mark.parametrize(("state", "to"), list(itertools.product(ServableState, ServableState)))
+def test_a_servable_moves_only_as_the_table_says(state: ServableState, to: ServableState) -> None:
     allowed = {
         ("START", "LOADING"),
         ("LOADING", "AVAILABLE"),
@@ -53,14 +53,14 @@ def test_a_servable_moves_only_as_the_table_says(state: State, to: State) -> Non
     else:
         with pytest.raises(ValueError, match=f"from {state.value} to {to.value}"):
             advance(state, to)
-    assert set(MOVES) == set(State)
+    assert set(MOVES) == set(ServableState)
 
 
 GOLDEN = Golden("g.npz", "0" * 64, {"onnx": Tolerance()})
 MODEL = dataclasses.replace(manifest(), golden=GOLDEN)
 DEVICE = Accelerator("intel-gpu", "Iris", "/dev/dri/renderD128", (), {"driver": "1.2"})
 FACTS = {
-    "of": MODEL, "which": variant("a"), "budget": Budget(2, "cpu", {"hint": "latency"}), "runtime": "1.20",
+    "of": MODEL, "which": variant("a"), "budget": SessionBudget(2, "cpu", {"hint": "latency"}), "runtime": "1.20",
     "device": DEVICE, "cpu": Cpu("Intel", "i5", 4, ("avx2",)),
 }  # fmt: skip
 
@@ -82,9 +82,9 @@ CHANGES = {
     "runtime": {"which": dataclasses.replace(variant("a"), runtime="onnx")},
     "precision": {"which": dataclasses.replace(variant("a"), precision="fp16")},
     "binding": {"which": dataclasses.replace(variant("a"), bind={"x": Binding("input")})},
-    "threads": {"budget": Budget(3, "cpu", {"hint": "latency"})},
-    "accelerator": {"budget": Budget(2, "intel-gpu", {"hint": "latency"})},
-    "options": {"budget": Budget(2, "cpu", {"hint": "throughput"})},
+    "threads": {"budget": SessionBudget(3, "cpu", {"hint": "latency"})},
+    "accelerator": {"budget": SessionBudget(2, "intel-gpu", {"hint": "latency"})},
+    "options": {"budget": SessionBudget(2, "cpu", {"hint": "throughput"})},
     "runtime version": {"runtime": "1.21"},
     "driver": {"device": dataclasses.replace(DEVICE, facts={"driver": "1.3"})},
     "device name": {"device": dataclasses.replace(DEVICE, name="Arc")},
@@ -103,7 +103,7 @@ def test_names_labels_and_caches_do_not_void_a_verdict() -> None:
     renamed = dataclasses.replace(MODEL, name="other", version="2", labels=("a",), max_accuracy_loss=0.5)
     assert key(of=renamed) == key()
     assert key(which=dataclasses.replace(variant("a"), name="b", accuracy=0.5)) == key()
-    assert key(budget=Budget(2, "cpu", {"hint": "latency"}, "/var/cache")) == key()
+    assert key(budget=SessionBudget(2, "cpu", {"hint": "latency"}, "/var/cache")) == key()
 
 
 @pytest.mark.parametrize(("suffix", "runtime"), BY_SUFFIX.items())

@@ -18,10 +18,10 @@ from gateway.domain.events import LoopLeft, RunFailed
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype, Tensors
 from gateway.domain.verdict import Joining
+from gateway.engine.batch_pass import BatchPass
 from gateway.engine.cost import Cost, judge
 from gateway.engine.pauses import Pauses
 from gateway.engine.settings import EngineSettings
-from gateway.engine.turn import Turn
 from tests.simulators.engine_rig import Rig, X, manifest, measured, request, values
 from tests.simulators.sink import Recorder
 
@@ -346,7 +346,7 @@ class Endless:
 @pytest.mark.asyncio
 async def test_a_turn_lets_the_loop_work_between_runs_and_models_take_turns() -> None:
     runs: list[str] = []
-    turn = Turn(1, Pauses(0))
+    turn = BatchPass(1, Pauses(0))
     for name in "ab":
         turn.add(Endless(runs, name, 2))
     for _ in range(6):

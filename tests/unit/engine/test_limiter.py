@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.engine.limiter import Limiter, Share, Shares
+from gateway.engine.limiter import Limiter, Share, ThreadShares
 
 THREADS = 4
 
@@ -19,7 +19,7 @@ class Sharing(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shares = Shares(THREADS)
+        self.shares = ThreadShares(THREADS)
         self.models = [Share(threads) for threads in (1, 2, 4, 9)]
         self.waiting: list[Share] = []
         self.running: list[Share] = []
@@ -65,7 +65,7 @@ TestSharing.settings = settings(max_examples=80, stateful_step_count=40, deadlin
 
 def race(first: Share, second: Share, first_ns: int, second_ns: int, runs: int = 200) -> tuple[int, int]:
     """Time that two models that always have work consume of one thread."""
-    shares, spent = Shares(1), {id(first): 0, id(second): 0}
+    shares, spent = ThreadShares(1), {id(first): 0, id(second): 0}
     running = [*shares.ask(first), *shares.ask(second)]
     for _ in range(runs):
         (share,) = running
@@ -82,7 +82,7 @@ def test_models_with_runs_of_any_length_consume_alike(one_ns: int, other_ns: int
 
 
 def test_who_was_idle_does_not_come_back_with_a_credit() -> None:
-    shares, busy, idle = Shares(1), Share(1), Share(1)
+    shares, busy, idle = ThreadShares(1), Share(1), Share(1)
     shares.ask(busy)
     shares.end(busy, 1_000_000, again=True)
     shares.ask(idle)
@@ -90,7 +90,7 @@ def test_who_was_idle_does_not_come_back_with_a_credit() -> None:
 
 
 def test_a_run_that_needs_many_threads_is_not_overtaken_for_ever() -> None:
-    shares, wide, narrow = Shares(4), Share(4), [Share(1) for _ in range(3)]
+    shares, wide, narrow = ThreadShares(4), Share(4), [Share(1) for _ in range(3)]
     for share in narrow:
         shares.ask(share)
     assert shares.ask(wide) == []
@@ -183,7 +183,7 @@ def test_a_turn_that_came_before_the_wait_for_it_counts_once() -> None:
 
 
 def test_a_run_that_is_in_nobodys_way_begins_only_where_nobody_waits() -> None:
-    shares, running, large, idle = Shares(2), Share(1), Share(2), Share(1)
+    shares, running, large, idle = ThreadShares(2), Share(1), Share(2), Share(1)
     shares.ask(running)
     assert shares.begin_if_free(idle)
     assert not shares.begin_if_free(Share(1)), "too few threads"

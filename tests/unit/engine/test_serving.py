@@ -14,7 +14,7 @@ from gateway.domain.events import JoiningStopped, RunFailed
 from gateway.domain.infer import InferRequest, RequestedOutput
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype, Tensor, Tensors
-from gateway.engine.queue import Plan
+from gateway.engine.queue import RunPlan
 from gateway.engine.run import Runner
 from gateway.engine.settings import EngineSettings
 from tests.simulators.engine_rig import WITNESS, Rig, manifest, measured, request, values
@@ -247,7 +247,7 @@ def test_a_passed_witness_counts_for_ten_times_as_long_as_it_took(
     monkeypatch.setattr("gateway.engine.run.time", SimpleNamespace(monotonic_ns=lambda: int(now_ms[0] * 1e6)))
     session = Timed(1.0)
     runner = Runner(session, manifest(), {"x": np.full((1, 1), WITNESS, np.float32)})
-    plan = Plan([ticket()], 1, [])
+    plan = RunPlan([ticket()], 1, [])
     assert runner.run(plan).by_caller
     session.failure = RuntimeError("device lost")
     now_ms[0] += fresh_ms - 0.5

@@ -230,7 +230,7 @@ async def test_a_caller_who_comes_before_the_shadow_has_begun_goes_first(p50_us:
     assert (ended == [None]) is short
     assert not servable.busy
     await rig.repository.close()
-    shares = rig.repository._house.footing.limiter._shares
+    shares = rig.repository._context.worker_settings.limiter._shares
     assert (shares.free, shares.waiting) == (shares.threads, [])
 
 
@@ -285,7 +285,7 @@ async def test_nothing_is_compared_while_the_devices_threads_are_wanted() -> Non
     busy = asyncio.ensure_future(rig.engine.infer(request(model="n")))
     await rig.begun(other)
     new_ran = len(new.runs)
-    rig.repository._house.footing.limiter.wait_s = 0.01
+    rig.repository._context.worker_settings.limiter.wait_s = 0.01
     await rig.engine.infer(request(version=""))
     assert (await settled(rig, 1)).not_compared == {"busy": 1}
     assert (len(old.runs), len(new.runs)) == (1, new_ran)

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.release import Release
-from gateway.engine.versions import TRANSITIONS, Change, Held, Holding, VersionRecord, changed
+from gateway.engine.versions import TRANSITIONS, Holding, LoadedVersion, VersionChange, VersionRecord, changed
 
-CHANGES = st.lists(st.sampled_from(Change), max_size=30)
+CHANGES = st.lists(st.sampled_from(VersionChange), max_size=30)
 NEW: VersionRecord[int] = VersionRecord()
-ADDING = {Change.STAGE, Change.SERVE}
+ADDING = {VersionChange.STAGE, VersionChange.SERVE}
 
 
-def held(number: int) -> Held[int]:
-    return Held(Release("m", "1", Path(), f"d{number}"), number)
+def held(number: int) -> LoadedVersion[int]:
+    return LoadedVersion(Release("m", "1", Path(), f"d{number}"), number)
 
 
 def record_of(holding: Holding) -> VersionRecord[int]:
@@ -28,7 +28,7 @@ def record_of(holding: Holding) -> VersionRecord[int]:
 
 
 @given(CHANGES)
-def test_what_was_loaded_is_held_or_handed_back_exactly_once(changes: list[Change]) -> None:
+def test_what_was_loaded_is_held_or_handed_back_exactly_once(changes: list[VersionChange]) -> None:
     record, loaded, released = NEW, list[int](), list[int]()
     for number, change in enumerate(changes):
         if (record.holding, change) not in TRANSITIONS:
@@ -41,9 +41,9 @@ def test_what_was_loaded_is_held_or_handed_back_exactly_once(changes: list[Chang
     assert sorted(kept + released) == loaded
 
 
-@pytest.mark.parametrize("change", Change)
+@pytest.mark.parametrize("change", VersionChange)
 @pytest.mark.parametrize("holding", Holding)
-def test_a_change_leads_where_the_table_says_or_is_refused(holding: Holding, change: Change) -> None:
+def test_a_change_leads_where_the_table_says_or_is_refused(holding: Holding, change: VersionChange) -> None:
     before, new = record_of(holding), held(3) if change in ADDING else None
     if (holding, change) not in TRANSITIONS:
         with pytest.raises(ValueError, match=f"holds {holding.value} cannot {change.value}"):
@@ -51,11 +51,11 @@ def test_a_change_leads_where_the_table_says_or_is_refused(holding: Holding, cha
         return
     after, _ = changed(before, change, new)
     assert after.holding is TRANSITIONS[holding, change]
-    expected = {Change.STAGE: (before.serving, new), Change.SERVE: (new, before.staged)}.get(change)
+    expected = {VersionChange.STAGE: (before.serving, new), VersionChange.SERVE: (new, before.staged)}.get(change)
     expected = expected or {
-        Change.UNSTAGE: (before.serving, None),
-        Change.TAKE_OVER: (before.staged, None),
-        Change.WITHDRAW: (None, before.staged),
+        VersionChange.UNSTAGE: (before.serving, None),
+        VersionChange.TAKE_OVER: (before.staged, None),
+        VersionChange.WITHDRAW: (None, before.staged),
     }.get(change)
     assert (after.serving, after.staged) == expected
 

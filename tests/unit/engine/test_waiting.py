@@ -209,7 +209,7 @@ async def two_models(limits: EngineSettings) -> tuple[Rig, Recorder]:
 @pytest.mark.asyncio
 async def test_models_share_the_profiles_threads() -> None:
     rig, sink = await two_models(EngineSettings(thread_wait_s=60.0))
-    waiting = rig.repository._house.footing.limiter._shares.waiting
+    waiting = rig.repository._context.worker_settings.limiter._shares.waiting
     while not waiting:
         await asyncio.sleep(0)
     assert rig.runtime.sessions[1].runs == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.access import RULES, Action, Caller, DeviceCaller, Reach, Role, may
+from fleet.access import RULES, Action, DeviceCaller, Reach, Role, TokenCaller, may
 
 TAGS = st.frozensets(st.sampled_from(["a", "b", "c"]))
 SELF = [action for action in Action if action.startswith("self.")]
@@ -39,11 +39,11 @@ def test_every_action_has_a_rule() -> None:
 
 @pytest.mark.parametrize("role", Role)
 def test_a_role_may_do_what_it_is_for_and_nothing_else(role: Role) -> None:
-    assert {action for action in Action if may(Caller("anna", role), action, ["a"])} == ALLOWED[role]
+    assert {action for action in Action if may(TokenCaller("anna", role), action, ["a"])} == ALLOWED[role]
 
 
 def test_a_refusal_says_what_is_needed() -> None:
-    refused = may(Caller("anna", Role.VIEWER), Action.DEVICES_REVOKE, ["a"])
+    refused = may(TokenCaller("anna", Role.VIEWER), Action.DEVICES_REVOKE, ["a"])
     assert not refused
     assert refused.reason == "devices.revoke needs the role admin or operator; 'anna' is viewer"
 
@@ -52,9 +52,9 @@ def test_a_refusal_says_what_is_needed() -> None:
 def test_a_scope_only_ever_takes_away(
     role: Role, scope: frozenset[str], action: Action, tags: frozenset[str] | None
 ) -> None:
-    scoped = may(Caller("anna", role, scope), action, tags)
+    scoped = may(TokenCaller("anna", role, scope), action, tags)
     if scoped:
-        assert may(Caller("anna", role), action, tags)
+        assert may(TokenCaller("anna", role), action, tags)
         assert not scope or RULES[action].reach is Reach.SHARED or (tags and scope & tags)
     else:
         assert scoped.reason
@@ -62,13 +62,13 @@ def test_a_scope_only_ever_takes_away(
 
 @given(st.sampled_from(Role), TAGS, TAGS, TAGS)
 def test_more_tags_on_a_device_never_lock_its_operator_out(role: Role, scope, tags, more) -> None:
-    caller = Caller("anna", role, scope)
+    caller = TokenCaller("anna", role, scope)
     for action in Action:
         assert not may(caller, action, tags) or may(caller, action, tags | more)
 
 
 def test_who_is_for_some_devices_cannot_reach_the_fleet_nor_widen_the_scope() -> None:
-    caller = Caller("anna", Role.ADMIN, frozenset({"a"}))
+    caller = TokenCaller("anna", Role.ADMIN, frozenset({"a"}))
     fleet = [action for action in Action if RULES[action].reach is Reach.FLEET]
     assert {Action.TOKENS_CHANGE, Action.DEVICES_LABEL, Action.AUDIT_READ} <= set(fleet)
     for action in fleet:
@@ -87,4 +87,4 @@ def test_a_device_sees_itself_only(action: Action, own: str, other: str) -> None
 
 @pytest.mark.parametrize("action", SELF)
 def test_no_token_speaks_for_a_device(action: Action) -> None:
-    assert "for devices" in may(Caller("anna", Role.ADMIN), action, ["a"], device="camera-1").reason
+    assert "for devices" in may(TokenCaller("anna", Role.ADMIN), action, ["a"], device="camera-1").reason

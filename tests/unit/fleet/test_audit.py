@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.audit import FIRST, Break, Deed, Entry, Head, chained, follow, head_of
+from fleet.audit import FIRST, Break, Deed, Head, LogEntry, chained, follow, head_of
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 TEXT = st.text(max_size=10)
@@ -16,9 +16,9 @@ DEEDS = st.builds(Deed, TEXT, TEXT, TEXT, st.dictionaries(TEXT, TEXT | st.intege
 LOGS = st.lists(DEEDS, min_size=1, max_size=8)
 
 
-def written(deeds: list[Deed]) -> list[Entry]:
+def written(deeds: list[Deed]) -> list[LogEntry]:
     """A log of these."""
-    log: list[Entry] = []
+    log: list[LogEntry] = []
     for number, deed in enumerate(deeds):
         log.append(chained(head_of(log[-1]) if log else Head(), deed, NOW + timedelta(microseconds=number)))
     return log

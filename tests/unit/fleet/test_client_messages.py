@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.client.messages import Message, Messages
+from fleet.client.messages import Messages, ServerSentMessage
 
-ALIVE = Message()
+ALIVE = ServerSentMessage()
 STREAM = (
     b'retry: 1500\nevent: position\nid: 7\ndata: {"id":"7"}\n\n: heartbeat\n\n'
     b'event:device.event\r\nid:8\r\nodd\r\ndata:{"a": "b: c"}\r\n\r\nid: 9\n\ndata: {}\n\nevent: cut\ndata: {'
 )
 EXPECTED = [
-    Message("position", "7", {"id": "7"}),
+    ServerSentMessage("position", "7", {"id": "7"}),
     ALIVE,
-    Message("device.event", "8", {"a": "b: c"}),
-    Message("", "", {}),
+    ServerSentMessage("device.event", "8", {"a": "b: c"}),
+    ServerSentMessage("", "", {}),
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.frontends.connections import FRUITLESS_S, GIVE_WAY_BURST, GIVE_WAY_S, Connections
+from gateway.frontends.connections import FRUITLESS_S, GIVE_WAY_BURST, GIVE_WAY_S, ConnectionPlaces
 from gateway.frontends.peer import Peer
 from gateway.frontends.pools import Pools
 from gateway.frontends.settings import ShareSettings
@@ -32,12 +32,12 @@ class Clock:
         return self.now_s
 
 
-def places(total: int = 10, caller_percent: int = 40, local_percent: int = 20) -> Connections[Held]:
+def places(total: int = 10, caller_percent: int = 40, local_percent: int = 20) -> ConnectionPlaces[Held]:
     pools = Pools(ShareSettings(caller_percent=caller_percent, local_percent=local_percent))
-    return Connections(pools.make("connections", "max_connections", total), Clock())
+    return ConnectionPlaces(pools.make("connections", "max_connections", total), Clock())
 
 
-def entered(connections: Connections[Held], peer: Peer, count: int, *, idle: bool = True) -> list[Held]:
+def entered(connections: ConnectionPlaces[Held], peer: Peer, count: int, *, idle: bool = True) -> list[Held]:
     held = [Held(idle) for _ in range(count)]
     assert all(connections.enter(each, peer) for each in held)
     return held
@@ -106,7 +106,9 @@ def test_a_certificate_moves_a_connection_to_its_own_share() -> None:
 
 def test_a_caller_that_connects_again_and_again_replaces_few_and_others_replace_its_own() -> None:
     pools, now_s = Pools(ShareSettings(caller_percent=80, local_percent=0)), [1.0]
-    connections: Connections[Held] = Connections(pools.make("connections", "max_connections", 5), lambda: now_s[0])
+    connections: ConnectionPlaces[Held] = ConnectionPlaces(
+        pools.make("connections", "max_connections", 5), lambda: now_s[0]
+    )
     held = entered(connections, NORTH, 4)
     while connections.enter(again := Held(), NORTH):
         held.append(again)
@@ -134,7 +136,7 @@ def test_a_caller_without_an_idle_connection_is_not_searched_again_at_once() -> 
         def idle(self, _: bool) -> None: ...
 
     pools = Pools(ShareSettings(caller_percent=100, local_percent=0))
-    connections: Connections[Held] = Connections(pools.make("connections", "max_connections", 1), lambda: 1.0)
+    connections: ConnectionPlaces[Held] = ConnectionPlaces(pools.make("connections", "max_connections", 1), lambda: 1.0)
     assert connections.enter(Counted(), NORTH)
     assert not any(connections.enter(Held(), NORTH) for _ in range(100))
     assert Counted.looked == 1

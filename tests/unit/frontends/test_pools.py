@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
-from gateway.frontends.pools import OTHERS, Pools, Refusals
+from gateway.frontends.pools import OTHERS, Pools, RefusalCounters
 from gateway.frontends.settings import ShareSettings
 
 SETTINGS = ShareSettings(log_period_s=10.0, log_callers=2)
@@ -20,7 +20,7 @@ class Clock:
 
 def test_one_line_a_caller_and_period(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    refusals = Refusals(SETTINGS, clock)
+    refusals = RefusalCounters(SETTINGS, clock)
     for _ in range(5):
         refusals.count("grpc calls", "token:north", "caller")
     for name in ("user:1", "user:2", "user:3"):

@@ -17,7 +17,7 @@ import pytest
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.tensor import Datatype
-from gateway.frontends.placement import Place, read_place
+from gateway.frontends.placement import RegionSpan, read_place
 from gateway.frontends.regions import Regions, Registrant, placed_input, requested_output
 from gateway.frontends.settings import SharedMemorySettings
 from tests.simulators.segments import descriptors, folder, mappings
@@ -247,7 +247,7 @@ def test_ten_thousand_registrations_leave_nothing(shm: Path) -> None:
     before = None
     for number in range(10_001):
         regions.register(Registrant("ann", pid=os.getpid()), "r", key, 0, 4096)
-        regions.destination("ann", Place("r", 8), "y").put(b"12345678")
+        regions.destination("ann", RegionSpan("r", 8), "y").put(b"12345678")
         regions.unregister("ann", "r")
         if not number:
             before = descriptors(shm)
@@ -261,7 +261,7 @@ def test_ten_thousand_registrations_leave_nothing(shm: Path) -> None:
 def test_what_must_not_change_under_the_model_is_copied(shm: Path, datatype: Datatype) -> None:
     regions, key = opened(shm), made(shm)
     regions.register(ANN, "r", key, 0, 4096)
-    raw = regions.raw("ann", Place("r", 64), datatype)
+    raw = regions.raw("ann", RegionSpan("r", 64), datatype)
     copied = {"BYTES", "BOOL", "BF16", "INT32", "UINT32", "INT64", "UINT64"}
     assert isinstance(raw, bytes) == (datatype.label in copied)
 
@@ -269,11 +269,11 @@ def test_what_must_not_change_under_the_model_is_copied(shm: Path, datatype: Dat
 def test_unaligned_numbers_are_copied(shm: Path) -> None:
     regions, key = opened(shm), made(shm)
     regions.register(ANN, "r", key, 0, 4096)
-    assert isinstance(regions.raw("ann", Place("r", 4, 2), Datatype.FP32), bytes)
-    assert isinstance(regions.raw("ann", Place("r", 4, 3), Datatype.UINT8), memoryview)
+    assert isinstance(regions.raw("ann", RegionSpan("r", 4, 2), Datatype.FP32), bytes)
+    assert isinstance(regions.raw("ann", RegionSpan("r", 4, 3), Datatype.UINT8), memoryview)
     regions.register(ANN, "odd", key, 3, 64)
-    assert isinstance(regions.raw("ann", Place("odd", 4), Datatype.FP32), bytes)
-    assert isinstance(regions.raw("ann", Place("odd", 4, 1), Datatype.FP32), memoryview)
+    assert isinstance(regions.raw("ann", RegionSpan("odd", 4), Datatype.FP32), bytes)
+    assert isinstance(regions.raw("ann", RegionSpan("odd", 4, 1), Datatype.FP32), memoryview)
 
 
 def test_everything_is_copied_where_the_operator_wants_it(shm: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_region_in_use_stays_until_the_request_ends(shm: Path) -> None:
     regions, key = opened(shm), made(shm, b"\x07" * 4096)
     regions.register(ANN, "r", key, 0, 4096)
     array = np.frombuffer(regions.view("ann", "r", 0, 4096), "u1")
-    output = regions.destination("ann", Place("r", 4, 8), "y")
+    output = regions.destination("ann", RegionSpan("r", 4, 8), "y")
     regions.unregister("ann")
     (shm / key[1:]).rename(shm / "elsewhere")
     assert (array[0], mappings(shm / "elsewhere")) == (7, 1)
@@ -300,12 +300,12 @@ def test_a_region_in_use_stays_until_the_request_ends(shm: Path) -> None:
 def test_an_output_that_does_not_fit_names_both_sizes(shm: Path) -> None:
     regions = opened(shm)
     regions.register(ANN, "r", made(shm), 0, 16)
-    message = refused(Fault.INVALID, regions.destination("ann", Place("r", 8), "scores").put, bytes(9))
+    message = refused(Fault.INVALID, regions.destination("ann", RegionSpan("r", 8), "scores").put, bytes(9))
     assert message == (
         "shared memory size specified with the request for output 'scores' (8 bytes) should be at least 9 bytes to "
         "hold the results"
     )
-    refused(Fault.INVALID, regions.destination, "ann", Place("r", 8, 9), "scores")
+    refused(Fault.INVALID, regions.destination, "ann", RegionSpan("r", 8, 9), "scores")
 
 
 @pytest.mark.parametrize(
@@ -330,8 +330,8 @@ def test_parameters_that_contradict_themselves(said: dict[str, Any], problem: st
 
 def test_a_place_is_read() -> None:
     said = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
-    assert read_place(said, "x") == Place("r", 8)
-    assert read_place({**said, "shared_memory_offset": 4}, "x") == Place("r", 8, 4)
+    assert read_place(said, "x") == RegionSpan("r", 8)
+    assert read_place({**said, "shared_memory_offset": 4}, "x") == RegionSpan("r", 8, 4)
     assert read_place({"classification": 1}, "x") is None
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.placement import Place
+from gateway.frontends.placement import RegionSpan
 from gateway.frontends.regions import Regions, Registrant
 from gateway.frontends.settings import SharedMemorySettings
 from tests.simulators.segments import SHARED_MEMORY, descriptors, mappings
@@ -86,7 +86,7 @@ class Callers(RuleBasedStateMachine):
 
     @rule(caller=CALLERS, name=NAMES, offset=OFFSETS, size=st.sampled_from([1, 100, 4000, 9999]))
     def put(self, caller: str, name: str, offset: int, size: int) -> None:
-        destination = self.attempt(lambda: self.regions.destination(caller, Place(name, size, offset), "y"))
+        destination = self.attempt(lambda: self.regions.destination(caller, RegionSpan(name, size, offset), "y"))
         if destination is not None:
             self.held.append(destination)
             self.attempt(lambda: destination.put(b"\xaa" * size))

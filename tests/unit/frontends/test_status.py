@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from gateway.domain.errors import Fault
-from gateway.frontends.rest_v2.errors import Refusal
+from gateway.frontends.rest_v2.errors import RefusedResponse
 from gateway.frontends.status import MESSAGE_LIMIT_CHARS, STATUS, error_text
 
 CONTRACT = {
@@ -43,4 +43,4 @@ def test_an_error_text_is_bounded_and_can_always_be_encoded() -> None:
     assert error_text("short, \udcff") == "short, ?"
     long = error_text("ä" * 5000)
     assert (len(long), long[-1]) == (MESSAGE_LIMIT_CHARS, "…")
-    assert json.loads(Refusal(400, "ä" * 5000).body) == {"error": long}
+    assert json.loads(RefusedResponse(400, "ä" * 5000).body) == {"error": long}

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.domain.inventory import Inventory, RuntimeListing
-from gateway.hardware.climb import climb, library_sets
 from gateway.hardware.library import LibraryAnswer
+from gateway.hardware.library_diagnosis import climb, library_sets
 from tests.devices.asking import Probed, rung
 
 LOADS = LibraryAnswer(True)

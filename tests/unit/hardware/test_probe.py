@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.inventory import ACCELERATOR_KINDS, RUNGS
 from gateway.domain.profile import choose_profile
-from gateway.hardware.climb import climb, library_sets
+from gateway.hardware.library_diagnosis import climb, library_sets
 from gateway.hardware.probe import probe
 from gateway.hardware.profiles import load_profiles, profiles_folder
 from gateway.hardware.report import inventory_json

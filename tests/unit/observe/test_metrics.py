@@ -14,17 +14,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import gateway.observe.metrics as observed
 from gateway.domain.access import Security
-from gateway.domain.shares import Refusal
-from gateway.domain.statistics import LATENCY_BOUNDS_NS, Sample, ServableStatistics
+from gateway.domain.shares import RefusalReason
+from gateway.domain.statistics import LATENCY_BOUNDS_NS, MetricSample, ServableStatistics
 from gateway.domain.tensor import Datatype
 from gateway.domain.vitals import Vitals
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.mqtt.samples import samples
+from gateway.frontends.mqtt.metrics import samples
 from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
 from gateway.frontends.settings import SharedMemorySettings
 from gateway.observe.metrics import Metrics
-from gateway.store.state import State
+from gateway.store.state import StateStore
 from tests.simulators.inference import SimulatedInference, identity
 
 DOCUMENT = Path(observed.__file__).with_name("METRICS.md")
@@ -70,7 +70,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
     return found[0]
 
 
-def metrics_of(engine: SimulatedInference, *samples: Sample) -> Metrics:
+def metrics_of(engine: SimulatedInference, *samples: MetricSample) -> Metrics:
     return Metrics(engine, engine, sources=[lambda: samples], vitals=lambda: VITALS)
 
 
@@ -132,9 +132,9 @@ def test_a_model_that_does_not_serve_keeps_its_counters() -> None:
 
 def test_frontends_add_samples() -> None:
     given = [
-        Sample("mqtt_messages_total", "Messages received.", 3, {"route": "a"}),
-        Sample("mqtt_messages_total", "Messages received.", 4, {"route": "b"}),
-        Sample("edge_gateway_mqtt_sensors", "Sensors with a window.", 2, counter=False),
+        MetricSample("mqtt_messages_total", "Messages received.", 3, {"route": "a"}),
+        MetricSample("mqtt_messages_total", "Messages received.", 4, {"route": "b"}),
+        MetricSample("edge_gateway_mqtt_sensors", "Sensors with a window.", 2, counter=False),
     ]
     metrics = metrics_of(Counted(), *given)
     assert value(metrics, "mqtt_messages_total", route="b") == 4
@@ -145,11 +145,11 @@ def test_frontends_add_samples() -> None:
 def test_every_metric_is_documented(tmp_path: Path) -> None:
     mqtt = samples({"connected": 1, "published": 2, "dropped_undecodable": 3})
     pools = Pools()
-    pools.make("grpc calls", "[grpc] max_concurrent_calls", 1).refuse("user:1", Refusal.CALLER)
+    pools.make("grpc calls", "[grpc] max_concurrent_calls", 1).refuse("user:1", RefusalReason.CALLER)
     callers = Authentication("http", Security())
     callers.count("scope")
     shared = Regions(SharedMemorySettings(allowed=True)).samples()
-    with closing(State.open(tmp_path)) as opened:
+    with closing(StateStore.open(tmp_path)) as opened:
         state = list(opened.samples())
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*)\|", DOCUMENT.read_text(), re.MULTILINE)
     documented = {

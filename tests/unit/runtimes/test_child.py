@@ -16,9 +16,9 @@ from gateway.domain.golden import GoldenSet
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import (
-    Budget,
     Joining,
     Measurement,
+    SessionBudget,
     Signature,
     Verdict,
     read_signature,
@@ -35,14 +35,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_a_job_survives_the_pipe(tmp_path):
     manifest = models.write_variant(tmp_path, models.identity(Datatype.BF16), "reference")
-    sent = job.Job(
-        job.Trial(manifest, manifest.variants[0], tmp_path, Budget(2, "cpu", {"a": "b"})), TrialSettings(), 7
+    sent = job.ChildTask(
+        job.Trial(manifest, manifest.variants[0], tmp_path, SessionBudget(2, "cpu", {"a": "b"})), TrialSettings(), 7
     )
     assert job.read_job(io.BytesIO(job.write_job(sent))) == sent
 
 
 def test_a_problem_of_the_moment_survives_the_pipe():
-    said = job.Line(problem="busy", remedy="wait", transient=True)
+    said = job.ChildLine(problem="busy", remedy="wait", transient=True)
     assert job.read_line(said.encode()) == said
 
 
@@ -52,7 +52,7 @@ def test_a_verdict_survives_the_pipe(measured):
     verdict = Verdict(
         True, "fine", measured, 0.5, level="exercised", joining=joining, unbounded="x", sample=3, remarks=("a", "b")
     )
-    line = job.read_line(job.Line(result=verdict_document(verdict)).encode())
+    line = job.read_line(job.ChildLine(result=verdict_document(verdict)).encode())
     assert read_verdict(line.result) == verdict
 
 
@@ -60,7 +60,7 @@ def test_a_signature_survives_the_pipe():
     signature = Signature(
         (TensorSpec("x", Datatype.BF16, (-1, 3), axes=("N", "")),), (TensorSpec("y", Datatype.BYTES, ()),)
     )
-    line = job.read_line(job.Line(result=signature_document(signature)).encode())
+    line = job.read_line(job.ChildLine(result=signature_document(signature)).encode())
     assert read_signature(line.result) == signature
 
 
@@ -109,7 +109,7 @@ def is_lost_in_its_job(child):
 
 def test_a_child_that_finds_its_parent_gone_does_nothing(tmp_path):
     task = job.Inspection("reference", tmp_path / "model.npz")
-    sent = job.write_job(job.Job(task, TrialSettings(), parent_pid=1))
+    sent = job.write_job(job.ChildTask(task, TrialSettings(), parent_pid=1))
     command = [sys.executable, "-P", "-m", "gateway.runtimes.trial_child"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, input=sent, capture_output=True, check=True, env=environment, timeout=30)

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import Artifact, Binding, ModelManifest, TensorSpec, Variant
 from gateway.domain.tensor import Datatype
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes import onnx, openvino
 from gateway.runtimes.catalog import get_runtime
-from gateway.runtimes.litert import Slot, dequantise, quantise
+from gateway.runtimes.litert import LiteRtTensor, dequantise, quantise
 from gateway.runtimes.session import bind
 from tests.simulators import models, models_litert
 
 
 def test_onnx_threads_do_not_spin_and_are_the_budgets():
-    options = onnx.session_options(onnxruntime, Budget(threads=3))
+    options = onnx.session_options(onnxruntime, SessionBudget(threads=3))
     assert options.intra_op_num_threads == 3
     assert options.inter_op_num_threads == 1
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
@@ -28,10 +28,10 @@ def test_onnx_threads_do_not_spin_and_are_the_budgets():
 
 
 def test_onnx_optimisation_is_an_option():
-    options = onnx.session_options(onnxruntime, Budget(options={"graph_optimization": "disable"}))
+    options = onnx.session_options(onnxruntime, SessionBudget(options={"graph_optimization": "disable"}))
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     with pytest.raises(VariantError, match="must be one of disable, basic, extended, all, not 'most'"):
-        onnx.session_options(onnxruntime, Budget(options={"graph_optimization": "most"}))
+        onnx.session_options(onnxruntime, SessionBudget(options={"graph_optimization": "most"}))
 
 
 class Build:
@@ -48,7 +48,7 @@ class Build:
 
 def test_onnx_on_nvidia_takes_tensorrt_before_cuda_and_says_the_precision():
     build = Build("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
-    first, second, last = onnx.providers(build, Budget(accelerator="nvidia-gpu", cache_dir="/cache"), "int8")
+    first, second, last = onnx.providers(build, SessionBudget(accelerator="nvidia-gpu", cache_dir="/cache"), "int8")
     assert first[0] == "TensorrtExecutionProvider"
     assert first[1]["trt_int8_enable"] == "1"
     assert first[1]["trt_engine_cache_path"] == "/cache"
@@ -58,21 +58,21 @@ def test_onnx_on_nvidia_takes_tensorrt_before_cuda_and_says_the_precision():
 
 def test_onnx_on_nvidia_takes_what_the_profile_names():
     build = Build("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
-    budget = Budget(accelerator="nvidia-jetson-gpu", options={"providers": "CUDAExecutionProvider"})
+    budget = SessionBudget(accelerator="nvidia-jetson-gpu", options={"providers": "CUDAExecutionProvider"})
     assert [each[0] for each in onnx.providers(build, budget, "fp32")[:-1]] == ["CUDAExecutionProvider"]
 
 
 def test_onnx_refuses_to_fall_back_to_the_cpu_silently(tmp_path):
     manifest = models.write_variant(tmp_path, models.dense(), "onnx")
     session = onnxruntime.InferenceSession(tmp_path / manifest.variants[0].artifacts[0].path)
-    onnx._refuse_fallback(session, Budget())
+    onnx._refuse_fallback(session, SessionBudget())
     with pytest.raises(VariantError, match="fell back to CPUExecutionProvider instead of using nvidia-gpu"):
-        onnx._refuse_fallback(session, Budget(accelerator="nvidia-gpu"))
+        onnx._refuse_fallback(session, SessionBudget(accelerator="nvidia-gpu"))
 
 
 def test_onnx_on_amd_says_the_precision():
     build = Build("MIGraphXExecutionProvider", "CPUExecutionProvider")
-    (first, _) = onnx.providers(build, Budget(accelerator="amd-gpu"), "fp16")
+    (first, _) = onnx.providers(build, SessionBudget(accelerator="amd-gpu"), "fp16")
     assert first == ("MIGraphXExecutionProvider", {"device_id": "0", "migraphx_fp16_enable": "1"})
 
 
@@ -80,7 +80,7 @@ def test_onnx_on_nvidia_without_its_providers_names_what_is_missing():
     with pytest.raises(
         VariantError, match="offers CPUExecutionProvider, but nvidia-gpu needs one of Tensorrt"
     ) as caught:
-        onnx.providers(Build("CPUExecutionProvider"), Budget(accelerator="nvidia-gpu"), "fp32")
+        onnx.providers(Build("CPUExecutionProvider"), SessionBudget(accelerator="nvidia-gpu"), "fp32")
     assert "[onnx-cuda]" in caught.value.remedy
 
 
@@ -99,18 +99,18 @@ def test_onnx_on_nvidia_without_its_providers_names_what_is_missing():
 )
 def test_openvino_is_always_told_the_precision(accelerator, precision, machine, hint):
     assert (
-        openvino.compile_options(Budget(accelerator=accelerator), precision, machine)["INFERENCE_PRECISION_HINT"]
+        openvino.compile_options(SessionBudget(accelerator=accelerator), precision, machine)["INFERENCE_PRECISION_HINT"]
         == hint
     )
 
 
 def test_openvino_on_the_npu_refuses_to_round_fp32_silently():
     with pytest.raises(VariantError, match="NPU does not compute in fp32; it does in fp16, int8"):
-        openvino.compile_options(Budget(accelerator="intel-npu"), "fp32", "x86_64")
+        openvino.compile_options(SessionBudget(accelerator="intel-npu"), "fp32", "x86_64")
 
 
 def test_openvino_keeps_blobs_of_gpu_and_npu():
-    options = openvino.compile_options(Budget(accelerator="intel-npu", cache_dir="/cache"), "int8", "x86_64")
+    options = openvino.compile_options(SessionBudget(accelerator="intel-npu", cache_dir="/cache"), "int8", "x86_64")
     assert options["CACHE_DIR"] == "/cache"
     assert options["PERFORMANCE_HINT"] == "LATENCY"
 
@@ -119,7 +119,7 @@ def test_openvino_does_what_it_is_told(tmp_path):
     import openvino as ov
 
     manifest = models.write_variant(tmp_path, models.dense(), "openvino")
-    options = openvino.compile_options(Budget(threads=2, options={"cores": "any"}), "int8", "x86_64")
+    options = openvino.compile_options(SessionBudget(threads=2, options={"cores": "any"}), "int8", "x86_64")
     compiled = ov.Core().compile_model(str(tmp_path / manifest.variants[0].artifacts[0].path), "CPU", options)
     assert compiled.get_property("INFERENCE_PRECISION_HINT") == ov.Type.f32
     assert compiled.get_property("INFERENCE_NUM_THREADS") == 2
@@ -137,7 +137,7 @@ def test_openvino_gives_the_npu_one_row_and_loops_over_the_others(tmp_path):
     openvino._fix_rows(model, variant)
     ports = openvino._ports(model.inputs), openvino._ports(model.outputs)
     assert ports[0][0].shape == (1, 4)
-    compiled = ov.Core().compile_model(model, "CPU", openvino.compile_options(Budget(), "fp32", "x86_64"))
+    compiled = ov.Core().compile_model(model, "CPU", openvino.compile_options(SessionBudget(), "fp32", "x86_64"))
     session = bind(openvino.OpenVinoEngine(ov, compiled, *ports), manifest, variant)
     x = np.random.default_rng(0).random((3, 4)).astype(np.float32)
     np.testing.assert_allclose(session.run({"x": x})["scores"], x @ models.WEIGHTS + models.BIAS, rtol=1e-5)
@@ -157,7 +157,7 @@ def test_openvino_without_the_device_says_so(tmp_path):
     manifest = models.write_variant(tmp_path, models.dense(), "openvino")
     fp16 = replace(manifest.variants[0], precision="fp16")
     with pytest.raises(VariantError, match=r"OpenVINO cannot compile model\.xml for NPU: "):
-        get_runtime("openvino").open(manifest, fp16, tmp_path, Budget(accelerator="intel-npu"))
+        get_runtime("openvino").open(manifest, fp16, tmp_path, SessionBudget(accelerator="intel-npu"))
 
 
 def test_openvino_reads_no_other_frameworks_files(tmp_path):
@@ -175,7 +175,7 @@ def test_openvino_reads_no_other_frameworks_files(tmp_path):
 def test_quantisation_rounds_clips_and_survives_nan(dtype, scale, values, data):
     bounds = np.iinfo(dtype)
     zero_point = data.draw(st.integers(int(bounds.min), int(bounds.max)))
-    slot = Slot(0, np.dtype(dtype), scale, zero_point)
+    slot = LiteRtTensor(0, np.dtype(dtype), scale, zero_point)
     array = np.array(values, np.float32)
     back = dequantise(quantise(array, slot), slot)
     least, most = (bounds.min - zero_point) * scale, (bounds.max - zero_point) * scale
@@ -188,7 +188,7 @@ def quantised(folder, datatype):
     left, right, total = (TensorSpec(name, datatype, (-1, 3)) for name in ("left", "right", "total"))
     variant = Variant("int8", "litert", "int8", (Artifact("model.tflite", "0" * 64, 1),))
     manifest = ModelManifest("adder", "1", (left, right), (total,), (variant,))
-    return get_runtime("litert").open(manifest, variant, folder, Budget())
+    return get_runtime("litert").open(manifest, variant, folder, SessionBudget())
 
 
 def test_litert_quantises_where_the_manifest_speaks_of_floats(tmp_path):
@@ -212,7 +212,7 @@ def test_litert_offers_a_bare_quantised_file_as_floats(tmp_path):
 def test_litert_loops_over_the_rows_of_a_graph_that_takes_one(tmp_path):
     (tmp_path / "model.tflite").write_bytes(models_litert.single_row())
     variant = Variant("single", "litert", "fp32", (Artifact("model.tflite", "0" * 64, 1),))
-    session = get_runtime("litert").open(models.identity(), variant, tmp_path, Budget())
+    session = get_runtime("litert").open(models.identity(), variant, tmp_path, SessionBudget())
     for rows in (1, 4, 1):
         x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
         np.testing.assert_array_equal(session.run({"x": x})["y"], x)
@@ -235,7 +235,7 @@ def _litert_variant(tmp_path, content, signature=""):
 )
 def test_litert_serves_the_signature_that_the_manifest_names_else_the_default(tmp_path, keys, wanted, served):
     variant, runtime = _litert_variant(tmp_path, models_litert.signatures(*keys), wanted), get_runtime("litert")
-    session = runtime.open(models.identity(), variant, tmp_path, Budget())
+    session = runtime.open(models.identity(), variant, tmp_path, SessionBudget())
     for rows in (1, 4, 1):
         x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
         np.testing.assert_array_equal(session.run({"x": x})["y"], x + served)
@@ -262,7 +262,7 @@ def test_litert_takes_a_binding_by_the_signatures_names_and_by_the_graphs(tmp_pa
     bind = {"x": Binding("serving_default_x:0"), "y": Binding("StatefulPartitionedCall:0")}
     x = np.ones((1, 3), np.float32)
     for each in (variant, replace(variant, bind=bind)):
-        session = get_runtime("litert").open(models.identity(), each, tmp_path, Budget())
+        session = get_runtime("litert").open(models.identity(), each, tmp_path, SessionBudget())
         np.testing.assert_array_equal(session.run({"x": x})["y"], x)
         assert session.remarks == ()
 
@@ -270,7 +270,7 @@ def test_litert_takes_a_binding_by_the_signatures_names_and_by_the_graphs(tmp_pa
 def test_litert_refuses_a_signature_that_the_file_lacks(tmp_path):
     variant = _litert_variant(tmp_path, models_litert.signatures("encode", "decode"), "translate")
     with pytest.raises(VariantError, match="no signature 'translate'; it has 'decode', 'encode'") as caught:
-        get_runtime("litert").open(models.identity(), variant, tmp_path, Budget())
+        get_runtime("litert").open(models.identity(), variant, tmp_path, SessionBudget())
     assert "[[variant]]" in caught.value.remedy
 
 
@@ -279,7 +279,7 @@ def test_litert_opens_a_file_that_takes_other_sizes_than_it_declares(tmp_path):
     inspected = get_runtime("litert").inspect(tmp_path / "model.tflite")
     assert [spec.shape for spec in inspected.inputs] == [(-1, -1)]
     manifest = ModelManifest("other-sizes", "1", inspected.inputs, inspected.outputs, (variant,))
-    session = get_runtime("litert").open(manifest, variant, tmp_path, Budget())
+    session = get_runtime("litert").open(manifest, variant, tmp_path, SessionBudget())
     for size in (8, 1, 4):
         x = np.arange(size, dtype=np.float32).reshape(1, size)
         if size == 1:
@@ -303,7 +303,7 @@ def test_litert_without_its_delegate_answers_alike(tmp_path):
     x = np.ones((2, 4), np.float32)
     answers = [
         get_runtime("litert")
-        .open(manifest, manifest.variants[0], tmp_path, Budget(options={"delegate": name}))
+        .open(manifest, manifest.variants[0], tmp_path, SessionBudget(options={"delegate": name}))
         .run({"x": x})
         for name in ("xnnpack", "none")
     ]
@@ -313,6 +313,6 @@ def test_litert_without_its_delegate_answers_alike(tmp_path):
 def test_litert_without_the_coral_library_says_what_to_install(tmp_path):
     manifest = models.write_variant(tmp_path, models.dense(), "litert")
     with pytest.raises(VariantError, match=r"libedgetpu.so.1 cannot be used") as caught:
-        get_runtime("litert").open(manifest, manifest.variants[0], tmp_path, Budget(accelerator="coral-usb"))
+        get_runtime("litert").open(manifest, manifest.variants[0], tmp_path, SessionBudget(accelerator="coral-usb"))
     assert "libedgetpu1-std" in caught.value.remedy
     assert caught.value.transient, "one process per TPU: a busy one says nothing about the model"

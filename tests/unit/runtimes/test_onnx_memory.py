@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 from gateway.domain.errors import VariantError, lacks_memory
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.onnx import OnnxEngine, session_options
 
 LIMIT_BYTES = 1000 << 20
@@ -36,7 +36,7 @@ class Zeros:
 
     def __init__(self, kind: str) -> None:
         graph = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {GRAPHS[kind]}')
-        options = session_options(onnxruntime, Budget())
+        options = session_options(onnxruntime, SessionBudget())
         self.engine = OnnxEngine(onnxruntime.InferenceSession(graph.SerializeToString(), options))
         self._more = {"s": INPUTS[kind]} if kind in INPUTS else {}
 

@@ -9,9 +9,9 @@ import pytest
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import Artifact, Variant
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes import trial_child
-from gateway.runtimes.job import Job, Trial
+from gateway.runtimes.job import ChildTask, Trial
 from gateway.runtimes.settings import TrialSettings
 from tests.simulators import models
 
@@ -57,10 +57,10 @@ class Runtime:
 
 @pytest.fixture
 def answered(monkeypatch, tmp_path):
-    def answer(runtime, settings=SLOW, budget=Budget(4)):  # noqa: B008 - frozen
+    def answer(runtime, settings=SLOW, budget=SessionBudget(4)):  # noqa: B008 - frozen
         monkeypatch.setattr(trial_child, "get_runtime", lambda _name: runtime)
         lines = []
-        trial_child.answer(Job(Trial(models.identity(), VARIANT, tmp_path, budget), settings, 0), lines.append)
+        trial_child.answer(ChildTask(Trial(models.identity(), VARIANT, tmp_path, budget), settings, 0), lines.append)
         return lines[-1]
 
     return answer
@@ -86,7 +86,7 @@ def test_a_slow_model_keeps_one_thread_where_more_do_not_pay(answered):
     assert line.result["measured"]["p50_us"] < 5000
 
 
-@pytest.mark.parametrize("budget", [Budget(1), Budget(4, "intel-gpu")])
+@pytest.mark.parametrize("budget", [SessionBudget(1), SessionBudget(4, "intel-gpu")])
 def test_one_thread_where_no_more_are_allowed_or_an_accelerator_computes(answered, budget):
     runtime = Runtime({1: 0.0})
     assert answered(runtime, budget=budget).result["threads"] == 1
@@ -115,6 +115,6 @@ def test_half_the_deadline_spent_is_enough_of_trying(answered):
 
 
 def test_no_memory_is_a_fault_of_the_moment(answered):
-    line = answered(Runtime({1: MemoryError()}), budget=Budget(1))
+    line = answered(Runtime({1: MemoryError()}), budget=SessionBudget(1))
     assert line.transient
     assert "memory" in line.remedy

@@ -10,7 +10,7 @@ import pytest
 from gateway.domain.errors import ConfigurationError
 from gateway.software.cli.parser import PROGRAM, main
 from gateway.software.pin import pin
-from gateway.software.record import Records
+from gateway.software.record import InstallRecords
 from gateway.trust.distrust import Distrust
 from tests.simulators.fleet_repository import FleetRepository
 
@@ -23,11 +23,13 @@ def repository(tmp_path: Path) -> FleetRepository:
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Records:
-    return Records(tmp_path / "state")
+def records(tmp_path: Path) -> InstallRecords:
+    return InstallRecords(tmp_path / "state")
 
 
-def test_the_first_root_is_kept_and_the_same_again_is_harmless(records: Records, repository: FleetRepository) -> None:
+def test_the_first_root_is_kept_and_the_same_again_is_harmless(
+    records: InstallRecords, repository: FleetRepository
+) -> None:
     root = repository.root_bytes(1)
     assert pin(records, root) == 1
     assert pin(records, root) == 1
@@ -36,7 +38,7 @@ def test_the_first_root_is_kept_and_the_same_again_is_harmless(records: Records,
 
 
 def test_another_fleets_root_takes_its_place_only_where_that_is_asked_for(
-    records: Records, repository: FleetRepository, tmp_path: Path
+    records: InstallRecords, repository: FleetRepository, tmp_path: Path
 ) -> None:
     pin(records, repository.root_bytes(1))
     other = FleetRepository(tmp_path / "other").root_bytes(1)
@@ -48,7 +50,7 @@ def test_another_fleets_root_takes_its_place_only_where_that_is_asked_for(
 
 
 def test_an_older_or_a_newer_root_of_the_same_fleet_changes_nothing(
-    records: Records, repository: FleetRepository
+    records: InstallRecords, repository: FleetRepository
 ) -> None:
     repository.rotate("root")
     pin(records, repository.root_bytes(2))
@@ -56,7 +58,7 @@ def test_an_older_or_a_newer_root_of_the_same_fleet_changes_nothing(
     assert records.root(LIMIT_BYTES) == repository.root_bytes(2)
 
 
-def test_a_root_that_is_not_signed_by_itself_is_refused(records: Records, repository: FleetRepository) -> None:
+def test_a_root_that_is_not_signed_by_itself_is_refused(records: InstallRecords, repository: FleetRepository) -> None:
     forged = json.loads(repository.root_bytes(1))
     forged["signed"]["version"] = 2
     with pytest.raises(Distrust):

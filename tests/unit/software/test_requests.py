@@ -12,13 +12,13 @@ import pytest
 from gateway.agent.settings import InstallerSettings
 from gateway.agent.software import InstallerRefusedError, ask
 from gateway.domain.errors import UnreachableError
-from gateway.domain.software_request import Confirm, GiveUp, Install, Request, parse_request, request_line
+from gateway.domain.software_request import Confirm, GiveUp, InstallRequest, Request, parse_request, request_line
 from gateway.observe.notify import Notifier
-from gateway.software.server import Server
+from gateway.software.server import InstallerServer
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.software_device import Device, wheels
 
-INSTALL = Install("software/edge-gateway/1.0/release", "a" * 64, ("b" * 64, "c" * 64))
+INSTALL = InstallRequest("software/edge-gateway/1.0/release", "a" * 64, ("b" * 64, "c" * 64))
 
 
 @pytest.mark.parametrize("request_", [INSTALL, Confirm("1.0-aaaaaaaa"), GiveUp("why")])
@@ -50,7 +50,7 @@ def serve(tmp_path: Path, device: Device) -> tuple[InstallerSettings, threading.
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen(4)
-    server = Server(listener, device.worker(), device.settings, Notifier(None))
+    server = InstallerServer(listener, device.worker(), device.settings, Notifier(None))
 
     def run() -> None:
         with listener:
@@ -68,7 +68,7 @@ def test_an_agent_is_told_why_and_hears_how_it_goes(tmp_path: Path) -> None:
     wanted = device.serve(path)
     settings, thread = serve(tmp_path, device)
     with pytest.raises(InstallerRefusedError, match="is signed"):
-        ask(settings, Install(path, "0" * 64, wanted.evidence))
+        ask(settings, InstallRequest(path, "0" * 64, wanted.evidence))
     with pytest.raises(InstallerRefusedError, match="no update is under way"):
         ask(settings, Confirm("1.0-aaaaaaaa"))
     assert ask(settings, wanted).version == "1.0"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.software_request import Confirm, GiveUp, Install
+from gateway.domain.software_request import Confirm, GiveUp, InstallRequest
 from gateway.domain.software_update import Phase
 from gateway.software.places import CONFIRMED, CURRENT
 from gateway.software.worker import RequestRefusedError
@@ -192,7 +192,7 @@ def test_the_agent_may_give_it_up(device: Device, repository: FleetRepository) -
 # ---- who is believed -----------------------------------------------------------------------------------------------
 
 
-def refused(device: Device, wanted: Install) -> str:
+def refused(device: Device, wanted: InstallRequest) -> str:
     with pytest.raises(RequestRefusedError) as raised:
         device.worker().take(wanted)
     assert device.records.update() is None

@@ -24,7 +24,7 @@ from gateway.store.active import (
     rolled_back,
     write_active,
 )
-from gateway.store.errors import AbsentError, DamagedError, StoreError
+from gateway.store.errors import DamagedError, StoreAbsentError, StoreError
 
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
 slots = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True)
@@ -140,7 +140,7 @@ def test_going_back_is_possible_once() -> None:
     active = committed(committed(Active(), activation("meter", 1)), activation("meter", 2))
     back = rolled_back(active, "meter")
     assert (back.slots, back.previous) == ({"meter": activation("meter", 1)}, {})
-    with pytest.raises(AbsentError, match="the slot meter has no previous release"):
+    with pytest.raises(StoreAbsentError, match="the slot meter has no previous release"):
         rolled_back(back, "meter")
 
 

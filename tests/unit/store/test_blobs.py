@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.store import durable
-from gateway.store.blobs import Blobs
-from gateway.store.errors import AbsentError, DamagedError, SpaceError, StoreError
-from gateway.store.settings import BlobSettings
+from gateway.store.blobs import LocalBlobs
+from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, StoreError
+from gateway.store.settings import StoreSettings
 
 LIMIT_BYTES = 1 << 20
 
@@ -25,13 +25,13 @@ def sha256(content: bytes) -> str:
 
 
 @pytest.fixture
-def blobs(tmp_path: Path) -> Blobs:
-    made = Blobs(tmp_path / "blobs", BlobSettings(keep_free_bytes=0))
+def blobs(tmp_path: Path) -> LocalBlobs:
+    made = LocalBlobs(tmp_path / "blobs", StoreSettings(keep_free_bytes=0))
     made.prepare()
     return made
 
 
-def test_what_is_put_is_there_for_the_group_to_read(blobs: Blobs, tmp_path: Path) -> None:
+def test_what_is_put_is_there_for_the_group_to_read(blobs: LocalBlobs, tmp_path: Path) -> None:
     digest = blobs.put(b"content")
     path = tmp_path / "blobs" / "sha256" / sha256(b"content")
     assert (digest, blobs.path(digest)) == (path.name, path)
@@ -42,11 +42,11 @@ def test_what_is_put_is_there_for_the_group_to_read(blobs: Blobs, tmp_path: Path
     assert {stat.S_IMODE(folder.stat().st_mode) for folder in path.parents[:2]} == {0o750}
 
 
-def test_what_is_not_there_is_told_apart_from_what_is_damaged(blobs: Blobs) -> None:
+def test_what_is_not_there_is_told_apart_from_what_is_damaged(blobs: LocalBlobs) -> None:
     digest = sha256(b"content")
     assert not blobs.has(digest, 7)
     assert not blobs.verify(digest)
-    with pytest.raises(AbsentError, match="not in the store; it has to be fetched"):
+    with pytest.raises(StoreAbsentError, match="not in the store; it has to be fetched"):
         blobs.read(digest, LIMIT_BYTES)
     blobs.path(digest).write_bytes(b"Content")
     assert blobs.has(digest, 7)
@@ -59,7 +59,7 @@ def test_what_is_not_there_is_told_apart_from_what_is_damaged(blobs: Blobs) -> N
     assert not blobs.discard(digest)
 
 
-def test_no_more_is_read_than_was_allowed(blobs: Blobs) -> None:
+def test_no_more_is_read_than_was_allowed(blobs: LocalBlobs) -> None:
     digest = blobs.put(b"x" * 100)
     assert len(blobs.read(digest, 100)) == 100
     with pytest.raises(DamagedError, match="more than the 99 bytes that are read"):
@@ -67,13 +67,13 @@ def test_no_more_is_read_than_was_allowed(blobs: Blobs) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../../etc/passwd", "a" * 63, "A" * 64, "a" * 64 + "\n", "a" * 64 + ".part"])
-def test_nothing_but_a_digest_names_a_blob(blobs: Blobs, name: str) -> None:
+def test_nothing_but_a_digest_names_a_blob(blobs: LocalBlobs, name: str) -> None:
     with pytest.raises(ValueError, match="is no SHA-256 digest"):
         blobs.path(name)
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
-def test_only_plain_files_are_blobs(blobs: Blobs, tmp_path: Path, kind: str) -> None:
+def test_only_plain_files_are_blobs(blobs: LocalBlobs, tmp_path: Path, kind: str) -> None:
     digest, elsewhere = sha256(b"content"), tmp_path / "elsewhere"
     elsewhere.write_bytes(b"content")
     if kind == "link":
@@ -91,7 +91,7 @@ def test_only_plain_files_are_blobs(blobs: Blobs, tmp_path: Path, kind: str) -> 
 
 
 def test_the_quota_counts_everything_and_says_so(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path, BlobSettings(quota_bytes=20_000, keep_free_bytes=0))
+    blobs = LocalBlobs(tmp_path, StoreSettings(quota_bytes=20_000, keep_free_bytes=0))
     blobs.prepare()
     blobs.put(b"a" * 10_000)
     used = blobs.usage_bytes()
@@ -106,14 +106,14 @@ def test_the_quota_counts_everything_and_says_so(tmp_path: Path) -> None:
 
 
 def test_others_on_the_disk_keep_their_share(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path, BlobSettings(keep_free_bytes=1 << 60))
+    blobs = LocalBlobs(tmp_path, StoreSettings(keep_free_bytes=1 << 60))
     blobs.prepare()
     with pytest.raises(SpaceError, match="0 may be used on this disk; free some, or lower keep_free_bytes"):
         blobs.put(b"content")
     assert list((tmp_path / "sha256").iterdir()) == []
 
 
-def test_what_a_killed_writer_left_is_gone_when_the_next_begins(blobs: Blobs) -> None:
+def test_what_a_killed_writer_left_is_gone_when_the_next_begins(blobs: LocalBlobs) -> None:
     left = durable.temporary(blobs.path(sha256(b"")).parent)
     left.write_bytes(b"half")
     blobs.prepare()
@@ -121,14 +121,14 @@ def test_what_a_killed_writer_left_is_gone_when_the_next_begins(blobs: Blobs) ->
 
 
 def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path / "nowhere")
+    blobs = LocalBlobs(tmp_path / "nowhere")
     assert (blobs.usage_bytes(), blobs.collect(frozenset()).removed) == (0, 0)
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "blobs").touch()
     with pytest.raises(StoreError, match=r"blobs/sha256: .*; see that the folder is there and writable"):
-        Blobs(tmp_path / "blobs").prepare()
+        LocalBlobs(tmp_path / "blobs").prepare()
 
 
 contents = st.dictionaries(st.binary(max_size=50), st.tuples(st.booleans(), st.booleans()), max_size=8)
@@ -138,7 +138,7 @@ contents = st.dictionaries(st.binary(max_size=50), st.tuples(st.booleans(), st.b
 @settings(max_examples=40, deadline=None)
 def test_collecting_takes_exactly_what_nobody_needs(found: dict[bytes, tuple[bool, bool]], strangers: set[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        blobs = Blobs(Path(folder), BlobSettings(keep_free_bytes=0))
+        blobs = LocalBlobs(Path(folder), StoreSettings(keep_free_bytes=0))
         blobs.prepare()
         home = Path(folder) / "sha256"
         for content, (is_part, _) in found.items():
@@ -155,7 +155,7 @@ def test_collecting_takes_exactly_what_nobody_needs(found: dict[bytes, tuple[boo
         assert {path.name for path in home.iterdir()} >= strangers
 
 
-def test_a_blob_that_a_release_still_links_frees_nothing(blobs: Blobs, tmp_path: Path) -> None:
+def test_a_blob_that_a_release_still_links_frees_nothing(blobs: LocalBlobs, tmp_path: Path) -> None:
     digest = blobs.put(b"content")
     os.link(blobs.path(digest), tmp_path / "linked")
     collected = blobs.collect(frozenset())

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.store import download
-from gateway.store.blobs import Blobs
+from gateway.store.blobs import LocalBlobs
 from gateway.store.download import Download
 from gateway.store.errors import DamagedError, SpaceError, StoreError
-from gateway.store.settings import BlobSettings
+from gateway.store.settings import StoreSettings
 
 CONTENT = bytes(range(256)) * 400
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -27,13 +27,13 @@ UNKNOWN_MODE = 1 << 30
 
 
 @pytest.fixture
-def blobs(tmp_path: Path) -> Blobs:
-    made = Blobs(tmp_path, BlobSettings(keep_free_bytes=0, sync_every_bytes=1000))
+def blobs(tmp_path: Path) -> LocalBlobs:
+    made = LocalBlobs(tmp_path, StoreSettings(keep_free_bytes=0, sync_every_bytes=1000))
     made.prepare()
     return made
 
 
-def names(blobs: Blobs) -> list[str]:
+def names(blobs: LocalBlobs) -> list[str]:
     return sorted(path.name for path in blobs.path(DIGEST).parent.iterdir())
 
 
@@ -42,7 +42,7 @@ def names(blobs: Blobs) -> list[str]:
 def test_however_it_is_cut_and_resumed_it_arrives(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int], leaves: list[bool]
 ) -> None:
-    blobs = Blobs(tmp_path_factory.mktemp("blobs"), BlobSettings(keep_free_bytes=0, sync_every_bytes=1000))
+    blobs = LocalBlobs(tmp_path_factory.mktemp("blobs"), StoreSettings(keep_free_bytes=0, sync_every_bytes=1000))
     blobs.prepare()
     part = blobs.writer(DIGEST, SIZE)
     for cut, leave in zip([*sorted(cuts), SIZE], leaves, strict=False):
@@ -58,31 +58,31 @@ def test_however_it_is_cut_and_resumed_it_arrives(
     assert stat.S_IMODE(blobs.path(DIGEST).stat().st_mode) == 0o640
 
 
-def test_room_for_all_of_it_is_taken_before_the_first_byte(blobs: Blobs) -> None:
+def test_room_for_all_of_it_is_taken_before_the_first_byte(blobs: LocalBlobs) -> None:
     with blobs.writer(DIGEST, SIZE) as part:
         assert part.offset == 0
         assert blobs.usage_bytes() >= SIZE
         assert blobs.path(DIGEST).with_name(f"{DIGEST}.part").stat().st_size == 0
 
 
-def test_a_download_that_finds_no_room_leaves_nothing(blobs: Blobs) -> None:
+def test_a_download_that_finds_no_room_leaves_nothing(blobs: LocalBlobs) -> None:
     """The file system refuses to set it aside; the check of free space comes before, and can be overtaken."""
     part = blobs.path(DIGEST).with_name(f"{DIGEST}.part")
     with pytest.raises(SpaceError, match="no room on the disk"):
-        Download(part, blobs.path(DIGEST), DIGEST, BEYOND_BYTES, BlobSettings())
+        Download(part, blobs.path(DIGEST), DIGEST, BEYOND_BYTES, StoreSettings())
     assert names(blobs) == []
 
 
-def test_a_resumed_download_that_finds_no_room_keeps_what_it_had(blobs: Blobs) -> None:
+def test_a_resumed_download_that_finds_no_room_keeps_what_it_had(blobs: LocalBlobs) -> None:
     part = blobs.path(DIGEST).with_name(f"{DIGEST}.part")
     part.write_bytes(CONTENT[:500])
     with pytest.raises(SpaceError):
-        Download(part, blobs.path(DIGEST), DIGEST, BEYOND_BYTES, BlobSettings())
+        Download(part, blobs.path(DIGEST), DIGEST, BEYOND_BYTES, StoreSettings())
     assert part.read_bytes() == CONTENT[:500]
 
 
 def test_room_that_ends_on_the_way_is_told_where_none_can_be_set_aside(
-    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+    blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on file systems that know no fallocate(2)."""
     monkeypatch.setattr(download, "_KEEP_SIZE", UNKNOWN_MODE)
@@ -100,7 +100,7 @@ def test_room_that_ends_on_the_way_is_told_where_none_can_be_set_aside(
     assert blobs.verify(DIGEST)
 
 
-def test_more_than_was_signed_is_not_taken(blobs: Blobs) -> None:
+def test_more_than_was_signed_is_not_taken(blobs: LocalBlobs) -> None:
     with blobs.writer(DIGEST, SIZE) as part:
         part.append(CONTENT)
         with pytest.raises(DamagedError, match=f"more arrives than the {SIZE} bytes that were signed"):
@@ -109,7 +109,7 @@ def test_more_than_was_signed_is_not_taken(blobs: Blobs) -> None:
     assert blobs.verify(DIGEST)
 
 
-def test_less_than_was_signed_is_not_named_but_kept(blobs: Blobs) -> None:
+def test_less_than_was_signed_is_not_named_but_kept(blobs: LocalBlobs) -> None:
     with blobs.writer(DIGEST, SIZE) as part:
         part.append(CONTENT[:10])
         with pytest.raises(StoreError, match=f"ends after 10 of {SIZE} bytes"):
@@ -117,7 +117,7 @@ def test_less_than_was_signed_is_not_named_but_kept(blobs: Blobs) -> None:
     assert names(blobs) == [f"{DIGEST}.part"]
 
 
-def test_other_bytes_than_were_signed_are_dropped(blobs: Blobs) -> None:
+def test_other_bytes_than_were_signed_are_dropped(blobs: LocalBlobs) -> None:
     with blobs.writer(DIGEST, SIZE) as part:
         part.append(b"x" * SIZE)
         with pytest.raises(DamagedError, match=r"what was sent has the digest .*; it is dropped"):
@@ -125,7 +125,7 @@ def test_other_bytes_than_were_signed_are_dropped(blobs: Blobs) -> None:
     assert names(blobs) == []
 
 
-def test_a_part_that_rotted_is_noticed_in_the_end(blobs: Blobs) -> None:
+def test_a_part_that_rotted_is_noticed_in_the_end(blobs: LocalBlobs) -> None:
     part = blobs.path(DIGEST).with_name(f"{DIGEST}.part")
     part.write_bytes(b"\0" * 500)
     with blobs.writer(DIGEST, SIZE) as part:
@@ -135,7 +135,7 @@ def test_a_part_that_rotted_is_noticed_in_the_end(blobs: Blobs) -> None:
     assert names(blobs) == []
 
 
-def test_a_sender_that_cannot_resume_begins_again(blobs: Blobs) -> None:
+def test_a_sender_that_cannot_resume_begins_again(blobs: LocalBlobs) -> None:
     with blobs.writer(DIGEST, SIZE) as part:
         part.append(CONTENT[:1234])
         part.restart()
@@ -146,14 +146,14 @@ def test_a_sender_that_cannot_resume_begins_again(blobs: Blobs) -> None:
     assert blobs.verify(DIGEST)
 
 
-def test_a_part_longer_than_what_was_signed_begins_again(blobs: Blobs) -> None:
+def test_a_part_longer_than_what_was_signed_begins_again(blobs: LocalBlobs) -> None:
     blobs.path(DIGEST).with_name(f"{DIGEST}.part").write_bytes(b"x" * (SIZE + 1))
     with blobs.writer(DIGEST, SIZE) as part:
         assert part.offset == 0
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-def test_a_part_that_is_no_plain_file_is_refused(blobs: Blobs, tmp_path: Path, kind: str) -> None:
+def test_a_part_that_is_no_plain_file_is_refused(blobs: LocalBlobs, tmp_path: Path, kind: str) -> None:
     part, elsewhere = blobs.path(DIGEST).with_name(f"{DIGEST}.part"), tmp_path / "elsewhere"
     elsewhere.write_bytes(b"precious")
     if kind == "link":
@@ -167,7 +167,7 @@ def test_a_part_that_is_no_plain_file_is_refused(blobs: Blobs, tmp_path: Path, k
     assert elsewhere.read_bytes() == b"precious"
 
 
-def test_nothing_at_all_is_a_blob_too(blobs: Blobs) -> None:
+def test_nothing_at_all_is_a_blob_too(blobs: LocalBlobs) -> None:
     empty = hashlib.sha256(b"").hexdigest()
     with blobs.writer(empty, 0) as part:
         part.finish()

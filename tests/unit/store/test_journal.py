@@ -13,7 +13,7 @@ import pytest
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.update import REVOCABLE, Failure, Step
-from gateway.store.errors import AbsentError, StoreError
+from gateway.store.errors import StoreAbsentError, StoreError
 from gateway.store.journal import Journal
 from gateway.store.journal_rows import Floors, Rejection, Update
 from gateway.store.settings import JournalSettings
@@ -153,11 +153,11 @@ def test_a_slot_has_one_update_at_a_time(journal: Journal) -> None:
 
 @pytest.mark.parametrize("step", [Step.LOAD, Step.COMMIT])
 def test_nothing_is_recorded_of_an_update_that_was_never_begun(journal: Journal, step: Step) -> None:
-    with pytest.raises(AbsentError, match="no update of meter is under way"):
+    with pytest.raises(StoreAbsentError, match="no update of meter is under way"):
         journal.record("meter", step, NOW)
-    with pytest.raises(AbsentError):
+    with pytest.raises(StoreAbsentError):
         journal.fail("meter", FAILURE, NOW)
-    with pytest.raises(AbsentError):
+    with pytest.raises(StoreAbsentError):
         journal.finish("meter", NOW)
 
 

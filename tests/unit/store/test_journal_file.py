@@ -16,7 +16,7 @@ import pytest
 from gateway.domain.activation import Activation, activation_document
 from gateway.domain.update import Failure, Step
 from gateway.store import journal_file
-from gateway.store.errors import AbsentError, DamagedError, StoreError
+from gateway.store.errors import DamagedError, StoreAbsentError, StoreError
 from gateway.store.journal import Journal
 from gateway.store.journal_rows import Floors
 from gateway.store.settings import JournalSettings
@@ -34,7 +34,7 @@ def begun(folder: Path) -> Path:
 
 
 def test_where_there_is_none_none_is_begun(tmp_path: Path) -> None:
-    with pytest.raises(AbsentError, match=f"there is no journal; {REMEDY}"):
+    with pytest.raises(StoreAbsentError, match=f"there is no journal; {REMEDY}"):
         Journal.open(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -14,10 +14,10 @@ import pytest
 from gateway.domain.manifest import Artifact
 from gateway.domain.signed_release import SignedRelease, SignedVariant, release_bytes
 from gateway.store import durable
-from gateway.store.blobs import Blobs
-from gateway.store.errors import AbsentError, DamagedError, StoreError
+from gateway.store.blobs import LocalBlobs
+from gateway.store.errors import DamagedError, StoreAbsentError, StoreError
 from gateway.store.materialised import materialise, remove, sweep
-from gateway.store.settings import BlobSettings
+from gateway.store.settings import StoreSettings
 
 FILES = {
     "manifest.toml": b"the manifest",
@@ -46,8 +46,8 @@ WITHOUT_VARIANTS = {"manifest.toml", "golden.npz"}
 
 
 @pytest.fixture
-def blobs(tmp_path: Path) -> Blobs:
-    made = Blobs(tmp_path / "blobs", BlobSettings(keep_free_bytes=0))
+def blobs(tmp_path: Path) -> LocalBlobs:
+    made = LocalBlobs(tmp_path / "blobs", StoreSettings(keep_free_bytes=0))
     made.prepare()
     for content in FILES.values():
         made.put(content)
@@ -58,7 +58,7 @@ def found(home: Path) -> dict[str, bytes]:
     return {path.relative_to(home).as_posix(): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
-def test_a_release_is_its_files_under_the_manifests_paths(blobs: Blobs, tmp_path: Path) -> None:
+def test_a_release_is_its_files_under_the_manifests_paths(blobs: LocalBlobs, tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         home = materialise(DIGEST, RELEASE, ["small"], blobs, tmp_path / "releases")
@@ -72,16 +72,16 @@ def test_a_release_is_its_files_under_the_manifests_paths(blobs: Blobs, tmp_path
     assert stat.S_IMODE(home.stat().st_mode) == 0o750
 
 
-def test_variants_join_one_by_one_and_again(blobs: Blobs, tmp_path: Path) -> None:
+def test_variants_join_one_by_one_and_again(blobs: LocalBlobs, tmp_path: Path) -> None:
     for variants in ([], [], ["small"], ["large"], ["large", "small"]):
         home = materialise(DIGEST, RELEASE, variants, blobs, tmp_path / "releases")
     assert found(home) == FILES
     assert [path.name for path in (tmp_path / "releases").iterdir()] == [DIGEST]
 
 
-def test_what_is_missing_or_damaged_is_said_before_anything_is_made(blobs: Blobs, tmp_path: Path) -> None:
+def test_what_is_missing_or_damaged_is_said_before_anything_is_made(blobs: LocalBlobs, tmp_path: Path) -> None:
     blobs.discard(artifact("labels.txt").sha256)
-    with pytest.raises(AbsentError, match=r"labels.txt \(23 bytes\) is not in the store; fetch it"):
+    with pytest.raises(StoreAbsentError, match=r"labels.txt \(23 bytes\) is not in the store; fetch it"):
         materialise(DIGEST, RELEASE, ["small"], blobs, tmp_path / "releases")
     blobs.path(artifact("labels.txt").sha256).write_bytes(b"SHARED by both variants")
     with pytest.raises(DamagedError, match=r"labels\.txt is damaged on the disk; discard it"):
@@ -89,7 +89,7 @@ def test_what_is_missing_or_damaged_is_said_before_anything_is_made(blobs: Blobs
     assert not (tmp_path / "releases").exists()
 
 
-def test_a_damaged_release_is_put_right_once_its_blob_is(blobs: Blobs, tmp_path: Path) -> None:
+def test_a_damaged_release_is_put_right_once_its_blob_is(blobs: LocalBlobs, tmp_path: Path) -> None:
     """A blob and its links are one file: damaged, all are; fetched again, the release still has the damaged one."""
     home = materialise(DIGEST, RELEASE, ["small"], blobs, tmp_path / "releases")
     (home / "labels.txt").write_bytes(b"SHARED by both variants")
@@ -100,7 +100,7 @@ def test_a_damaged_release_is_put_right_once_its_blob_is(blobs: Blobs, tmp_path:
     assert found(home)["labels.txt"] == FILES["labels.txt"]
 
 
-def test_links_that_somebody_put_there_are_not_followed(blobs: Blobs, tmp_path: Path) -> None:
+def test_links_that_somebody_put_there_are_not_followed(blobs: LocalBlobs, tmp_path: Path) -> None:
     home = materialise(DIGEST, RELEASE, [], blobs, tmp_path / "releases")
     outside = tmp_path / "outside"
     outside.write_bytes(FILES["labels.txt"])
@@ -110,7 +110,7 @@ def test_links_that_somebody_put_there_are_not_followed(blobs: Blobs, tmp_path: 
     assert outside.exists()
 
 
-def test_what_a_kill_left_inside_is_swept_by_the_next_run(blobs: Blobs, tmp_path: Path) -> None:
+def test_what_a_kill_left_inside_is_swept_by_the_next_run(blobs: LocalBlobs, tmp_path: Path) -> None:
     home = materialise(DIGEST, RELEASE, ["small"], blobs, tmp_path / "releases")
     durable.temporary(home).touch()
     durable.temporary(home / "onnx").touch()
@@ -118,14 +118,14 @@ def test_what_a_kill_left_inside_is_swept_by_the_next_run(blobs: Blobs, tmp_path
     assert found(home).keys() == WITHOUT_VARIANTS | {"labels.txt", "onnx/int8/model.onnx"}
 
 
-def test_a_file_where_a_folder_is_needed_is_an_error(blobs: Blobs, tmp_path: Path) -> None:
+def test_a_file_where_a_folder_is_needed_is_an_error(blobs: LocalBlobs, tmp_path: Path) -> None:
     home = materialise(DIGEST, RELEASE, [], blobs, tmp_path / "releases")
     (home / "onnx").touch()
     with pytest.raises(StoreError, match=DIGEST):
         materialise(DIGEST, RELEASE, ["small"], blobs, tmp_path / "releases")
 
 
-def test_a_release_is_taken_away_once_and_its_blobs_stay(blobs: Blobs, tmp_path: Path) -> None:
+def test_a_release_is_taken_away_once_and_its_blobs_stay(blobs: LocalBlobs, tmp_path: Path) -> None:
     materialise(DIGEST, RELEASE, ["small", "large"], blobs, tmp_path / "releases")
     assert remove(tmp_path / "releases", DIGEST)
     assert not remove(tmp_path / "releases", DIGEST)
@@ -133,7 +133,7 @@ def test_a_release_is_taken_away_once_and_its_blobs_stay(blobs: Blobs, tmp_path:
     assert all(blobs.verify(artifact(path).sha256) for path in FILES)
 
 
-def test_sweeping_leaves_what_is_referenced_and_what_it_does_not_know(blobs: Blobs, tmp_path: Path) -> None:
+def test_sweeping_leaves_what_is_referenced_and_what_it_does_not_know(blobs: LocalBlobs, tmp_path: Path) -> None:
     releases = tmp_path / "releases"
     assert sweep(releases, frozenset()) == 0
     home = materialise(DIGEST, RELEASE, ["small"], blobs, releases)
@@ -144,7 +144,7 @@ def test_sweeping_leaves_what_is_referenced_and_what_it_does_not_know(blobs: Blo
     assert {path.name for path in releases.iterdir()} == {DIGEST, "README"}
 
 
-def test_a_digest_names_a_release_and_nothing_else(blobs: Blobs, tmp_path: Path) -> None:
+def test_a_digest_names_a_release_and_nothing_else(blobs: LocalBlobs, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no SHA-256 digest"):
         materialise("../outside", RELEASE, [], blobs, tmp_path)
     with pytest.raises(ValueError, match="is no SHA-256 digest"):

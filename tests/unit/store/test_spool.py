@@ -20,15 +20,15 @@ from gateway.store import spool_file
 from gateway.store.errors import SpaceError, StoreError
 from gateway.store.settings import SpoolSettings
 from gateway.store.spool import Spool
-from gateway.store.spool_rows import OVERHEAD_BYTES, Gap, Kept, Priority, Record
+from gateway.store.spool_rows import OVERHEAD_BYTES, Gap, Priority, SpooledRecord, SpoolRecord
 from tests.simulators.daemon import ROOT
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 VITALS, EVIDENCE = Priority.VITALS, Priority.EVIDENCE
 
 
-def record(stream: str = "vitals", priority: Priority = VITALS, *, text: str = "", at: datetime = NOW) -> Record:
-    return Record(stream, priority, "sample", at, {"text": text})
+def record(stream: str = "vitals", priority: Priority = VITALS, *, text: str = "", at: datetime = NOW) -> SpoolRecord:
+    return SpoolRecord(stream, priority, "sample", at, {"text": text})
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def test_what_is_kept_is_numbered_within_its_stream_and_comes_back_as_it_was(tmp
     with opened(tmp_path) as spool:
         assert spool.mark("cursor") == "7"
         first = next(entry for entry in spool.batch(10, 10_000) if entry.stream == "vitals")
-        assert first == Kept("vitals", spool.epoch, 1, VITALS, "sample", NOW, '{"text":"\\u00e4"}')
+        assert first == SpooledRecord("vitals", spool.epoch, 1, VITALS, "sample", NOW, '{"text":"\\u00e4"}')
         assert (numbers(spool), numbers(spool, "updates")) == ([1, 2], [1])
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
@@ -123,10 +123,10 @@ def test_what_the_fleet_refuses_is_counted_as_dropped(tmp_path: Path) -> None:
     with opened(tmp_path) as spool:
         spool.append([record(), record()], NOW)
         first = spool.batch(1, 10_000)[0]
-        assert isinstance(first, Kept)
+        assert isinstance(first, SpooledRecord)
         for _ in range(2):
             spool.give_up(first)
-        assert [type(entry) for entry in spool.batch(10, 10_000)] == [Gap, Kept]
+        assert [type(entry) for entry in spool.batch(10, 10_000)] == [Gap, SpooledRecord]
 
 
 def test_a_batch_is_bounded_and_takes_what_matters_most_first(tmp_path: Path) -> None:

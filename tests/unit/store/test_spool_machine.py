@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.store.settings import SpoolSettings
 from gateway.store.spool import Spool
-from gateway.store.spool_rows import OVERHEAD_BYTES, Gap, Kept, Priority, Record
+from gateway.store.spool_rows import OVERHEAD_BYTES, Gap, Priority, SpooledRecord, SpoolRecord
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
 BOUNDED = SpoolSettings(bytes_limit=4_000, age_limit_d=3.0, gaps_at_once=10_000, epochs_limit=10_000)
@@ -72,7 +72,7 @@ class SpoolMachine(RuleBasedStateMachine):
     )
     def append(self, made: list[tuple[str, Priority, int, int]]) -> None:
         batch = [
-            Record(stream, priority, "k", self.now - timedelta(days=age), {"x": "y" * size})
+            SpoolRecord(stream, priority, "k", self.now - timedelta(days=age), {"x": "y" * size})
             for stream, priority, size, age in made
         ]
         for record, (stream, priority, size, _) in zip(batch, made, strict=True):
@@ -101,7 +101,7 @@ class SpoolMachine(RuleBasedStateMachine):
     @rule()
     def give_up(self) -> None:
         batch = self.spool.batch(1, 1)
-        if batch and isinstance(entry := batch[0], Kept):
+        if batch and isinstance(entry := batch[0], SpooledRecord):
             self.spool.give_up(entry)
             self.drop(
                 next(
@@ -114,7 +114,9 @@ class SpoolMachine(RuleBasedStateMachine):
     @invariant()
     def every_number_is_accounted_for(self) -> None:
         entries = self.spool.batch(10_000, 10**9)
-        kept = {(one.stream, one.boot_epoch, one.seq): one.priority for one in entries if isinstance(one, Kept)}
+        kept = {
+            (one.stream, one.boot_epoch, one.seq): one.priority for one in entries if isinstance(one, SpooledRecord)
+        }
         assert kept == {(*one.source, one.seq): one.priority for one in self.records}
         gaps = [one for one in entries if isinstance(one, Gap)]
         assert len(kept) + len(gaps) == len(entries)

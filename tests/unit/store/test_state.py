@@ -19,7 +19,7 @@ from gateway.domain.manifest import LAYOUTS, TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Measurement, Signature, Verdict
 from gateway.store.settings import StateSettings
-from gateway.store.state import REMEDY, State
+from gateway.store.state import REMEDY, StateStore
 
 PASSED = Verdict(True, "passed", Measurement(1.5, 2.5, 3.5, 4, 0.5), 0.99)
 WRITER = """
@@ -57,12 +57,12 @@ def test_what_is_kept_is_read_again(
     tmp_path_factory: pytest.TempPathFactory, kept: list[Verdict], signature: Signature
 ) -> None:
     folder = tmp_path_factory.mktemp("state")
-    state = State.open(folder)
+    state = StateStore.open(folder)
     for verdict in kept:
         state.keep_verdict("key", verdict)
     state.keep_signature("key", signature)
     state.close()
-    again = State.open(folder)
+    again = StateStore.open(folder)
     assert again.verdict("key") == kept[-1]
     assert again.signature("key") == signature
     assert again.verdict("other") is None
@@ -75,7 +75,7 @@ def test_several_processes_share_the_file(tmp_path: Path) -> None:
     (tmp_path / "state.sqlite").write_bytes(b"and find it broken" * 1000)
     writers = [writer(tmp_path, name, 60) for name in ("one", "two", "three")]
     assert [process.communicate()[0].split()[-1] for process in writers] == ["0", "0", "0"]
-    state = State.open(tmp_path)
+    state = StateStore.open(tmp_path)
     for name in ("one", "two", "three"):
         assert [state.verdict(f"{name}-{index}") for index in range(60)] == [Verdict(True, name)] * 60
     state.close()
@@ -88,7 +88,7 @@ def test_a_writer_killed_on_the_way_leaves_a_file_that_reads(tmp_path: Path) -> 
     process.stdout.readline()
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    state = State.open(tmp_path)
+    state = StateStore.open(tmp_path)
     assert state.verdict("one-20") == Verdict(True, "one")
     state.keep_verdict("after", PASSED)
     assert state.verdict("after") == PASSED
@@ -101,7 +101,7 @@ def test_a_writer_killed_on_the_way_leaves_a_file_that_reads(tmp_path: Path) -> 
 )
 def test_a_file_that_is_no_database_is_set_aside(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "state.sqlite").write_bytes(content)
-    state = State.open(tmp_path)
+    state = StateStore.open(tmp_path)
     state.keep_verdict("key", PASSED)
     assert state.verdict("key") == PASSED
     state.close()
@@ -111,14 +111,14 @@ def test_a_file_that_is_no_database_is_set_aside(tmp_path: Path, content: bytes)
 
 @pytest.mark.parametrize("damaged", [b"", b"no database" * 500])
 def test_the_log_of_a_lost_database_never_reaches_the_new_one(tmp_path: Path, damaged: bytes) -> None:
-    before = State.open(tmp_path / "before")
+    before = StateStore.open(tmp_path / "before")
     for index in range(50):
         before.keep_verdict(f"old-{index}", PASSED)
     after = tmp_path / "after"
     shutil.copytree(tmp_path / "before", after)
     before.close()
     (after / "state.sqlite").write_bytes(damaged)
-    state = State.open(after)
+    state = StateStore.open(after)
     state.keep_verdict("new", PASSED)
     state.close()
     with sqlite3.connect(after / "state.sqlite") as other:
@@ -128,7 +128,7 @@ def test_the_log_of_a_lost_database_never_reaches_the_new_one(tmp_path: Path, da
 
 
 def test_rows_that_cannot_be_read_count_as_absent(tmp_path: Path) -> None:
-    state = State.open(tmp_path)
+    state = StateStore.open(tmp_path)
     with sqlite3.connect(tmp_path / "state.sqlite") as other:
         for key, content in (("a", "{"), ("b", "[]"), ("c", '{"passed": true}'), ("d", '{"inputs": [[1]]}')):
             other.execute("INSERT INTO verdict VALUES (?, ?, 0)", (key, content))
@@ -142,7 +142,7 @@ def test_rows_that_cannot_be_read_count_as_absent(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_is_remembered_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    state = State.open(tmp_path, StateSettings(busy_timeout_ms=1))
+    state = StateStore.open(tmp_path, StateSettings(busy_timeout_ms=1))
     other = sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     state.keep_verdict("key", PASSED)
@@ -161,7 +161,7 @@ def test_what_cannot_be_written_is_remembered_and_counted(tmp_path: Path, caplog
 def test_the_oldest_rows_go_first_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**18, 0, -(10**16)))
     monkeypatch.setattr("gateway.store.state.time.time_ns", lambda: next(clock))
-    state = State.open(tmp_path, StateSettings(verdicts_limit=3))
+    state = StateStore.open(tmp_path, StateSettings(verdicts_limit=3))
     for key in "abcde":
         state.keep_verdict(key, PASSED)
     state.keep_verdict("c", PASSED)
@@ -177,24 +177,24 @@ def set_schema(file: Path, version: int) -> None:
 
 
 def test_an_older_schema_is_replaced(tmp_path: Path) -> None:
-    state = State.open(tmp_path)
+    state = StateStore.open(tmp_path)
     state.keep_verdict("key", PASSED)
     state.close()
     set_schema(tmp_path / "state.sqlite", 1)
-    again = State.open(tmp_path)
+    again = StateStore.open(tmp_path)
     assert again.verdict("key") is None
     again.close()
 
 
 def test_a_newer_schema_is_left_as_it_is_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The version that wrote it finds its verdicts again after a downgrade that was taken back."""
-    state = State.open(tmp_path)
+    state = StateStore.open(tmp_path)
     state.keep_verdict("newer", PASSED)
     state.close()
     set_schema(tmp_path / "state.sqlite", 99)
     before = (tmp_path / "state.sqlite").read_bytes()
     for found in (None, PASSED):
-        older = State.open(tmp_path)
+        older = StateStore.open(tmp_path)
         assert (older.verdict("newer"), older.verdict("own"), older.problem) == (None, found, "")
         older.keep_verdict("own", PASSED)
         older.close()
@@ -202,13 +202,13 @@ def test_a_newer_schema_is_left_as_it_is_and_said(tmp_path: Path, caplog: pytest
     said = f"schema 99; this version reads 2); it stays as it is, and verdicts go to {tmp_path}/state-schema-2.sqlite"
     assert [said in record.getMessage() for record in caplog.records] == [True, True]
     set_schema(tmp_path / "state.sqlite", 2)
-    again = State.open(tmp_path)
+    again = StateStore.open(tmp_path)
     assert again.verdict("newer") == PASSED
     again.close()
 
 
 def test_rows_that_wait_for_the_disk_are_bounded_and_written_later(tmp_path: Path) -> None:
-    state = State.open(tmp_path, StateSettings(busy_timeout_ms=1, verdicts_limit=3))
+    state = StateStore.open(tmp_path, StateSettings(busy_timeout_ms=1, verdicts_limit=3))
     other = sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     for key in "abcd":
@@ -219,13 +219,13 @@ def test_rows_that_wait_for_the_disk_are_bounded_and_written_later(tmp_path: Pat
     state.keep_signature("digest", Signature((), ()))
     assert state.problem == ""
     state.close()
-    again = State.open(tmp_path)
+    again = StateStore.open(tmp_path)
     assert [key for key in "abcd" if again.verdict(key)] == ["b", "c", "d"]
     again.close()
 
 
 def test_what_waits_for_the_disk_is_written_at_the_end(tmp_path: Path) -> None:
-    state = State.open(tmp_path, StateSettings(busy_timeout_ms=1))
+    state = StateStore.open(tmp_path, StateSettings(busy_timeout_ms=1))
     other = sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     state.keep_verdict("key", PASSED)
@@ -233,7 +233,7 @@ def test_what_waits_for_the_disk_is_written_at_the_end(tmp_path: Path) -> None:
     other.close()
     state.close()
     state.close()
-    again = State.open(tmp_path)
+    again = StateStore.open(tmp_path)
     assert again.verdict("key") == PASSED
     again.close()
 
@@ -241,7 +241,7 @@ def test_what_waits_for_the_disk_is_written_at_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["state.sqlite", "state.lock"])
 def test_where_the_file_cannot_be_written_state_is_in_memory(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()  # as root, mode bits would stop nobody
-    state = State.open(tmp_path)
+    state = StateStore.open(tmp_path)
     assert f"the state in {tmp_path} cannot be written" in state.problem
     state.keep_verdict("key", PASSED)
     assert (state.verdict("key"), state.write_failures) == (PASSED, 1)
@@ -251,13 +251,13 @@ def test_where_the_file_cannot_be_written_state_is_in_memory(tmp_path: Path, nam
 
 def test_what_can_be_read_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
     """At most as many rows as are kept on disk, the newest; then they are bounded as they are there."""
-    kept = State.open(tmp_path)
+    kept = StateStore.open(tmp_path)
     for key in "abcd":
         kept.keep_verdict(key, PASSED)
     kept.keep_signature("digest", Signature((), ()))
     (tmp_path / "state.lock").unlink()
     (tmp_path / "state.lock").mkdir()
-    state = State.open(tmp_path, StateSettings(verdicts_limit=3))
+    state = StateStore.open(tmp_path, StateSettings(verdicts_limit=3))
     assert [key for key in "abcd" if state.verdict(key)] == ["b", "c", "d"]
     assert state.signature("digest") == Signature((), ())
     state.keep_verdict("e", PASSED)
@@ -271,28 +271,28 @@ def test_what_can_be_read_is_read_where_nothing_can_be_written(tmp_path: Path) -
 def test_a_damaged_file_that_cannot_be_replaced_counts_as_empty(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "state.sqlite").write_bytes(content)
     (tmp_path / "state.lock").mkdir()
-    state = State.open(tmp_path)
+    state = StateStore.open(tmp_path)
     assert (state.verdict("key"), state.problem != "") == (None, True)
     state.close()
     assert (tmp_path / "state.sqlite").read_bytes() == content
 
 
 def test_a_lock_that_another_process_keeps_stops_no_start(tmp_path: Path) -> None:
-    State.open(tmp_path).close()
+    StateStore.open(tmp_path).close()
     with (tmp_path / "state.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        state = State.open(tmp_path, StateSettings(busy_timeout_ms=20))
+        state = StateStore.open(tmp_path, StateSettings(busy_timeout_ms=20))
         assert f"another process has held {lock.name} for 20 ms" in state.problem
         state.keep_verdict("one", PASSED)
         assert state.verdict("one") == PASSED
         state.close()
-    again = State.open(tmp_path, StateSettings(busy_timeout_ms=20))
+    again = StateStore.open(tmp_path, StateSettings(busy_timeout_ms=20))
     assert again.problem == ""
     again.close()
 
 
 def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
     mask = os.umask(0o022)
-    State.open(tmp_path / "new" / "state").close()
+    StateStore.open(tmp_path / "new" / "state").close()
     os.umask(mask)
     assert (tmp_path / "new" / "state").stat().st_mode & 0o777 == 0o700

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from gateway.wire.turns import CREDIT_NS, KEPT_CALLERS, Caller, Turns
+from gateway.wire.connection_schedule import CREDIT_NS, KEPT_CALLERS, CallerQueue, ConnectionSchedule
 
 SLICE_NS = 500_000
 
@@ -14,7 +14,7 @@ SLICE_NS = 500_000
 class Connection:
     """A connection that has `slices` to be served, each of `slice_ns`."""
 
-    caller: Caller
+    caller: CallerQueue
     served: list[Connection]
     slices: int = 1_000_000
     slice_ns: int = SLICE_NS
@@ -35,7 +35,7 @@ class Scene:
     """Turns, and who had them."""
 
     def __init__(self) -> None:
-        self.turns, self.served = Turns(), list[Connection]()
+        self.turns, self.served = ConnectionSchedule(), list[Connection]()
 
     def connect(self, key: str, **more: int) -> Connection:
         connection = Connection(self.turns.caller(key), self.served, **more)
@@ -112,7 +112,7 @@ def test_a_connection_waits_once() -> None:
 
 
 def test_callers_that_left_are_forgotten_where_there_are_many() -> None:
-    turns = Turns()
+    turns = ConnectionSchedule()
     kept = turns.caller("kept")
     for number in range(2 * KEPT_CALLERS):
         turns.caller(f"address:{number}").connections -= 1

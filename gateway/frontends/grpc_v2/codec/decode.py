@@ -27,7 +27,7 @@ from gateway.domain.tensor import (
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec.outline import TENSORS_LIMIT
 from gateway.frontends.grpc_v2.codec.typed import typed_datatype, typed_steps
-from gateway.frontends.placement import PARAMETERS, Place
+from gateway.frontends.placement import PARAMETERS, RegionSpan
 from gateway.frontends.regions import Regions, placed_input, requested_output
 
 PARAMETERS_LIMIT = 256
@@ -133,13 +133,13 @@ def _shared_inputs(message: Any, caller: str, regions: Regions | None) -> tuple[
     return shared, ignored
 
 
-def _place(sent: Any, regions: Regions | None) -> tuple[Place | None, int]:
+def _place(sent: Any, regions: Regions | None) -> tuple[RegionSpan | None, int]:
     """Return an input's place in shared memory, or None, and the number of its unknown parameters."""
     values = read_values(sent.parameters, f"input '{sent.name:.200}'")
     return placed_input(regions, values, sent.name), sum(key not in PARAMETERS for key in values)
 
 
-def _shared(sent: Any, place: Place, model: str, caller: str, regions: Regions) -> memoryview | bytes:
+def _shared(sent: Any, place: RegionSpan, model: str, caller: str, regions: Regions) -> memoryview | bytes:
     name = sent.name
     if sent.HasField("contents"):
         raise _invalid(

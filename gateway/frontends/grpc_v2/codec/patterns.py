@@ -19,7 +19,7 @@ from gateway.domain.tensor import CONVERTED, RANK_LIMIT, Array, Datatype, Raw, T
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec.decode import read_values, sooner
 from gateway.frontends.grpc_v2.codec.protobuf import RequestLayout
-from gateway.frontends.placement import OutputPlace, Place, read_place
+from gateway.frontends.placement import OutputPlace, RegionSpan, read_place
 from gateway.frontends.regions import Regions
 
 WHOLE_BYTES = 16 * 1024
@@ -62,7 +62,7 @@ class SharedInput:
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
-    place: Place
+    place: RegionSpan
     regions: Regions
 
     def raw(self, caller: str) -> Raw:
@@ -79,7 +79,7 @@ class SharedOutput:
     """An output that is written to the caller's shared memory."""
 
     name: str
-    place: Place
+    place: RegionSpan
     regions: Regions
 
     def destined(self, caller: str) -> RequestedOutput:

@@ -16,7 +16,7 @@ from gateway.domain.access import Address, AuthenticationError, Security
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.parameters import deadline_ns
 from gateway.domain.rights import Caller
-from gateway.domain.shares import ANONYMOUS, Refusal
+from gateway.domain.shares import ANONYMOUS, RefusalReason
 from gateway.frontends.authentication import Authentication
 from gateway.frontends.grpc_v2.calls import (
     CallInfo,
@@ -202,7 +202,7 @@ class _Calls:
             raise RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
         calls = self._load.calls
         if calls.used >= calls.bounds.total:  # its caller is not known yet
-            raise calls.refuse(ANONYMOUS, Refusal.TOTAL)
+            raise calls.refuse(ANONYMOUS, RefusalReason.TOTAL)
 
     def _check_idle(self) -> None:
         if not self._load.busy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gateway.domain.shares import Refusal
+from gateway.domain.shares import RefusalReason
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.peer import Peer
@@ -76,7 +76,7 @@ class ConnectionLoad:
             self._check_waiting()
         streams = self._load.streams
         if self._streams >= self._settings.max_connection_streams:
-            raise streams.refuse(info.share_key, Refusal.CONNECTION)
+            raise streams.refuse(info.share_key, RefusalReason.CONNECTION)
         streams.require(info.share_key, local=info.local)
         self._streams += 1
 
@@ -93,6 +93,6 @@ class ConnectionLoad:
     def _check_waiting(self) -> None:
         waiting = self._load.waiting
         if self.waiting_bytes > self._settings.max_waiting_bytes:
-            raise waiting.refuse(self._key, Refusal.CONNECTION)
+            raise waiting.refuse(self._key, RefusalReason.CONNECTION)
         if refusal := waiting.refusal(self._key, local=self._local):
             raise waiting.refuse(self._key, refusal)

@@ -19,7 +19,7 @@ from gateway.domain.access import Address, Security
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import Raw
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.connections import Connections
+from gateway.frontends.connections import ConnectionPlaces
 from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Rpc
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.service.inference import InferenceService
@@ -55,7 +55,7 @@ class GrpcServer:
         self.message_memory, self.decoding = service.message_memory, service.decoding
         self._handshakes = load.pools.make("grpc handshakes", "[grpc] max_handshakes", settings.max_handshakes)
         self._in_handshake: dict[GrpcConnection, Peer] = {}
-        self._connections: Connections[GrpcConnection] = Connections(
+        self._connections: ConnectionPlaces[GrpcConnection] = ConnectionPlaces(
             load.pools.make("grpc connections", "[grpc] max_connections", settings.max_connections)
         )
         self._service, self._security = service, security

@@ -19,7 +19,7 @@ from typing import Any
 from gateway.frontends.grpc_v2.http2.reader import NOTHING
 from gateway.frontends.grpc_v2.transport.listening_socket import Admit, ListeningSocket, SocketProtocol
 from gateway.frontends.grpc_v2.transport.send_queue import SendQueue
-from gateway.wire.turns import Turns
+from gateway.wire.connection_schedule import ConnectionSchedule
 
 READY_LIMIT = 256
 """Sockets handled in one pass of the event loop; the others wait for the next."""
@@ -63,7 +63,7 @@ class Sockets:
         self._transports: dict[int, SocketTransport] = {}
         self._accepting: dict[int, ListeningSocket] = {}
         self._listeners: list[ListeningSocket] = []
-        self.turns = Turns()
+        self.turns = ConnectionSchedule()
         self.kept_bytes = 0
         """Bytes of all connections that were read and wait for their turn."""
         self._called, self._rest = False, 0

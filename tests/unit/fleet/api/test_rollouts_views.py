@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from fleet.api.rollouts_views import opening, view
-from fleet.control.rollouts_record import Known
+from fleet.control.rollouts_record import RecordedRollout
 from fleet.database.rollouts import StoredRollout
 from fleet.rollouts.facts import Aborted, Joined, WaveApproved
 from fleet.rollouts.spec_form import spec_digest
@@ -14,10 +14,10 @@ from tests.simulators.rollouts import MONDAY, Record, offered, spec_of
 NIGHT = {"start": "22:00", "end": "23:00"}
 
 
-def known(record: Record, state: str = "running") -> Known:
+def known(record: Record, state: str = "running") -> RecordedRollout:
     target = record.spec.target.path
     stored = StoredRollout("r-1", "n", "meter-reader", target, state, {}, MONDAY, "ann", record.state.seq)
-    return Known(stored, record.spec, record.state)
+    return RecordedRollout(stored, record.spec, record.state)
 
 
 def test_waves_and_who_waits():

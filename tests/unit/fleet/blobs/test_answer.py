@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.blobs.answer import Content, answer
+from fleet.blobs.answer import FileMetadata, answer
 
 THEN = datetime(2026, 3, 1, 12, tzinfo=UTC)
-CONTENT = Content('"a"', 1000, THEN, "application/json", "no-cache")
+CONTENT = FileMetadata('"a"', 1000, THEN, "application/json", "no-cache")
 
 
 def date(shift_s: int = 0) -> str:
@@ -91,7 +91,7 @@ def test_a_part_of_something_else_is_not_sent(if_range: str, status: int) -> Non
 
 @given(st.integers(0, 50), st.text("0123456789-,= bytes", max_size=20) | st.from_regex(r"\Abytes=\d{0,2}-\d{0,2}\Z"))
 def test_no_range_leads_out_of_the_file(size: int, span: str) -> None:
-    told = answer("GET", {"range": span}, Content('"a"', size))
+    told = answer("GET", {"range": span}, FileMetadata('"a"', size))
     assert told.status in {200, 206, 416}
     assert 0 <= told.offset_bytes <= told.offset_bytes + told.count_bytes <= size
     assert dict(told.headers)["content-length"] == str(told.count_bytes)

@@ -13,8 +13,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.blobs.beneath import open_beneath
 from fleet.blobs.disk import DiskBlobs
+from fleet.blobs.safe_path import open_beneath
 from fleet.blobs.settings import BlobSettings
 
 ROOT = Path(__file__).parents[4]

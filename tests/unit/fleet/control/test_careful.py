@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.control.careful import Look, first_look, next_look
-from fleet.control.settings import ChoresSettings
+from fleet.control.monotonic_clock import ClockReading, first_look, next_look
+from fleet.control.settings import MaintenanceSettings
 
 BEGIN = datetime(2027, 3, 1, 12, tzinfo=UTC)
-SETTINGS = ChoresSettings(clock_leap_s=60.0, clock_steady_s=3_600.0, clock_ahead_d=7.0)
+SETTINGS = MaintenanceSettings(clock_leap_s=60.0, clock_steady_s=3_600.0, clock_ahead_d=7.0)
 DAY, STEP_S = timedelta(days=1), 5.0
 
 
@@ -23,7 +23,7 @@ class Machine:
         self.uptime_s, self.true, self.error = 1000.0, BEGIN, error
         self.look = first_look(BEGIN + error, self.uptime_s, latest, SETTINGS)
 
-    def later(self, seconds: float = STEP_S) -> Look:
+    def later(self, seconds: float = STEP_S) -> ClockReading:
         self.uptime_s += seconds
         self.true += timedelta(seconds=seconds)
         self.look = next_look(self.look, self.true + self.error, self.uptime_s, SETTINGS)

@@ -10,11 +10,11 @@ import pytest
 
 from fleet.control.checks import (
     CLOCK_TOLERANCE,
-    Blobs,
+    BlobUrls,
     Clock,
+    HeldRoleKeys,
     Lifetime,
-    Observed,
-    RoleKeys,
+    StartFacts,
     Tables,
     findings,
 )
@@ -22,12 +22,12 @@ from fleet.control.checks import (
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 PORT = Lifetime("port.pem", NOW - DAY, NOW + 20 * DAY, 14 * DAY, "renew it")
-SOUND = Observed(
-    blobs=Blobs("https://fleet.example", "https://s3.example"),
+SOUND = StartFacts(
+    blobs=BlobUrls("https://fleet.example", "https://s3.example"),
     clock=Clock(NOW, True, NOW + CLOCK_TOLERANCE),
     tables=Tables("0010", "0010"),
     certificates=(PORT,),
-    keys=(RoleKeys("director", 1, 1), RoleKeys("timestamp", 2, 2)),
+    keys=(HeldRoleKeys("director", 1, 1), HeldRoleKeys("timestamp", 2, 2)),
 )
 ILL: dict[str, tuple[dict[str, Any], str, str]] = {
     "moved": ({"tables": Tables("", "0010", "the fleet moved")}, "database", "the fleet moved"),
@@ -39,10 +39,18 @@ ILL: dict[str, tuple[dict[str, Any], str, str]] = {
     "young": ({"certificates": [replace(PORT, begins=NOW + DAY)]}, "port.pem", "does not hold before 2026-03-02"),
     "expired": ({"certificates": [replace(PORT, ends=NOW)]}, "port.pem", "expired at 2026-03-01 12:00 UTC"),
     "ending": ({"certificates": [replace(PORT, ends=NOW + 13 * DAY)]}, "port.pem", "expires in 13.0 days"),
-    "no key": ({"keys": [RoleKeys("director", 1, 0)]}, "director", "1 of its published keys must sign, and 0 are"),
-    "few keys": ({"keys": [RoleKeys("timestamp", 2, 1)]}, "timestamp", "2 of its published keys must sign, and 1 are"),
+    "no key": ({"keys": [HeldRoleKeys("director", 1, 0)]}, "director", "1 of its published keys must sign, and 0 are"),
+    "few keys": (
+        {"keys": [HeldRoleKeys("timestamp", 2, 1)]},
+        "timestamp",
+        "2 of its published keys must sign, and 1 are",
+    ),
     "nothing": ({"unpublished": "nothing is published yet"}, "repository", "nothing is published yet"),
-    "plain": ({"blobs": Blobs("https://fleet.example", "http://minio:9000")}, "[blobs.s3]", "minio:9000 is plain http"),
+    "plain": (
+        {"blobs": BlobUrls("https://fleet.example", "http://minio:9000")},
+        "[blobs.s3]",
+        "minio:9000 is plain http",
+    ),
 }
 
 
@@ -52,8 +60,8 @@ ILL: dict[str, tuple[dict[str, Any], str, str]] = {
         {},
         {"clock": Clock(NOW, None, None)},
         {"tables": Tables("0010", "0010", server=(14, 0))},
-        {"blobs": Blobs("http://fleet.lan", "http://minio:9000")},
-        {"blobs": Blobs("https://fleet.example", "")},
+        {"blobs": BlobUrls("http://fleet.lan", "http://minio:9000")},
+        {"blobs": BlobUrls("https://fleet.example", "")},
         {"certificates": [replace(PORT, ends=NOW + 14 * DAY)]},
     ],
 )

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from fleet.control.door import Door
+from fleet.control.concurrency_limit import ConcurrencyLimit
 
 
 def test_so_many_are_inside_and_nobody_twice() -> None:
-    door = Door(2, 0.0)
+    door = ConcurrencyLimit(2, 0.0)
     with ExitStack() as inside:
         assert inside.enter_context(door.entered("a"))
         assert inside.enter_context(door.entered("b"))
@@ -26,20 +26,20 @@ def test_so_many_are_inside_and_nobody_twice() -> None:
 
 
 def test_who_fails_inside_gives_the_place_back() -> None:
-    door = Door(1, 0.0)
+    door = ConcurrencyLimit(1, 0.0)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
             _fail(door)
 
 
-def _fail(door: Door) -> None:
+def _fail(door: ConcurrencyLimit) -> None:
     with door.entered("a") as free:
         assert free
         raise ZeroDivisionError
 
 
 def test_as_many_as_there_are_places_wait_and_the_others_do_not() -> None:
-    door, over, tried = Door(2, 30.0), threading.Event(), threading.Barrier(3)
+    door, over, tried = ConcurrencyLimit(2, 30.0), threading.Event(), threading.Barrier(3)
 
     def stay(who: str) -> bool:
         with door.entered(who) as free:

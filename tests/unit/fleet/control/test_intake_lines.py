@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.control.intake_lines import Limits, batches, document_of, plain_body
+from fleet.control.ingestion_lines import IntakeLimits, batches, document_of, plain_body
 from fleet.problems import ProblemError
 from gateway.domain.errors import Fault, RequestError
 from tests.simulators.asking import gap, record
 
-LIMITS = Limits(50, 4, 1000)
+LIMITS = IntakeLimits(50, 4, 1000)
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | texts,
@@ -43,7 +43,7 @@ def tried(read: Callable[[], Any]) -> tuple[Any, Fault | None, str]:
         return None, error.fault, error.message
 
 
-def refusal(content: bytes, limits: Limits = LIMITS) -> RequestError:
+def refusal(content: bytes, limits: IntakeLimits = LIMITS) -> RequestError:
     with pytest.raises(RequestError) as refused:
         batches(content, limits)
     return refused.value
@@ -51,7 +51,7 @@ def refusal(content: bytes, limits: Limits = LIMITS) -> RequestError:
 
 @given(st.lists(records | gaps, max_size=30))
 def test_what_a_device_sends_comes_out_by_source_in_its_order(lines) -> None:
-    found = batches(body(*lines), Limits(50, 100, 100_000))
+    found = batches(body(*lines), IntakeLimits(50, 100, 100_000))
     expected: dict[tuple[str, int], tuple[list[object], list[object]]] = {}
     for line in lines:
         rows, lost = expected.setdefault((line["stream"], line["boot_epoch"]), ([], []))
@@ -73,7 +73,7 @@ def test_rubbish_is_refused_or_read_and_nothing_else(content) -> None:
 def test_a_line_with_one_odd_value_is_named_or_harmless(document, key, value) -> None:
     line = record("vitals", 1, document) | {key: value}
     content = body(record("vitals", 2, {}), line)
-    found, fault, message = tried(lambda: batches(content, Limits(50, 4, 100_000)))
+    found, fault, message = tried(lambda: batches(content, IntakeLimits(50, 4, 100_000)))
     if fault:
         assert (fault, message[:8]) == (Fault.INVALID, "line 2: ")
     else:

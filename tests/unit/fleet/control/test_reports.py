@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fleet.control.reports import Made, health, reported, slot_report, update_event
 from fleet.database.columns import document_text
-from fleet.database.intake import Row
+from fleet.database.ingestion import Row
 from fleet.database.tables import FACT_BYTES, HEALTH_BYTES, NAME_BYTES, PATH_BYTES
 from fleet.rollouts.facts import Reported
 from fleet.rollouts.facts_form import event_document, read_event

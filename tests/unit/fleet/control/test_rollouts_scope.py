@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fleet.control.rollouts import covers, within
 from fleet.database.errors import RefusedError
-from fleet.rollouts.query import All, And, Device, Match, Not, Operator, Or, Query, matches
+from fleet.rollouts.query import All, And, FieldMatch, Not, Operator, Or, QueriedDevice, Query, matches
 from fleet.rollouts.query_parser import parse
 
 TAGS = ("a", "b", "c", "a*", "?")
@@ -16,7 +16,7 @@ tags = st.sampled_from(TAGS)
 atoms = st.one_of(
     st.just(All()),
     st.builds(
-        Match,
+        FieldMatch,
         st.sampled_from(["tag", "site"]),
         st.sampled_from([Operator.EQUAL, Operator.UNEQUAL]),
         st.lists(tags, min_size=1, max_size=3).map(tuple),
@@ -32,11 +32,13 @@ queries = st.recursive(
     max_leaves=6,
 )
 scopes = st.frozensets(tags, min_size=1)
-devices = st.builds(Device, st.just("d"), st.just("a"), tags=st.frozensets(tags))
+devices = st.builds(QueriedDevice, st.just("d"), st.just("a"), tags=st.frozensets(tags))
 
 
 @given(queries, scopes, devices)
-def test_a_query_with_its_scope_matches_devices_of_the_scope_only(query: Query, scope: frozenset[str], device: Device):
+def test_a_query_with_its_scope_matches_devices_of_the_scope_only(
+    query: Query, scope: frozenset[str], device: QueriedDevice
+):
     if scope <= {"a*", "?"} and not covers(scope, query):
         with pytest.raises(RefusedError, match="each holds"):
             within(query, scope)
@@ -49,7 +51,7 @@ def test_a_query_with_its_scope_matches_devices_of_the_scope_only(query: Query, 
 
 
 @given(queries, scopes, devices)
-def test_what_a_scope_covers_has_no_device_beyond_it(query: Query, scope: frozenset[str], device: Device):
+def test_what_a_scope_covers_has_no_device_beyond_it(query: Query, scope: frozenset[str], device: QueriedDevice):
     if covers(scope, query) and matches(query, device):
         assert device.tags & scope
 

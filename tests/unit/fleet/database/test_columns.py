@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import sqlite
 
-from fleet.database.columns import Content, Document, Moment, Whole, Words
+from fleet.database.columns import BinaryColumn, JsonColumn, Moment, Whole, Words
 from fleet.database.errors import RefusedError
 from gateway.domain.errors import Fault
 
@@ -32,7 +32,7 @@ def test_times_keep_every_microsecond(moment: datetime) -> None:
 
 @given(JSON)
 def test_documents_come_back_as_they_went_in(value: object) -> None:
-    column = Document(10_000)
+    column = JsonColumn(10_000)
     text = column.process_bind_param(value, DIALECT)
     if value is None:
         assert text is None
@@ -42,7 +42,7 @@ def test_documents_come_back_as_they_went_in(value: object) -> None:
 
 
 def test_one_document_has_one_text() -> None:
-    assert Document(99).process_bind_param({"b": (1,), "a": {2, 1}}, DIALECT) == '{"a":[1,2],"b":[1]}'
+    assert JsonColumn(99).process_bind_param({"b": (1,), "a": {2, 1}}, DIALECT) == '{"a":[1,2],"b":[1]}'
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_one_document_has_one_text() -> None:
         (Whole(), 2**63, "not a number from 0"),
         (Whole(), True, "not a number from 0"),
         (Whole(), "1", "not a number from 0"),
-        (Document(4), {"a": 1}, "7 bytes, at most 4"),
-        (Document(99), float("nan"), "not a JSON"),
-        (Document(99), {"a": b"x"}, "not a JSON"),
-        (Content(1), b"ab", "2 bytes are too many"),
+        (JsonColumn(4), {"a": 1}, "7 bytes, at most 4"),
+        (JsonColumn(99), float("nan"), "not a JSON"),
+        (JsonColumn(99), {"a": b"x"}, "not a JSON"),
+        (BinaryColumn(1), b"ab", "2 bytes are too many"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(column, value: object, said: str) -> None:
@@ -72,7 +72,7 @@ def test_a_document_without_an_end_is_refused() -> None:
     endless: list[object] = []
     endless.append(endless)
     with pytest.raises(RefusedError, match="not a JSON"):
-        Document(99).process_bind_param(endless, DIALECT)
+        JsonColumn(99).process_bind_param(endless, DIALECT)
 
 
 @given(st.text())

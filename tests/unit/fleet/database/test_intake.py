@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.database.errors import RefusedError
-from fleet.database.intake import DUPLICATE, GAPS, SCATTERED, WINDOW, Batch, Row, check, take
-from fleet.database.settings import TelemetrySettings
+from fleet.database.ingestion import DUPLICATE, GAPS, SCATTERED, WINDOW, Batch, Row, check, take
+from fleet.database.settings import TelemetryStorageSettings
 from fleet.database.spans import Received
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-SETTINGS = TelemetrySettings(window_rows=30, spans_limit=3)
+SETTINGS = TelemetryStorageSettings(window_rows=30, spans_limit=3)
 NUMBERS = st.lists(st.integers(1, 60), max_size=12)
 LOST = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5)).map(lambda pair: (pair[0], sum(pair))), max_size=3)
 BATCHES = st.lists(st.tuples(NUMBERS, LOST), max_size=8)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.database.seen import Seen
+from fleet.database.seen import LastSeenBuffer
 from fleet.database.settings import DatabaseSettings
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -19,7 +19,7 @@ def at(seconds: float) -> datetime:
 
 
 def test_the_first_poll_is_written_and_the_next_ones_wait() -> None:
-    seen = Seen(SETTINGS)
+    seen = LastSeenBuffer(SETTINGS)
     assert not seen.note("camera-1", at(0))
     assert seen.due(at(1)) == {"camera-1": at(0)}
     seen.note("camera-1", at(10))
@@ -30,7 +30,7 @@ def test_the_first_poll_is_written_and_the_next_ones_wait() -> None:
 
 
 def test_too_many_are_written_at_once() -> None:
-    seen = Seen(SETTINGS)
+    seen = LastSeenBuffer(SETTINGS)
     seen.note("camera-1", at(0))
     seen.due(at(0))
     assert [seen.note(f"camera-{number}", at(1)) for number in range(1, 5)] == [False, False, False, True]
@@ -38,7 +38,7 @@ def test_too_many_are_written_at_once() -> None:
 
 
 def test_a_clock_that_went_back_holds_nothing_up() -> None:
-    seen = Seen(SETTINGS)
+    seen = LastSeenBuffer(SETTINGS)
     seen.note("camera-1", at(10_000))
     seen.due(at(10_000))
     seen.note("camera-1", at(0))
@@ -47,7 +47,7 @@ def test_a_clock_that_went_back_holds_nothing_up() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 40)), max_size=30))
 def test_every_poll_is_written_within_two_intervals(polls: list[tuple[str, float]]) -> None:
-    seen, clock, written, last = Seen(SETTINGS), 0.0, {}, {}
+    seen, clock, written, last = LastSeenBuffer(SETTINGS), 0.0, {}, {}
     for device, pause in polls:
         clock += pause
         seen.note(device, at(clock))

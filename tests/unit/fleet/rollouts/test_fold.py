@@ -28,7 +28,7 @@ from fleet.rollouts.facts import (
 )
 from fleet.rollouts.fold import CLOCK_STEP, fold, refusal, set_back
 from fleet.rollouts.spec_form import spec_digest
-from fleet.rollouts.state import DeviceState, State, Status
+from fleet.rollouts.state import DeviceState, RolloutState, Status
 from tests.simulators.rollouts import DIGEST, MONDAY, OTHER, Record, spec_of
 
 SPEC = spec_of()
@@ -326,4 +326,4 @@ def test_a_fold_goes_on_from_any_state_as_if_it_had_never_stopped(history, cut):
     kept = (dict(first.members), dict(first.ignored))
     assert fold(SPEC, facts[cut:], first) == whole
     assert (first.members, first.ignored) == kept
-    assert fold(SPEC, facts, State()) == whole
+    assert fold(SPEC, facts, RolloutState()) == whole

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.rollouts.judge import REASON_LIMIT_CHARS, Tally, common_reasons, excess, passed_at, wilson_interval
+from fleet.rollouts.abort_rules import (
+    REASON_LIMIT_CHARS,
+    VerdictTally,
+    common_reasons,
+    excess,
+    passed_at,
+    wilson_interval,
+)
 from fleet.rollouts.spec import AbortLimit, Success
 from fleet.rollouts.state import DeviceState, Member
 
@@ -57,17 +64,17 @@ def test_nothing_is_known_of_no_device():
 
 
 def test_too_few_verdicts_halt_nothing_however_bad():
-    assert excess({"all": Tally(0, 4)}, LIMIT) is None
-    assert excess({"all": Tally(0, 5)}, LIMIT) is not None
+    assert excess({"all": VerdictTally(0, 4)}, LIMIT) is None
+    assert excess({"all": VerdictTally(0, 5)}, LIMIT) is not None
 
 
 def test_a_share_above_the_limit_by_chance_halts_nothing():
-    assert excess({"all": Tally(17, 3)}, LIMIT) is None  # 15 %, and not below 5.2 %
-    assert excess({"all": Tally(170, 30)}, LIMIT) is not None
+    assert excess({"all": VerdictTally(17, 3)}, LIMIT) is None  # 15 %, and not below 5.2 %
+    assert excess({"all": VerdictTally(170, 30)}, LIMIT) is not None
 
 
 def test_the_first_group_that_is_bad_is_named_with_its_measurements():
-    found = excess({"all devices": Tally(990, 10), "accelerators coral-usb": Tally(0, 6)}, LIMIT)
+    found = excess({"all devices": VerdictTally(990, 10), "accelerators coral-usb": VerdictTally(0, 6)}, LIMIT)
     assert found is not None
     reason, evidence = found
     assert reason == "6 of 6 devices failed (accelerators coral-usb): for sure more than 10 %"
@@ -76,9 +83,9 @@ def test_the_first_group_that_is_bad_is_named_with_its_measurements():
 
 
 def test_a_limit_of_nothing_forgives_nothing_and_a_limit_of_all_everything():
-    assert excess({"all": Tally(4, 0)}, AbortLimit(1, 0.0, 0.95)) is None
-    assert excess({"all": Tally(10_000, 1)}, AbortLimit(1, 0.0, 0.95)) is not None
-    assert excess({"all": Tally(0, 10_000)}, AbortLimit(1, 100.0, 0.95)) is None
+    assert excess({"all": VerdictTally(4, 0)}, AbortLimit(1, 0.0, 0.95)) is None
+    assert excess({"all": VerdictTally(10_000, 1)}, AbortLimit(1, 0.0, 0.95)) is not None
+    assert excess({"all": VerdictTally(0, 10_000)}, AbortLimit(1, 100.0, 0.95)) is None
 
 
 def commits(*minutes):

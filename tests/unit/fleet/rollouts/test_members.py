@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleet.rollouts.facts import Joined, Left, Resumed
 from fleet.rollouts.members import CLAIMED, NO_MATCH, membership
-from fleet.rollouts.query import Device
+from fleet.rollouts.query import QueriedDevice
 from fleet.rollouts.state import DeviceState, Status
 from tests.simulators.rollouts import OTHER, Record, offered, spec_of
 
@@ -12,7 +12,7 @@ QUERY = "tag = pilot and version.meter-reader < 2"
 
 
 def device(number=0, tag="pilot", version="1", accelerators=("hailo-8",), zone="Europe/Berlin"):
-    return Device(
+    return QueriedDevice(
         f"d-{number}", tags=frozenset({tag}), versions={"meter-reader": version}, accelerators=accelerators, zone=zone
     )
 

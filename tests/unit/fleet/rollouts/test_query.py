@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.rollouts.query import FIELDS, All, And, Device, Match, Not, Operator, Or, matches
+from fleet.rollouts.query import FIELDS, All, And, FieldMatch, Not, Operator, Or, QueriedDevice, matches
 from fleet.rollouts.query_parser import (
     DEPTH_LIMIT,
     GLOBS_LIMIT,
@@ -17,7 +17,7 @@ from fleet.rollouts.query_parser import (
     query_text,
 )
 
-CAMERA = Device(
+CAMERA = QueriedDevice(
     "cam-7",
     site="san jose",
     profile="jetson-orin-nano",
@@ -25,7 +25,7 @@ CAMERA = Device(
     accelerators=("nvidia-jetson-gpu", "coral-usb"),
     versions={"meter-reader": "1.10", "activity": "2-rc1"},
 )
-BARE = Device("bare")
+BARE = QueriedDevice("bare")
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_the_deepest_query_that_is_read_is_answered():
 
 words = st.sampled_from(["a", "b", "cam-7", "lobby", "1.10", "2", "2-rc1", "c*", "?", "san jose"]) | st.text(max_size=8)
 sets = st.builds(
-    lambda name, operator, values: Match(name, operator, tuple(values)),
+    lambda name, operator, values: FieldMatch(name, operator, tuple(values)),
     st.sampled_from([*FIELDS, "version.meter-reader"]),
     st.sampled_from([Operator.EQUAL, Operator.UNEQUAL]),
     st.lists(words, min_size=1, max_size=3),
 )
 ordered = st.builds(
-    lambda operator, value: Match("version.meter-reader", operator, (value,)),
+    lambda operator, value: FieldMatch("version.meter-reader", operator, (value,)),
     st.sampled_from(list(Operator)[2:]),
     words,
 )
@@ -155,7 +155,7 @@ def combined(inner):
 
 queries = st.recursive(st.just(All()) | sets | ordered, combined, max_leaves=10)
 devices = st.builds(
-    Device,
+    QueriedDevice,
     words,
     words,
     words,
@@ -194,7 +194,7 @@ def test_nothing_but_a_query_or_an_error_with_its_place_comes_out(text):
 
 def test_a_glob_of_many_stars_is_refused_quickly():
     query = parse("id = " + "*a" * 60 + "b")
-    assert not matches(query, Device("a" * 100_000))
+    assert not matches(query, QueriedDevice("a" * 100_000))
 
 
 def test_a_query_holds_only_so_many_globs() -> None:

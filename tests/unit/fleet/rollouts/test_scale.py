@@ -11,7 +11,7 @@ from fleet.rollouts.decide import decide
 from fleet.rollouts.facts import Decided, Fact, Joined, Reported
 from fleet.rollouts.fold import fold
 from fleet.rollouts.members import membership
-from fleet.rollouts.query import Device
+from fleet.rollouts.query import QueriedDevice
 from fleet.rollouts.replay import replay
 from tests.simulators.rollouts import DIGEST, Record, offered, spec_of
 
@@ -80,7 +80,7 @@ def replaying(devices: int) -> Callable[[], object]:
 
 def matching(devices: int) -> Callable[[], object]:
     record = started(0)
-    fleet = [Device(f"d-{n}") for n in range(devices)]
+    fleet = [QueriedDevice(f"d-{n}") for n in range(devices)]
     return lambda: membership(record.spec, record.state, fleet)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.rollouts.spec import Canary, Retries, Rollback, Spec, Wave, Window
+from fleet.rollouts.spec import Canary, OfferWindow, Retries, Rollback, Spec, Wave
 from fleet.rollouts.spec_form import (
     CANARY_LIMIT,
     DAYS,
@@ -33,7 +33,7 @@ def specs(draw):
     waves += draw(st.lists(counts, max_size=3))
     minutes = st.integers(0, 1439)
     window = st.builds(
-        Window,
+        OfferWindow,
         st.sets(st.integers(0, 6), min_size=1).map(lambda days: tuple(sorted(days))),
         minutes,
         minutes,

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fleet.authority.ca import new_authority
 from fleet.serving import identity
-from fleet.serving.identity import Identity, Recognition
+from fleet.serving.identity import PeerMiddleware, Recognition
 from fleet.serving.proxies import read_proxies
 from fleet.serving.settings import ProxySettings
 from gateway.domain.errors import Fault, RequestError
@@ -61,7 +61,7 @@ async def test_nobody_further_in_sees_a_header_that_speaks_of_identity(spelling:
         seen.append((scope["headers"], scope["state"]["peer"]))
 
     recognition = Recognition(AUTHORITY.trusted, set, lambda: NOW)
-    part = Identity(app, recognition, read_proxies([]), ProxySettings(), Counter())
+    part = PeerMiddleware(app, recognition, read_proxies([]), ProxySettings(), Counter())
     headers = [(spelling, b"1.2.3.4"), (b"accept", b"*/*"), (spelling, b"5.6.7.8")]
     await part({"type": "http", "client": ("192.0.2.1", 1), "headers": headers}, None, None)
     assert seen[0][0] == [(b"accept", b"*/*")]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.simulation.casting import HARDWARE, Part, cast, inventory
-from fleet.simulation.settings import Settings, Shares
+from fleet.simulation.casting import HARDWARE, Behaviour, cast, inventory
+from fleet.simulation.settings import BehaviourShares, Settings
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.inventory import ACCELERATOR_KINDS
 
@@ -17,8 +17,8 @@ URL = "https://localhost"
 percent = st.floats(0.0, 20.0)
 
 
-@given(st.integers(1, 400), st.integers(), st.builds(Shares, percent, percent, percent, percent, percent))
-def test_every_device_has_a_name_and_a_part_of_its_own(count: int, seed: int, shares: Shares) -> None:
+@given(st.integers(1, 400), st.integers(), st.builds(BehaviourShares, percent, percent, percent, percent, percent))
+def test_every_device_has_a_name_and_a_part_of_its_own(count: int, seed: int, shares: BehaviourShares) -> None:
     settings = Settings(URL, count, seed=seed, shares=shares)
     played = cast(settings)
     assert len({character.name for character in played}) == count
@@ -27,20 +27,20 @@ def test_every_device_has_a_name_and_a_part_of_its_own(count: int, seed: int, sh
 
 
 def test_shares_are_exact() -> None:
-    shares = Shares(lying=1.0, replaying=2.0, flooding=0.5, failing=10.0, silent=3.5)
+    shares = BehaviourShares(lying=1.0, replaying=2.0, flooding=0.5, failing=10.0, silent=3.5)
     parts = Counter(character.part for character in cast(Settings(URL, 200, shares=shares)))
     assert parts == {
-        Part.LYING: 2,
-        Part.REPLAYING: 4,
-        Part.FLOODING: 1,
-        Part.FAILING: 20,
-        Part.SILENT: 7,
-        Part.HONEST: 166,
+        Behaviour.LYING: 2,
+        Behaviour.REPLAYING: 4,
+        Behaviour.FLOODING: 1,
+        Behaviour.FAILING: 20,
+        Behaviour.SILENT: 7,
+        Behaviour.HONEST: 166,
     }
 
 
 def test_another_seed_is_another_play() -> None:
-    one, other = (cast(Settings(URL, 200, seed=seed, shares=Shares(failing=10.0))) for seed in (1, 2))
+    one, other = (cast(Settings(URL, 200, seed=seed, shares=BehaviourShares(failing=10.0))) for seed in (1, 2))
     assert [c.part for c in one] != [c.part for c in other]
     assert [c.hardware for c in one] != [c.hardware for c in other]
 
@@ -58,7 +58,7 @@ def test_all_hardware_is_met_and_known_to_the_gateway() -> None:
 @pytest.mark.parametrize("wrong", [{"lying": -1.0}, {"silent": 101.0}, {"lying": 60.0, "failing": 50.0}])
 def test_what_is_no_share_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="percent"):
-        Shares(**wrong)
+        BehaviourShares(**wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"devices": 0}, {"devices": 1, "at_once": 0}, {"devices": 1, "poll_s": -1.0}])

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fleet.simulation.casting import HARDWARE, Character, Part
-from fleet.simulation.device import ELSE, Device
+from fleet.simulation.casting import HARDWARE, Behaviour, Character
+from fleet.simulation.device import ELSE, SimulatedDevice
 from gateway.domain.assignment import RESERVED_SLOTS, Assignment, Target
 from tests.simulators.enrolled_device import SLOT as REAL_SLOT
 from tests.simulators.enrolled_device import Device as RealDevice
@@ -32,18 +32,18 @@ def assignment(*targets: Target, version: int = 1, attempts: Mapping[str, int] |
     return Assignment("camera", version, NOW, NOW + timedelta(days=1), slots, extra=extra)
 
 
-def device(part: Part = Part.HONEST) -> Device:
-    made = Device(Character(0, "camera", part, HARDWARE[2]), 1)
+def device(part: Behaviour = Behaviour.HONEST) -> SimulatedDevice:
+    made = SimulatedDevice(Character(0, "camera", part, HARDWARE[2]), 1)
     made.name = "camera"
     return made
 
 
-def told(made: Device, stream: str) -> list[dict[str, Any]]:
+def told(made: SimulatedDevice, stream: str) -> list[dict[str, Any]]:
     rows = [json.loads(record.line) for record in made.spool.batch(1000)]
     return [row["document"] for row in rows if row["stream"] == stream]
 
 
-def updated(made: Device, given: Assignment) -> Device:
+def updated(made: SimulatedDevice, given: Assignment) -> SimulatedDevice:
     made.believe(given, b"content", "etag", NOW)
     for slot in made.due():
         for state in ("downloading", "probation", made.verdict):
@@ -51,7 +51,7 @@ def updated(made: Device, given: Assignment) -> Device:
     return made
 
 
-def slots(made: Device) -> list[dict[str, Any]]:
+def slots(made: SimulatedDevice) -> list[dict[str, Any]]:
     return [document for document in told(made, "state") if "slot" in document]
 
 
@@ -86,7 +86,7 @@ def test_a_reserved_slot_is_told_like_others_serves_nothing_and_is_not_removed(s
 
 
 def test_a_liar_names_another_digest() -> None:
-    made = updated(device(Part.LYING), assignment(target("2")))
+    made = updated(device(Behaviour.LYING), assignment(target("2")))
     last, (ended,) = slots(made)[-1], told(made, "updates")
     assert last["state"] == ended["state"] == "committed"
     assert last["release"] == target("2").sha256
@@ -94,7 +94,7 @@ def test_a_liar_names_another_digest() -> None:
 
 
 def test_who_failed_tries_again_only_at_a_greater_attempt() -> None:
-    made = updated(device(Part.FAILING), assignment(target("2"), attempts={SLOT: 1}))
+    made = updated(device(Behaviour.FAILING), assignment(target("2"), attempts={SLOT: 1}))
     assert slots(made)[-1]["rejected"]
     assert told(made, "updates")[0]["failure"]["evidence"]
     updated(made, assignment(target("2"), version=2, attempts={SLOT: 1}))

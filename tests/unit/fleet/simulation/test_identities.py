@@ -6,18 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from fleet.simulation.identities import Identity, Kept, read_identities, write_identities
+from fleet.simulation.identities import FleetIdentities, SimulatedIdentity, read_identities, write_identities
 from gateway.domain.errors import ConfigurationError
 
-ONE = Identity("sim-000001", "camera", "PEM", "/repository", "/v1/self/assignment", 30.0, {"m": ["p", 3, "ab"]})
+ONE = SimulatedIdentity(
+    "sim-000001", "camera", "PEM", "/repository", "/v1/self/assignment", 30.0, {"m": ["p", 3, "ab"]}
+)
 
 
 def test_what_is_written_is_read_and_only_by_its_owner(tmp_path: Path) -> None:
     file = tmp_path / "devices.jsonl"
-    assert read_identities(file) == Kept()
+    assert read_identities(file) == FleetIdentities()
     write_identities(file, "{}", [ONE])
     write_identities(file, '{"signed": 1}', [ONE, ONE])
-    assert read_identities(file) == Kept('{"signed": 1}', (ONE, ONE))
+    assert read_identities(file) == FleetIdentities('{"signed": 1}', (ONE, ONE))
     assert file.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [file]
 

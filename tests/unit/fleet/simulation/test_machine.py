@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.simulate import watched
-from fleet.simulation.machine import Reading, read, spent
+from fleet.simulation.machine import MachineReading, read, spent
 from gateway.domain.errors import ConfigurationError
 
 
@@ -22,7 +22,7 @@ def test_a_process_and_a_database_are_read(tmp_path: Path) -> None:
 
 
 def test_what_lies_between_two_readings() -> None:
-    before, after = Reading(10.0, 1.0, 5.0, 1, 100), Reading(20.0, 3.0, 10.0, 7, 300)
+    before, after = MachineReading(10.0, 1.0, 5.0, 1, 100), MachineReading(20.0, 3.0, 10.0, 7, 300)
     assert spent(before, after, 1000, pids=True, database=True) == {
         "simulator_busy": 0.2,
         "controller": {"cpu_s": 5.0, "busy": 0.5, "cpu_ms_per_request": 5.0, "rss_bytes": 7},

@@ -9,20 +9,20 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.simulation.spool import Spool, Told, body
+from fleet.simulation.spool import SimulatedSpool, Told, body
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 STREAMS = ("state", "vitals")
 
 
-def filled(streams: list[str], epoch: int = 3) -> Spool:
-    spool = Spool(epoch)
+def filled(streams: list[str], epoch: int = 3) -> SimulatedSpool:
+    spool = SimulatedSpool(epoch)
     for number, stream in enumerate(streams):
         spool.keep(stream, "kind", "vitals", NOW, {"n": number})
     return spool
 
 
-def numbers(spool: Spool, rows: int = 1000) -> list[tuple[str, int]]:
+def numbers(spool: SimulatedSpool, rows: int = 1000) -> list[tuple[str, int]]:
     return [(record.stream, record.seq) for record in spool.batch(rows)]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.simulation.casting import cast
-from fleet.simulation.settings import Settings, Shares
+from fleet.simulation.settings import BehaviourShares, Settings
 from fleet.simulation.tally import Spread, Tally, summary
 
 
@@ -25,7 +25,7 @@ def test_an_empty_spread_is_zero() -> None:
 
 
 def test_all_is_settled_when_those_that_can_have_committed() -> None:
-    played, tally = cast(Settings("https://x", 10, shares=Shares(failing=10, silent=10, lying=10))), Tally()
+    played, tally = cast(Settings("https://x", 10, shares=BehaviourShares(failing=10, silent=10, lying=10))), Tally()
     able = [character for character in played if character.part == "honest"]
     assert len(able) == 7
     for number, character in enumerate(able):

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from fleet.control.chores import all_chores
+from fleet.control.maintenance import all_jobs
 from fleet.watch.message import alert_document
 from fleet.watch.readings import RULES
 from tests.simulators.controller import controlling
@@ -22,7 +22,7 @@ def test_every_rule() -> None:
 def test_every_chore(tmp_path: Path) -> None:
     with controlling(tmp_path) as fleet:
         found = {
-            (chore.name, "every replica" if chore.everywhere else "the leader") for chore in all_chores(fleet.control)
+            (chore.name, "every replica" if chore.everywhere else "the leader") for chore in all_jobs(fleet.control)
         }
     assert set(re.findall(r"^\| `([a-z]+)` \| (every replica|the leader) \|", GUIDE, re.MULTILINE)) == found
 

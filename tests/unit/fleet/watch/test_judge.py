@@ -9,20 +9,20 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.database.alerts import Alert, State
-from fleet.watch.judge import Judged, Limits, Reading, Rule, judge
+from fleet.database.alerts import Alert, AlertState
+from fleet.watch.alert_rules import AlertLimits, AlertRule, Judged, RuleValue, judge
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
-HOT = Rule(above=85.0, until=80.0, for_s=600.0, lasts_s=86_400.0)
-AWAY = Rule(above=3600.0, until=3600.0)
-SHAKY = Rule(above=0.5, until=0.5, lasts_s=86_400.0, calm_s=120.0)
+HOT = AlertRule(above=85.0, until=80.0, for_s=600.0, lasts_s=86_400.0)
+AWAY = AlertRule(above=3600.0, until=3600.0)
+SHAKY = AlertRule(above=0.5, until=0.5, lasts_s=86_400.0, calm_s=120.0)
 RULES = {"temperature": HOT, "silent": AWAY, "rollback": SHAKY}
 
 
 def reading(
     value: float, at_s: float = 0, *, rule: str = "temperature", device: str = "camera-1", subject: str = ""
-) -> Reading:
-    return Reading(rule, device, subject, value, NOW + timedelta(seconds=at_s), f"{value}", {"value": value})
+) -> RuleValue:
+    return RuleValue(rule, device, subject, value, NOW + timedelta(seconds=at_s), f"{value}", {"value": value})
 
 
 class Bench:
@@ -32,15 +32,15 @@ class Bench:
         self.kept: dict[str, Alert] = {}
         self.told: list[tuple[str, str, str]] = []
 
-    def look(self, *said: Reading, now_s: float = 0, limit: int = 100, gone: Sequence[str] = ()) -> Judged:
-        standing = [alert for alert in self.kept.values() if alert.state is not State.CLOSED]
-        judged = judge(standing, said, RULES, NOW + timedelta(seconds=now_s), gone=gone, limits=Limits(limit, 3))
+    def look(self, *said: RuleValue, now_s: float = 0, limit: int = 100, gone: Sequence[str] = ()) -> Judged:
+        standing = [alert for alert in self.kept.values() if alert.state is not AlertState.CLOSED]
+        judged = judge(standing, said, RULES, NOW + timedelta(seconds=now_s), gone=gone, limits=AlertLimits(limit, 3))
         before = {key: alert.state for key, alert in self.kept.items()}
         self.kept |= {alert.key: alert for alert in judged.changed}
         for key in judged.dropped:
             del self.kept[key]
         for alert in judged.changed:
-            if alert.state is not State.PENDING and before.get(alert.key) is not alert.state:
+            if alert.state is not AlertState.PENDING and before.get(alert.key) is not alert.state:
                 self.told.append((alert.rule, alert.device, str(alert.state)))
         return judged
 
@@ -100,7 +100,7 @@ def test_the_next_time_is_another_alert() -> None:
 def test_what_came_and_went_between_two_looks_is_told_as_over() -> None:
     bench = Bench()
     judged = bench.look(reading(4000, 0, rule="silent"), reading(1, 60, rule="silent"), now_s=60)
-    assert [alert.state for alert in judged.changed] == [State.CLOSED]
+    assert [alert.state for alert in judged.changed] == [AlertState.CLOSED]
 
 
 def test_of_what_nothing_is_heard_is_over_after_a_while() -> None:
@@ -128,12 +128,12 @@ def test_a_device_that_is_gone_and_a_rule_that_is_off_close_what_they_opened() -
     bench.look(reading(4000, rule="silent"), reading(4000, rule="silent", device="camera-2"))
     bench.look(reading(4000, 60, rule="silent"), gone=["camera-1"])
     assert bench.told[2:] == [("silent", "camera-1", "closed")]
-    judged = judge(bench.kept.values(), [], {}, NOW, limits=Limits(9, 9))
+    judged = judge(bench.kept.values(), [], {}, NOW, limits=AlertLimits(9, 9))
     assert {str(alert.evidence["closed_because"]) for alert in judged.changed} >= {"the rule is off"}
 
 
 def test_a_reading_without_a_rule_says_nothing() -> None:
-    assert judge([], [reading(1e9, rule="unknown")], RULES, NOW, limits=Limits(9, 9)) == Judged()
+    assert judge([], [reading(1e9, rule="unknown")], RULES, NOW, limits=AlertLimits(9, 9)) == Judged()
 
 
 def test_only_so_many_are_open() -> None:
@@ -158,7 +158,7 @@ def test_what_wavers_is_one_alert_until_it_has_been_calm() -> None:
     assert bench.states == ["open"]
     bench.look(now_s=660)
     (alert,) = bench.kept.values()
-    assert (alert.state, alert.closed) == (State.CLOSED, NOW + timedelta(seconds=540))
+    assert (alert.state, alert.closed) == (AlertState.CLOSED, NOW + timedelta(seconds=540))
 
 
 def test_what_a_flood_says_within_one_look_is_one_alert() -> None:
@@ -183,7 +183,7 @@ def test_one_device_opens_only_so_many_and_others_have_their_places() -> None:
     assert (len(bench.kept), judged.left_out) == (4, 47)
     bench.look(reading(0, 1, rule="rollback", subject="slot-0"), now_s=121)
     bench.look(reading(1, 122, rule="rollback", subject="slot-9"), now_s=122)
-    assert len([alert for alert in bench.kept.values() if alert.state is State.OPEN]) == 4
+    assert len([alert for alert in bench.kept.values() if alert.state is AlertState.OPEN]) == 4
 
 
 STEP = st.tuples(st.sampled_from(["temperature", "silent", "rollback"]), st.sampled_from("ab"), st.floats(-1e6, 1e6))
@@ -194,11 +194,11 @@ def test_each_thing_has_one_alert_and_words_alternate(looks: list[tuple[list[tup
     bench = Bench()
     for said, now_s in looks:
         bench.look(*(reading(value, now_s, rule=rule, device=device) for rule, device, value in said), now_s=now_s)
-        standing = [(a.rule, a.device) for a in bench.kept.values() if a.state is not State.CLOSED]
+        standing = [(a.rule, a.device) for a in bench.kept.values() if a.state is not AlertState.CLOSED]
         assert len(standing) == len(set(standing))
         for alert in bench.kept.values():
-            assert (alert.opened is None) == (alert.state is State.PENDING)
-            assert (alert.closed is None) == (alert.state is not State.CLOSED)
+            assert (alert.opened is None) == (alert.state is AlertState.PENDING)
+            assert (alert.closed is None) == (alert.state is not AlertState.CLOSED)
     for thing in {(rule, device) for rule, device, _ in bench.told}:
         words = [word for rule, device, word in bench.told if (rule, device) == thing]
         assert all(first != second or first == "closed" for first, second in itertools.pairwise(words))

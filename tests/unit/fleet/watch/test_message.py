@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from fleet.database.alerts import Alert, State, Untold
+from fleet.database.alerts import Alert, AlertState, Untold
 from fleet.watch.message import CLOSED, OPENED, body, headers, message_id, read_secret, signature
 from gateway.domain.errors import ConfigurationError
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 TEXT = "whsec_" + base64.b64encode(b"0123456789" * 4).decode()
-ALERT = Alert("00f-abc", "silent", "camera-1", "", State.OPEN, NOW, NOW, NOW, summary="härter", evidence={"a": 1})
+ALERT = Alert("00f-abc", "silent", "camera-1", "", AlertState.OPEN, NOW, NOW, NOW, summary="härter", evidence={"a": 1})
 
 
 def test_the_specifications_own_example() -> None:

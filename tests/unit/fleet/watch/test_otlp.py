@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from fleet.database.intake import Row
+from fleet.database.ingestion import Row
 from fleet.database.tail import Heard
 from fleet.watch.otlp import Exporter, read_headers
 from fleet.watch.otlp_devices import LOGS, METRICS, Piece, pieces

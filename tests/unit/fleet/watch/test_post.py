@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fleet.authority.ca import new_authority
-from fleet.watch.post import ANSWER_LIMIT_BYTES, Answer, Post
+from fleet.watch.post import ANSWER_LIMIT_BYTES, Post, PostResult
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
@@ -40,7 +40,7 @@ def saying(answer: bytes, context: ssl.SSLContext | None = None) -> Iterator[str
         thread.join(10)
 
 
-def sent(url: str, timeout_s: float = 5.0) -> Answer:
+def sent(url: str, timeout_s: float = 5.0) -> PostResult:
     post = Post(timeout_s, ssl.create_default_context())
     try:
         return post.send(url, b"{}", {"content-type": "application/json"}, NOW)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.database.intake import Row
+from fleet.database.ingestion import Row
 from fleet.database.tail import Heard
 from fleet.watch import readings
 from fleet.watch.readings import rules, told
-from fleet.watch.samples import Sample, Samples
 from fleet.watch.settings import AlertSettings
+from fleet.watch.slot_samples import Samples, SlotSample
 from gateway.domain.errors import ConfigurationError
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -64,8 +64,8 @@ def test_versions_of_a_slot_count_together_and_a_restart_of_the_daemon_begins_at
 
 
 def test_runs_that_failed_before_they_counted_as_requests() -> None:
-    assert Sample(0, 5).percent == 100.0
-    assert Sample(0, 0).percent == 0.0
+    assert SlotSample(0, 5).percent == 100.0
+    assert SlotSample(0, 0).percent == 0.0
 
 
 def test_what_is_remembered_of_counters_is_bounded() -> None:
@@ -80,7 +80,7 @@ def test_no_device_makes_another_be_forgotten() -> None:
     samples.take("honest", "m", "1", (100, 0))
     for number in range(10_000):
         samples.take("liar", f"slot-{number}", "1", (number, number))
-    assert samples.take("honest", "m", "1", (110, 5)) == Sample(10, 5)
+    assert samples.take("honest", "m", "1", (110, 5)) == SlotSample(10, 5)
 
 
 def test_an_update_that_was_given_up_comes_with_its_evidence() -> None:

@@ -19,6 +19,7 @@ from gateway.domain.tensor import STEP_BYTES, finish
 from gateway.engine import decode_pool
 from gateway.engine.decode_pool import DecodePool
 from gateway.engine.settings import EngineSettings
+from gateway.frontends.http.admission import Admitted
 from gateway.frontends.http.body import (
     COMPRESSED_BYTES,
     COUNTED_BYTES,
@@ -30,7 +31,6 @@ from gateway.frontends.http.body import (
     compress_steps,
 )
 from gateway.frontends.http.bounds import SlowBody
-from gateway.frontends.http.door import Admitted
 from gateway.frontends.pools import Pools
 from gateway.frontends.rest_v2.settings import RestSettings
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.frontends.mqtt.backlog import Backlog
-from gateway.frontends.mqtt.messages import Publication
+from gateway.frontends.mqtt.messages import OutgoingPublish
 from gateway.frontends.mqtt.outbox import Outbox
 
 MUCH = 2**20
@@ -41,7 +41,7 @@ def test_the_backlog_keeps_order_and_bounds(steps: list[str], queued: int, runni
 def test_the_outbox_sends_in_order_within_what_the_broker_takes() -> None:
     outbox = Outbox(3, MUCH, 20)
     outbox.reconnected(2, resumed=True)
-    publications = [Publication(str(index), b"") for index in range(4)]
+    publications = [OutgoingPublish(str(index), b"") for index in range(4)]
     assert [outbox.put(publication) for publication in publications] == [True, True, True, False]
     assert outbox.sent(1) is publications[0]
     assert outbox.sent(2) is publications[1]
@@ -54,7 +54,7 @@ def test_the_outbox_sends_in_order_within_what_the_broker_takes() -> None:
 
 def test_a_forgotten_session_sends_again_what_was_in_flight() -> None:
     outbox = Outbox(9, MUCH, 20)
-    publications = [Publication(str(index), b"") for index in range(3)]
+    publications = [OutgoingPublish(str(index), b"") for index in range(3)]
     for publication in publications:
         outbox.put(publication)
     outbox.sent(1)
@@ -68,7 +68,7 @@ def test_a_forgotten_session_sends_again_what_was_in_flight() -> None:
 def test_fewer_at_a_time_than_are_in_flight_means_sending_anew() -> None:
     outbox = Outbox(9, MUCH, 20)
     for index in range(3):
-        outbox.put(Publication(str(index), b""))
+        outbox.put(OutgoingPublish(str(index), b""))
         outbox.sent(index)
     assert not outbox.reconnected(2, resumed=True)
     assert outbox.first() is not None
@@ -76,7 +76,11 @@ def test_fewer_at_a_time_than_are_in_flight_means_sending_anew() -> None:
 
 def test_urgent_replaces_what_it_overtakes_on_its_topic() -> None:
     outbox = Outbox(9, MUCH, 1)
-    online, offline, result = Publication("status", b"online"), Publication("status", b"offline"), Publication("r", b"")
+    online, offline, result = (
+        OutgoingPublish("status", b"online"),
+        OutgoingPublish("status", b"offline"),
+        OutgoingPublish("r", b""),
+    )
     outbox.put(result)
     outbox.sent(1)
     for _ in range(3):
@@ -92,8 +96,8 @@ def test_urgent_replaces_what_it_overtakes_on_its_topic() -> None:
 
 def test_urgent_goes_first_and_always() -> None:
     outbox = Outbox(1, MUCH, 1)
-    outbox.put(Publication("a", b""))
-    assert outbox.put(Publication("status", b""), urgent=True)
+    outbox.put(OutgoingPublish("a", b""))
+    assert outbox.put(OutgoingPublish("status", b""), urgent=True)
     first = outbox.first()
     assert first is not None
     assert first.topic == "status"
@@ -105,9 +109,9 @@ def test_urgent_goes_first_and_always() -> None:
     )
 )
 def test_the_outbox_holds_no_more_bytes_than_its_bound_but_for_one(steps: list[tuple[str, int]]) -> None:
-    outbox, held, sent = Outbox(5, 10, 3), [], dict[int, Publication]()
+    outbox, held, sent = Outbox(5, 10, 3), [], dict[int, OutgoingPublish]()
     for mid, (step, size) in enumerate(steps):
-        publication = Publication(step, b"x" * size, qos=int(step[-1]) if step.startswith("put") else 1)
+        publication = OutgoingPublish(step, b"x" * size, qos=int(step[-1]) if step.startswith("put") else 1)
         if step == "urgent":
             outbox.put(publication, urgent=True)
             held = [publication, *(one for one in held if one.topic != "urgent")]

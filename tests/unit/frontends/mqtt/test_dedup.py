@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from gateway.frontends.mqtt.dedup import Dedup, Seen, key_of
+from gateway.frontends.mqtt.dedup import Dedup, SeenMessage, key_of
 from gateway.frontends.mqtt.messages import Message
 
 
@@ -16,7 +16,7 @@ def message(payload: bytes = b"p", *, at_ns: int = 0, **more: Any) -> Message:
     return Message("t", payload, qos=1, mid=5, arrived_ns=at_ns, **more)
 
 
-def begun(dedup: Dedup, one: Message) -> Seen:
+def begun(dedup: Dedup, one: Message) -> SeenMessage:
     """The record of a message, which is new."""
     assert dedup.earlier(key_of(one), one) is None
     return dedup.begin(key_of(one), one)
@@ -82,7 +82,7 @@ class Remembering(RuleBasedStateMachine):
         self.waiting: dict[int, int] = {}
 
     @rule(target=records, name=st.sampled_from([b"a", b"b", b"c", b""]), later_ns=st.sampled_from([0, 60, 120]))
-    def come(self, name: bytes, later_ns: int) -> Seen:
+    def come(self, name: bytes, later_ns: int) -> SeenMessage:
         self.now_ns += later_ns
         one = message(at_ns=self.now_ns, correlation=name)
         key = key_of(one) if name else None
@@ -95,11 +95,11 @@ class Remembering(RuleBasedStateMachine):
         return seen
 
     @rule(seen=records, size=st.integers(0, 6))
-    def answer(self, seen: Seen, size: int) -> None:
+    def answer(self, seen: SeenMessage, size: int) -> None:
         assert len(self.dedup.answered(seen, b"x" * size)) == self.waiting.pop(id(seen), 0)
 
     @rule(seen=records)
-    def forget(self, seen: Seen) -> None:
+    def forget(self, seen: SeenMessage) -> None:
         self.dedup.forget(seen)
         again = message(at_ns=self.now_ns, correlation=b"a")
         assert self.dedup.earlier(seen.key, again) is not seen

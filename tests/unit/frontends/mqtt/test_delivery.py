@@ -11,11 +11,11 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.mqtt import answers
 from gateway.frontends.mqtt.dedup import key_of
 from gateway.frontends.mqtt.delivery import Delivery
-from gateway.frontends.mqtt.identity import Identity
+from gateway.frontends.mqtt.identity import MqttIdentity
 from gateway.frontends.mqtt.link import Link
-from gateway.frontends.mqtt.messages import Message, Publication
+from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.routing import Router
-from gateway.frontends.mqtt.session import Session
+from gateway.frontends.mqtt.session import MqttSession
 from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
 
 SETTINGS = MqttSettings(url="mqtt://127.0.0.1")
@@ -24,7 +24,7 @@ SETTINGS = MqttSettings(url="mqtt://127.0.0.1")
 class Outlet:
     """Takes everything and keeps nothing."""
 
-    def publish(self, publication: Publication) -> bool:
+    def publish(self, publication: OutgoingPublish) -> bool:
         return True
 
     def acknowledge(self, message: Message) -> None: ...
@@ -62,23 +62,25 @@ def test_hostile_topics_fill_no_memory() -> None:
     assert held_bytes < 1_000_000
 
 
-class Narrow(Session):
+class Narrow(MqttSession):
     """A session whose broker takes no publication: all are beyond its largest packet."""
 
     version_5 = True
 
     def __init__(self) -> None: ...
 
-    def publish(self, publication: Publication) -> int:
+    def publish(self, publication: OutgoingPublish) -> int:
         return 0
 
 
 def test_an_outbox_of_answers_that_are_too_large_is_refused_to_its_end() -> None:
     counters: Counter[str] = Counter()
-    nobody = Identity("gw", Publication("s", b""))
+    nobody = MqttIdentity("gw", OutgoingPublish("s", b""))
     link = Link(SETTINGS, nobody, (), receive=print, changed=print, counters=counters)
     for _ in range(1000):
-        link.publish(Publication("answer", b"", taken=lambda _: link.publish(Publication("error", b"")) and None))
+        link.publish(
+            OutgoingPublish("answer", b"", taken=lambda _: link.publish(OutgoingPublish("error", b"")) and None)
+        )
     link._session, link._ready = Narrow(), True
     link._pump()
     assert counters["publications_refused"] == 2000

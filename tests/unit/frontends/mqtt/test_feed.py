@@ -7,7 +7,7 @@ from collections import Counter
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import finish
-from gateway.frontends.mqtt.feed import Feed
+from gateway.frontends.mqtt.feed import RouteDecoder
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.results import ResultPlan
 from gateway.frontends.mqtt.settings import MqttRoute
@@ -24,7 +24,7 @@ def test_an_answer_gets_the_labels_of_the_version_that_gave_it() -> None:
             raise RequestError(Fault.NOT_FOUND, "gone")
         return served[version]
 
-    feed = Feed(MqttRoute("r", ("t",), "moves"), describe, Counter())
+    feed = RouteDecoder(MqttRoute("r", ("t",), "moves"), describe, Counter())
     message = Message("t", b"[1, 2]")
     reading = feed.begin(message)
     (ready,) = feed.complete(message, reading, finish(feed.steps(message, reading)))

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.samples import samples
+from gateway.frontends.mqtt.metrics import samples
 from tests.simulators.broker import scripted
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.messages import REFUSED, Message, Publication
+from gateway.frontends.mqtt.messages import REFUSED, Message, OutgoingPublish
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.routing import Router
 from gateway.frontends.mqtt.session import PACKET_TOO_LARGE
@@ -31,13 +31,13 @@ class Outlet:
     asker with each of `codes` once."""
 
     def __init__(self) -> None:
-        self.sent: list[Publication] = []
+        self.sent: list[OutgoingPublish] = []
         self.acknowledged: list[int] = []
         self.codes: list[int] = []
         self.room, self.away, self.held = True, False, False
-        self._waiting: list[Publication] = []
+        self._waiting: list[OutgoingPublish] = []
 
-    def publish(self, publication: Publication) -> bool:
+    def publish(self, publication: OutgoingPublish) -> bool:
         if not self.room or (self.away and not publication.qos):
             return False
         self._waiting.append(publication)

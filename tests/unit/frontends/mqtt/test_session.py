@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.frontends.mqtt.identity import Identity
-from gateway.frontends.mqtt.messages import Publication
-from gateway.frontends.mqtt.session import Session
+from gateway.frontends.mqtt.identity import MqttIdentity
+from gateway.frontends.mqtt.messages import OutgoingPublish
+from gateway.frontends.mqtt.session import MqttSession
 from gateway.frontends.mqtt.settings import MqttSettings
 from tests.simulators.broker import Talk, scripted
 
@@ -41,7 +41,7 @@ async def _says_nothing(_reader: asyncio.StreamReader, _writer: asyncio.StreamWr
 
 
 @asynccontextmanager
-async def connected(goes_on: Talk = _says_nothing) -> AsyncIterator[tuple[Session, Owner]]:
+async def connected(goes_on: Talk = _says_nothing) -> AsyncIterator[tuple[MqttSession, Owner]]:
     """A session that was welcomed; the broker `goes_on`, and listens until it is left."""
     gone = asyncio.Event()
 
@@ -54,7 +54,9 @@ async def connected(goes_on: Talk = _says_nothing) -> AsyncIterator[tuple[Sessio
 
     async with scripted(welcome) as port:
         owner, url = Owner(), f"mqtt://127.0.0.1:{port}"
-        session = Session(MqttSettings(url=url), Identity("gw", Publication("s", b"")), owner, version_5=True)
+        session = MqttSession(
+            MqttSettings(url=url), MqttIdentity("gw", OutgoingPublish("s", b"")), owner, version_5=True
+        )
         await session.connect()
         await asyncio.wait_for(owner.was_welcomed.wait(), 15)
         yield session, owner
@@ -65,8 +67,8 @@ async def connected(goes_on: Talk = _says_nothing) -> AsyncIterator[tuple[Sessio
 @pytest.mark.asyncio
 async def test_a_broker_that_wants_no_keepalive_costs_no_wakeups(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks: list[None] = []
-    tick = Session._tick
-    monkeypatch.setattr(Session, "_tick", lambda self: (ticks.append(None), tick(self)))
+    tick = MqttSession._tick
+    monkeypatch.setattr(MqttSession, "_tick", lambda self: (ticks.append(None), tick(self)))
     async with connected():
         for _ in range(50):
             await asyncio.sleep(0)
@@ -83,9 +85,9 @@ async def test_a_packet_id_at_qos_0_settles_nothing_that_waits_at_qos_1_under_th
 
     written, acknowledging = asyncio.Event(), asyncio.Event()
     async with connected(acknowledge) as (session, owner):
-        mids = [session.publish(Publication("t", b"sure"))]
+        mids = [session.publish(OutgoingPublish("t", b"sure"))]
         session._client._last_mid = mids[0] - 1  # as after 65535 publications
-        mids.append(session.publish(Publication("t", b"unsure", 0)))
+        mids.append(session.publish(OutgoingPublish("t", b"unsure", 0)))
         await asyncio.wait_for(written.wait(), 15)
         before = list(owner.was_taken)
         acknowledging.set()

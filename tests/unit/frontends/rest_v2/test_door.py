@@ -13,7 +13,7 @@ from gateway.domain.access import Security, Tokens, read_tokens
 from gateway.domain.errors import ConfigurationError, RequestError
 from gateway.frontends.authentication import Authentication
 from gateway.frontends.peer import Peer
-from gateway.frontends.rest_v2.door import admit
+from gateway.frontends.rest_v2.authorisation import admit
 from gateway.frontends.tls import server_context
 from tests.simulators.authority import Authority
 
