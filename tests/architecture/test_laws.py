@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -27,6 +28,8 @@ FUNCTION_LIMIT_LINES = 60
 REASONS: dict[str, str] = {}
 """Why a file (`path`) or function (`path:name`) may be longer than the limits."""
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "handler", "handlers"}
+METAPHORS = {"door", "house", "desk", "chores", "climb", "sights", "careful", "beneath", "beside", "judge", "together"}
+"""Names of files that the field's terms have replaced (gateway/GLOSSARY.md)."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -159,8 +162,18 @@ def undocumented(file: Path) -> Iterator[str]:
 
 
 def test_names_say_what_is_inside() -> None:
-    vague = [named(file) for file in SOURCES if VAGUE_NAMES & {*file.relative_to(ROOT).with_suffix("").parts}]
+    forbidden = VAGUE_NAMES | METAPHORS
+    vague = [named(file) for file in SOURCES if forbidden & {*file.relative_to(ROOT).with_suffix("").parts}]
     assert vague == []
+
+
+def test_a_class_name_occurs_once() -> None:
+    places = defaultdict[str, list[str]](list)
+    for file in SOURCES:
+        for node in definitions(TREES[file]):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{named(file)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_a_handler_of_every_exception_raises_another_or_gives_its_reason() -> None:

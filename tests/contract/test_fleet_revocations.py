@@ -1,5 +1,5 @@
 """What is revoked, in memory and in the file for proxies: of two that read it beside each other, the one that has read
-less does not have the last word. What else the file is, and when it is written: `test_fleet_chores`."""
+less does not have the last word. What else the file is, and when it is written: `test_fleet_maintenance`."""
 
 from __future__ import annotations
 
