@@ -213,7 +213,9 @@ def test_what_is_too_much_goes_whatever_the_clock_says(replica: MaintainedReplic
     rows(replica, first=1, count=5)
     little = replace(replica.control.database.settings.telemetry, device_limit_bytes=4)
     database = replace(replica.control.database, settings=replace(replica.control.database.settings, telemetry=little))
-    replica.maintenance = Maintenance(replace(replica.control, database=database), replica.maintenance.fence, replica.monotonic_clock())
+    replica.maintenance = Maintenance(
+        replace(replica.control, database=database), replica.maintenance.fence, replica.monotonic_clock()
+    )
     replica.leap(4000 * DAY)
     assert kept_rows(replica) == 2
 
