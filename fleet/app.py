@@ -53,7 +53,7 @@ from fleet.serving.asgi import Application, Scope
 from fleet.serving.bodies import BodyBound
 from fleet.serving.identity import Recognition
 from fleet.serving.server import Server
-from fleet.serving.server_certificate import Shown, filed_certificate, own_certificate
+from fleet.serving.server_certificate import CertificateSource, filed_certificate, own_certificate
 from fleet.serving.stack import mounted, stacked
 from fleet.serving.tls import server_context
 from fleet.watch.monitoring import Monitoring, MonitoringSettings
@@ -99,8 +99,8 @@ class Controller:
         folder, machine = origin.folder / AUTHORITY_FOLDER, socket.gethostname()
         authority = open_device_ca(database, folder, config.authority, machine, origin.clock())
         self.control = _control(origin, authority, database)
-        self._shown = _shown(origin, authority) if config.listen.tls else None
-        self._pair = self._shown(origin.clock()) if self._shown else None
+        self._certificate = _certificate_source(origin, authority) if config.listen.tls else None
+        self._pair = self._certificate(origin.clock()) if self._certificate else None
         context = server_context(*self._pair, authority.pem) if self._pair else None
         scheduler = Scheduler(self.control.rollouts, self.control.holder, self.control.clock)
         maintenance = Maintenance(self.control, lambda: scheduler.fence, clock)
@@ -163,11 +163,11 @@ class Controller:
 
         It runs in the event loop, because OpenSSL's contexts must not change while a handshake reads them.
         """
-        while self._shown:
+        while self._certificate:
             await asyncio.sleep(CERTIFICATE_EVERY_S)
-            self.renew_certificate(self._shown)
+            self.renew_certificate(self._certificate)
 
-    def renew_certificate(self, shown: Shown) -> None:
+    def renew_certificate(self, shown: CertificateSource) -> None:
         """Present another certificate if there is one. If it cannot be used, log that and keep the old one."""
         try:
             pair = shown(self.control.clock())
@@ -184,7 +184,7 @@ def _monotonic_clock(origin: Origin, database: Database) -> MonotonicClock:
         return MonotonicClock(origin.config.chores, origin.clock(), latest(connection))
 
 
-def _shown(origin: Origin, authority: Authority) -> Shown:
+def _certificate_source(origin: Origin, authority: Authority) -> CertificateSource:
     listen = origin.config.listen
     if listen.certificate:
         return filed_certificate(origin.folder / listen.certificate, origin.folder / listen.key)
@@ -270,10 +270,10 @@ def _workers(control: Control, scheduler: Scheduler, maintenance: Maintenance) -
     return (
         PeriodicThread("revocations", settings.revocations_every_s, control.revocations.refresh, control.clock),
         PeriodicThread(
-            "scheduler", settings.turn_s, scheduler.turn, control.clock, due=control.rollouts.due, end=scheduler.resign
+            "scheduler", settings.turn_s, scheduler.tick, control.clock, due=control.rollouts.due, end=scheduler.resign
         ),
         PeriodicThread("changes", subscriptions.settings.look_every_s, subscriptions.tick, control.clock),
-        PeriodicThread("chores", control.settings.chores.turn_s, maintenance.turn, control.clock, end=maintenance.end),
+        PeriodicThread("chores", control.settings.chores.turn_s, maintenance.tick, control.clock, end=maintenance.end),
     )
 
 

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from fleet.access import Action, Identity, may
 from fleet.api.conditions import STATE, check_state
 from fleet.api.document import BODY, CHECKED
-from fleet.api.fields import DIGEST, DIGEST_CHARACTERS, KEPT, NAME_CHARACTERS, said
+from fleet.api.fields import DIGEST, DIGEST_CHARACTERS, KEPT, NAME_CHARACTERS, documented
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import Page
 from fleet.control.drafts import DraftState
@@ -34,7 +34,7 @@ SIGNATURE_CHARACTERS = 4_096
 RoleInPath = Annotated[str, PathParameter(min_length=1, max_length=ROLE_CHARACTERS, pattern=KEPT)]
 KeyId = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS, pattern=KEPT)]
 SignatureText = Annotated[str, Meta(min_length=1, max_length=SIGNATURE_CHARACTERS, pattern=KEPT)]
-DocumentDigest = Annotated[str, said(minLength=DIGEST_CHARACTERS, maxLength=DIGEST_CHARACTERS, pattern=DIGEST)]
+DocumentDigest = Annotated[str, documented(minLength=DIGEST_CHARACTERS, maxLength=DIGEST_CHARACTERS, pattern=DIGEST)]
 DRAFT = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
 """A draft as `edge-fleet` writes it."""
 

@@ -54,14 +54,14 @@ TagsInQuery = Annotated[
 ]
 
 
-def said(**schema: object) -> Meta:
+def documented(**schema: object) -> Meta:
     """Return bounds for the document alone: the code that reads the value has better error messages."""
     return Meta(extra_json_schema=schema)
 
 
 def between(low: float, high: float) -> Meta:
     """Return the bounds of a number, for the document alone."""
-    return said(minimum=low, maximum=high)
+    return documented(minimum=low, maximum=high)
 
 
 def plain_fields(one: object, names: Iterable[str]) -> dict[str, Any]:

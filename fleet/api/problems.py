@@ -39,7 +39,7 @@ class ProblemKinds:
 @get("/problems", sync_to_thread=False, security=[], summary="List the types of problems")
 def list_kinds() -> ProblemKinds:
     """Return the types of problems (RFC 9457); PROBLEMS.md has the same list."""
-    return ProblemKinds([_shown(kind) for kind in TYPES])
+    return ProblemKinds([_problem_kind(kind) for kind in TYPES])
 
 
 @get("/problems/{kind:str}", sync_to_thread=False, security=[], summary="Explain a type of problem")
@@ -47,11 +47,11 @@ def show_kind(kind: KindInPath) -> ProblemKind:
     """Explain a type of problem. The address is the `type` of problem documents."""
     for one in TYPES:
         if one.name == kind:
-            return _shown(one)
+            return _problem_kind(one)
     raise RequestError(Fault.NOT_FOUND, f"no problem is of the type {kind!r:.80}; GET /problems lists all types")
 
 
-def _shown(kind: ProblemType) -> ProblemKind:
+def _problem_kind(kind: ProblemType) -> ProblemKind:
     return ProblemKind(kind.uri, kind.title, kind.status, kind.meaning, kind.remedy)
 
 

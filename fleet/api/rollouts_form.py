@@ -16,7 +16,7 @@ from fleet.api.fields import (
     PATH_CHARACTERS,
     Digest,
     between,
-    said,
+    documented,
 )
 from fleet.rollouts import spec_form
 from fleet.rollouts.query_parser import QUERY_LIMIT_CHARS
@@ -29,7 +29,7 @@ REASON_CHARACTERS = 500
 WAVES = spec_form.WAVES_LIMIT
 MINUTE = "^([01][0-9]|2[0-3]):[0-5][0-9]$"
 TIME = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
-Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS), said(pattern=f"^{NAME_PATTERN.pattern}$")]
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS), documented(pattern=f"^{NAME_PATTERN.pattern}$")]
 Path = Annotated[str, Meta(min_length=1, max_length=PATH_CHARACTERS)]
 Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS, pattern=KEPT)]
 Devices = Annotated[int, between(1, spec_form.DEVICES_LIMIT)]
@@ -37,11 +37,11 @@ Percent = Annotated[float, between(spec_form.PERCENT_LOW, 100.0)]
 Soak = Annotated[float, between(0.0, spec_form.SOAK_LIMIT_S)]
 Backoff = Annotated[float, between(spec_form.BACKOFF_LOW_S, spec_form.SOAK_LIMIT_S)]
 Silence = Annotated[float, between(spec_form.SILENCE_LOW_S, spec_form.SILENCE_LIMIT_S)]
-Minute = Annotated[str, Meta(max_length=NAME_CHARACTERS), said(pattern=MINUTE)]
-Time = Annotated[str, Meta(max_length=NAME_CHARACTERS), said(pattern=TIME)]
+Minute = Annotated[str, Meta(max_length=NAME_CHARACTERS), documented(pattern=MINUTE)]
+Time = Annotated[str, Meta(max_length=NAME_CHARACTERS), documented(pattern=TIME)]
 Zone = Annotated[str, Meta(max_length=ZONE_LIMIT_CHARS)]
-Day = Annotated[str, Meta(max_length=NAME_CHARACTERS), said(enum=list(spec_form.DAYS))]
-Ending = Annotated[str, Meta(max_length=NAME_CHARACTERS), said(enum=[one.value for one in Rollback])]
+Day = Annotated[str, Meta(max_length=NAME_CHARACTERS), documented(enum=list(spec_form.DAYS))]
+Ending = Annotated[str, Meta(max_length=NAME_CHARACTERS), documented(enum=[one.value for one in Rollback])]
 
 
 class TargetForm(Struct, forbid_unknown_fields=True, frozen=True):
@@ -49,7 +49,7 @@ class TargetForm(Struct, forbid_unknown_fields=True, frozen=True):
 
     path: Path
     size_bytes: Annotated[int, between(0, spec_form.TARGET_LIMIT_BYTES)] | UnsetType = UNSET
-    sha256: Annotated[str, Meta(max_length=NAME_CHARACTERS), said(pattern=DIGEST)] | UnsetType = UNSET
+    sha256: Annotated[str, Meta(max_length=NAME_CHARACTERS), documented(pattern=DIGEST)] | UnsetType = UNSET
 
 
 class CanaryForm(Struct, forbid_unknown_fields=True, frozen=True):

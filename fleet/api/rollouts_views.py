@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from fleet.control.rollouts_preview import Preview
-from fleet.control.rollouts_record import RecordedRollout, shown
+from fleet.control.rollouts_record import RecordedRollout, state_name
 from fleet.database.rollouts import StoredRollout
 from fleet.rollouts.schedule import SITE, may_offer, next_opening
 from fleet.rollouts.spec import Spec
@@ -213,7 +213,7 @@ def opening(spec: Spec, state: RolloutState, now: datetime) -> datetime | None:
 def _summary(stored: StoredRollout) -> dict[str, Any]:
     plain = {name: getattr(stored, name) for name in ("id", "name", "slot", "target", "created_by", "revised_by")}
     times = {"created": moment(stored.created), "archived": moment(stored.archived)}
-    return {**plain, **times, "state": shown(stored.state), "facts": stored.sequence}
+    return {**plain, **times, "state": state_name(stored.state), "facts": stored.sequence}
 
 
 def _wave(spec: Spec, state: RolloutState, wave: int, states: Mapping[str, int]) -> WaveEntry:

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from fleet.access import Action, Role
 from fleet.api.conditions import STATE, check_state
-from fleet.api.fields import NumberInPath, Tags, plain_fields, said
+from fleet.api.fields import NumberInPath, Tags, documented, plain_fields
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.control.tokens import (
@@ -33,7 +33,7 @@ Days = Annotated[float, Meta(gt=0, le=VALIDITY_LIMIT_D)]
 class TokenWanted(Struct, forbid_unknown_fields=True, frozen=True):
     """API token to create. `tags`: of the devices it is for; none: all devices."""
 
-    name: Annotated[str, said(pattern=f"^{NAME_PATTERN.pattern}$", minLength=1, maxLength=NAME_CHARACTERS)]
+    name: Annotated[str, documented(pattern=f"^{NAME_PATTERN.pattern}$", minLength=1, maxLength=NAME_CHARACTERS)]
     role: Role
     tags: Tags = []
     validity_d: Days = VALIDITY_D

@@ -34,7 +34,7 @@ class DiskBlobs:
         place = self._folder / checked_digest(digest)
         if self.stat(digest) == size_bytes:
             return
-        with self._told():
+        with self._request_errors():
             descriptor, part = tempfile.mkstemp(prefix=INCOMING, dir=self._folder)
             try:
                 with os.fdopen(descriptor, "wb") as file:
@@ -63,7 +63,7 @@ class DiskBlobs:
 
     def open(self, digest: str) -> BinaryIO:
         """Open the file."""
-        with self._told():
+        with self._request_errors():
             file = open_beneath(self._folder, (checked_digest(digest),))
         if file is None:
             raise absent(digest)
@@ -81,7 +81,7 @@ class DiskBlobs:
                     part.unlink()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _request_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -38,7 +38,7 @@ class S3Blobs:
             return
         content = _ErrorKeepingIterator(pieces(stream, digest, size_bytes, self._settings.part_bytes))
         try:
-            with self._told(digest, content):
+            with self._request_errors(digest, content):
                 obstore.put(
                     self._store,
                     self._path(digest),
@@ -56,7 +56,7 @@ class S3Blobs:
         import obstore
 
         try:
-            with self._told(digest):
+            with self._request_errors(digest):
                 return int(obstore.head(self._store, self._path(digest))["size"])
         except RequestError as error:
             if error.fault is Fault.NOT_FOUND:
@@ -67,7 +67,7 @@ class S3Blobs:
         """Return a reader that requests ranges on demand."""
         import obstore
 
-        with self._told(digest):
+        with self._request_errors(digest):
             file = obstore.open_reader(self._store, self._path(digest), buffer_size=READ_BYTES)
         return cast("BinaryIO", io.BufferedReader(_Reading(self, digest, file), READ_BYTES))
 
@@ -77,14 +77,14 @@ class S3Blobs:
 
         valid = timedelta(seconds=self._settings.url_validity_s)
         verb = cast("Literal['GET', 'HEAD']", method)
-        with self._told(digest):
+        with self._request_errors(digest):
             return str(obstore.sign(self._public, verb, self._path(digest), valid))
 
     def _path(self, digest: str) -> str:
         return f"{self._settings.prefix.strip('/')}/{checked_digest(digest)}".lstrip("/")
 
     @contextmanager
-    def _told(self, digest: str, content: _ErrorKeepingIterator | None = None) -> Iterator[None]:
+    def _request_errors(self, digest: str, content: _ErrorKeepingIterator | None = None) -> Iterator[None]:
         """Translate obstore's errors into RequestError. An error of `content` has precedence."""
         from obstore import exceptions
 
@@ -145,7 +145,7 @@ class _Reading(io.RawIOBase):
         return self._file.seek(offset, whence)
 
     def readinto(self, buffer: Any) -> int:
-        with self._blobs._told(self._digest):
+        with self._blobs._request_errors(self._digest):
             piece = self._file.read(len(buffer))
         buffer[: len(piece)] = memoryview(piece)
         return len(piece)

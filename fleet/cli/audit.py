@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fleet.cli.remote import bounded, client, listed, local, said
+from fleet.cli.remote import bounded, client, listed, local, one_line
 from fleet.client.client import Client, Json, path_of
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import counted, print_json
@@ -42,7 +42,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _row(one: Json) -> tuple[str, ...]:
     """Return a row of the table, which fits 80 columns: action and subject are long and share one."""
-    what = f"{one['action']} {one['subject']}: {said(one['details'])}".rstrip(": ")
+    what = f"{one['action']} {one['subject']}: {one_line(one['details'])}".rstrip(": ")
     return str(one["sequence"]), local(one["at"]), one["actor"], what
 
 

@@ -23,7 +23,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     asked, path = client(arguments), path_of("devices", arguments.device, "diagnostics")
     request = asked.ask("POST", path, body={"wanted": arguments.want} if arguments.want else {})
     if arguments.wait is None:
-        return _told(arguments, request)
+        return _print_request(arguments, request)
     if not arguments.json:
         print(f"{arguments.device} answers after its next poll …", file=sys.stderr)
     return _answer(arguments, _awaited(asked, f"{path}/{request['id']}", arguments.wait))
@@ -56,7 +56,7 @@ def _awaited(asked: Client, path: str, wait_s: float) -> Json:
         time.sleep(min(LOOK_S, left_s))
 
 
-def _told(arguments: argparse.Namespace, request: Json) -> int:
+def _print_request(arguments: argparse.Namespace, request: Json) -> int:
     if arguments.json:
         print_json(request)
         return 0

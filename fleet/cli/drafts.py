@@ -111,7 +111,7 @@ def _upload(arguments: argparse.Namespace) -> int:
         state = "*" if arguments.replace and draft.role in waiting else ""
         path = path_of("drafts", draft.role)
         done.append(asked.ask("PUT", path, body=draft_document(draft), if_match=state))
-    return _said(arguments, done)
+    return _print_drafts(arguments, done)
 
 
 def _sign(arguments: argparse.Namespace) -> int:
@@ -133,7 +133,7 @@ def _sign(arguments: argparse.Namespace) -> int:
         if signed is None:
             break
         done.append(_send_signatures(asked, signed))
-    _said(arguments, done)
+    _print_drafts(arguments, done)
     return 0 if len(done) == len(drafts) else 1
 
 
@@ -146,7 +146,7 @@ def _delete(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _said(arguments: argparse.Namespace, done: list[Json]) -> int:
+def _print_drafts(arguments: argparse.Namespace, done: list[Json]) -> int:
     if arguments.json:
         print_json({"drafts": done})
         return 0

@@ -44,10 +44,10 @@ def _freed(work: Workspace, path: str, content: bytes) -> list[str]:
     except ConfigurationError as error:
         problem = "it is not known which blackouts this one leaves out"
         return [f"{problem}: {error}; make sure that it lists those that have begun"]
-    return [_said(blackout) for blackout in given_back(before, read_policy(content, path), now())]
+    return [_blackout_warning(blackout) for blackout in given_back(before, read_policy(content, path), now())]
 
 
-def _said(blackout: Blackout) -> str:
+def _blackout_warning(blackout: Blackout) -> str:
     name = f"the blackout {blackout.start.strftime(TIME_FORMAT)} to {blackout.end.strftime(TIME_FORMAT)}"
     return (
         f"{name} has begun, and this policy no longer lists it up to now: the hours that did not count in it then do, "

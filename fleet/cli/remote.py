@@ -99,7 +99,7 @@ def release_of(text: str) -> ReleasePath:
         raise ConfigurationError(str(error)) from None
 
 
-def said(document: Json, limit: int = SAID_CHARACTERS) -> str:
+def one_line(document: Json, limit: int = SAID_CHARACTERS) -> str:
     """Return a document in one line, name=value, without empty values."""
     filled = {name: value for name, value in document.items() if value not in (None, "", [], {})}
     text = " ".join(f"{name}={one if isinstance(one, str) else json.dumps(one)}" for name, one in filled.items())

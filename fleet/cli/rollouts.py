@@ -124,7 +124,7 @@ def _approve(arguments: argparse.Namespace) -> int:
         if input("approve this? [y/N] ").strip().lower() not in {"y", "yes"}:
             print("nothing was approved")
             return 1
-    return _said(arguments, asked.ask("POST", f"{path}/approve", body={"spec": digest}))
+    return _print_rollout(arguments, asked.ask("POST", f"{path}/approve", body={"spec": digest}))
 
 
 def _word(verb: str) -> Callable[[argparse.Namespace], int]:
@@ -133,7 +133,7 @@ def _word(verb: str) -> Callable[[argparse.Namespace], int]:
     def say(arguments: argparse.Namespace) -> int:
         body = {"reason": arguments.because} if getattr(arguments, "because", None) else None
         path = path_of("rollouts", arguments.rollout, verb)
-        return _said(arguments, client(arguments).ask("POST", path, body=body))
+        return _print_rollout(arguments, client(arguments).ask("POST", path, body=body))
 
     return say
 
@@ -154,10 +154,10 @@ def _archive(arguments: argparse.Namespace) -> int:
 
 def _approve_wave(arguments: argparse.Namespace) -> int:
     path = path_of("rollouts", arguments.rollout, "waves", arguments.wave, "approve")
-    return _said(arguments, client(arguments).ask("POST", path))
+    return _print_rollout(arguments, client(arguments).ask("POST", path))
 
 
-def _said(arguments: argparse.Namespace, view: Json) -> int:
+def _print_rollout(arguments: argparse.Namespace, view: Json) -> int:
     if arguments.json:
         print_json(view)
         return 0

@@ -33,7 +33,10 @@ def _spec(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--static", action="store_true", help="devices that match later do not join")
     how = parser.add_argument_group("how fast (TIME is 90s, 15m, 2h or 1d)")
     how.add_argument(
-        "--waves", type=waves, metavar="W,W,…", help=f"N%% reached, or N more; '!' needs approval (default {_shown()})"
+        "--waves",
+        type=waves,
+        metavar="W,W,…",
+        help=f"N%% reached, or N more; '!' needs approval (default {_waves_help()})",
     )
     how.add_argument("--canary", type=positive, metavar="N", help="devices of each kind of accelerators go first")
     for option, what_for in (
@@ -65,7 +68,7 @@ def _spec(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _shown() -> str:
+def _waves_help() -> str:
     return WAVES.replace("%", "%%")
 
 

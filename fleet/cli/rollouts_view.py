@@ -66,7 +66,7 @@ def _row(view: Json, one: Json, expected: int) -> WaveRow:
         committed,
         under_way,
         failed,
-        _said(view, one),
+        _wave_words(view, one),
     )
 
 
@@ -83,7 +83,7 @@ def _expected(spec: Json, one: Json, devices: int, taken: int) -> int:
     return min(here + free, max(0, devices - taken))
 
 
-def _said(view: Json, one: Json) -> str:
+def _wave_words(view: Json, one: Json) -> str:
     if not one["opened"]:
         return "" if one["approved"] else "needs approval"
     order = ("committed", *UNDER_WAY, *GAVE_UP, "pending")

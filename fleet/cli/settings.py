@@ -36,7 +36,7 @@ def _add(arguments: argparse.Namespace) -> int:
     with writing(arguments) as work:
         drafting = work.drafting(now())
         path = settings_path(drafting, arguments.name, arguments.version)
-        planned = plan_settings(drafting, path, text, arguments.floor, _shown(work, drafting, path))
+        planned = plan_settings(drafting, path, text, arguments.floor, _published_before(work, drafting, path))
         command = [program_beside(PROGRAM, arguments.edge_gateway), "config", "check", "--fleet-settings", str(file)]
         verdict = run_check(PROGRAM, [*command, "--json"], work.settings)
         if not verdict["ok"]:
@@ -62,7 +62,7 @@ def _read(file: Path) -> str:
     return text
 
 
-def _shown(work: Workspace, drafting: Drafting, path: ReleasePath) -> Iterator[tuple[TargetFile, bytes]]:
+def _published_before(work: Workspace, drafting: Drafting, path: ReleasePath) -> Iterator[tuple[TargetFile, bytes]]:
     """Yield the published release before this one; the draft already holds the document of a drafted one."""
     before = previous_settings(newest_targets(drafting, owner_role(SETTINGS_SLOT)), path.model, path.version)
     if before and drafting.published.target(before.path):

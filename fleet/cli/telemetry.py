@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from fleet.cli.following import AWAY_LIMIT_S, GAP, POSITION, follow, wait_or_raise
-from fleet.cli.remote import bounded, client, listed, local, said, short
+from fleet.cli.remote import bounded, client, listed, local, one_line, short
 from fleet.client.client import Client, Json, Query, path_of
 from fleet.client.messages import ServerSentMessage
 from gateway.domain.errors import ConfigurationError, UnreachableError
@@ -79,7 +79,7 @@ def _show(arguments: argparse.Namespace, found: list[Json]) -> int:
 
 
 def _row(one: Json) -> tuple[str, str, str, str]:
-    return _place(one), local(one["at"]), one["kind"], said(one["document"])
+    return _place(one), local(one["at"]), one["kind"], one_line(one["document"])
 
 
 def _follow(arguments: argparse.Namespace, asked: Client, path: str) -> int:
@@ -170,7 +170,7 @@ def _happened(one: Json) -> str:
     """
     document = {name: value for name, value in one["document"].items() if name not in ELSEWHERE}
     reason = document.pop("reason", "")
-    words = f"{reason}; {said(document)}".strip("; ") if isinstance(reason, str) else said(one["document"])
+    words = f"{reason}; {one_line(document)}".strip("; ") if isinstance(reason, str) else one_line(one["document"])
     about = short(one["target"]) or one["slot"]
     return ": ".join(part for part in (about, words) if part)
 

@@ -35,7 +35,7 @@ def watch(arguments: argparse.Namespace) -> int:
     Raise UnreachableError if --timeout comes first.
     """
     asked = client(arguments)
-    with _shown(arguments) as show:
+    with _display(arguments) as show:
         for view in _views(asked, arguments.rollout, arguments.timeout):
             show(view)
             code = outcome(view)
@@ -64,7 +64,7 @@ def _views(asked: Client, rollout: str, timeout_s: float | None) -> Iterator[Jso
 
 
 @contextmanager
-def _shown(arguments: argparse.Namespace) -> Iterator[Show]:
+def _display(arguments: argparse.Namespace) -> Iterator[Show]:
     if arguments.json or not sys.stdout.isatty():
         yield _lines(as_json=arguments.json)
         return

@@ -42,7 +42,7 @@ def open_device_ca(database: Database, folder: Path, settings: AuthoritySettings
 def _check_none(connection: Connection, known: KnownAuthority | None, folder: Path) -> None:
     """Raise ConfigurationError if the fleet has a CA: a new one would refuse all existing devices."""
     if known or certificates.any_known(connection):
-        which = f" ({_shown(known)})" if known else ""
+        which = f" ({_described(known)})" if known else ""
         problem = f"holds no {CERTIFICATE_FILE}, and the fleet has a device CA that is not here{which}"
         raise ConfigurationError(
             f"{problem}; {COPY}, from a backup or from where another replica runs", file=str(folder)
@@ -53,10 +53,10 @@ def _check_follows(known: KnownAuthority | None, found: Authority, folder: Path)
     """Raise ConfigurationError unless the CA found is the known one or still trusts the devices of that one."""
     if known and not found.trusts(known.certificate):
         mine = name_of(found.certificate_pem.decode())
-        problem = f"is of another device CA ({mine}) than the fleet's: {_shown(known)}"
+        problem = f"is of another device CA ({mine}) than the fleet's: {_described(known)}"
         remedy = f"{COPY}, from where another replica runs; where this CA is to follow that one, see fleet/README.md"
         raise ConfigurationError(f"{problem}; {remedy}", file=str(folder / CERTIFICATE_FILE))
 
 
-def _shown(known: KnownAuthority) -> str:
+def _described(known: KnownAuthority) -> str:
     return f"{name_of(known.certificate)}, used by {known.by} since {known.since:%Y-%m-%d %H:%M} UTC"

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from fleet.audit import Deed
 from fleet.control.rollouts import Rollouts
-from fleet.control.rollouts_record import LIVE, live_rollouts, shown
+from fleet.control.rollouts_record import LIVE, live_rollouts, state_name
 from fleet.database import audit, certificates, desired, enrolment, removal, sweep, telemetry
 from fleet.database.devices import Device
 from fleet.database.engine import Connection
@@ -97,7 +97,7 @@ def _check_free(connection: Connection, rolling: Rollouts, device: str, slot: st
         rolling.states.keep(known)
         member = known.state.members.get(device)
         if member and member.present and known.stored.state in LIVE:
-            problem = f"{device!r:.140} is in the rollout {stored.id}, which is {shown(known.stored.state)}"
+            problem = f"{device!r:.140} is in the rollout {stored.id}, which is {state_name(known.stored.state)}"
             raise ConflictError(f"{problem}; {_remedy(slot)}")
 
 

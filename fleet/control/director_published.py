@@ -121,7 +121,7 @@ class Publications:
         try:
             if self._known and replaced and not self._is_replaced():  # another thread has read it in the meantime
                 return self._known
-            return self._looked()
+            return self._current()
         except RequestError:
             if known is None:
                 raise
@@ -134,7 +134,7 @@ class Publications:
     def fresh(self) -> PublishedMetadata:
         """Return the publication as it is now, to sign by it. Raise what `current` raises."""
         with self._lock:
-            return self._looked()
+            return self._current()
 
     def _is_replaced(self) -> bool:
         """Return whether another timestamp is published.
@@ -143,7 +143,7 @@ class Publications:
         """
         return publication_mark(self._workspace.public) not in {self._mark, self._damaged}
 
-    def _looked(self) -> PublishedMetadata:
+    def _current(self) -> PublishedMetadata:
         mark = publication_mark(self._workspace.public)
         if self._known is None or mark != self._mark or _has_newer_root(self._workspace.public, self._known):
             self._known, self._mark = self._with_barred(_read(self._workspace)), mark

@@ -61,7 +61,7 @@ class EvaluationContext:
     now: datetime
     looked: datetime
 
-    def look(self, rollout: str, devices: Sequence[Device], *, complete: bool) -> RecordedRollout:
+    def evaluate(self, rollout: str, devices: Sequence[Device], *, complete: bool) -> RecordedRollout:
         """Record what changed about `devices`, then decide, if `complete`.
 
         `complete`: all devices were read since this replica leads; shares of a part of the fleet would be wrong. Of

@@ -128,10 +128,10 @@ class Intake:
                 counted[f"telemetry_left_{reason.replace(' ', '_').replace(',', '')}"] += count
         state, updates = fresh.get(STATE, ()), fresh.get(UPDATES, ())
         if state or updates:
-            counted.update(self._heard(connection, device, state, updates, now))
+            counted.update(self._apply(connection, device, state, updates, now))
         return said
 
-    def _heard(
+    def _apply(
         self, connection: Connection, device: str, state: Sequence[Row], updates: Sequence[Row], now: datetime
     ) -> Counter[str]:
         """Apply new rows to the device, its slots, and updates that ended.

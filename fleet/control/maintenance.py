@@ -61,7 +61,7 @@ class Maintenance:
         """Add all maintenance jobs of a controller, unless others are given."""
         self.jobs = self.jobs or all_jobs(self.control)
 
-    def turn(self, now: datetime) -> None:
+    def tick(self, now: datetime) -> None:
         """Do the jobs that are due."""
         believed = self.clock.read(now)
         for job in self.jobs:

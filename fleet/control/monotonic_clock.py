@@ -36,7 +36,9 @@ class ClockReading:
         return self.wall - self.believed
 
 
-def first_look(wall: datetime, uptime_s: float, latest: datetime | None, settings: MaintenanceSettings) -> ClockReading:
+def first_reading(
+    wall: datetime, uptime_s: float, latest: datetime | None, settings: MaintenanceSettings
+) -> ClockReading:
     """Return the first reading. `latest`: the newest recorded time, or None if nothing is recorded.
 
     A wall clock that is more than `clock_ahead_d` ahead of `latest` is not believed yet.
@@ -45,7 +47,7 @@ def first_look(wall: datetime, uptime_s: float, latest: datetime | None, setting
     return ClockReading(wall, uptime_s, latest if latest and far else wall, uptime_s)
 
 
-def next_look(before: ClockReading, wall: datetime, uptime_s: float, settings: MaintenanceSettings) -> ClockReading:
+def next_reading(before: ClockReading, wall: datetime, uptime_s: float, settings: MaintenanceSettings) -> ClockReading:
     """Return the reading that follows `before`."""
     passed, tolerance = timedelta(seconds=uptime_s - before.uptime_s), timedelta(seconds=settings.clock_leap_s)
     even = abs(wall - before.wall - passed) <= tolerance
@@ -67,7 +69,7 @@ class MonotonicClock:
         uptime_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._uptime_s = settings, uptime_s
-        self._look = first_look(now, uptime_s(), latest, settings)
+        self._reading = first_reading(now, uptime_s(), latest, settings)
         self._told = False
         self._tell()
 
@@ -76,24 +78,26 @@ class MonotonicClock:
 
         One thread calls it, regularly.
         """
-        self._look = next_look(self._look, now, self._uptime_s(), self._settings)
+        self._reading = next_reading(self._reading, now, self._uptime_s(), self._settings)
         self._tell()
-        return self._look.believed
+        return self._reading.believed
 
     def believed(self, now: datetime) -> datetime:
         """Return the time to delete by, as of the last `read`. Any thread may call it."""
-        look = self._look
-        return min(now, look.believed + timedelta(seconds=self._uptime_s() - look.uptime_s))
+        reading = self._reading
+        return min(now, reading.believed + timedelta(seconds=self._uptime_s() - reading.uptime_s))
 
     def _tell(self) -> None:
         """Log once when the wall clock is doubted, and once when it is believed again."""
-        look, doubted = self._look, self._look.leap > timedelta()
+        reading, doubted = self._reading, self._reading.leap > timedelta()
         if doubted and not self._told:
             steady_s = self._settings.clock_steady_s
             problem = (
                 "the clock says %s, %s later than expected; records expire as of %s until the clock advanced evenly"
             )
-            _log.warning(f"{problem} for %g s: set it if it is wrong", look.wall, look.leap, look.believed, steady_s)
+            _log.warning(
+                f"{problem} for %g s: set it if it is wrong", reading.wall, reading.leap, reading.believed, steady_s
+            )
         elif self._told and not doubted:
-            _log.warning("the clock is believed again: %s", look.wall)
+            _log.warning("the clock is believed again: %s", reading.wall)
         self._told = doubted

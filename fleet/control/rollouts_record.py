@@ -142,6 +142,6 @@ def _stored_as(known: StoredRollout, state: RolloutState, events: Iterable[Event
     return RETURNING if ended else known.state
 
 
-def shown(stored_state: str) -> str:
+def state_name(stored_state: str) -> str:
     """Return the state as the API names it."""
     return Status.ABORTED.value if stored_state == RETURNING else stored_state

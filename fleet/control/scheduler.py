@@ -59,7 +59,7 @@ class Scheduler:
         """
         return self._fence
 
-    def turn(self, now: datetime) -> None:
+    def tick(self, now: datetime) -> None:
         """Evaluate all rollouts once, if this replica leads.
 
         Raise AwayError, FencedError; the next tick goes on.
@@ -68,7 +68,7 @@ class Scheduler:
             self._stand(now)
             if self._fence is not None:
                 self._catalogue.refresh(now, self._fence)
-                missed = self._look(now)
+                missed = self._evaluate(now)
                 self._attendance.note(now, self._fence, missed)
         except (AwayError, FencedError):
             self._forget(None)
@@ -99,16 +99,18 @@ class Scheduler:
         self._attendance.forget()
         self._rolling.states.forget()
 
-    def _look(self, now: datetime) -> Collection[str]:
+    def _evaluate(self, now: datetime) -> Collection[str]:
         """Evaluate the live rollouts. Return those that were skipped."""
         live = self._live()
         self._swept &= {rollout.id for rollout in live}
         if not live:
             return ()
         self._warn(now)
-        return self._look_at_each(live, self._next_devices(), now)
+        return self._evaluate_each(live, self._next_devices(), now)
 
-    def _look_at_each(self, live: Sequence[StoredRollout], devices: Sequence[Device], now: datetime) -> Collection[str]:
+    def _evaluate_each(
+        self, live: Sequence[StoredRollout], devices: Sequence[Device], now: datetime
+    ) -> Collection[str]:
         """Evaluate each of the live rollouts. Return those that were skipped.
 
         One rollout that the database keeps waiting is skipped while the leadership is kept. A second one is taken for a
@@ -118,7 +120,7 @@ class Scheduler:
         for rollout in live:
             there = [other for other in live if other.id not in over]
             try:
-                if self._look_at(rollout, there, devices, now).stored.state not in LIVE:
+                if self._evaluate_one(rollout, there, devices, now).stored.state not in LIVE:
                     over.add(rollout.id)
             except FencedError:
                 raise
@@ -134,17 +136,17 @@ class Scheduler:
                 _log.exception(PASSED_OVER, rollout.id)
         return missed
 
-    def _look_at(
+    def _evaluate_one(
         self, rollout: StoredRollout, live: Sequence[StoredRollout], devices: Sequence[Device], now: datetime
     ) -> RecordedRollout:
         new = rollout.id not in self._swept and rollout.state != RETURNING
         if new:
             for page in pages(self._rolling.database, self._rolling.settings.devices_per_turn):
-                self._turn(rollout, live, now).look(rollout.id, page, complete=False)
+                self._evaluation(rollout, live, now).evaluate(rollout.id, page, complete=False)
             self._swept.add(rollout.id)
-        return self._turn(rollout, live, now).look(rollout.id, () if new else devices, complete=True)
+        return self._evaluation(rollout, live, now).evaluate(rollout.id, () if new else devices, complete=True)
 
-    def _turn(self, rollout: StoredRollout, live: Sequence[StoredRollout], now: datetime) -> EvaluationContext:
+    def _evaluation(self, rollout: StoredRollout, live: Sequence[StoredRollout], now: datetime) -> EvaluationContext:
         """Return the evaluation of a rollout; renew the leadership before it.
 
         Raise FencedError if another replica leads now.

@@ -117,7 +117,7 @@ def untold(connection: Connection, limit_rows: int) -> tuple[Untold, ...]:
     return tuple(Untold(_alert(row[1:]), row[0]) for row in found)
 
 
-def told(connection: Connection, key: str, change: int) -> None:
+def mark_notified(connection: Connection, key: str, change: int) -> None:
     """Note that a change was reported, or never will be."""
     mine = sa.update(alerts).where(alerts.c.key == key, alerts.c.told < change)
     connection.execute(mine.values(told=change))

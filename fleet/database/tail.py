@@ -30,7 +30,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReceivedRow:
     """A row, and the device that sent it."""
 
     device: str
@@ -47,7 +47,7 @@ class Tail:
     `more`: further rows follow.
     """
 
-    rows: tuple[Heard, ...]
+    rows: tuple[ReceivedRow, ...]
     reached: datetime
     more: bool
 
@@ -86,12 +86,12 @@ def tail(
     span = (telemetry.c.received > after, telemetry.c.received <= until)
     found = connection.execute(_ROWS.where(*span, *wanted).limit(limit_rows + 1)).all()
     if len(found) <= limit_rows:
-        return Tail(tuple(map(_heard, found)), max(after, until), more=False)
+        return Tail(tuple(map(_received_row, found)), max(after, until), more=False)
     whole = [row for row in found if row.received < found[-1].received]
     if not whole:
         moment = found[-1].received
         whole = list(connection.execute(_ROWS.where(telemetry.c.received == moment, *wanted)).all())
-    return Tail(tuple(map(_heard, whole)), whole[-1].received, more=True)
+    return Tail(tuple(map(_received_row, whole)), whole[-1].received, more=True)
 
 
 def position(connection: Connection, reader: str) -> datetime | None:
@@ -121,5 +121,7 @@ _ROWS: sa.Select[Any] = (
 )
 
 
-def _heard(row: Any) -> Heard:
-    return Heard(row.device, row.stream, row.boot_epoch, row.received, Row(row.seq, row.at, row.kind, row.document))
+def _received_row(row: Any) -> ReceivedRow:
+    return ReceivedRow(
+        row.device, row.stream, row.boot_epoch, row.received, Row(row.seq, row.at, row.kind, row.document)
+    )

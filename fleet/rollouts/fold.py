@@ -265,11 +265,11 @@ class _Folding:
     def _advance(self, member: Member, state: DeviceState, reason: str) -> None:
         if _PROGRESS[state] > _PROGRESS[member.state]:
             if state in IN_FLIGHT:
-                return self._members.put(timeouts.heard(member, self._at, state))
+                return self._members.put(timeouts.reported(member, self._at, state))
             return self._judge(member, state, reason)
         if member.state in IN_FLIGHT:
             held = state is DeviceState.PENDING and member.state is DeviceState.OFFERED
-            return self._members.put(timeouts.heard(member, self._at, member.state, held=held))
+            return self._members.put(timeouts.reported(member, self._at, member.state, held=held))
         return self._ignore("a report that is known or late")
 
     def _judge(self, member: Member, state: DeviceState, reason: str) -> None:

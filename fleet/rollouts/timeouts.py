@@ -33,7 +33,7 @@ def silences(spec: Spec, state: RolloutState, now: datetime) -> Iterator[MarkSil
             yield MarkSilent(member.device, f"it was not done {spec.deadline_s:g} s after the offer")
 
 
-def heard(member: Member, at: datetime, state: DeviceState, *, held: bool = False) -> Member:
+def reported(member: Member, at: datetime, state: DeviceState, *, held: bool = False) -> Member:
     """Return `member` after a report that it continues in `state`, or that its policy holds it.
 
     Only the time between two reports counts as held, if the first of them reported a hold. The end of the hold that the

@@ -13,12 +13,12 @@ from fleet.authority.certificate import RENEWAL_SHARE
 from fleet.disk import read_bounded
 
 Pair = tuple[bytes, bytes]
-Shown = Callable[[datetime], Pair]
+CertificateSource = Callable[[datetime], Pair]
 """Return certificate (leaf first) and key at a time, both in PEM; the same bytes while nothing changed."""
 PEM_LIMIT_BYTES = 1_048_576
 
 
-def own_certificate(authority: Authority, names: Sequence[str]) -> Shown:
+def own_certificate(authority: Authority, names: Sequence[str]) -> CertificateSource:
     """Return a source of certificates that the device CA issues for DNS names and addresses.
 
     A new one is issued after two thirds of its validity, or if it is not valid yet because the clock was ahead.
@@ -33,7 +33,7 @@ def own_certificate(authority: Authority, names: Sequence[str]) -> Shown:
     return shown
 
 
-def filed_certificate(certificate: Path, key: Path) -> Shown:
+def filed_certificate(certificate: Path, key: Path) -> CertificateSource:
     """Return a source that reads files, which another program renews. It raises ConfigurationError."""
     return lambda _: (read_bounded(certificate, PEM_LIMIT_BYTES), read_bounded(key, PEM_LIMIT_BYTES))
 

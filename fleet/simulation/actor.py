@@ -41,7 +41,7 @@ class Actor:
         """Run the device. A silent device ends once something was offered to it."""
         try:
             while not self._stage.stopping.is_set():
-                await self._turn()
+                await self._cycle()
                 if self.device.part is Behaviour.SILENT and self.device.slots:
                     self._tally.states[self._character.number] = "silent"
                     break
@@ -59,13 +59,13 @@ class Actor:
         committed = {name: [target.path, target.size_bytes, target.sha256] for name, target in found.items()}
         return replace(self._conversation.identity, committed=committed)
 
-    async def _turn(self) -> None:
+    async def _cycle(self) -> None:
         """Run one cycle. Failures are counted and retried later."""
         self._failures += 1
         try:
             self._conversation = self._conversation or await self._begun()
             self._conversation.retry_after_s = 0.0
-            await self._conversation.turn()
+            await self._conversation.cycle()
             self._failures = 0
         except LostError:
             self._hang_up()

@@ -48,7 +48,7 @@ class Conversation:
         self._ended: dict[str, str] = {}
         self._offered_at_s: dict[str, float] = {}
 
-    async def turn(self) -> None:
+    async def cycle(self) -> None:
         """Poll and report once, then perform the updates that were offered."""
         async with self._stage.gate:
             if not self._described:
@@ -69,7 +69,7 @@ class Conversation:
     # ---- assignments -------------------------------------------------------------------------------------------------
     async def _describe(self) -> None:
         content = gzip.compress(json.dumps(inventory(self.device.character)).encode(), mtime=0)
-        await self._said("inventory", "PUT", "/v1/self/inventory", content, PACKED)
+        await self._ask("inventory", "PUT", "/v1/self/inventory", content, PACKED)
         self._described = True
 
     async def _ask(self) -> None:
@@ -80,7 +80,7 @@ class Conversation:
         if device.part is Behaviour.REPLAYING:
             path += f"?nonce={OLD_NONCE}"
         known = (("If-None-Match", device.etag),) if device.etag else ()
-        answer = await self._said("assignment", "GET", path, b"", known)
+        answer = await self._ask("assignment", "GET", path, b"", known)
         device.polls += 1
         if answer.status == 200:
             await self._heed(answer)
@@ -96,11 +96,11 @@ class Conversation:
             await self._diagnose()
 
     async def _diagnose(self) -> None:
-        answer = await self._said("diagnostics", "GET", "/v1/self/diagnostics")
+        answer = await self._ask("diagnostics", "GET", "/v1/self/diagnostics")
         for asked in json.loads(answer.body)["requests"]:
             told = {"id": asked["id"], "answer": dict.fromkeys(asked["wanted"], "simulated")}
             content = gzip.compress(json.dumps(told).encode())
-            await self._said("diagnostics", "POST", "/v1/self/diagnostics", content, PACKED)
+            await self._ask("diagnostics", "POST", "/v1/self/diagnostics", content, PACKED)
 
     async def _update(self, name: str) -> None:
         """Perform an update to its outcome. It continues where an exchange failed before."""
@@ -136,7 +136,7 @@ class Conversation:
         if not self._settings.quiet and len(device.spool) < self._settings.spool_limit_rows:
             device.tell_numbers(now)
         if device.part is Behaviour.REPLAYING and self._old:
-            await self._said("telemetry", "POST", TELEMETRY, self._old, LINES)
+            await self._ask("telemetry", "POST", TELEMETRY, self._old, LINES)
         await self._send()
 
     async def _flood(self) -> None:
@@ -182,7 +182,7 @@ class Conversation:
         return 1
 
     # ---- requests ----------------------------------------------------------------------------------------------------
-    async def _said(self, what: str, method: str, path: str, content: bytes = b"", headers: Headers = ()) -> Response:
+    async def _ask(self, what: str, method: str, path: str, content: bytes = b"", headers: Headers = ()) -> Response:
         answer = await self.line.ask(what, method, path, content, headers)
         self._check(answer)
         return answer

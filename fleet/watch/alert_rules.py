@@ -118,7 +118,7 @@ class _Bench:
         elif reading.value > rule.above:
             self._exceed(rule, reading, alert)
         elif alert is not None:
-            self.alerts[reading.key] = _heard(alert, rule, reading.at)
+            self.alerts[reading.key] = _refreshed(alert, rule, reading.at)
 
     def sweep(self, now: datetime, gone: Collection[str]) -> None:
         """Close alerts that are over, have no readings, no rule or no device any more."""
@@ -142,7 +142,7 @@ class _Bench:
                 return
             alert = _begun(reading)
             self._of_device[reading.device] += 1
-        alert = _heard(alert if alert.calm is None else replace(alert, calm=None), rule, reading.at)
+        alert = _refreshed(alert if alert.calm is None else replace(alert, calm=None), rule, reading.at)
         if alert.state is AlertState.PENDING and reading.at - alert.since >= timedelta(seconds=rule.for_s):
             alert = replace(alert, state=AlertState.OPEN, opened=reading.at, heard=reading.at)
             alert = replace(alert, summary=reading.summary, evidence=dict(reading.evidence))
@@ -176,7 +176,7 @@ def _begun(reading: RuleValue) -> Alert:
     return Alert(key, *reading.key, AlertState.PENDING, reading.at, reading.at, summary=reading.summary)
 
 
-def _heard(alert: Alert, rule: AlertRule, at: datetime) -> Alert:
+def _refreshed(alert: Alert, rule: AlertRule, at: datetime) -> Alert:
     if at - alert.heard >= timedelta(seconds=max(1.0, rule.lasts_s * REFRESH_SHARE)) and rule.lasts_s:
         return replace(alert, heard=at)
     return alert

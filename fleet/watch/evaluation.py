@@ -15,7 +15,7 @@ from fleet.database import alerts, watching
 from fleet.database.alerts import Alert, AlertState
 from fleet.database.engine import Connection, Database
 from fleet.database.leader import guard
-from fleet.database.tail import Heard, Tail, keep_position, position, settled, tail
+from fleet.database.tail import ReceivedRow, Tail, keep_position, position, settled, tail
 from fleet.watch import readings
 from fleet.watch.alert_rules import AlertLimits, Judged, RuleValue, judge
 from fleet.watch.gather import Stops, of_barred, of_certificates, of_silence
@@ -31,7 +31,7 @@ MISSED_LOOKS = 10
 _log = logging.getLogger(__name__)
 
 Source = Callable[[datetime], Iterable[RuleValue]]
-Listener = Callable[[Sequence[Heard]], object]
+Listener = Callable[[Sequence[ReceivedRow]], object]
 
 
 class AlertEvaluation:
@@ -60,7 +60,7 @@ class AlertEvaluation:
         self._deep_after: datetime | None = None
         self._changes = self._left_out = 0
 
-    def look(self, fence: int, now: datetime) -> bool:
+    def evaluate(self, fence: int, now: datetime) -> bool:
         """Evaluate all alerts. Return whether an alert opened or closed. Raise AwayError, FencedError.
 
         The leader calls it every `look_every_s`.
@@ -90,7 +90,7 @@ class AlertEvaluation:
             page = self._tail(connection, until, now)
             devices = {alert.device for alert in standing if alert.device}
             gone = devices - watching.enrolled(connection, sorted(devices))
-        heard = [*said, *readings.told(page.rows, self._samples)]
+        heard = [*said, *readings.rule_values(page.rows, self._samples)]
         judged = judge(standing, heard, self._rules, now, gone=gone, limits=self._limits)
         with self._database.write() as connection:
             guard(connection, fence)

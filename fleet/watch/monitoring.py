@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fleet.control.control import Control
 from fleet.control.worker import PeriodicThread
-from fleet.database.tail import Heard
+from fleet.database.tail import ReceivedRow
 from fleet.watch.alert_rules import RuleValue
 from fleet.watch.credentials import secret_text, trusting
 from fleet.watch.evaluation import AlertEvaluation
@@ -78,27 +78,27 @@ class Monitoring:
     def workers(self) -> tuple[PeriodicThread, ...]:
         """Return the workers, in the order to start them. Stop them in reverse."""
         clock, settings = self._control.clock, self._settings
-        found = [PeriodicThread("watch", settings.alerts.look_every_s, self._look, clock)]
+        found = [PeriodicThread("watch", settings.alerts.look_every_s, self._evaluate, clock)]
         if self._webhook:
             every_s = settings.alerts.retry_s
             found.append(PeriodicThread("webhook", every_s, self._tell, clock, due=self._news, end=self._webhook.close))
         if self._exporter:
             exporter, every_s = self._exporter, settings.otlp.retry_s
             send = PeriodicThread(
-                "otlp", every_s, lambda _: exporter.turn(clock), clock, due=self._offered, end=exporter.close
+                "otlp", every_s, lambda _: exporter.tick(clock), clock, due=self._offered, end=exporter.close
             )
             found += [send, PeriodicThread("otlp own", settings.metrics.own_every_s, self._offer_own, clock)]
         return tuple(found)
 
-    def _look(self, now: datetime) -> None:
+    def _evaluate(self, now: datetime) -> None:
         fence = self._fence()
-        if fence is not None and self._watch.look(fence, now):
+        if fence is not None and self._watch.evaluate(fence, now):
             self._news.set()
 
     def _tell(self, _now: datetime) -> None:
         """Send alerts to the webhook. Only the leader does this, since other replicas would send duplicates."""
         if self._webhook and self._fence() is not None:
-            self._webhook.turn(self._control.clock)
+            self._webhook.tick(self._control.clock)
 
     def _offer_own(self, now: datetime) -> None:
         if self._exporter:
@@ -106,7 +106,7 @@ class Monitoring:
             self._exporter.offer([own_piece(samples, self.timing, self._control.holder, self._started, now)])
             self._offered.set()
 
-    def _offer_rows(self, rows: Sequence[Heard]) -> None:
+    def _offer_rows(self, rows: Sequence[ReceivedRow]) -> None:
         if self._exporter and rows:
             self._exporter.offer_rows(rows)
             self._offered.set()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from fleet.database.tail import Heard
+from fleet.database.tail import ReceivedRow
 from fleet.watch.documents import count, mapping
 from fleet.watch.otlp_devices import LOGS, METRICS, Piece, pieces
 from fleet.watch.otlp_names import Names
@@ -63,7 +63,7 @@ class Exporter:
         self._attempts = 0
         self._not_before: datetime | None = None
 
-    def offer_rows(self, rows: Sequence[Heard]) -> None:
+    def offer_rows(self, rows: Sequence[ReceivedRow]) -> None:
         """Queue devices' telemetry. Called by one thread at a time."""
         before = self._names.left
         self.offer(pieces(rows, self._names))
@@ -83,7 +83,7 @@ class Exporter:
         with self._lock:
             return len(self._queue), self._waiting_bytes
 
-    def turn(self, now: Callable[[], datetime]) -> None:
+    def tick(self, now: Callable[[], datetime]) -> None:
         """Send the queued requests unless a back-off is in progress."""
         while not self._pausing(now()) and (export := self._next()) is not None:
             url = self._settings.url.rstrip("/") + PATHS[export.signal]

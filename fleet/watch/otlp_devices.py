@@ -19,7 +19,7 @@ from datetime import datetime
 from itertools import islice, pairwise
 from typing import Any
 
-from fleet.database.tail import Heard
+from fleet.database.tail import ReceivedRow
 from fleet.watch.documents import count, mapping, number, numbers, text
 from fleet.watch.otlp_names import Names
 from fleet.watch.otlp_points import INFORMATION, WARNING, Points, log_record, resource
@@ -49,9 +49,9 @@ class Piece:
     count: int
 
 
-def pieces(rows: Iterable[Heard], names: Names) -> Iterator[Piece]:
+def pieces(rows: Iterable[ReceivedRow], names: Names) -> Iterator[Piece]:
     """Yield pieces per device. Rows without data for OTLP are ignored. `names`: the limit on reported names."""
-    by_device: dict[str, list[Heard]] = {}
+    by_device: dict[str, list[ReceivedRow]] = {}
     for heard in rows:
         by_device.setdefault(heard.device, []).append(heard)
     for device, told in by_device.items():
@@ -60,7 +60,7 @@ def pieces(rows: Iterable[Heard], names: Names) -> Iterator[Piece]:
             yield from _pieces(device, chunk, names)
 
 
-def _pieces(device: str, rows: Sequence[Heard], names: Names) -> Iterator[Piece]:
+def _pieces(device: str, rows: Sequence[ReceivedRow], names: Names) -> Iterator[Piece]:
     points, records = Points(admitted=names.of(device, rows[0].received)), list[dict[str, Any]]()
     for heard in rows:
         said = mapping(heard.row.document)
@@ -133,7 +133,7 @@ def _latency(points: Points, said: Mapping[str, Any], at: datetime, named: Mappi
         )
 
 
-def _record(heard: Heard, said: Mapping[str, Any]) -> dict[str, Any]:
+def _record(heard: ReceivedRow, said: Mapping[str, Any]) -> dict[str, Any]:
     state, problem = text(said.get("state")), text(said.get("problem"))
     failure = mapping(said.get("failure"))
     severity = WARNING if state in GAVE_UP or problem else INFORMATION

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from fleet.database.tail import Heard
+from fleet.database.tail import ReceivedRow
 from fleet.watch.alert_rules import AlertRule, RuleValue
 from fleet.watch.documents import count, mapping, number, numbers, text
 from fleet.watch.settings import AlertSettings
@@ -53,7 +53,7 @@ def rules(settings: AlertSettings) -> Mapping[str, AlertRule]:
     return {name: replace(rule, calm_s=settings.calm_s) for name, (on, rule) in known.items() if on}
 
 
-def told(rows: Iterable[Heard], samples: Samples) -> Iterator[RuleValue]:
+def rule_values(rows: Iterable[ReceivedRow], samples: Samples) -> Iterator[RuleValue]:
     """Yield the readings of telemetry rows, in their order."""
     for heard in rows:
         if heard.stream == VITALS:
@@ -99,7 +99,7 @@ def barred(target: str, devices: int, why: str, now: datetime) -> RuleValue:
     return RuleValue(BARRED, "", target, float(devices), now, summary, {"target": target, "devices": devices})
 
 
-def _vitals(heard: Heard) -> Iterator[RuleValue]:
+def _vitals(heard: ReceivedRow) -> Iterator[RuleValue]:
     """Yield readings of vitals, with the controller's time.
 
     Rows that a device stored while it was offline do not show how long a condition lasted.
@@ -117,7 +117,7 @@ def _vitals(heard: Heard) -> Iterator[RuleValue]:
     yield RuleValue(CLOCK, heard.device, "", max(ahead_s, 0.0), heard.received, summary, {"ahead_s": ahead_s})
 
 
-def _statistics(heard: Heard, samples: Samples) -> Iterator[RuleValue]:
+def _statistics(heard: ReceivedRow, samples: Samples) -> Iterator[RuleValue]:
     said = mapping(heard.row.document)
     slot, version = text(said.get("model")), text(said.get("version"))
     requests, failed = count(said.get("requests")), count(said.get("failed_runs"))
@@ -130,7 +130,7 @@ def _statistics(heard: Heard, samples: Samples) -> Iterator[RuleValue]:
         yield RuleValue(ERRORS, heard.device, slot, sample.percent, heard.received, summary, evidence)
 
 
-def _updates(heard: Heard) -> Iterator[RuleValue]:
+def _updates(heard: ReceivedRow) -> Iterator[RuleValue]:
     said = mapping(heard.row.document)
     slot, state = text(said.get("slot")), text(said.get("state"))
     if not slot or state not in {*GAVE_UP, COMMITTED}:
@@ -144,7 +144,7 @@ def _updates(heard: Heard) -> Iterator[RuleValue]:
     yield RuleValue(ROLLBACK, heard.device, slot, float(state in GAVE_UP), heard.received, summary, evidence)
 
 
-def _state(heard: Heard) -> Iterator[RuleValue]:
+def _state(heard: ReceivedRow) -> Iterator[RuleValue]:
     """Yield whether a slot waits to be emptied: a holder of a stolen director's key may have ordered that."""
     said = mapping(heard.row.document)
     slot, held = text(said.get("slot")), mapping(said.get("held"))

@@ -50,7 +50,7 @@ class Webhook:
         self._refusals: Counter[str] = Counter()
         self._gone = False
 
-    def turn(self, now: Callable[[], datetime]) -> None:
+    def tick(self, now: Callable[[], datetime]) -> None:
         """Send the waiting messages unless a back-off is in progress. Raise AwayError."""
         if not self._settings.url or self._gone or self._pausing(now()):
             return
@@ -76,7 +76,7 @@ class Webhook:
         if rows:
             with self._database.write() as connection:
                 for key, change in rows:
-                    alerts.told(connection, key, change)
+                    alerts.mark_notified(connection, key, change)
 
     def _pausing(self, now: datetime) -> bool:
         """Return whether a back-off is in progress. A clock that was set back ends it."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.agent.settings import FetchSettings
 from gateway.agent.source import FetchError
 from gateway.store.durable import remove_file, write_file
-from gateway.store.errors import told_as_store_error
+from gateway.store.errors import store_errors
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -89,7 +89,7 @@ def pending_key(folder: Path) -> EllipticCurvePrivateKey:
     except (OSError, ValueError):  # absent or incomplete: no certificate can exist for it
         pass
     key = ec.generate_private_key(ec.SECP256R1())
-    with told_as_store_error(file):
+    with store_errors(file):
         write_file(file, _key_pem(key), KEY_MODE)
     return key
 
@@ -119,13 +119,13 @@ def keep(folder: Path, key: EllipticCurvePrivateKey, certificate: str, chain: st
         if "PRIVATE" in line:
             raise ValueError("the chain holds a key")
     content = _key_pem(key) + b"\n".join(part.strip().encode() for part in (certificate, chain) if part) + b"\n"
-    with told_as_store_error(folder / FILE):
+    with store_errors(folder / FILE):
         write_file(folder / FILE, content, KEY_MODE)
 
 
 def forget_pending(folder: Path) -> None:
     """Remove the pending key after its certificate is on disk. Raise StoreError."""
-    with told_as_store_error(folder / PENDING_FILE):
+    with store_errors(folder / PENDING_FILE):
         remove_file(folder / PENDING_FILE)
 
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from gateway.agent.config import AgentConfig
-from gateway.agent.pauses import Turned, pause_s
+from gateway.agent.pauses import CycleResult, pause_s
 from gateway.agent.reporting import Reporter
 from gateway.agent.signals import NUMBERS, Alarm
 from gateway.agent.storage import opened
@@ -22,7 +22,7 @@ from gateway.observe.logs import configure_logging, get_logger
 from gateway.store.errors import StoreError
 
 
-def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Turned | None:
+def run_cycle(folder: Path, config: AgentConfig, failures: int, chance: float) -> CycleResult | None:
     """Run a cycle. Return how long to sleep after it; None if the store is not usable (an operator must repair it).
 
     `chance`: as for `pauses.pause_s`. `failures`: failed polls in a row before.
@@ -43,7 +43,7 @@ def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Tur
             return turned
     except UnreachableError as error:  # edge-agent sync is running
         get_logger("agent").warning("the agent has to wait", problem=str(error))
-        return Turned(config.agent.retry_s, failed=True)
+        return CycleResult(config.agent.retry_s, failed=True)
     except (ConfigurationError, StoreError) as error:
         get_logger("agent").error("the agent cannot work", problem=str(error))
         return None
@@ -51,7 +51,7 @@ def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Tur
 
 def _asked(
     agent: Agent, config: AgentConfig, reporter: Reporter, interrupt: Alarm, *, failures: int, chance: float
-) -> tuple[Turned, bool]:
+) -> tuple[CycleResult, bool]:
     """Poll once and work until the next poll is due. Return the result, and whether work is left."""
     polled = agent.poll()
     reporter.tell()
@@ -64,7 +64,7 @@ def _asked(
     if waiting and not failed:
         left_s = min(left_s, config.agent.retry_s)
     get_logger("agent").info("next poll", in_s=round(left_s, 1))
-    return Turned(0.0 if interrupt.is_set() else left_s, failed=failed), agent.goes_on(waiting)
+    return CycleResult(0.0 if interrupt.is_set() else left_s, failed=failed), agent.goes_on(waiting)
 
 
 class _Signals:

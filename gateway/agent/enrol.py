@@ -31,7 +31,7 @@ from gateway.agent.source import FetchError
 from gateway.agent.storage import alone
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.store.durable import make_folder, temporary, write_file
-from gateway.store.errors import told_as_store_error
+from gateway.store.errors import store_errors
 from gateway.store.journal import Journal
 from gateway.trust.chain import trusted_root
 
@@ -59,7 +59,7 @@ def enrol(application: EnrolmentInput, folder: Path, config: AgentConfig) -> Dev
     not answer or another agent is running, Distrust if the root is not signed by itself, StoreError.
     """
     _check_url(application.url)
-    with told_as_store_error(folder):
+    with store_errors(folder):
         make_folder(folder)
     with alone(folder):
         known = read_identity(folder) if (folder / DEVICE_FILE).exists() else None
@@ -80,14 +80,14 @@ def enrol(application: EnrolmentInput, folder: Path, config: AgentConfig) -> Dev
         except ValueError as error:
             raise _odd(application, str(error)) from error
         _lay_down(made, application, folder, pinned=known is not None)
-        with told_as_store_error(folder):
+        with store_errors(folder):
             write_file(folder / DEVICE_FILE, made.document)  # last: its presence means that all files are complete
         forget_pending(folder)
     return replace(made, root=known.root) if known else made
 
 
 def _lay_down(made: DeviceIdentity, application: EnrolmentInput, folder: Path, *, pinned: bool) -> None:
-    with told_as_store_error(folder):
+    with store_errors(folder):
         if application.authority:
             write_file(folder / CA_FILE, application.authority.encode())
         if not pinned:
@@ -98,7 +98,7 @@ def _ask(application: EnrolmentInput, csr: str, folder: Path, config: AgentConfi
     fetch = replace(with_certificate(config.fetch, folder), certificate_file=None, key_file=None)
     given = temporary(folder)
     if application.authority:
-        with told_as_store_error(given):
+        with store_errors(given):
             write_file(given, application.authority.encode())
         fetch = replace(fetch, ca_file=str(given))
     connections = ConnectionPool(fetch)

@@ -13,7 +13,7 @@ from gateway.agent.config import DEVICE_FILE
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.store.durable import write_file
-from gateway.store.errors import told_as_store_error
+from gateway.store.errors import store_errors
 from gateway.store.journal import Journal
 from gateway.store.settings import JournalSettings
 from gateway.store.text import read_text
@@ -79,7 +79,7 @@ def bootstrap(identity: DeviceIdentity, folder: Path, settings: JournalSettings)
         problem = f"is bootstrapped already, as {known.device}; to start again, stop the agent and remove the folder"
         raise ConfigurationError(problem, file=str(folder))
     Journal.create(folder, settings).close()  # and the folder
-    with told_as_store_error(folder):
+    with store_errors(folder):
         write_file(folder / ROOT_FILE, identity.root)
         write_file(folder / DEVICE_FILE, identity.document)  # last: its presence means that all files are complete
     return identity

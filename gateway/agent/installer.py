@@ -137,7 +137,7 @@ class Installer:
         watch = self._watches.get(update.slot)
         if watch is None:  # another process began the probation: the daemon's state is unknown
             return self._record(update, Step.LOAD)
-        judged = watch.look()
+        judged = watch.evaluate()
         if judged.passed is None:
             return self._config.probation.look_s
         if not judged.passed:

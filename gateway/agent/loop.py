@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.agent.config import AgentConfig
-from gateway.agent.pauses import Turned
+from gateway.agent.pauses import CycleResult
 from gateway.agent.signals import NUMBERS, Alarm, ending_at_once, held_back
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Loop:
         signal.signal(signal.SIGALRM, self._late)
         while not self._stopping:
             self._interrupt.clear()
-            turned = self._turn()
+            turned = self._cycle()
             if turned is None:
                 return FAILED
             self._failures = self._failures + 1 if turned.failed else 0
@@ -62,7 +62,7 @@ class Loop:
 
         return Wake(self._config, self._folder, self._chance, self._interrupt, connecting=ending_at_once)
 
-    def _sleep(self, turned: Turned) -> None:
+    def _sleep(self, turned: CycleResult) -> None:
         """Sleep until the next poll is due or a signal comes; after a successful poll also until a wake hint."""
         if self._wake is None:
             self._interrupt.wait(turned.pause_s)
@@ -71,11 +71,11 @@ class Loop:
             self._wake.sleep(turned.pause_s, heeds_hints=not turned.failed)
             self._asleep = False
 
-    def _turn(self) -> Turned | None:
+    def _cycle(self) -> CycleResult | None:
         """Run one cycle in a child. Return None if the child failed to report its result."""
         with held_back():  # delays signals until parent and child can handle them
             if self._stopping:
-                return Turned(0.0, failed=False)
+                return CycleResult(0.0, failed=False)
             reading, writing = os.pipe()
             self._child = os.fork()
             if self._child == 0:
@@ -90,12 +90,12 @@ class Loop:
             self._child = 0
         if not answer and not self._stopping:
             return None
-        return Turned(**json.loads(answer)) if answer else Turned(0.0, failed=False)
+        return CycleResult(**json.loads(answer)) if answer else CycleResult(0.0, failed=False)
 
     def _in_child(self, writing: int) -> int:
-        from gateway.agent.cycle import turn
+        from gateway.agent.cycle import run_cycle
 
-        turned = turn(self._folder, self._config, self._failures, self._chance())
+        turned = run_cycle(self._folder, self._config, self._failures, self._chance())
         if turned is None:
             return FAILED
         os.write(writing, json.dumps(asdict(turned)).encode())

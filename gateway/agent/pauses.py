@@ -9,7 +9,7 @@ from gateway.domain.retry import longest_pause_s
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class CycleResult:
     """Result of a cycle: the pause before the next one, and whether the poll failed."""
 
     pause_s: float

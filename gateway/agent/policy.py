@@ -75,12 +75,12 @@ def hold(
     bounding = policies or ({DEFAULT: Policy()} if change == WITHDRAW else {})
     found = []
     for path, policy in bounding.items():
-        turn = _turn(replace(policy, blackouts=blackouts), who, change, release, times)
+        turn = _earliest(replace(policy, blackouts=blackouts), who, change, release, times)
         found.append(_hold(policy, path, change, turn, now))
     return max((one for one in found if one), key=lambda one: one.until or now, default=None)
 
 
-def _turn(
+def _earliest(
     policy: Policy, who: tuple[str, str], change: str, release: str, times: tuple[datetime, datetime]
 ) -> datetime:
     device, profile = who

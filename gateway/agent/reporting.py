@@ -28,7 +28,7 @@ from gateway.agent.policy import present
 from gateway.agent.report import LINK, read_standing
 from gateway.agent.sending import send
 from gateway.agent.source import FetchError
-from gateway.agent.storage import Storage, looked_at
+from gateway.agent.storage import Storage, opened_for_reading
 from gateway.agent.telemetry import MARKS, Document, ReportInput, digest, event, observe, telling
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.retry import longest_pause_s
@@ -99,7 +99,7 @@ def report(folder: Path, config: AgentConfig, identity: DeviceIdentity, connecti
 
     Raise StoreError, ConfigurationError.
     """
-    with looked_at(folder, config) as storage:
+    with opened_for_reading(folder, config) as storage:
         now = present(storage.journal.time_floor()).now
         spool = _opened(storage, config, now)
         try:

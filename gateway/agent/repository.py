@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from gateway.agent.settings import RepositorySettings
 from gateway.agent.source import FetchError, RepositorySource
 from gateway.domain.assignment import Target
-from gateway.store.errors import told_as_store_error
+from gateway.store.errors import store_errors
 from gateway.trust.distrust import Distrust, Reason
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class SignedRepository:
 
         settings = settings or RepositorySettings()
         self._name, self._folder, self._limit_bytes = source.name, folder, settings.document_limit_bytes
-        with self._told("root"):
+        with self._distrust_errors("root"):
             self._updater = DurableUpdater(
                 folder, source, pinned_root, now, grace=grace, floors=floors, settings=settings
             )
@@ -73,7 +73,7 @@ class SignedRepository:
 
     def refresh(self) -> None:
         """Follow root, timestamp, snapshot and targets to their newest versions (TUF 5.3 to 5.6). Call once."""
-        with self._told("metadata"):
+        with self._distrust_errors("metadata"):
             self._updater.refresh()
 
     def expiries(self) -> dict[str, datetime]:
@@ -82,7 +82,7 @@ class SignedRepository:
 
     def find(self, path: str) -> SignedTarget:
         """Return the target that is signed under `path`. Raise Distrust (UNSIGNED) if no role signs it."""
-        with self._told(path):
+        with self._distrust_errors(path):
             found = self._updater.find(path)
         if found is None or len(found[2]) == 1:  # the top-level role only delegates and signs no target itself
             raise Distrust(Reason.UNSIGNED, path, f"no role of {self._name} signs it")
@@ -90,16 +90,16 @@ class SignedRepository:
 
     def read(self, found: SignedTarget) -> bytes:
         """Return the document of `found`, with length and digest checked."""
-        with self._told(found.target.path):
+        with self._distrust_errors(found.target.path):
             return self._updater.read_target(found.target, self._limit_bytes)
 
     def risen_floors(self) -> dict[str, int]:
         """Return floors that the verified metadata raises. Record them in one transaction with their consequences."""
-        with self._told("floors"):
+        with self._distrust_errors("floors"):
             return self._updater.risen_floors()
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _distrust_errors(self, what: str) -> Iterator[None]:
         """Translate exceptions of tuf."""
         from tuf.api import exceptions
 
@@ -110,7 +110,7 @@ class SignedRepository:
             exceptions.LengthOrHashMismatchError: Reason.SWAPPED,
         }
         try:
-            with told_as_store_error(self._folder):
+            with store_errors(self._folder):
                 yield
         except exceptions.DownloadHTTPError as error:
             raise cast("FetchError", error.__cause__) from None

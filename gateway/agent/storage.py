@@ -20,7 +20,7 @@ from gateway.observe.logs import get_logger
 from gateway.store import durable, materialised
 from gateway.store.active import ACTIVE_FILE, Active, read_active, write_active
 from gateway.store.blobs import LocalBlobs
-from gateway.store.errors import StoreError, told_as_store_error
+from gateway.store.errors import StoreError, store_errors
 from gateway.store.journal import Journal
 from gateway.store.plain import file_digest
 
@@ -111,15 +111,15 @@ def opened(folder: Path, config: AgentConfig) -> Iterator[Storage]:
     StoreError if it is damaged.
     """
     check_bootstrapped(folder)
-    with alone(folder), looked_at(folder, config) as storage:
-        with told_as_store_error(folder):
+    with alone(folder), opened_for_reading(folder, config) as storage:
+        with store_errors(folder):
             durable.sweep(folder)
         storage.blobs.prepare()
         yield storage
 
 
 @contextmanager
-def looked_at(folder: Path, config: AgentConfig) -> Iterator[Storage]:
+def opened_for_reading(folder: Path, config: AgentConfig) -> Iterator[Storage]:
     """Open the store for reading, without the lock: another agent may change it. Raise as `opened` otherwise."""
     check_bootstrapped(folder)
     journal = Journal.open(folder, config.journal)
@@ -132,7 +132,7 @@ def looked_at(folder: Path, config: AgentConfig) -> Iterator[Storage]:
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Hold the agent's lock. Raise UnreachableError while another agent holds it, StoreError."""
-    with told_as_store_error(folder / LOCK_FILE):
+    with store_errors(folder / LOCK_FILE):
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -42,23 +42,23 @@ class ProbationWatch:
         lease_s = LEASE_LOOKS * self._settings.look_s
         self._control.route(self._slot, weights, shadow=self._new if self._old else "", lease_s=lease_s)
 
-    def look(self) -> Judgement:
+    def evaluate(self) -> Judgement:
         """Renew the share, read counters and judge. A daemon without an answer for `hang_s` fails the version."""
         now_s = self._monotonic()
         try:
             self.renew()
-            look = self._look(now_s)
-            fault = self._replayed(look)
+            snapshot = self._snapshot(now_s)
+            fault = self._replayed(snapshot)
         except DaemonRefusedError as error:
             return Judgement(False, f"the daemon does not keep it up: {error}")
         except UnreachableError as error:
             return self._unanswered(now_s, error)
         self._silent_since_s = None
-        return fault or self._judge(look)
+        return fault or self._judge(snapshot)
 
-    def _replayed(self, look: DaemonSnapshot) -> Judgement | None:
-        """Replay the golden set if no request came since the last look. Return why the version fails, or None."""
-        if self._last is None or look.new.busy or look.new.requests > self._last.new.requests:
+    def _replayed(self, snapshot: DaemonSnapshot) -> Judgement | None:
+        """Replay the golden set if no request came since the last snapshot. Return why the version fails, or None."""
+        if self._last is None or snapshot.new.busy or snapshot.new.requests > self._last.new.requests:
             return None
         try:
             found = self._control.replay(self._slot, self._new)
@@ -69,14 +69,14 @@ class ProbationWatch:
         self._replayed_rows += found["rows"]
         return None if found["passed"] else Judgement(False, str(found["reason"]), {"replayed_rows": found["rows"]})
 
-    def _judge(self, look: DaemonSnapshot) -> Judgement:
-        first, last = self._first or look, self._last or look
-        if not look.new.busy or _ended(look.new) != _ended(last.new):
-            self._progress_s = look.at_s
-        if (found := pace(last, look)) is not None:
+    def _judge(self, snapshot: DaemonSnapshot) -> Judgement:
+        first, last = self._first or snapshot, self._last or snapshot
+        if not snapshot.new.busy or _ended(snapshot.new) != _ended(last.new):
+            self._progress_s = snapshot.at_s
+        if (found := pace(last, snapshot)) is not None:
             self._paces.append(found)
-        self._first, self._last = first, look
-        judged = judge(first, look, self._paces, self._progress_s, self._settings, self._replayed_rows)
+        self._first, self._last = first, snapshot
+        judged = judge(first, snapshot, self._paces, self._progress_s, self._settings, self._replayed_rows)
         if judged.passed is None and not self._old:
             return Judgement(True, ALONE, judged.evidence)
         return judged
@@ -89,7 +89,7 @@ class ProbationWatch:
             return Judgement(None, "the daemon does not answer")
         return Judgement(False, f"the daemon has not answered for {silent_s:.0f} s: {error}")
 
-    def _look(self, now_s: float) -> DaemonSnapshot:
+    def _snapshot(self, now_s: float) -> DaemonSnapshot:
         status, vitals = self._control.status(), self._control.vitals()
         counters = self._control.statistics(self._slot)
         old = counters.get(self._old)

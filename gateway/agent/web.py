@@ -69,7 +69,7 @@ class WebSource:
     @property
     def name(self) -> str:
         """URL without its secret parts."""
-        return _shown(self._base)
+        return _without_secrets(self._base)
 
     def close(self) -> None:
         """Close the connections, even if they are shared."""
@@ -115,8 +115,8 @@ class WebSource:
 
     def _given_up(self, url: str, error: _PassingError, failures: int, deadline_s: float) -> FetchError:
         message = (
-            f"{_shown(url)} could not be fetched: {error} (failure {failures} in a row, within {deadline_s:g} s)"
-            "; it is tried again at the next poll"
+            f"{_without_secrets(url)} could not be fetched: {error} "
+            f"(failure {failures} in a row, within {deadline_s:g} s); it is tried again at the next poll"
         )
         return FetchError(message, status=error.status, retry_after_s=error.retry_after_s)
 
@@ -188,7 +188,7 @@ class WebSource:
             raise _PassingError(str(error)) from error
         except (SSLError, LocationValueError, MaxRetryError) as error:
             hint = "; see ca_file, certificate_file and the clock" if isinstance(error, SSLError) else ""
-            raise FetchError(f"{_shown(url)} could not be fetched: {error}{hint}", final=True) from error
+            raise FetchError(f"{_without_secrets(url)} could not be fetched: {error}{hint}", final=True) from error
         except HTTPError as error:
             raise _PassingError(f"{type(error).__name__}: {error!s:.300}") from error
 
@@ -200,11 +200,13 @@ class WebSource:
                 return answer
             self._finish(answer)
             url = _redirected(url, target)
-        raise FetchError(f"{_shown(url)} was redirected more than {self._settings.redirects} times", final=True)
+        raise FetchError(
+            f"{_without_secrets(url)} was redirected more than {self._settings.redirects} times", final=True
+        )
 
     def _request(self, url: str, headers: Mapping[str, str]) -> Answer:
         if not url.lower().startswith(("http://", "https://")):
-            raise FetchError(f"{_shown(url)} is no http or https URL", final=True)
+            raise FetchError(f"{_without_secrets(url)} is no http or https URL", final=True)
         remaining_ns = self._line.patience.remaining_ns(self._now_ns()) if self._line.patience else 0
         if not remaining_ns:
             raise HungUpError("its deadline has passed")
@@ -230,7 +232,7 @@ def _judge_status(url: str, answer: Answer, retry_after_limit_s: float) -> None:
         raise _PassingError(f"the server answered {_summary(answer)}", answer.status, after_s)
     remedy = LOCKED_OUT if answer.status == 401 else ""
     raise FetchError(
-        f"{_shown(url)} could not be fetched: the server answered {_summary(answer)}{remedy}",
+        f"{_without_secrets(url)} could not be fetched: the server answered {_summary(answer)}{remedy}",
         status=answer.status,
         final=True,
         retry_after_s=after_s,
@@ -242,9 +244,13 @@ def _redirected(url: str, target: str) -> str:
         there = urllib.parse.urljoin(url, target)
         schemes = urllib.parse.urlsplit(url).scheme, urllib.parse.urlsplit(there).scheme
     except ValueError as error:
-        raise FetchError(f"{_shown(url)} redirects to {target!r:.200}, which is no URL", final=True) from error
+        raise FetchError(
+            f"{_without_secrets(url)} redirects to {target!r:.200}, which is no URL", final=True
+        ) from error
     if schemes[1] not in {"http", "https"} or schemes == ("https", "http"):
-        raise FetchError(f"{_shown(url)} redirects to {_shown(there)}, which is not followed", final=True)
+        raise FetchError(
+            f"{_without_secrets(url)} redirects to {_without_secrets(there)}, which is not followed", final=True
+        )
     return there
 
 
@@ -278,11 +284,11 @@ def _summary(answer: Answer) -> str:
 
 
 def _unusable(url: str, answer: Answer, wanted: str) -> FetchError:
-    message = f"{_shown(url)} is not what its metadata says: wanted {wanted}, the server answered {_summary(answer)}"
-    return FetchError(message, status=answer.status, final=True)
+    problem = f"is not what its metadata says: wanted {wanted}, the server answered {_summary(answer)}"
+    return FetchError(f"{_without_secrets(url)} {problem}", status=answer.status, final=True)
 
 
-def _shown(url: str) -> str:
+def _without_secrets(url: str) -> str:
     """Return a URL without user, password and query."""
     try:
         parts = urllib.parse.urlsplit(url)

@@ -52,7 +52,9 @@ def command(arguments: argparse.Namespace) -> int:
     else:
         over = f" and {layer.written} of the fleet" if layer and config.fleet.settings and not problem else ""
         print(f"from {config.file or 'the defaults'}{over}; this device is {gateway_id(config)}\n")
-        rows = [(table, key, _shown(key, value)) for table, keys in settings.items() for key, value in keys.items()]
+        rows = [
+            (table, key, _toml_value(key, value)) for table, keys in settings.items() for key, value in keys.items()
+        ]
         print_table(("table", "key", "value"), rows)
     return 0
 
@@ -68,7 +70,7 @@ def effective(config: Config) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def _shown(key: str, value: Any) -> str:
+def _toml_value(key: str, value: Any) -> str:
     """Return the value in the file's syntax; "" if nothing is set."""
     if value is None:
         return ""

@@ -67,7 +67,7 @@ class Table:
         """Take a string. If `among` is given, the value must be one of it."""
         value: str = self._take(key, str, "a string", default)
         if among and value not in among:
-            self.refuse(key, f"must be one of {', '.join(among)}, not {_shown(value)}")
+            self.refuse(key, f"must be one of {', '.join(among)}, not {_value_text(value)}")
         return value
 
     def time(self, key: str, form: str) -> datetime:
@@ -76,7 +76,7 @@ class Table:
         try:
             return datetime.strptime(value, form).replace(tzinfo=UTC)
         except ValueError:
-            self.refuse(key, f"must be a time in UTC as {_EXAMPLE.strftime(form)}, not {_shown(value)}")
+            self.refuse(key, f"must be a time in UTC as {_EXAMPLE.strftime(form)}, not {_value_text(value)}")
 
     def integer(self, key: str, default: int = _REQUIRED, *, low: int, high: int) -> int:
         """Take an integer in [low, high]."""
@@ -96,7 +96,7 @@ class Table:
         values = self._array(key, str, "strings", default)
         for value in values:
             if among and value not in among:
-                self.refuse(key, f"must hold only {', '.join(among)}, not {_shown(value)}")
+                self.refuse(key, f"must hold only {', '.join(among)}, not {_value_text(value)}")
         return values
 
     def integers(self, key: str, default: tuple[int, ...] = _REQUIRED) -> tuple[int, ...]:
@@ -108,7 +108,7 @@ class Table:
         values = self._array(key, (int, float), "numbers", default)
         for value in values:
             if not abs(value) <= NUMBER_LIMIT:  # NaN compares false
-                self.refuse(key, f"must be an array of finite numbers; it holds {_shown(value)}")
+                self.refuse(key, f"must be an array of finite numbers; it holds {_value_text(value)}")
         return tuple(float(value) for value in values)
 
     def table(self, key: str, *, required: bool = False) -> Table | None:
@@ -141,19 +141,19 @@ class Table:
             return default
         value = self._values.pop(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            self.refuse(key, f"must be {what}, not {_shown(value)}")
+            self.refuse(key, f"must be {what}, not {_value_text(value)}")
         return value
 
     def _array(self, key: str, kind: type | tuple[type, ...], what: str, default: Any) -> tuple[Any, ...]:
         values = self._take(key, (list, tuple), f"an array of {what}", default)
         for value in values:
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-                self.refuse(key, f"must be an array of {what}; it holds {_shown(value)}")
+                self.refuse(key, f"must be an array of {what}; it holds {_value_text(value)}")
         return tuple(values)
 
     def _bounded(self, key: str, value: Any, low: float, high: float) -> Any:
         if not low <= value <= high:
-            self.refuse(key, f"must be between {low} and {high}, not {_shown(value)}")
+            self.refuse(key, f"must be between {low} and {high}, not {_value_text(value)}")
         return value
 
     def _line_of(self, key: str) -> int | None:
@@ -164,7 +164,7 @@ class Table:
         return lines[0] if len(lines) == 1 else None
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     """Return a value for an error message.
 
     Python writes no integer of more than 4,300 digits as decimals, and TOML has them in hexadecimal.

@@ -19,7 +19,7 @@ class EngineContext:
     """Objects that all servables of a device share."""
 
     settings: EngineSettings
-    turn: BatchPass
+    batch_pass: BatchPass
     worker_settings: WorkerSettings
     decoders: Threads
     comparing: Comparing

@@ -25,11 +25,15 @@ class Engine:
     """Request processing with a registry that the repository fills. Implements Inference, Submission, Statistics."""
 
     def __init__(
-        self, registry: Registry, turn: BatchPass, quotas: Quotas | None = None, decoding: DecodePool | None = None
+        self,
+        registry: Registry,
+        batch_pass: BatchPass,
+        quotas: Quotas | None = None,
+        decoding: DecodePool | None = None,
     ) -> None:
         self._registry, self._quotas = registry, quotas
         self.decoding = decoding or DecodePool(EngineSettings())
-        self.turn, self.hold, self.release = turn, turn.hold, turn.release
+        self.batch_pass, self.hold, self.release = batch_pass, batch_pass.hold, batch_pass.release
         self._futures = Futures()
         self.serving = False
         """Readiness: set once the model directory was read for the first time, cleared when draining begins."""

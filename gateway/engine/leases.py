@@ -26,7 +26,7 @@ class Leases:
         """
         entry = self._registry.known(model)
         self._check(model, entry, weights, shadow, lease_s)
-        old, before = entry.route, _told(entry)
+        old, before = entry.route, _weights(entry)
         turns = old.turns if old is not None and old.weights == _some(weights) else WeightedRoundRobin(weights)
         route = Route(turns, shadow)
         entry.route = None if _is_default(route, entry) else route
@@ -35,8 +35,8 @@ class Leases:
         if entry.route is not None:
             loop = asyncio.get_running_loop()
             self._timers[model] = loop.call_later(lease_s, self._run_out, model)
-        if _told(entry) != before:
-            self._publish(RouteChanged(model, *_told(entry)))
+        if _weights(entry) != before:
+            self._publish(RouteChanged(model, *_weights(entry)))
 
     def settle(self, model: str, before: Route | None, reason: str) -> None:
         """Report the route's change after `model` gained or lost a version; `before` is the route before that.
@@ -51,7 +51,7 @@ class Leases:
         if entry.route is None:
             self._cancel(model)
         if before is not None and route is not before:
-            self._publish(RouteChanged(model, *_told(entry), reason))
+            self._publish(RouteChanged(model, *_weights(entry), reason))
 
     def end(self, model: str, reason: str) -> None:
         """End the route: the default version answers again."""
@@ -95,7 +95,7 @@ def _some(weights: Mapping[str, int]) -> dict[str, int]:
     return {version: weight for version, weight in weights.items() if weight}
 
 
-def _told(entry: ModelEntry) -> tuple[Mapping[str, int], str]:
+def _weights(entry: ModelEntry) -> tuple[Mapping[str, int], str]:
     """Return each version's weight and the shadow version."""
     return dict(entry.weights), entry.route.shadow if entry.route else ""
 

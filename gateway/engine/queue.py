@@ -35,12 +35,12 @@ class Level:
     """One priority: each caller's line, and the order of the callers' turns. No line is empty."""
 
     lines: dict[str, deque[Ticket]] = field(default_factory=dict)
-    turn: deque[str] = field(default_factory=deque)
+    order: deque[str] = field(default_factory=deque)
 
     def drop_line(self, caller: str) -> None:
         """Forget a caller whose line became empty."""
         del self.lines[caller]
-        self.turn.remove(caller)
+        self.order.remove(caller)
 
 
 class Queue:
@@ -85,7 +85,7 @@ class Queue:
         if not self.length:
             return None
         level = self._levels[min(self._levels)]
-        return level.lines[level.turn[0]][0]
+        return level.lines[level.order[0]][0]
 
     def take(self, now_ns: int, batch_rows: int) -> RunPlan:
         """Take the next run: the first ticket in time, and those behind it that differ from it in rows only.
@@ -136,16 +136,16 @@ class Queue:
         line = level.lines.get(caller)
         if line is None:
             line = level.lines[caller] = deque()
-            level.turn.append(caller)
+            level.order.append(caller)
         line.append(ticket)
         self.length += 1
 
     @staticmethod
     def _take_level(level: Level, plan: RunPlan, now_ns: int, batch_rows: int) -> bool:
         """Move tickets of one level to the plan. Return True if the level is empty."""
-        lines, turn, batch, rows = level.lines, level.turn, plan.batch, plan.rows
-        while turn:
-            line = lines[turn[0]]
+        lines, order, batch, rows = level.lines, level.order, plan.batch, plan.rows
+        while order:
+            line = lines[order[0]]
             ticket = line[0]
             deadline_ns, form = ticket.request.deadline_ns, ticket.form
             if deadline_ns is not None and deadline_ns <= now_ns:
@@ -157,11 +157,11 @@ class Queue:
                 rows += form.rows
             line.popleft()
             if line:
-                turn.rotate(-1)
+                order.rotate(-1)
             else:
-                del lines[turn.popleft()]
+                del lines[order.popleft()]
         plan.rows = rows
-        return not turn
+        return not order
 
     def _urgency(self, ticket: Ticket) -> int:
         return ticket.request.priority or self._priority
@@ -214,7 +214,9 @@ class Queue:
         service, lines = self._service, level.lines
         service.enter(caller)
         own = service.of(caller) + sum(len(each.lines.get(caller, ())) for each in self._levels.values())
-        got, other = max((service.of(each) + len(lines[each]), each) for each in islice(reversed(level.turn), EXAMINED))
+        got, other = max(
+            (service.of(each) + len(lines[each]), each) for each in islice(reversed(level.order), EXAMINED)
+        )
         if got <= own + 1:
             return None
         service.enter(other)

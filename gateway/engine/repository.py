@@ -60,8 +60,8 @@ class ModelRepository:
         self._comparing = Comparing(settings.comparisons)
         self._context = EngineContext(
             settings,
-            engine.turn,
-            worker_settings(loader, settings, engine.turn.pauses),
+            engine.batch_pass,
+            worker_settings(loader, settings, engine.batch_pass.pauses),
             self._decoders,
             self._comparing,
             publish,

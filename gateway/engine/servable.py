@@ -61,7 +61,7 @@ class Servable:
         self.state = ServableState.START
         self.used_ns = time.monotonic_ns()
         settings = context.settings
-        self._settings, self._turn, self._publish = settings, context.turn, context.publish
+        self._settings, self._batch_pass, self._publish = settings, context.batch_pass, context.publish
         self._cost, self._loop = cost, asyncio.get_running_loop()
         self._overrun_ns = settings.inline_overruns * settings.inline_limit_us * 1000
         rows = manifest.rows_limit(settings.max_batch_rows)
@@ -180,7 +180,7 @@ class Servable:
             self._hand_over()
         else:
             now_ns = time.monotonic_ns()
-            self._turn.watch(now_ns)
+            self._batch_pass.watch(now_ns)
             ran = self._runner.run(queue.take(now_ns, self._cost.loop_rows))
             self._ran(ran)
             self._on_turn = queue.length > 0
@@ -192,7 +192,7 @@ class Servable:
         if self._worker.owns:  # its thread uses the session
             self.raw.close()
         now_ns = time.monotonic_ns()
-        self._turn.watch(now_ns)
+        self._batch_pass.watch(now_ns)
         run = self.raw.run(now_ns, self._cost.loop_rows)
         self._on_turn = bool(self.raw.waiting or (self._queue.length and not self._worker.owns))
         if run is not None:
@@ -210,7 +210,7 @@ class Servable:
 
     def _check_overrun(self) -> None:
         """Leave the event loop permanently if a run used too much CPU time; other processes do not count."""
-        used_ns = self._turn.used_ns()
+        used_ns = self._batch_pass.used_ns()
         if used_ns > self._overrun_ns:
             self.statistics.overruns += 1
             self._reprice(self._cost.off_loop())
@@ -301,7 +301,7 @@ class Servable:
     def _take_turn(self) -> None:
         if not self._on_turn:
             self._on_turn = True
-            self._turn.add(self)
+            self._batch_pass.add(self)
 
     def _displace(self, displaced: Ticket, newcomer: Ticket) -> None:
         """Refuse the ticket that lost its place: the newcomer at once, another one later, outside its submit."""

@@ -88,13 +88,13 @@ class Staging:
 
     async def _stage(self, release: Release, load: object) -> Loaded:
         if (there := self._served(release) or self.staged(release)) is not None:
-            return self._told(there)
+            return self._earlier_result(there)
         if (unwanted := self._unwanted(release, load)) is not None:
             raise unwanted
         self._check_room((release.name, release.version))
         opened = await self._opened(release)
         if isinstance(opened, Servable):
-            return self._told(opened)
+            return self._earlier_result(opened)
         servable, old = self._keep(opened, load)
         if old is not None:
             await old.close(self._settings.drain_s)
@@ -144,7 +144,7 @@ class Staging:
         self._registry.tidy(model)
         return servable
 
-    def _told(self, servable: Servable) -> Loaded:
+    def _earlier_result(self, servable: Servable) -> Loaded:
         """Return the result of an earlier load."""
         placement = servable.placement
         candidates = self._fitting.loader.candidates(servable.declared)

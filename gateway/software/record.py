@@ -10,7 +10,7 @@ from pathlib import Path
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.software_update import RECORD_LIMIT_BYTES, SoftwareUpdate, read_record, record_bytes
 from gateway.store import durable
-from gateway.store.errors import DamagedError, told_as_store_error
+from gateway.store.errors import DamagedError, store_errors
 from gateway.store.roots import read_bounded
 
 FOLDER = Path("/var/lib/edge-software")
@@ -66,10 +66,10 @@ class InstallRecords:
 
     def sweep(self) -> None:
         """Remove files of killed writers."""
-        with told_as_store_error(self.folder):
+        with store_errors(self.folder):
             durable.sweep(self.folder)
 
     def _write(self, name: str, content: bytes) -> None:
-        with told_as_store_error(self.folder / name):
+        with store_errors(self.folder / name):
             durable.make_folder(self.folder, FOLDER_MODE)
             durable.write_file(self.folder / name, content, MODE)

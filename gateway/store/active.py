@@ -12,7 +12,7 @@ from gateway.domain.activation import Activation, Installed, activation_document
 from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.store import durable
-from gateway.store.errors import DamagedError, StoreAbsentError, StoreError, told_as_store_error
+from gateway.store.errors import DamagedError, StoreAbsentError, StoreError, store_errors
 from gateway.store.roots import read_bounded
 
 ACTIVE_FILE = "active.json"
@@ -84,7 +84,7 @@ def read_active(file: Path) -> Active:
 
 def write_active(file: Path, active: Active) -> None:
     """Replace the file atomically and durably. Raises SpaceError, StoreError; then the old file is unchanged."""
-    with told_as_store_error(file):
+    with store_errors(file):
         durable.write_file(file, active_bytes(active))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.store import durable
 from gateway.store.download import Download
-from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, told_as_store_error
+from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, store_errors
 from gateway.store.settings import StoreSettings
 
 PART_SUFFIX = ".part"
@@ -40,7 +40,7 @@ class LocalBlobs:
 
     def prepare(self) -> None:
         """Create the folder, and remove the temporary files of killed writers. Raises StoreError."""
-        with told_as_store_error(self._folder):
+        with store_errors(self._folder):
             durable.make_folder(self._folder)
             durable.sweep(self._folder)
 
@@ -72,7 +72,7 @@ class LocalBlobs:
         Raises AbsentError. Raises DamagedError for other content, or for more than `limit_bytes`.
         """
         path = self.path(digest)
-        with told_as_store_error(path), os.fdopen(self._open_present(digest), "rb", buffering=0) as file:
+        with store_errors(path), os.fdopen(self._open_present(digest), "rb", buffering=0) as file:
             content = b"".join(_pieces(file.fileno(), limit_bytes + 1))
         if len(content) > limit_bytes:
             raise DamagedError(f"has more than the {limit_bytes} bytes that are read", file=path)
@@ -85,7 +85,7 @@ class LocalBlobs:
         digest = hashlib.sha256(content).hexdigest()
         if not self.verify(digest):
             self._ask_for_room(self.path(digest), len(content))
-            with told_as_store_error(self.path(digest)):
+            with store_errors(self.path(digest)):
                 durable.write_file(self.path(digest), content)
         return digest
 
@@ -100,18 +100,18 @@ class LocalBlobs:
 
     def discard(self, digest: str) -> bool:
         """Remove a blob, such as a damaged one. Return False if there is none. Raises StoreError."""
-        with told_as_store_error(self.path(digest)):
+        with store_errors(self.path(digest)):
             return durable.remove_file(self.path(digest))
 
     def usage_bytes(self) -> int:
         """Return the disk space of blobs and parts, including the space reserved for downloads. Raises StoreError."""
-        with told_as_store_error(self._folder):
+        with store_errors(self._folder):
             return sum(_disk_bytes(path) for path, _, _ in self._entries())
 
     def collect(self, referenced: AbstractSet[str], keep_parts: AbstractSet[str] = frozenset()) -> Collected:
         """Remove blobs that are not `referenced`, and parts that are not in `keep_parts`. Raises StoreError."""
         freed = removed = strangers = 0
-        with told_as_store_error(self._folder):
+        with store_errors(self._folder):
             for path, digest, is_part in list(self._entries()):
                 if not digest:
                     strangers += 1
@@ -146,7 +146,7 @@ class LocalBlobs:
         if used + wanted_bytes > quota:
             problem = f"{wanted_bytes} bytes more than the {used} in use exceed the quota; raise quota_bytes ({quota})"
             raise SpaceError(problem, file=file)
-        with told_as_store_error(self._folder):
+        with store_errors(self._folder):
             disk = os.statvfs(self._folder)
         free = disk.f_bavail * disk.f_frsize - self._settings.keep_free_bytes
         if wanted_bytes > free:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gateway.store import durable
-from gateway.store.errors import DamagedError, StoreError, told_as_store_error
+from gateway.store.errors import DamagedError, StoreError, store_errors
 from gateway.store.settings import StoreSettings
 
 _KEEP_SIZE = 1
@@ -33,7 +33,7 @@ class Download:
         """Number of received bytes: the position of the next chunk."""
         self._synced = 0
         self._hash = hashlib.sha256()
-        with told_as_store_error(part):
+        with store_errors(part):
             self._descriptor = _open_part(part)
         try:
             self._resume()
@@ -53,7 +53,7 @@ class Download:
         """Append the next bytes. Raises DamagedError for more than announced, SpaceError, StoreError."""
         if self.offset + len(chunk) > self.size_bytes:
             raise DamagedError(f"more arrives than the {self.size_bytes} bytes that were signed", file=self._part)
-        with told_as_store_error(self._part):
+        with store_errors(self._part):
             rest = memoryview(chunk)
             while rest:
                 count = os.write(self._descriptor, rest)
@@ -64,7 +64,7 @@ class Download:
 
     def restart(self) -> None:
         """Begin again at offset 0, for a sender that cannot resume. Raises SpaceError, StoreError."""
-        with told_as_store_error(self._part):
+        with store_errors(self._part):
             os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             self.offset = self._synced = 0
@@ -83,7 +83,7 @@ class Download:
         if self._hash.hexdigest() != self._digest:
             self.discard()
             raise DamagedError(f"what was sent has the digest {self._hash.hexdigest()}; it is dropped", file=self._part)
-        with told_as_store_error(self._part):
+        with store_errors(self._part):
             os.fsync(self._descriptor)
             durable.rename(self._part, self._final)
         self.close()
@@ -92,7 +92,7 @@ class Download:
     def discard(self) -> None:
         """Remove the part. Raises StoreError."""
         self.close()
-        with told_as_store_error(self._part):
+        with store_errors(self._part):
             durable.remove_file(self._part)
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Download:
             self._descriptor = -1
 
     def _resume(self) -> None:
-        with told_as_store_error(self._part):
+        with store_errors(self._part):
             found = os.fstat(self._descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise DamagedError("is no plain file; remove it", file=self._part)

@@ -32,7 +32,7 @@ class StoreAbsentError(StoreError):
 
 
 @contextmanager
-def told_as_store_error(file: Path) -> Iterator[None]:
+def store_errors(file: Path) -> Iterator[None]:
     """Convert OSError to StoreError, or to SpaceError if space is missing."""
     try:
         yield

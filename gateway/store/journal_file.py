@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.store import durable
-from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, StoreError, told_as_store_error
+from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, StoreError, store_errors
 from gateway.store.settings import JournalSettings
 
 Value = TypeVar("Value")
@@ -57,7 +57,7 @@ class JournalFile:
     def create(cls, folder: Path, settings: JournalSettings) -> JournalFile:
         """Open the file, and initialise it if it is absent or empty."""
         path = folder / NAME
-        with told_as_store_error(path):
+        with store_errors(path):
             durable.make_folder(folder)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             durable.sync_folder(folder)
@@ -73,7 +73,7 @@ class JournalFile:
 
     @classmethod
     def _open(cls, path: Path, settings: JournalSettings, *, least: int) -> JournalFile:
-        with _told(path):
+        with _store_errors(path):
             connection = _connect(path, settings)
             file = cls(path, connection)
             try:
@@ -91,7 +91,7 @@ class JournalFile:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Run the block in one transaction, which is on the disk at the end. Raises StoreError."""
-        with _told(self.path):
+        with _store_errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -107,7 +107,7 @@ class JournalFile:
 
     def ask(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Return all rows of a query. Raises StoreError."""
-        with _told(self.path):
+        with _store_errors(self.path):
             return self._connection.execute(query, values).fetchall()
 
     def read(self, reader: Callable[[sqlite3.Row], Value], row: sqlite3.Row) -> Value:
@@ -146,7 +146,7 @@ class JournalFile:
 def set_aside(folder: Path) -> None:
     """Rename a damaged journal, replacing an earlier one; without a journal, do nothing. Raises StoreError."""
     path = folder / NAME
-    with told_as_store_error(path):
+    with store_errors(path):
         if path.exists():
             durable.rename(path, path.with_name(ASIDE))
         durable.remove_file(path.with_name(f"{NAME}-journal"))  # a rollback journal belongs to the old file
@@ -178,7 +178,7 @@ def _quoted(path: Path) -> str:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _store_errors(path: Path) -> Iterator[None]:
     """Convert errors of SQLite to StoreError with a remedy."""
     try:
         yield

@@ -17,7 +17,7 @@ from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.domain.signed_release import SignedRelease
 from gateway.store import durable
 from gateway.store.blobs import LocalBlobs
-from gateway.store.errors import DamagedError, StoreAbsentError, StoreError, told_as_store_error
+from gateway.store.errors import DamagedError, StoreAbsentError, StoreError, store_errors
 
 
 def materialise(digest: str, release: SignedRelease, variants: Sequence[str], blobs: LocalBlobs, folder: Path) -> Path:
@@ -31,7 +31,7 @@ def materialise(digest: str, release: SignedRelease, variants: Sequence[str], bl
     for artifact in files:
         _check(artifact, blobs)
     home = _home(folder, digest)
-    with told_as_store_error(home):
+    with store_errors(home):
         durable.make_folder(folder)
         if home.is_dir():
             _fill(home, files, blobs)
@@ -43,7 +43,7 @@ def materialise(digest: str, release: SignedRelease, variants: Sequence[str], bl
 def remove(folder: Path, digest: str) -> bool:
     """Remove a release's folder atomically. Return False if there is none. Raises StoreError."""
     home = _home(folder, digest)
-    with told_as_store_error(home):
+    with store_errors(home):
         return durable.remove_tree(home)
 
 
@@ -52,7 +52,7 @@ def sweep(folder: Path, referenced: AbstractSet[str]) -> int:
 
     Return the number of removed entries. Names that are no digests are kept.
     """
-    with told_as_store_error(folder):
+    with store_errors(folder):
         if not folder.is_dir():
             return 0
         count = durable.sweep(folder)

@@ -38,7 +38,7 @@ class Described:
 def read_described(folder: Path, settings: LibrarySettings) -> Described | None:
     """Return Triton's configuration in a model's folder, or None. Raises ConfigurationError."""
     file = folder / CONFIG
-    if not lies_at(file):
+    if not is_here(file):
         return None
     text = read_text(file, settings.manifest_limit_bytes)
     config = read_config(text, str(file), folder.name)
@@ -68,7 +68,7 @@ def read_version(
     """
     try:
         _check_names(name, version, folder / files[0] if files else folder)
-        if files is None and lies_at(folder / MANIFEST):
+        if files is None and is_here(folder / MANIFEST):
             return _read_manifest(name, version, folder, settings)
         return _read_bare(name, version, folder, described, files)
     except ConfigurationError as error:
@@ -103,7 +103,7 @@ def _escaped(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def lies_at(file: Path) -> bool:
+def is_here(file: Path) -> bool:
     """Return True if the name exists, even as a dangling link: it is read or refused, never ignored."""
     return os.path.lexists(file)
 

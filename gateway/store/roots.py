@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gateway.store.errors import told_as_store_error
+from gateway.store.errors import store_errors
 from gateway.store.plain import open_plain
 
 ROOT_HISTORY = Path("metadata") / "root_history"
@@ -16,7 +16,7 @@ _NAME = re.compile(r"([1-9][0-9]{0,8})\.root\.json")
 def read_roots(store: Path, limit_bytes: int, most: int) -> list[bytes]:
     """Return the first `most` roots, oldest first, each of at most `limit_bytes` + 1 bytes. Raises StoreError."""
     folder = store / ROOT_HISTORY
-    with told_as_store_error(folder):
+    with store_errors(folder):
         if not folder.is_dir():
             return []
         found = sorted((int(named[1]), path) for path in folder.iterdir() if (named := _NAME.fullmatch(path.name)))
@@ -28,5 +28,5 @@ def read_bounded(file: Path, limit_bytes: int) -> bytes:
 
     Raises StoreError.
     """
-    with told_as_store_error(file), open_plain(file) as stream:
+    with store_errors(file), open_plain(file) as stream:
         return stream.read(limit_bytes + 1)

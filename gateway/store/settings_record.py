@@ -16,7 +16,7 @@ from gateway.domain.release_paths import parse_path
 from gateway.domain.settings_layer import SettingsLayer
 from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES
 from gateway.store import durable
-from gateway.store.errors import DamagedError, StoreError, told_as_store_error
+from gateway.store.errors import DamagedError, StoreError, store_errors
 from gateway.store.roots import read_bounded
 
 FILE = "fleet-settings.json"
@@ -93,7 +93,7 @@ def read_record(folder: Path) -> SettingsRecord:
 def write_record(folder: Path, record: SettingsRecord) -> None:
     """Replace the record in `folder`, atomically and durably. Raises StoreError; then the old file is unchanged."""
     content = json.dumps({"schema": SCHEMA, **asdict(record)}, indent=1, sort_keys=True) + "\n"
-    with told_as_store_error(folder / FILE):
+    with store_errors(folder / FILE):
         durable.write_file(folder / FILE, content.encode())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.store import durable as disk
-from gateway.store.errors import DamagedError, SpaceError, StoreError, told_as_store_error
+from gateway.store.errors import DamagedError, SpaceError, StoreError, store_errors
 from gateway.store.settings import SpoolSettings
 
 NAME = "spool.sqlite"
@@ -46,9 +46,9 @@ class SpoolFile:
     def open(cls, folder: Path, settings: SpoolSettings) -> SpoolFile:
         """Open the file. Raises DamagedError if it is no spool of this program, StoreError."""
         path = folder / NAME
-        with told_as_store_error(path):
+        with store_errors(path):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        with _told(path):
+        with _store_errors(path):
             file = cls(path, _connect(path, settings))
             try:
                 file._begin()
@@ -64,7 +64,7 @@ class SpoolFile:
     @contextmanager
     def transaction(self, *, durable: bool) -> Iterator[None]:
         """Run the block in one transaction; `durable`: it is on the disk at the end. Raises StoreError."""
-        with _told(self.path):
+        with _store_errors(self.path):
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -77,7 +77,7 @@ class SpoolFile:
 
     def sync(self) -> None:
         """Sync all records that were stored so far. Raises StoreError."""
-        with _told(self.path):
+        with _store_errors(self.path):
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def do(self, statement: str, values: Values = ()) -> None:
@@ -90,7 +90,7 @@ class SpoolFile:
 
     def ask(self, query: str, values: Values = ()) -> list[sqlite3.Row]:
         """Return all rows of a query. Raises StoreError."""
-        with _told(self.path):
+        with _store_errors(self.path):
             return self._connection.execute(query, values).fetchall()
 
     def _begin(self) -> None:
@@ -110,7 +110,7 @@ class SpoolFile:
 def set_aside(folder: Path) -> None:
     """Rename a damaged spool, replacing an earlier one. Raises StoreError."""
     path = folder / NAME
-    with told_as_store_error(path):
+    with store_errors(path):
         for suffix in ("-wal", "-shm"):
             disk.remove_file(path.with_name(f"{NAME}{suffix}"))
         disk.rename(path, path.with_name(ASIDE))
@@ -135,7 +135,7 @@ def _connect(path: Path, settings: SpoolSettings) -> sqlite3.Connection:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _store_errors(path: Path) -> Iterator[None]:
     """Convert errors of SQLite to StoreError."""
     try:
         yield

@@ -57,9 +57,9 @@ def incompatibility(before: ModelManifest, after: ModelManifest) -> str:
     for spec in after.inputs:
         old = given.pop(spec.name, None)
         if old is None:
-            return f"it requires the input {shown(spec)}, which {before.version} does not have"
+            return f"it requires the input {tensor_text(spec)}, which {before.version} does not have"
         if not _accepts(spec, old):
-            return f"its input is {shown(spec)}, that of {before.version} is {shown(old)}"
+            return f"its input is {tensor_text(spec)}, that of {before.version} is {tensor_text(old)}"
         if problem := _refused_values(spec, old):
             return f"its input {spec.name} {problem}, that of {before.version} does not"
     if given:
@@ -67,7 +67,7 @@ def incompatibility(before: ModelManifest, after: ModelManifest) -> str:
     return _fewer_rows(before, after) or _lost_output(before, after)
 
 
-def shown(spec: TensorSpec) -> str:
+def tensor_text(spec: TensorSpec) -> str:
     """Return name, datatype, shape and layout of a tensor, as "image FP32[-1,3,224,224] NCHW"."""
     return f"{spec.name} {spec.datatype.label}[{','.join(map(str, spec.shape))}] {spec.layout}".rstrip()
 
@@ -94,7 +94,7 @@ def _lost_output(before: ModelManifest, after: ModelManifest) -> str:
         if new is None:
             return f"it has no output {old.name}, which {before.version} has"
         if not _accepts(old, new):
-            return f"its output is {shown(new)}, that of {before.version} is {shown(old)}"
+            return f"its output is {tensor_text(new)}, that of {before.version} is {tensor_text(old)}"
     return ""
 
 

@@ -19,7 +19,7 @@ from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonRefusedError
 from gateway.agent.enrol import EnrolmentInput, enrol
 from gateway.agent.poll import Poll
-from gateway.agent.storage import looked_at
+from gateway.agent.storage import opened_for_reading
 from gateway.trust.clock import BootClock
 from tests.simulators.controller import SOON, RunningController, controlling
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Daemon, Device
@@ -204,12 +204,12 @@ def test_a_proof_of_the_time_ends_with_the_boot_and_after_a_day(fleet: Fleet, ad
 
 
 def test_an_attested_time_raises_no_floor(fleet: Fleet, adrift: Adrift) -> None:
-    with looked_at(fleet.device.folder, CONFIG) as storage:
+    with opened_for_reading(fleet.device.folder, CONFIG) as storage:
         before = storage.journal.time_floor()
     for _ in range(3):
         fleet.turn()
         adrift.elapsed_s += 3_600
-    with looked_at(fleet.device.folder, CONFIG) as storage:
+    with opened_for_reading(fleet.device.folder, CONFIG) as storage:
         assert storage.journal.time_floor() == before
 
 

@@ -65,7 +65,7 @@ class MaintainedReplica:
     def leap(self, by: timedelta) -> None:
         """At this moment, by a clock that was set."""
         self.now += by
-        self.maintenance.turn(self.now)
+        self.maintenance.tick(self.now)
 
     @property
     def failed(self) -> dict[str, int]:
@@ -352,7 +352,7 @@ def test_where_the_keys_are_not_somebody_else_renews(replica: MaintainedReplica)
         replica.maintenance.fence,
         replica.monotonic_clock(),
     )
-    maintenance.turn(replica.now + timedelta(hours=13))
+    maintenance.tick(replica.now + timedelta(hours=13))
     assert (replica.failed, replica.timestamp.signed.version) == ({}, version)
 
 
@@ -385,7 +385,7 @@ def test_each_has_its_time_and_a_defect_in_one_stops_no_other(replica: Maintaine
     heard = []
     for second in (0, 29, 30, 59, 60, 119, 120):
         told.clear()
-        maintenance.turn(replica.now + timedelta(seconds=second))
+        maintenance.tick(replica.now + timedelta(seconds=second))
         heard.append((second, " ".join(told)))
     assert heard == [
         (0, "a 7 b 7 c 0"),
@@ -398,7 +398,7 @@ def test_each_has_its_time_and_a_defect_in_one_stops_no_other(replica: Maintaine
     ]
     assert replica.failed == {f"{FAILED}a": 4}
     told.clear()
-    maintenance.turn(replica.now - DAY)
+    maintenance.tick(replica.now - DAY)
     assert told == ["a 7", "b 7", "c 0"]
 
 
@@ -406,7 +406,7 @@ def test_who_does_not_lead_does_only_what_everybody_does(replica: MaintainedRepl
     told: list[str] = []
     made = (chore("b", told), chore("c", told, everywhere=True))
     maintenance = Maintenance(replica.control, lambda: None, replica.monotonic_clock(), made)
-    maintenance.turn(replica.now)
+    maintenance.tick(replica.now)
     assert told == ["c 0"]
 
 
@@ -414,6 +414,6 @@ def test_who_leads_no_more_removes_nothing(replica: MaintainedReplica) -> None:
     replica.certified("01", replica.now + DAY)
     rows(replica, first=1, count=5)
     maintenance = Maintenance(replica.control, lambda: 99, replica.monotonic_clock())
-    maintenance.turn(replica.now + 30 * DAY)
+    maintenance.tick(replica.now + 30 * DAY)
     assert replica.failed == {f"{FAILED}sweep": 1, f"{FAILED}forget": 1}
     assert kept_rows(replica) == 5

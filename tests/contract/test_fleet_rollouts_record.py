@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from fleet.control import rollouts_record
-from fleet.control.rollouts_record import States, add, shown
+from fleet.control.rollouts_record import States, add, state_name
 from fleet.database.errors import ConflictError
 from fleet.rollouts.facts import Paused, Resumed
 from fleet.rollouts.state import Status
@@ -77,4 +77,4 @@ def test_a_draft_is_not_kept(fleet: RolledFleet) -> None:
 
 
 def test_what_waits_for_its_devices_is_called_aborted() -> None:
-    assert [shown(state) for state in ("returning", "aborted", "running")] == ["aborted", "aborted", "running"]
+    assert [state_name(state) for state in ("returning", "aborted", "running")] == ["aborted", "aborted", "running"]

@@ -65,15 +65,15 @@ def test_alerts_are_kept_as_they_are(database: Database) -> None:
 def test_what_was_told_is_told_once_for_each_change(database: Database) -> None:
     with database.write() as connection:
         alerts.put(connection, [alert(1)], tell=True)
-        alerts.told(connection, "0001", 1)
+        alerts.mark_notified(connection, "0001", 1)
         assert alerts.untold(connection, 10) == ()
         alerts.put(connection, [alert(1, heard=NOW + timedelta(hours=1))], tell=True)
         assert alerts.waiting(connection) == 0
         alerts.put(connection, [alert(1, AlertState.CLOSED)], tell=True)
         assert [untold.change for untold in alerts.untold(connection, 10)] == [2]
-        alerts.told(connection, "0001", 1)  # an older answer comes late
+        alerts.mark_notified(connection, "0001", 1)  # an older answer comes late
         assert alerts.waiting(connection) == 1
-        alerts.told(connection, "0001", 2)
+        alerts.mark_notified(connection, "0001", 2)
         assert alerts.waiting(connection) == 0
 
 

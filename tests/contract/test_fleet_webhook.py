@@ -46,7 +46,7 @@ class Sender:
 
     def turn(self, at_s: float = 0.0) -> None:
         self.at_s = at_s
-        self.webhook.turn(self.now)
+        self.webhook.tick(self.now)
 
     def waiting(self) -> int:
         with self.database.read() as connection:

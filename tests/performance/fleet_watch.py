@@ -89,7 +89,7 @@ def main(count: int, kind: str) -> None:
 
         def look(step_s: float = 1.0) -> None:
             now_s[0] += step_s
-            watch.look(fence, NOW + timedelta(seconds=now_s[0]))
+            watch.evaluate(fence, NOW + timedelta(seconds=now_s[0]))
 
         print(f"{count} devices on {kind}")
         timed("a look, first of the hour", look, times=1)
@@ -117,7 +117,7 @@ def main(count: int, kind: str) -> None:
                 alerts.put(connection, [], tell=True)
                 connection.execute(sa.text("UPDATE alerts SET told = 0"))
             began = time.perf_counter()
-            webhook.turn(lambda: NOW + timedelta(seconds=now_s[0]))
+            webhook.tick(lambda: NOW + timedelta(seconds=now_s[0]))
             took_s = time.perf_counter() - began
             print(f"{len(receiver.posted)} messages to a webhook: {len(receiver.posted) / took_s:.0f} a second")
 

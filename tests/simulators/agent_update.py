@@ -19,7 +19,7 @@ from gateway.agent.identity import bootstrap, read_identity
 from gateway.agent.report import document, read_standing
 from gateway.agent.settings import AgentSettings
 from gateway.agent.signals import Alarm
-from gateway.agent.storage import Storage, looked_at, opened
+from gateway.agent.storage import Storage, opened, opened_for_reading
 from gateway.agent.verify import Verification
 from gateway.domain.probation import ProbationSettings
 from gateway.observe.logs import configure_logging
@@ -97,7 +97,7 @@ def floors(storage: Storage) -> dict[str, Any]:
 def inspect(folder: Path) -> dict[str, Any]:
     """Return what `status` and `verify` report at the next boot."""
     store = folder / "store"
-    with looked_at(store, CONFIG) as storage:
+    with opened_for_reading(store, CONFIG) as storage:
         identity = read_identity(store)
         told = document(read_standing(storage, identity))
         checked = Verification(storage, identity.root, CONFIG.trust).run()

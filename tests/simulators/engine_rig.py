@@ -135,8 +135,8 @@ class Rig:
         for gate in (self.trial_gate, self.scan_gate, self.fetch_gate):
             gate.set()
         self.registry = Registry(self.settings.retry_after_s)
-        turn = BatchPass(self.settings.turn_us, Pauses(self.settings.worker_wait_ms))
-        self.engine = Engine(self.registry, turn, quotas(self.settings))
+        batch_pass = BatchPass(self.settings.turn_us, Pauses(self.settings.worker_wait_ms))
+        self.engine = Engine(self.registry, batch_pass, quotas(self.settings))
         self.engine.serving = True
         steps = (LadderStep("cpu", "reference", ("fp32", "int8")), LadderStep("cpu", "onnx", ("fp32",)))
         profile = Profile("rig", "", 0, DeviceMatch(), self.budget, steps)

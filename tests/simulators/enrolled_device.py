@@ -22,7 +22,7 @@ from gateway.agent.report import document, read_standing
 from gateway.agent.reporting import report
 from gateway.agent.settings import AgentSettings, DiagnosticsSettings, FetchSettings, ReportSettings
 from gateway.agent.signals import Alarm
-from gateway.agent.storage import looked_at, opened
+from gateway.agent.storage import opened, opened_for_reading
 from gateway.agent.telemetry import ReportInput
 from gateway.domain.probation import ProbationSettings
 from gateway.store.settings import StoreSettings
@@ -114,11 +114,11 @@ class Device:
 
     @property
     def status(self) -> dict[str, Any]:
-        with looked_at(self.folder, CONFIG) as storage:
+        with opened_for_reading(self.folder, CONFIG) as storage:
             return document(read_standing(storage, self.identity))
 
     def observed(self) -> ReportInput:
-        with looked_at(self.folder, CONFIG) as storage:
+        with opened_for_reading(self.folder, CONFIG) as storage:
             return ReportInput(read_standing(storage, self.identity))
 
 

@@ -114,7 +114,7 @@ class RolledFleet:
     def turn(self, seconds: float = 0, scheduler: Scheduler | None = None) -> None:
         """Advance the clock and run one tick of the scheduler."""
         self.now += timedelta(seconds=seconds)
-        (scheduler or self.scheduler).turn(self.now)
+        (scheduler or self.scheduler).tick(self.now)
 
     def attend(self, seconds: float) -> None:
         """Advance the clock with ticks often enough to leave no gap."""

@@ -17,7 +17,7 @@ import pytest
 
 from gateway.agent.config import load_config
 from gateway.agent.slot_state import read_state
-from gateway.agent.storage import looked_at
+from gateway.agent.storage import opened_for_reading
 from gateway.domain.activation import Activation
 from tests.simulators.daemon import WAIT_S, Daemon
 from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice, fleet_device
@@ -71,7 +71,7 @@ class Settled(FleetDevice):
     @property
     def activation(self) -> Activation:
         """Return the settings that the agent began last, as it hands them to the daemon."""
-        with looked_at(self.store, load_config(self.config_file)) as storage:
+        with opened_for_reading(self.store, load_config(self.config_file)) as storage:
             return read_state(storage.journal, SETTINGS).activation
 
     @contextmanager

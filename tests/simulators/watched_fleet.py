@@ -52,7 +52,7 @@ class WatchedFleet:
             self.now_s = min(self.now_s + STEP_S, until_s)
             fence = self._leader.stand(self.now)
             assert fence is not None
-            self.watch.look(fence, self.now)
+            self.watch.evaluate(fence, self.now)
             if self.now_s >= until_s:
                 return
 

@@ -11,7 +11,7 @@ import pytest
 from tuf.api.metadata import Metadata, TargetFile, Targets
 
 from gateway.agent.config import AgentConfig
-from gateway.agent.storage import looked_at
+from gateway.agent.storage import opened_for_reading
 from gateway.domain.assignment import Target
 from gateway.store.journal_rows import Floors
 from tests.simulators.fleet_device import DEVICE, SLOT, FleetDevice, fleet_device
@@ -134,7 +134,7 @@ RAISED = {
 
 
 def floors(device: FleetDevice) -> Floors:
-    with looked_at(device.store, AgentConfig()) as storage:
+    with opened_for_reading(device.store, AgentConfig()) as storage:
         return storage.journal.floors()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gateway.agent.cli.common import configured, told
+from gateway.agent.cli.common import configured, errors_with_exit_codes
 from gateway.agent.cli.pinning import Pinning
 from gateway.agent.config import state_folder
 from gateway.agent.identity import bootstrap, read_identity
@@ -16,7 +16,7 @@ def command(arguments: argparse.Namespace) -> int:
     given = read_identity(Path(arguments.dir))  # before `configured` drops privileges: it may be readable for root only
     with Pinning(state_folder(arguments.state)) as pinning:
         config, folder = configured(arguments)
-        with told():
+        with errors_with_exit_codes():
             identity = bootstrap(given, folder, config.journal)
         pinning.keep(identity.root)
     print(f"this device is {identity.device}; it asks {identity.assignment} and keeps its store in {folder}")

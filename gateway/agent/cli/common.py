@@ -69,7 +69,7 @@ def _become_owner(folder: Path) -> None:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def errors_with_exit_codes() -> Iterator[None]:
     """Translate errors of the agent to errors with an exit code.
 
     A root without valid signatures becomes ConfigurationError, a failing store UnreachableError.

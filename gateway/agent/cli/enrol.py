@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from gateway.agent.certificate import read_held
-from gateway.agent.cli.common import configured, told
+from gateway.agent.cli.common import configured, errors_with_exit_codes
 from gateway.agent.cli.pinning import Pinning
 from gateway.agent.config import state_folder
 from gateway.agent.enrol import EnrolmentInput, enrol
@@ -30,7 +30,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("a device enrols with --token-file, --token or a --serial that the fleet knows")
     with Pinning(state_folder(arguments.state)) as pinning:
         config, folder = configured(arguments)
-        with told():
+        with errors_with_exit_codes():
             identity = enrol(application, folder, config)
         pinning.keep(identity.root)
     held = read_held(folder)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from gateway.agent.cli.common import configured, told
+from gateway.agent.cli.common import configured, errors_with_exit_codes
 from gateway.agent.recovery import KEPT, LOST, recover
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Begin a new journal and print what is lost. A journal that is whole is not changed."""
     config, folder = configured(arguments)
-    with told():
+    with errors_with_exit_codes():
         problem = recover(folder, config.journal)
     if not problem:
         print(f"the journal in {folder} is whole; nothing was changed")

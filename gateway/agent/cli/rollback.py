@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from gateway.agent.cli.common import configured, told
+from gateway.agent.cli.common import configured, errors_with_exit_codes
 from gateway.agent.committing import tell
 from gateway.agent.control import DaemonClient
 from gateway.agent.rollback import roll_back
@@ -19,7 +19,7 @@ def command(arguments: argparse.Namespace) -> int:
     A daemon that was not notified serves the release from its next start, or after the agent's next poll.
     """
     config, folder = configured(arguments)
-    with told(), opened(folder, config) as storage:
+    with errors_with_exit_codes(), opened(folder, config) as storage:
         gone, back = roll_back(storage, arguments.slot)
         problem = ""
         try:

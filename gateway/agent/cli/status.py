@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gateway.agent.cli.common import configured, told
+from gateway.agent.cli.common import configured, errors_with_exit_codes
 from gateway.agent.identity import read_identity
 from gateway.agent.report import StatusInput, document, read_standing
-from gateway.agent.storage import looked_at
+from gateway.agent.storage import opened_for_reading
 from gateway.terminal.tables import print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the status. Return 0 if the store is readable: problems are in the output."""
     config, folder = configured(arguments)
-    with told(), looked_at(folder, config) as storage:
+    with errors_with_exit_codes(), opened_for_reading(folder, config) as storage:
         show(read_standing(storage, read_identity(folder)), as_json=arguments.json)
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gateway.agent.cli.common import Bar, complain, configured, told
+from gateway.agent.cli.common import Bar, complain, configured, errors_with_exit_codes
 from gateway.agent.cli.status import show
 from gateway.agent.report import BEHIND, IN_STEP, REFUSED, read_standing
 from gateway.agent.reporting import Reporter
@@ -24,7 +24,7 @@ def command(arguments: argparse.Namespace) -> int:
     carried = Path(arguments.source) if arguments.source else None
     if carried and not carried.is_dir():
         raise ConfigurationError("is no folder; --from takes a repository as published", file=arguments.source)
-    with told(), opened(folder, config) as storage, Bar() as bar:
+    with errors_with_exit_codes(), opened(folder, config) as storage, Bar() as bar:
         agent = Agent(storage, config, carried=carried, progress=bar)
         polled = agent.poll(retry=arguments.retry, thorough=True)
         agent.work(Alarm())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from gateway.agent.cli.common import configured, told
+from gateway.agent.cli.common import configured, errors_with_exit_codes
 from gateway.agent.identity import read_identity
-from gateway.agent.storage import looked_at
+from gateway.agent.storage import opened_for_reading
 from gateway.agent.verify import Verification
 from gateway.terminal.tables import mark, print_json, print_table
 
@@ -15,7 +15,7 @@ from gateway.terminal.tables import mark, print_json, print_table
 def command(arguments: argparse.Namespace) -> int:
     """Verify the store. Return 1 if something differs from what was signed."""
     config, folder = configured(arguments)
-    with told(), looked_at(folder, config) as storage:
+    with errors_with_exit_codes(), opened_for_reading(folder, config) as storage:
         lines = Verification(storage, read_identity(folder).root, config.trust).run()
     fine = not any(line.problem for line in lines)
     if arguments.json:

@@ -37,7 +37,7 @@ def check_root() -> None:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def errors_with_exit_codes() -> Iterator[None]:
     """Translate errors of store and trust to errors with an exit code."""
     try:
         yield

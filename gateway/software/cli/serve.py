@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gateway.observe.logs import configure_logging
 from gateway.observe.notify import Notifier
-from gateway.software.cli.common import home, records, told
+from gateway.software.cli.common import errors_with_exit_codes, home, records
 from gateway.software.server import InstallerServer, activated
 from gateway.software.settings import load_config
 from gateway.software.units import Units
@@ -22,6 +22,6 @@ def command(arguments: argparse.Namespace) -> int:
     notifier, settings = Notifier.from_environment(os.environ), config.software
     units = Units(settings.unit_timeout_s, notifier.watchdog)
     worker = InstallerWorker(home(), records(arguments), units, settings, alive=notifier.watchdog)
-    with told(), activated(os.environ) as listener:
+    with errors_with_exit_codes(), activated(os.environ) as listener:
         InstallerServer(listener, worker, settings, notifier).run()
     return 0

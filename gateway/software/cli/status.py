@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from gateway.domain.software_update import SoftwareUpdate, record_bytes
-from gateway.software.cli.common import home, records, told
+from gateway.software.cli.common import errors_with_exit_codes, home, records
 from gateway.software.places import CONFIRMED, CURRENT
 from gateway.terminal.tables import print_json, print_table
 from gateway.trust.settings import DEFAULTS
@@ -16,7 +16,7 @@ from gateway.trust.settings import DEFAULTS
 def command(arguments: argparse.Namespace) -> int:
     """Print versions and the last update. Return 0 if the files are readable."""
     place, files = home(), records(arguments)
-    with told():
+    with errors_with_exit_codes():
         update, root, floor = files.update(), files.root(DEFAULTS.metadata_limit_bytes), files.floor()
     known: dict[str, Any] = {
         "current": place.leads_to(CURRENT),

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from gateway.domain.errors import ConfigurationError
-from gateway.software.cli.common import check_root, home, records, told
+from gateway.software.cli.common import check_root, errors_with_exit_codes, home, records
 from gateway.software.commands import CommandError
 from gateway.software.places import CONFIRMED, CURRENT
 from gateway.software.settings import load_config
@@ -18,7 +18,7 @@ def command(arguments: argparse.Namespace) -> int:
     check_root()
     settings = load_config(Path(arguments.config) if arguments.config else None).software
     place, files = home(), records(arguments)
-    with told():
+    with errors_with_exit_codes():
         update = files.update()
     current, confirmed = place.leads_to(CURRENT), place.leads_to(CONFIRMED)
     before = confirmed if current != confirmed else update.previous if update else ""

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gateway.software.cli.common import check_root, records, told
+from gateway.software.cli.common import check_root, errors_with_exit_codes, records
 from gateway.software.pin import pin
 from gateway.store.roots import read_bounded
 from gateway.trust.settings import DEFAULTS
@@ -16,7 +16,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Pin the root. Safe to repeat."""
     check_root()
     files = records(arguments)
-    with told():
+    with errors_with_exit_codes():
         version = pin(files, _content(arguments.root), replace=arguments.replace)
     print(f"new versions of these programs are trusted from root {version} on, kept in {files.folder}")
     return 0

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.agent import work
 from gateway.agent.config import AgentConfig
-from gateway.agent.cycle import turn
+from gateway.agent.cycle import run_cycle
 from gateway.agent.identity import DeviceIdentity, bootstrap
 from gateway.agent.loop import FAILED
 from gateway.agent.settings import AgentSettings, FetchSettings
@@ -62,7 +62,7 @@ def server(tmp_path: Path) -> Iterator[FleetServer]:
 
 
 def take_turn(folder: Path, failures: int = 0, config: AgentConfig = CONFIG) -> tuple[float, bool]:
-    turned = turn(folder, config, failures, 0.5)
+    turned = run_cycle(folder, config, failures, 0.5)
     assert turned
     return turned.pause_s, turned.failed
 
@@ -100,7 +100,7 @@ def test_an_agent_that_somebody_runs_by_hand_is_waited_for(server: FleetServer, 
 
 def test_a_store_that_cannot_be_used_ends_the_agent(server: FleetServer, tmp_path: Path) -> None:
     (tmp_path / "store" / "journal.sqlite").write_bytes(b"no journal")
-    assert turn(tmp_path / "store", CONFIG, 0, 0.5) is None
+    assert run_cycle(tmp_path / "store", CONFIG, 0, 0.5) is None
     command = [sys.executable, "-m", "gateway.agent", "run", "--state", str(tmp_path / "store")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, "the agent cannot work" in done.stderr) == (FAILED, True), done.stderr

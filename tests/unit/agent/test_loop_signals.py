@@ -21,7 +21,7 @@ from gateway.agent import loop as loops
 from gateway.agent.config import AgentConfig
 from gateway.agent.cycle import _Signals
 from gateway.agent.loop import Loop
-from gateway.agent.pauses import Turned
+from gateway.agent.pauses import CycleResult
 from gateway.agent.settings import WakeClientSettings
 
 HANG_S = 15.0
@@ -99,7 +99,7 @@ class Blow:
         signal.raise_signal(self._number)
 
 
-def looping(folder: Path, url: str | None, turn: Callable[[int], Turned]) -> Loop:
+def looping(folder: Path, url: str | None, turn: Callable[[int], CycleResult]) -> Loop:
     """A loop whose questions, counted from 1, are this."""
     (folder / "device.json").write_text('{"device": "door-1"}')
     loop, numbers = Loop(folder, AgentConfig(wake=WakeClientSettings(url=url))), count(1)
@@ -132,12 +132,12 @@ def test_no_moment_is_wrong_for_a_signal(
     for place in count(1):
         blow, asked, tried = Blow(number, place), list[int](), list[bool]()
 
-        def turn(which: int, blow: Blow = blow, asked: list[int] = asked) -> Turned:
+        def turn(which: int, blow: Blow = blow, asked: list[int] = asked) -> CycleResult:
             asked.append(which)
             if which == 2:
                 signal.raise_signal(signal.SIGTERM)
             blow.begun = True
-            return Turned(LONG_S, failed=True)
+            return CycleResult(LONG_S, failed=True)
 
         loop = looping(tmp_path, url, turn)
         with blow.falling(monkeypatch):
@@ -153,11 +153,11 @@ def test_no_moment_is_wrong_for_a_signal(
 def test_who_is_asked_at_once_by_a_signal_is_left_alone_afterwards(tmp_path: Path, url: str | None) -> None:
     at_s: list[float] = []
 
-    def turn(which: int) -> Turned:
+    def turn(which: int) -> CycleResult:
         at_s.append(time.monotonic())
         if which != 2:
             signal.raise_signal(signal.SIGHUP if which == 1 else signal.SIGTERM)
-        return Turned(SHORT_S if which == 2 else LONG_S, failed=True)
+        return CycleResult(SHORT_S if which == 2 else LONG_S, failed=True)
 
     assert ended(looping(tmp_path, url, turn)) == 0
     assert at_s[2] - at_s[1] >= SHORT_S

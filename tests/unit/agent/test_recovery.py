@@ -9,7 +9,7 @@ import pytest
 
 from gateway.agent.cli import main
 from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.storage import looked_at
+from gateway.agent.storage import opened_for_reading
 from gateway.store.errors import StoreError
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Device, enrolled_device
 
@@ -54,12 +54,12 @@ def test_the_message_names_a_remedy_after_which_the_device_works(
 
 
 def test_once_it_asked_again_older_releases_are_refused_as_before(device: Device) -> None:
-    with looked_at(device.folder, CONFIG) as storage:
+    with opened_for_reading(device.folder, CONFIG) as storage:
         before = storage.journal.floors()
     (device.folder / JOURNAL).unlink()
     assert recover(device) == 0
     device.sync()
-    with looked_at(device.folder, CONFIG) as storage:
+    with opened_for_reading(device.folder, CONFIG) as storage:
         after = storage.journal.floors()
     assert (after.versions, after.numbers.keys()) == (before.versions, before.numbers.keys())
     device.fleet.assigned[DEVICE] = ({SLOT: f"models/acme/{SLOT}/1/release"}, ())

@@ -12,7 +12,7 @@ from gateway.agent.config import AgentConfig
 from gateway.agent.identity import DeviceIdentity, bootstrap
 from gateway.agent.rollback import roll_back
 from gateway.agent.slot_state import SlotState, begun, failed, keep_state, read_state
-from gateway.agent.storage import Storage, looked_at, opened
+from gateway.agent.storage import Storage, opened, opened_for_reading
 from gateway.agent.verify import Verification
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
@@ -59,7 +59,7 @@ def test_one_agent_at_a_time_and_any_number_of_readers(store: DeviceStore) -> No
     with opened(store.folder, CONFIG):
         with pytest.raises(UnreachableError, match="another edge-agent uses this folder"), opened(store.folder, CONFIG):
             pass
-        with looked_at(store.folder, CONFIG) as one, looked_at(store.folder, CONFIG) as another:
+        with opened_for_reading(store.folder, CONFIG) as one, opened_for_reading(store.folder, CONFIG) as another:
             assert one.active() == another.active()
     with opened(store.folder, CONFIG):
         pass

@@ -19,7 +19,7 @@ from gateway.agent.enrol import EnrolmentInput, enrol
 from gateway.agent.policy import present
 from gateway.agent.reporting import Reporter
 from gateway.agent.sending import line
-from gateway.agent.storage import looked_at, opened
+from gateway.agent.storage import opened, opened_for_reading
 from gateway.agent.telemetry import telling
 from gateway.domain.errors import UnreachableError
 from gateway.domain.policy import Policy, policy_bytes
@@ -233,7 +233,7 @@ def test_what_is_too_large_for_a_record_is_named(device: Device) -> None:
 def test_a_line_is_json(device: Device) -> None:
     device.fleet.ill["/v1/self/telemetry"] = refuse(503)
     device.report()
-    with looked_at(device.folder, CONFIG) as storage:
+    with opened_for_reading(device.folder, CONFIG) as storage:
         spool = reporting._opened(storage, CONFIG, present(None).now)
         for entry in spool.batch(100, 10**6):
             assert json.loads(line(entry))["seq"] == entry.seq

@@ -43,7 +43,7 @@ class Probation:
         """One more look, the new version having counted so much more."""
         self.clock.now_s += after_s
         self.control.counters["2"] |= new
-        judged = self.watch.look()
+        judged = self.watch.evaluate()
         return judged.passed, judged.reason
 
 

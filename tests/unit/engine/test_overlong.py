@@ -69,7 +69,7 @@ async def test_a_run_that_does_not_end_costs_its_callers_only_and_its_version_is
         await asyncio.sleep(0.001)
     assert values(await rig.engine.infer(request(3.0))) == [3.0]
     assert hung.closed == 0, "its thread is in it"
-    assert not rig.engine.turn.pauses.waiting, "the event loop does not pause for it"
+    assert not rig.engine.batch_pass.pauses.waiting, "the event loop does not pause for it"
     hung.gate.set()
     await rig.repository.close()
 

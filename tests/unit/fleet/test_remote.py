@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fleet.cli.parser import main
-from fleet.cli.remote import ago, bounded, local, said, short, target_of
+from fleet.cli.remote import ago, bounded, local, one_line, short, target_of
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.scripted_server import TOKEN, Scripted, good, problem, scripted
 
@@ -76,9 +76,9 @@ def test_what_is_no_release(text) -> None:
 
 
 def test_a_document_in_a_line() -> None:
-    assert said({"b": 1, "a": "x y", "no": None, "nothing": "", "none": [], "zero": 0}) == "b=1 a=x y zero=0"
-    assert said({"x": {"y": [1]}}) == 'x={"y": [1]}'
-    assert (len(said({"x": "y" * 999})), said({"x": "\x1b[2J"})) == (160, "x=\\u001b[2J")
+    assert one_line({"b": 1, "a": "x y", "no": None, "nothing": "", "none": [], "zero": 0}) == "b=1 a=x y zero=0"
+    assert one_line({"x": {"y": [1]}}) == 'x={"y": [1]}'
+    assert (len(one_line({"x": "y" * 999})), one_line({"x": "\x1b[2J"})) == (160, "x=\\u001b[2J")
 
 
 def test_a_list_is_cut_where_it_says_so(capsys) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store import durable
-from gateway.store.errors import SpaceError, StoreError, told_as_store_error
+from gateway.store.errors import SpaceError, StoreError, store_errors
 
 
 def mode(path: Path) -> int:
@@ -44,7 +44,7 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path: P
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        with pytest.raises(SpaceError, match=r"file: no room on the disk: .*; free some"), told_as_store_error(file):
+        with pytest.raises(SpaceError, match=r"file: no room on the disk: .*; free some"), store_errors(file):
             durable.write_file(file, b"new" * 1000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -54,7 +54,7 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path: P
 
 def test_a_folder_in_the_way_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file" / "full").mkdir(parents=True)
-    with pytest.raises(StoreError, match="see that the folder is there and writable"), told_as_store_error(tmp_path):
+    with pytest.raises(StoreError, match="see that the folder is there and writable"), store_errors(tmp_path):
         durable.write_file(tmp_path / "file", b"new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 

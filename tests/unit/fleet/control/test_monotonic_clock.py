@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.control.monotonic_clock import ClockReading, first_look, next_look
+from fleet.control.monotonic_clock import ClockReading, first_reading, next_reading
 from fleet.control.settings import MaintenanceSettings
 
 BEGIN = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -21,12 +21,12 @@ class Machine:
 
     def __init__(self, error: timedelta = timedelta(), latest: datetime | None = None) -> None:
         self.uptime_s, self.true, self.error = 1000.0, BEGIN, error
-        self.look = first_look(BEGIN + error, self.uptime_s, latest, SETTINGS)
+        self.look = first_reading(BEGIN + error, self.uptime_s, latest, SETTINGS)
 
     def later(self, seconds: float = STEP_S) -> ClockReading:
         self.uptime_s += seconds
         self.true += timedelta(seconds=seconds)
-        self.look = next_look(self.look, self.true + self.error, self.uptime_s, SETTINGS)
+        self.look = next_reading(self.look, self.true + self.error, self.uptime_s, SETTINGS)
         return self.look
 
     @property

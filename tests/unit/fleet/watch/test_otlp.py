@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from fleet.database.ingestion import Row
-from fleet.database.tail import Heard
+from fleet.database.tail import ReceivedRow
 from fleet.watch.otlp import Exporter, read_headers
 from fleet.watch.otlp_devices import LOGS, METRICS, Piece, pieces
 from fleet.watch.otlp_names import Names
@@ -55,8 +55,8 @@ STATISTICS = {
 UPDATE = {"slot": "m", "state": "rolled_back", "version": "2", "failure": {"reason": "latency", "step": "probation"}}
 
 
-def heard(stream: str, document: Any, kind: str = "x", device: str = "camera-1", at: datetime = NOW) -> Heard:
-    return Heard(device, stream, 1, NOW, Row(1, at, kind, document))
+def heard(stream: str, document: Any, kind: str = "x", device: str = "camera-1", at: datetime = NOW) -> ReceivedRow:
+    return ReceivedRow(device, stream, 1, NOW, Row(1, at, kind, document))
 
 
 def parsed(told: list[Piece], signal: str) -> Any:
@@ -189,7 +189,7 @@ def test_it_arrives_compressed_on_one_connection() -> None:
     with receiving() as receiver:
         sender, counts = exporter(receiver.url + "/otlp/")
         sender.offer_rows([heard("vitals", VITALS), heard("updates", UPDATE)])
-        sender.turn(Clock())
+        sender.tick(Clock())
         paths = [(posted.path, posted.headers["content-type"]) for posted in receiver.posted]
         assert paths == [("/otlp/v1/metrics", "application/json"), ("/otlp/v1/logs", "application/json")]
         assert {posted.headers["content-encoding"] for posted in receiver.posted} == {"gzip"}
@@ -208,7 +208,7 @@ def test_an_endpoint_that_took_nothing_is_asked_again_after_a_pause() -> None:
         sender.offer_rows([heard("vitals", VITALS)])
         for seconds, posted in ((0, 1), (6, 1), (7, 2), (8, 2), (9, 3)):
             clock.now = NOW + timedelta(seconds=seconds)
-            sender.turn(clock)
+            sender.tick(clock)
             assert len(receiver.posted) == posted, seconds
         assert counts == {"otlp_items_sent": 9}
         sender.close()
@@ -219,8 +219,8 @@ def test_what_may_have_been_taken_or_never_will_be_is_not_sent_again(said: Said,
     with receiving(said) as receiver:
         sender, counts = exporter(receiver.url)
         sender.offer_rows([heard("vitals", VITALS)])
-        sender.turn(Clock())
-        sender.turn(Clock())
+        sender.tick(Clock())
+        sender.tick(Clock())
         assert len(receiver.posted) == 1
         assert counts == {f"otlp_items_{outcome}": 9}
         sender.close()
@@ -232,10 +232,10 @@ def test_nobody_there_is_given_up_after_some_attempts() -> None:
     sender, counts = exporter(url, attempts=2)
     clock = Clock()
     sender.offer_rows([heard("vitals", VITALS)])
-    sender.turn(clock)
+    sender.tick(clock)
     assert sender.waiting()[0] == 1
     clock.now += timedelta(seconds=60)
-    sender.turn(clock)
+    sender.tick(clock)
     assert (sender.waiting(), counts) == ((0, 0), {"otlp_items_unreachable": 9})
 
 
@@ -244,7 +244,7 @@ def test_what_an_endpoint_rejects_of_a_request_is_counted() -> None:
     with receiving(said) as receiver:
         sender, counts = exporter(receiver.url)
         sender.offer_rows([heard("vitals", VITALS)])
-        sender.turn(Clock())
+        sender.tick(Clock())
         assert counts == {"otlp_items_sent": 7, "otlp_items_rejected": 2}
         sender.close()
 
@@ -265,7 +265,7 @@ def test_requests_are_bounded() -> None:
     with receiving() as receiver:
         sender, counts = exporter(receiver.url, request_limit_bytes=4_000)
         sender.offer_rows([heard("vitals", VITALS, device=f"d{number}") for number in range(20)])
-        sender.turn(Clock())
+        sender.tick(Clock())
         assert max(len(posted.content) for posted in receiver.posted) <= 4_000
         assert len(receiver.posted) > 4
         assert counts["otlp_items_sent"] == 180
@@ -289,11 +289,11 @@ def test_headers_are_read_and_never_shown() -> None:
 
 
 def test_a_device_brings_only_so_many_time_series_in_a_day() -> None:
-    def models(device: str, first: int, count: int, day: int = 0) -> list[Heard]:
+    def models(device: str, first: int, count: int, day: int = 0) -> list[ReceivedRow]:
         said = [STATISTICS | {"model": f"m{number}"} for number in range(first, first + count)]
         return [replace(heard("statistics", one, device=device), received=NOW + timedelta(days=day)) for one in said]
 
-    def told(rows: list[Heard]) -> set[tuple[str, str]]:
+    def told(rows: list[ReceivedRow]) -> set[tuple[str, str]]:
         message = parsed(list(pieces(rows, names)), METRICS)
         return {
             (sent.resource.attributes[0].value.string_value, point.attributes[0].value.string_value)

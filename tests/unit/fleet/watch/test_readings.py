@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.database.ingestion import Row
-from fleet.database.tail import Heard
+from fleet.database.tail import ReceivedRow
 from fleet.watch import readings
-from fleet.watch.readings import rules, told
+from fleet.watch.readings import rule_values, rules
 from fleet.watch.settings import AlertSettings
 from fleet.watch.slot_samples import Samples, SlotSample
 from gateway.domain.errors import ConfigurationError
@@ -21,20 +21,24 @@ from gateway.domain.errors import ConfigurationError
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
 
-def heard(stream: str, document: Any, *, at_s: float = 0, device: str = "camera-1") -> Heard:
-    return Heard(device, stream, 1, NOW, Row(1, NOW + timedelta(seconds=at_s), "x", document))
+def heard(stream: str, document: Any, *, at_s: float = 0, device: str = "camera-1") -> ReceivedRow:
+    return ReceivedRow(device, stream, 1, NOW, Row(1, NOW + timedelta(seconds=at_s), "x", document))
 
 
-def values(*rows: Heard, samples: Samples | None = None) -> dict[tuple[str, str, str], float]:
-    return {reading.key: reading.value for reading in told(rows, Samples(100, 1000) if samples is None else samples)}
+def values(*rows: ReceivedRow, samples: Samples | None = None) -> dict[tuple[str, str, str], float]:
+    return {
+        reading.key: reading.value for reading in rule_values(rows, Samples(100, 1000) if samples is None else samples)
+    }
 
 
-def counters(requests: Any, failed: Any, version: str = "1") -> Heard:
+def counters(requests: Any, failed: Any, version: str = "1") -> ReceivedRow:
     return heard("statistics", {"model": "m", "version": version, "requests": requests, "failed_runs": failed})
 
 
 def test_the_hottest_zone_counts() -> None:
-    found = list(told([heard("vitals", {"temperatures_c": {"cpu": 61.5, "gpu": 88.0, "odd": "x"}})], Samples(1, 1)))
+    found = list(
+        rule_values([heard("vitals", {"temperatures_c": {"cpu": 61.5, "gpu": 88.0, "odd": "x"}})], Samples(1, 1))
+    )
     (hot,) = [reading for reading in found if reading.rule == "temperature"]
     assert (hot.value, hot.at) == (88.0, NOW)
     assert hot.evidence == {"zone": "gpu", "celsius": 88.0}
@@ -86,7 +90,7 @@ def test_no_device_makes_another_be_forgotten() -> None:
 def test_an_update_that_was_given_up_comes_with_its_evidence() -> None:
     failure = {"step": "probation", "reason": "latency", "evidence": {"p99_us": 9000, "limit": "x", "nested": {"a": 1}}}
     said = {"slot": "m", "state": "rolled_back", "target": "models/a/m/2/release", "version": "2", "failure": failure}
-    (reading,) = told([heard("updates", said)], Samples(1, 1))
+    (reading,) = rule_values([heard("updates", said)], Samples(1, 1))
     assert (reading.key, reading.value) == (("rollback", "camera-1", "m"), 1.0)
     assert reading.summary == "camera-1 gave up m 2: latency"
     assert reading.evidence == {
@@ -119,7 +123,7 @@ SAID = st.dictionaries(st.sampled_from(NAMES), JSON | st.sampled_from(["failed",
 
 @given(st.sampled_from(readings.STREAMS), st.lists(SAID, max_size=4))
 def test_a_device_may_say_anything(stream: str, documents: list[Any]) -> None:
-    found = list(told([heard(stream, document) for document in documents], Samples(1, 10)))
+    found = list(rule_values([heard(stream, document) for document in documents], Samples(1, 10)))
     for reading in found:
         assert math.isfinite(reading.value)
         assert len(reading.summary) < 1_000
