@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,17 +11,21 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.files.durable import make_folder, replacing
 
 CHUNK_BYTES = 1_048_576
 PART_SUFFIX = ".part"
+FILE_MODE = 0o644
+"""Mode of what is published."""
 LOCK_FILE = ".lock"
 LOCK_POLL_S = 0.05
 """Pause between two attempts to lock a folder, in seconds."""
 
 
-def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+def write_durably(path: Path, content: bytes, *, mode: int = FILE_MODE) -> None:
     """Replace a file by rename, with fsync of file and folder. Raise OSError; then the old content remains."""
-    _replace(path, mode, lambda file: file.write(content))
+    with _replacing(path, mode) as file:
+        file.write(content)
 
 
 def copy_durably(source: Path, path: Path, sha256: str, advance: Callable[[int], object] = lambda _: None) -> None:
@@ -30,19 +33,15 @@ def copy_durably(source: Path, path: Path, sha256: str, advance: Callable[[int],
 
     Raise OSError, or ConfigurationError for other content; then nothing is written.
     """
-
-    def write(file: BinaryIO) -> None:
-        digest = hashlib.sha256()
-        with source.open("rb") as reading:
-            while chunk := reading.read(CHUNK_BYTES):
-                digest.update(chunk)
-                file.write(chunk)
-                advance(len(chunk))
+    digest = hashlib.sha256()
+    with source.open("rb") as reading, _replacing(path, FILE_MODE) as file:
+        while chunk := reading.read(CHUNK_BYTES):
+            digest.update(chunk)
+            file.write(chunk)
+            advance(len(chunk))
         if digest.hexdigest() != sha256:
             problem = f"has the sha256 digest {digest.hexdigest()}, {sha256} is expected; it changed meanwhile"
             raise ConfigurationError(problem, file=str(source))
-
-    _replace(path, 0o644, write)
 
 
 def read_bounded(path: Path, limit_bytes: int) -> bytes:
@@ -63,40 +62,12 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _replace(path: Path, mode: int, write: Callable[[BinaryIO], object]) -> None:
-    _make_folder(path.parent)
-    part = path.with_name(f".{path.name}{PART_SUFFIX}")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException as error:
-        part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a failed write(2) does not name the file
-        raise
-    sync_folder(path.parent)
-
-
-def _make_folder(folder: Path) -> None:
-    """Create a folder and its parents. Each name is synced before anything is created in it."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync creations, renames and removals in a folder to disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+@contextmanager
+def _replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
+    """Yield the new content of `path`, at a fixed name that the next attempt overwrites."""
+    make_folder(path.parent, mode=None)
+    with replacing(path, mode, path.with_name(f".{path.name}{PART_SUFFIX}")) as file:
+        yield file
 
 
 def try_lock(file: IO[Any]) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tuf.api.metadata import TargetFile
 
-from fleet.disk import copy_durably, locked, read_bounded, sync_folder, write_durably
+from fleet.disk import copy_durably, locked, read_bounded, write_durably
 from fleet.documents import named_files
 from fleet.drafts import Draft, draft_bytes, read_draft
 from fleet.publish import Publication, is_published
@@ -25,6 +25,7 @@ from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact
 from gateway.domain.release_documents import read_release_document
 from gateway.domain.release_paths import is_release
+from gateway.files.durable import sync_folder
 
 Advance = Callable[[int], object]
 

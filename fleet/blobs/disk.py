@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,8 +13,9 @@ from typing import BinaryIO
 from fleet.blobs.safe_path import open_beneath
 from fleet.blobs.settings import BlobSettings
 from fleet.blobs.store import absent, checked_digest, pieces
-from fleet.disk import CHUNK_BYTES, sync_folder
+from fleet.disk import CHUNK_BYTES, FILE_MODE
 from gateway.domain.errors import Fault, RequestError
+from gateway.files.durable import replacing
 
 INCOMING = ".incoming-"
 """Prefix of incomplete files. Names with a leading dot are never served."""
@@ -34,22 +35,12 @@ class DiskBlobs:
         place = self._folder / checked_digest(digest)
         if self.stat(digest) == size_bytes:
             return
-        with self._request_errors():
-            descriptor, part = tempfile.mkstemp(prefix=INCOMING, dir=self._folder)
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    if size_bytes:
-                        os.posix_fallocate(descriptor, 0, size_bytes)
-                    for piece in pieces(stream, digest, size_bytes, CHUNK_BYTES):
-                        file.write(piece)
-                    os.fchmod(descriptor, 0o644)
-                    file.flush()
-                    os.fsync(descriptor)
-                Path(part).replace(place)
-            except BaseException:
-                Path(part).unlink(missing_ok=True)
-                raise
-            sync_folder(self._folder)
+        part = self._folder / f"{INCOMING}{secrets.token_hex(8)}"
+        with self._request_errors(), replacing(place, FILE_MODE, part) as file:
+            if size_bytes:
+                os.posix_fallocate(file.fileno(), 0, size_bytes)
+            for piece in pieces(stream, digest, size_bytes, CHUNK_BYTES):
+                file.write(piece)
 
     def stat(self, digest: str) -> int | None:
         """Return the file's length. Its content was checked when it was stored."""

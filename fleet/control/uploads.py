@@ -25,7 +25,7 @@ from fleet.control.settings import DraftSettings
 from fleet.database import audit
 from fleet.database.engine import Database
 from fleet.database.errors import AbsentError
-from fleet.disk import sync_folder, try_lock
+from fleet.disk import try_lock
 from fleet.draft_rules import PrivateKeyError, check_no_private_key
 from fleet.problem_types import IN_PROGRESS, PRIVATE_KEY_REFUSED, UPLOAD_MISMATCH, UPLOAD_OFFSET, UPLOADS_FULL
 from fleet.problems import ProblemError
@@ -34,6 +34,7 @@ from fleet.times import moment
 from fleet.workspace import Workspace
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest_toml import DIGEST_PATTERN
+from gateway.files.durable import sync_folder
 
 SHOWN = "[!.]*"
 """Pattern of files that are not hidden: locks and files that are just written are."""

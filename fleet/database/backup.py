@@ -17,8 +17,8 @@ from fleet.database import assignments, changes, migrate
 from fleet.database.engine import Database, open_database
 from fleet.database.place import DatabaseLocation
 from fleet.database.settings import DatabaseSettings
-from fleet.disk import sync_folder
 from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.files.durable import sync_folder
 
 PART_SUFFIX = ".part"
 POSTGRESQL = b"PGDMP"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fleet.disk import write_durably
 from gateway.domain.errors import ConfigurationError
 
 
@@ -51,10 +51,6 @@ def read_identities(file: Path) -> FleetIdentities:
 
 
 def write_identities(file: Path, pinned: str, identities: Iterable[SimulatedIdentity]) -> None:
-    """Replace the file atomically."""
-    made = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(f"{pinned}\n")
-        stream.writelines(f"{json.dumps(asdict(identity))}\n" for identity in identities)
-    made.replace(file)
+    """Replace the file atomically. Raise OSError."""
+    lines = [pinned, *(json.dumps(asdict(identity)) for identity in identities)]
+    write_durably(file, "".join(f"{line}\n" for line in lines).encode(), mode=0o600)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.agent.settings import FetchSettings
 from gateway.agent.source import FetchError
-from gateway.store.durable import remove_file, write_file
+from gateway.files.durable import remove_file, write_file
 from gateway.store.errors import store_errors
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from gateway.agent.identity import ROOT_FILE, SCHEMA, DeviceIdentity, parse_iden
 from gateway.agent.source import FetchError
 from gateway.agent.storage import alone
 from gateway.domain.errors import ConfigurationError, UnreachableError
-from gateway.store.durable import make_folder, temporary, write_file
+from gateway.files.durable import make_folder, temporary, write_file
 from gateway.store.errors import store_errors
 from gateway.store.journal import Journal
 from gateway.trust.chain import trusted_root

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from gateway.agent.config import DEVICE_FILE
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.store.durable import write_file
+from gateway.files.durable import write_file
 from gateway.store.errors import store_errors
 from gateway.store.journal import Journal
 from gateway.store.settings import JournalSettings

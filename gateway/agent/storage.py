@@ -16,8 +16,9 @@ from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
 from gateway.domain.errors import UnreachableError
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
 from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, read_software
+from gateway.files import durable
 from gateway.observe.logs import get_logger
-from gateway.store import durable, materialised
+from gateway.store import materialised
 from gateway.store.active import ACTIVE_FILE, Active, read_active, write_active
 from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import StoreError, store_errors

@@ -22,7 +22,7 @@ from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from gateway.agent.settings import RepositorySettings
 from gateway.agent.source import FetchError, RepositorySource
-from gateway.store import durable
+from gateway.files import durable
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.floors import RoleKeys, check_role_floor, keys_of, raised_floors, role_floor
 from gateway.trust.reading import check_values

@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.store import durable
+from gateway.files import durable
 
 VERSIONS, CURRENT, CONFIRMED = "versions", "current", "confirmed"
 

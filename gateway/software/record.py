@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.software_update import RECORD_LIMIT_BYTES, SoftwareUpdate, read_record, record_bytes
-from gateway.store import durable
+from gateway.files import durable
 from gateway.store.errors import DamagedError, store_errors
 from gateway.store.roots import read_bounded
 

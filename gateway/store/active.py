@@ -11,7 +11,7 @@ from typing import Any
 from gateway.domain.activation import Activation, Installed, activation_document, read_activation
 from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import DIGEST_PATTERN
-from gateway.store import durable
+from gateway.files import durable
 from gateway.store.errors import DamagedError, StoreAbsentError, StoreError, store_errors
 from gateway.store.roots import read_bounded
 

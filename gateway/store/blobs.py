@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.domain.manifest_toml import DIGEST_PATTERN
-from gateway.store import durable
+from gateway.files import durable
 from gateway.store.download import Download
 from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, store_errors
 from gateway.store.settings import StoreSettings

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gateway.store import durable
+from gateway.files import durable
 from gateway.store.errors import DamagedError, StoreError, store_errors
 from gateway.store.settings import StoreSettings
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gateway.store import durable
+from gateway.files import durable
 from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, StoreError, store_errors
 from gateway.store.settings import JournalSettings
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from gateway.domain.manifest import Artifact
 from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.domain.signed_release import SignedRelease
-from gateway.store import durable
+from gateway.files import durable
 from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import DamagedError, StoreAbsentError, StoreError, store_errors
 

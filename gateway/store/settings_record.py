@@ -15,7 +15,7 @@ from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.domain.release_paths import parse_path
 from gateway.domain.settings_layer import SettingsLayer
 from gateway.domain.settings_release import SETTINGS_LIMIT_BYTES
-from gateway.store import durable
+from gateway.files import durable
 from gateway.store.errors import DamagedError, StoreError, store_errors
 from gateway.store.roots import read_bounded
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.store import durable as disk
+from gateway.files import durable as disk
 from gateway.store.errors import DamagedError, SpaceError, StoreError, store_errors
 from gateway.store.settings import SpoolSettings
 

@@ -1,4 +1,4 @@
-"""Scenario for `power`: the operations of `gateway.store.durable` and a download, to observe their system calls.
+"""Scenario for `power`: the operations of `gateway.files.durable` and a download, to observe their system calls.
 
 ext4 and xfs write names in order, so a later fsync hides a missing one. Other file systems do not. The calls show that
 each name is synced.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gateway.domain.manifest import Artifact
-from gateway.store import durable
+from gateway.files import durable
 from gateway.store.blobs import LocalBlobs
 from gateway.store.materialised import materialise, remove
 from gateway.store.settings import StoreSettings

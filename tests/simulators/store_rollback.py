@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.domain.update import Failure, Step
-from gateway.store import durable
+from gateway.files import durable
 from gateway.store.blobs import LocalBlobs
 from gateway.store.journal import Journal
 from tests.simulators import store_update

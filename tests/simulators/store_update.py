@@ -18,7 +18,8 @@ from gateway.domain.assignment import Assignment, Target
 from gateway.domain.manifest import Artifact
 from gateway.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes
 from gateway.domain.update import Step, after
-from gateway.store import durable, materialised
+from gateway.files import durable
+from gateway.store import materialised
 from gateway.store.active import committed, read_active, write_active
 from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import StoreError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from gateway.agent.config import AgentConfig, load_config, state_folder
 from gateway.domain.errors import ConfigurationError, UnreachableError
-from gateway.store.durable import make_folder
+from gateway.files.durable import make_folder
 from gateway.store.errors import StoreError
 from gateway.trust.distrust import Distrust
 

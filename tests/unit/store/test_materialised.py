@@ -13,7 +13,7 @@ import pytest
 
 from gateway.domain.manifest import Artifact
 from gateway.domain.signed_release import SignedRelease, SignedVariant, release_bytes
-from gateway.store import durable
+from gateway.files import durable
 from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import DamagedError, StoreAbsentError, StoreError
 from gateway.store.materialised import materialise, remove, sweep

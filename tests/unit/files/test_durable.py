@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store import durable
+from gateway.files import durable
 from gateway.store.errors import SpaceError, StoreError, store_errors
 
 

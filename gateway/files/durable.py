@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 TEMPORARY_PREFIX = ".tmp-"
 """Prefix of temporary names; no other name in the store begins with it."""
@@ -20,23 +23,40 @@ FOLDER_MODE = 0o750
 
 def write_file(file: Path, content: bytes, mode: int = FILE_MODE) -> None:
     """Write `content` to `file` atomically. Raises OSError; then `file` is unchanged, and no temporary file is left."""
-    staged = temporary(file.parent)
+    with replacing(file, mode, temporary(file.parent)) as staged:
+        staged.write(content)
+
+
+@contextmanager
+def replacing(file: Path, mode: int, staged: Path) -> Iterator[BinaryIO]:
+    """Yield the new content of `file`: it is at `staged`, in the same folder, until it is complete and on the disk.
+
+    Raises OSError, and what the caller raises; then `file` is unchanged, and `staged` is removed.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        _write_new(staged, content, mode)
+        with os.fdopen(os.open(staged, flags, 0o600), "wb") as content:
+            yield content
+            content.flush()
+            os.fchmod(content.fileno(), mode)
+            os.fsync(content.fileno())
         staged.replace(file)
-    except OSError:
+    except BaseException as error:
         staged.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(file)  # a failed write(2) does not name the file
         raise
     sync_folder(file.parent)
 
 
-def make_folder(folder: Path, mode: int = FOLDER_MODE) -> None:
-    """Create `folder` and its parents if they do not exist. Raises OSError."""
+def make_folder(folder: Path, mode: int | None = FOLDER_MODE) -> None:
+    """Create `folder` and its parents if they do not exist. `mode` None: what the umask leaves. Raises OSError."""
     if folder.is_dir():
         return
     make_folder(folder.parent, mode)
     folder.mkdir(exist_ok=True)
-    folder.chmod(mode)  # mkdir's mode is subject to the umask
+    if mode is not None:
+        folder.chmod(mode)  # mkdir's mode is subject to the umask
     sync_folder(folder)
     sync_folder(folder.parent)
 
@@ -98,17 +118,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _write_new(file: Path, content: bytes, mode: int) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb", buffering=0):
-        _write_all(descriptor, content)
-        os.fchmod(descriptor, mode)
-        os.fsync(descriptor)
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
