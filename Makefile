@@ -28,6 +28,10 @@ $(VENV)/.runtime: requirements/runtime.txt | $(VENV)/bin/python
 	@if [ ! -e $(VENV)/.test ]; then echo "installing the runtime (about 200 MB, once)"; $(PIP) -r $<; fi
 	@touch $@
 
+$(VENV)/.grpcio: requirements/grpcio.txt | $(VENV)/.runtime
+	@if [ ! -e $(VENV)/.test ]; then $(PIP) -r $<; fi
+	@touch $@
+
 # What tests start runs without the packages of the tests, as where it is installed (tests/simulators/runtime_only.py).
 runtime-only: | $(VENV)/bin/python
 	@$(MAKE) --no-print-directory VENV=.venv-runtime PYTHON=$(BIN)/python .venv-runtime/.runtime
@@ -35,7 +39,7 @@ runtime-only: | $(VENV)/bin/python
 $(VENV)/.test: requirements/test.txt | $(VENV)/bin/python
 	@echo "installing what the tests need (about 300 MB, once)"
 	@$(PIP) -r $<
-	@touch $@ $(VENV)/.runtime
+	@touch $@ $(VENV)/.runtime $(VENV)/.grpcio
 
 $(VENV)/.s3: requirements/s3.txt | $(VENV)/.test
 	@$(PIP) --target $(VENV)/s3 --upgrade -r $<
@@ -71,7 +75,7 @@ debian-world:  # Debian's build of PyTorch is for CPUs only; the registry's brin
 	@packaging/debian-packages python3-torch
 
 # ---- what a newcomer types ---------------------------------------------------------------------------------------
-demo: $(VENV)/.runtime debian-demo ## detect this device, serve two models, play a camera and forty sensors
+demo: $(VENV)/.grpcio debian-demo ## detect this device, serve two models, play a camera and forty sensors
 	@$(BIN)/python packaging/demo
 
 demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two good releases, a bad one, cameras that must not notice
@@ -120,6 +124,7 @@ COMPILE := $(COMPILE_ALONE) $(LEFT_OUT) --extra onnx --extra openvino --extra li
 lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE) --extra fleet --extra hsm requirements/test.in -c requirements/constraints.txt -o requirements/test.txt
 	$(COMPILE) -c requirements/test.txt -o requirements/runtime.txt
+	$(COMPILE_ALONE) requirements/grpcio.in -c requirements/test.txt -o requirements/grpcio.txt
 	$(COMPILE_ALONE) requirements/s3.in -c requirements/test.txt -o requirements/s3.txt
 	$(COMPILE_ALONE) --no-deps requirements/world.in -c requirements/test.txt -o requirements/world.txt
 	@$(COMPILE_ALONE) requirements/fuzz.in -o requirements/fuzz.txt

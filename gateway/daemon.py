@@ -388,11 +388,15 @@ class Daemon:
 
 
 def _grpc_listener(server: str) -> type[GrpcServer | GrpcFrontend]:
-    """Return the class of the gRPC server. Only the one selected is imported."""
+    """Return the class of the gRPC server; only the selected one is imported. Raises ConfigurationError."""
     if server == "own":
         from gateway.frontends.grpc_v2.transport.server import GrpcServer
 
         return GrpcServer
-    from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
-
+    try:
+        from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
+    except ModuleNotFoundError as error:
+        problem = f"needs the package grpcio ({error.name} is not installed)"
+        remedy = "run `pip install grpcio` in this environment, or write own"
+        raise ConfigurationError(f"{problem}; {remedy}", table="grpc", key="server") from None
     return GrpcFrontend
