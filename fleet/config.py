@@ -1,4 +1,4 @@
-"""`fleet.toml`: the publisher's settings at its top, then a table for each room. All of it is optional."""
+"""`fleet.toml`: the publisher's settings at its top, then a table for each package. All of it is optional."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTINGS_FILE = "fleet.toml"
 
 @dataclass(frozen=True, slots=True)
 class FleetConfig:
-    """`publisher` holds what stands above the first table."""
+    """`publisher` holds the keys above the first table."""
 
     publisher: FleetSettings = FleetSettings()
     listen: ListenSettings = field(default_factory=ListenSettings)

@@ -27,7 +27,7 @@ def check_content(role: str, content: bytes, file: str) -> None:
 def given_back(before: Policy, after: Policy, now: datetime) -> list[Blackout]:
     """Return begun blackouts of a policy that the next policy no longer lists up to now.
 
-    Waits that stood still in these hours count as waited (decision 0021). Blackouts are omitted if all waits are over
+    Waits that were paused in these hours count as waited (decision 0021). Blackouts are omitted if all waits are over
     anyway.
     """
     return [

@@ -161,7 +161,7 @@ class Drafts:
             yield self.drafting(now)
 
     def _state(self, drafting: Drafting, draft: Draft) -> DraftState:
-        """Return the state of one draft beside the others that wait. Raise AwayError."""
+        """Return the state of one draft in relation to the other waiting drafts. Raise AwayError."""
         published, later = drafting.published, replace(drafting, drafts={**drafting.drafts, draft.role: draft})
         found = tuple(impacts(self.running(), published, with_drafts(published, {draft.role: draft})))
         return DraftState(draft, _obstacles(later).get(draft.role, ""), found)

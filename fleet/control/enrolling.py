@@ -6,7 +6,7 @@ name of its certificate request, its serial), else one derived from its key.
 A token that names no device enrols new devices, and pre-registered devices by their serial. A device that is already
 enrolled needs a token made for it alone, so a token that leaks never takes over a device. A token is valid for the
 device that existed, or did not exist, when it was made. A token for an unused name is void once a device gets that
-name, whoever made the token.
+name, regardless of which operator made the token.
 
 A second request with the same token and the same key comes from the device whose answer was lost. It is answered for as
 long as the token would have been valid. A device that enrols again with another key loses its earlier certificates.

@@ -96,7 +96,7 @@ class EvaluationContext:
     def _plan(
         self, connection: Connection, known: RecordedRollout, devices: Sequence[Device], *, complete: bool
     ) -> EvaluationPlan:
-        if known.state.status is Status.ABORTED:  # offers are taken back, whichever devices joined or left
+        if known.state.status is Status.ABORTED:  # offers are taken back, regardless of changes in membership
             return EvaluationPlan((), self._decided(known.spec, known.state))
         others = [other for other in self.live if other != known.stored.id]
         taken = claimed(connection, known.spec, others)

@@ -1,6 +1,6 @@
 """Files of releases that arrive in pieces, each named by its SHA-256 digest.
 
-A file lies in `uploads/` until it is complete and has its digest; then it is renamed into `staged/`, where drafts may
+A file is in `uploads/` until it is complete and has its digest; then it is renamed into `staged/`, where drafts may
 name it. Acknowledged bytes are on the disk. If the process is killed, they stay, and the client
 continues after them.
 """

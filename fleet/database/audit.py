@@ -1,7 +1,7 @@
 """The audit log, chained as in `fleet.audit`.
 
-An entry is written in the transaction of its deed, as the last statement: writers of entries wait for each other until
-their transactions end.
+An entry is written in the transaction of its action, as the last statement: writers of entries wait for each other
+until their transactions end.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
     value      = word | quoted        word: letters, digits and . _ - + : / @ * ?
     quoted     = '"' { any character, `\\"` and `\\\\` for `"` and `\\` } '"'
 
-In the values of `=`, `!=` and `in`, `*` stands for any characters and `?` for one. Words are as they are written; the
-words of the language are in lower case, and as values they stand in quotes.
+In the values of `=`, `!=` and `in`, `*` stands for any characters and `?` for one. Words are case-sensitive;
+keywords are in lower case, and must be quoted as values.
 `tag = lobby and not (site in (berlin, "san jose") or version.meter-reader >= 2)`
 """
 

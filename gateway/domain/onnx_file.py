@@ -42,7 +42,7 @@ class OnnxFacts:
     """Names found in an ONNX file.
 
     `operators`: types of all nodes, also those of subgraphs and of model-local functions; `domain::type` unless the
-    domain is ONNX's own. `external`: distinct locations of tensors whose data lies in other files, in order of
+    domain is ONNX's own. `external`: distinct locations of tensors whose data is in other files, in order of
     appearance, as written in the file (not checked).
     """
 

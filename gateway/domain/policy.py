@@ -28,7 +28,7 @@ POLICY_LIMIT_BYTES = 65_536
 SHARE_LOW_PERCENT = 0.1
 """Smallest share per hour. With it, the last device waits 999 hours."""
 REMOVAL_HOLD_H = 24.0
-"""Default hours from the first sight of an ordered removal to the removal."""
+"""Default hours between the time when an ordered removal is first seen and the removal."""
 REMOVAL_HOLD_LIMIT_H = 720.0
 REMOVAL_SHARE_PERCENT = 10.0
 """Default share of the devices that may carry out a removal in each hour after that."""
@@ -82,7 +82,7 @@ class Policy:
         return dict(self.slots).get(slot, ())
 
 
-def earliest(  # noqa: PLR0917  policy, who, what, and the three that say when
+def earliest(  # noqa: PLR0917  the policy, a device and its profile, a release and two times
     policy: Policy, device: str, release: str, first_seen: datetime, released_at: datetime, profile: str
 ) -> datetime:
     """Return when `device` may begin to install the release of that digest, unless it is `blocked` then.
