@@ -21,7 +21,7 @@ from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
 from gateway.domain.release_paths import is_slot
 
 STATE, UPDATES = "state", "updates"
-"""Streams (gateway/agent/README.md, "What it tells the fleet")."""
+"""Streams (gateway/agent/README.md, "Telemetry")."""
 SLOT, DEVICE = "slot", "device"
 """Kinds of rows of the stream `state`."""
 GONE, COMMITTED, ROLLED_BACK = "gone", "committed", "rolled_back"

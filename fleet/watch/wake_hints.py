@@ -1,4 +1,4 @@
-"""Wake hints over MQTT: an empty message that tells a device to poll now (gateway/agent/README.md, "Being woken").
+"""Wake hints over MQTT: an empty message that tells a device to poll now (gateway/agent/README.md, "Wake hints").
 
 A reader or forger of such a message learns and gains nothing else.
 """
