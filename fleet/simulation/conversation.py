@@ -53,7 +53,7 @@ class Conversation:
         async with self._stage.gate:
             if not self._described:
                 await self._describe()
-            await self._ask()
+            await self._poll()
             await self._tell()
             self._hang_up()
         if self.device.part is not Behaviour.SILENT:
@@ -69,10 +69,10 @@ class Conversation:
     # ---- assignments -------------------------------------------------------------------------------------------------
     async def _describe(self) -> None:
         content = gzip.compress(json.dumps(inventory(self.device.character)).encode(), mtime=0)
-        await self._ask("inventory", "PUT", "/v1/self/inventory", content, PACKED)
+        await self._request("inventory", "PUT", "/v1/self/inventory", content, PACKED)
         self._described = True
 
-    async def _ask(self) -> None:
+    async def _poll(self) -> None:
         device, path = self.device, self.identity.assignment
         if self._settings.refresh:
             await self._read(f"metadata/{self._stage.belief.root_version + 1}.root.json")
@@ -80,7 +80,7 @@ class Conversation:
         if device.part is Behaviour.REPLAYING:
             path += f"?nonce={OLD_NONCE}"
         known = (("If-None-Match", device.etag),) if device.etag else ()
-        answer = await self._ask("assignment", "GET", path, b"", known)
+        answer = await self._request("assignment", "GET", path, b"", known)
         device.polls += 1
         if answer.status == 200:
             await self._heed(answer)
@@ -96,11 +96,11 @@ class Conversation:
             await self._diagnose()
 
     async def _diagnose(self) -> None:
-        answer = await self._ask("diagnostics", "GET", "/v1/self/diagnostics")
+        answer = await self._request("diagnostics", "GET", "/v1/self/diagnostics")
         for asked in json.loads(answer.body)["requests"]:
             told = {"id": asked["id"], "answer": dict.fromkeys(asked["wanted"], "simulated")}
             content = gzip.compress(json.dumps(told).encode())
-            await self._ask("diagnostics", "POST", "/v1/self/diagnostics", content, PACKED)
+            await self._request("diagnostics", "POST", "/v1/self/diagnostics", content, PACKED)
 
     async def _update(self, name: str) -> None:
         """Perform an update to its outcome. It continues where an exchange failed before."""
@@ -136,7 +136,7 @@ class Conversation:
         if not self._settings.quiet and len(device.spool) < self._settings.spool_limit_rows:
             device.tell_numbers(now)
         if device.part is Behaviour.REPLAYING and self._old:
-            await self._ask("telemetry", "POST", TELEMETRY, self._old, LINES)
+            await self._request("telemetry", "POST", TELEMETRY, self._old, LINES)
         await self._send()
 
     async def _flood(self) -> None:
@@ -182,7 +182,7 @@ class Conversation:
         return 1
 
     # ---- requests ----------------------------------------------------------------------------------------------------
-    async def _ask(self, what: str, method: str, path: str, content: bytes = b"", headers: Headers = ()) -> Response:
+    async def _request(self, what: str, method: str, path: str, content: bytes = b"", headers: Headers = ()) -> Response:
         answer = await self.line.ask(what, method, path, content, headers)
         self._check(answer)
         return answer
