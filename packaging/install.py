@@ -31,7 +31,7 @@ PRIVATE = ("/root/", "/home/")
 
 
 class InstallError(Exception):
-    """What happened, and what to do next."""
+    """Failure of the installation: what happened, and what to do next."""
 
 
 def main() -> int:
@@ -131,7 +131,7 @@ def _name(layout: Layout, wheel: Path, lock: Path) -> str:
 
 
 def _tools(build: Path) -> Path:
-    """An interpreter that has pip and hatchling, for as long as this takes."""
+    """Return an interpreter that has pip and hatchling, for as long as this takes."""
     made = subprocess.run([sys.executable, "-m", "venv", str(build / "tools")], check=False)
     if made.returncode:
         raise InstallError("python3-venv is needed: sudo apt-get install python3-venv")
@@ -149,8 +149,10 @@ def _compile(stage: Path, final: Path) -> None:
 
 
 def _remove_older(layout: Layout, before: str) -> None:
-    """Remove all versions but the new one and the one before, which programs may still run, and what an environment of
-    the layout without versions left."""
+    """Remove all versions but the new one and the one before, and the rest of an environment without versions.
+
+    Programs may still run the one before.
+    """
     layout.home.keep({before})
     for entry in layout.home.folder.iterdir():
         if entry.name in KEPT:
@@ -162,7 +164,7 @@ def _remove_older(layout: Layout, before: str) -> None:
 
 
 def _interpreter(named: str) -> str:
-    """The interpreter that the service will run: the real file of `named`, unless only its owner could reach it."""
+    """Return the interpreter for the service: the real file of `named`, unless only its owner could reach it."""
     asked = "import sys; print(sys._base_executable); sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))"
     for candidate in (named, "/usr/bin/python3"):
         if shutil.which(candidate) is None:
@@ -192,7 +194,7 @@ def _place_files(layout: Layout, record: Record, name: str) -> None:
 
 
 def _place_configuration(layout: Layout, record: Record, place: Path, sample: str) -> None:
-    """The sample, unless the operator has written over the one that was installed."""
+    """Write the sample, unless the operator has written over the one that was installed."""
     real = layout.real(place)
     if real.exists() and digest(real) != record.files.get(str(place)):
         _say(f"kept {place}, because it was changed; all settings of this version: {layout.share / sample}")

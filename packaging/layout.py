@@ -1,4 +1,4 @@
-"""What lands where: the one list that install, uninstall and their tests share."""
+"""Paths of all installed files: the one list that install, uninstall and their tests share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Layout:
     prefix: Path
 
     def __init__(self, destdir: str, prefix: str) -> None:
-        """Raises ValueError for a PREFIX that a unit file or a path below DESTDIR could not hold."""
+        """Raise ValueError for a PREFIX that a unit file or a path below DESTDIR could not hold."""
         if not re.fullmatch(r"(/[\w.+-]+)+/?", prefix) or ".." in prefix:
             raise ValueError(f"PREFIX={prefix!r} must be an absolute path of letters, digits, '.', '_', '+' and '-'")
         object.__setattr__(self, "destdir", str(Path(destdir).resolve()) if destdir else "")
@@ -36,11 +36,11 @@ class Layout:
 
     @property
     def live(self) -> bool:
-        """Whether this system itself is meant, and no image."""
+        """True if this system itself is meant, and no image."""
         return self.destdir in {"", "/"}
 
     def real(self, final: Path) -> Path:
-        """Where `final` is now."""
+        """Return where `final` is now."""
         return Path(self.destdir or "/") / final.relative_to("/")
 
     @property

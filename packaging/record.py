@@ -1,4 +1,4 @@
-"""What an installation put in place: folders it made, and every file with its digest."""
+"""Record of an installation: folders it made, and every file with its digest."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gateway.files import durable
 
 @dataclass(slots=True)
 class Record:
-    """Lies beside the versions. Paths are final paths; a link's digest is empty."""
+    """Record of an installation, kept next to the versions. Paths are final paths; a link's digest is empty."""
 
     files: dict[str, str] = field(default_factory=dict)
     folders: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, layout: Layout) -> Record:
-        """What is there now; empty where nothing is."""
+        """Return what is there now; empty where nothing is."""
         try:
             written = json.loads((layout.home.folder / RECORD).read_text())
         except FileNotFoundError:
@@ -43,7 +43,7 @@ class Record:
                 self.folders.append(str(folder))
 
     def remove_folders(self, layout: Layout) -> None:
-        """Remove those made by us that nobody else uses."""
+        """Remove the folders made by us that nothing else uses."""
         for folder in sorted(self.folders, reverse=True):
             with contextlib.suppress(OSError):
                 layout.real(Path(folder)).rmdir()

@@ -21,7 +21,7 @@ settings.load_profile("here")  # a busy machine is no finding
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """A program that is run within a test sets logging up for its whole process."""
+    """Restore logging: a program that is run within a test sets it up for its whole process."""
     level, handlers = logging.root.level, logging.root.handlers.copy()
     yield
     logging.root.setLevel(level)
@@ -63,5 +63,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """A test has one name in all processes, whatever bytes it is given: those of gzip tell when they were made."""
+    """Return an id that is the same in all processes, whatever bytes a test is given: those of gzip hold a time."""
     return argname if isinstance(val, bytes) and not (val.isascii() and val.decode().isprintable()) else None

@@ -82,7 +82,7 @@ def _play(children: Children, story: Story) -> Ending:
 
 
 def _examined(stage: Stage, rollout: Rollout) -> dict[str, Any]:
-    """What the first device that rolled back says when it is asked."""
+    """Ask the first device that rolled back for its state, tell what it answers, and return that."""
     name = next(iter(rollout.devices("rolled_back")), HARDWARE[0].name)
     doctor = ask_how_it_is(stage, name)
     last, disk = doctor["agent"]["history"][0], doctor["disk"]["free_bytes"] / 2**30

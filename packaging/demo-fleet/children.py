@@ -40,7 +40,7 @@ class Child:
         raise SystemExit(f"{self.name} did not start; its last words:\n{self.last_words()}")
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.log.read_text("utf-8", "replace")[-LAST_WORDS_CHARS:]
 
 
@@ -61,8 +61,10 @@ class Children:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The last first, so that nobody asks who has ended; politely, then whole groups by force. A second Ctrl-C
-        waits."""
+        """End all children, the last first, so that none asks one that has ended.
+
+        Each is asked to end; then its whole group is killed. A second Ctrl-C waits.
+        """
         for number in ENDINGS:
             signal.signal(number, signal.SIG_IGN)
         deadline_s = time.monotonic() + STOP_S
@@ -82,7 +84,7 @@ class Children:
         return self._begun(name, command, {})
 
     def run(self, module: str, *arguments: str | Path, environ: Mapping[str, str] | None = None) -> str:
-        """What `python -m module …` prints. Ends the demo where it fails."""
+        """Return what `python -m module …` prints. End the demo where it fails."""
         command = [sys.executable, "-m", module, *map(str, arguments)]
         child = self._begun(module, command, environ or {}, subprocess.PIPE)
         output = child.process.communicate(timeout=RUN_S)[0].decode()
@@ -93,7 +95,7 @@ class Children:
         return output
 
     def check(self) -> None:
-        """Ends the demo where a child has ended before it."""
+        """End the demo where a child has ended before it."""
         for child in self._running:
             if child.process.poll() is not None:
                 raise SystemExit(f"{child.name} ended with {child.process.returncode}:\n{child.last_words()}")
@@ -118,7 +120,7 @@ class Children:
 
     @contextlib.contextmanager
     def _unbroken(self) -> Iterator[None]:
-        """A Ctrl-C counts when the block has ended: within, it would leave a process that nobody knows."""
+        """Defer a Ctrl-C to the end of the block: within, it would leave a process that is in no list."""
         self._starting = True
         try:
             yield
@@ -134,13 +136,13 @@ class Children:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody uses now."""
+    """Return a TCP port of the loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens there."""
+    """Return whether a process listens there."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -53,7 +53,7 @@ class Controller:
         self._client: Client | None = None
 
     def start(self) -> Child:
-        """Until it answers; its first token is made beside its database."""
+        """Start it and wait until it answers; its first token is made directly in its database."""
         self._story.command("edge-fleet", "serve")
         command = [sys.executable, "-m", "fleet", "serve", "--dir", self._folder]
         child = self._children.start("controller", command)
@@ -64,13 +64,13 @@ class Controller:
         return child
 
     def enrolment_token(self, device: str) -> Path:
-        """A file with a token that lets this device in, once."""
+        """Make a token that lets this device in, once; return its file."""
         file = self._folder / f"{device}.token"
         self.command("devices", "token", "--device", device, "--tag", TAG, "--out", file)
         return file
 
     def ask(self, method: str, path: str, **parts: Any) -> Any:
-        """The API's JSON. Ends the demo where it is refused."""
+        """Return the API's JSON. End the demo where the request is refused."""
         if self._client is None:
             raise SystemExit("the controller was not started")
         try:
@@ -79,7 +79,7 @@ class Controller:
             raise SystemExit(f"{method} {path}: {error}") from None
 
     def command(self, *arguments: str | Path) -> str:
-        """What `edge-fleet …` prints of this controller. Ends the demo where it fails."""
+        """Return what `edge-fleet …` prints of this controller. End the demo where it fails."""
         return self._told(*arguments, hidden=self._access)
 
     def _told(self, *arguments: str | Path, hidden: Sequence[str | Path] = ()) -> str:

@@ -73,7 +73,7 @@ class Device:
         (self._folder / "edge-agent.toml").write_text(AGENT.format(**values))
 
     def enrol(self, url: str, authority: Path, token: Path) -> None:
-        """A key is made on the device, and the controller signs for it."""
+        """Make a key on the device, and let the controller sign for it."""
         self._children.run("gateway.agent", "enrol", url, "--token-file", token, "--ca", authority, *self._agent)
 
     def start(self) -> None:
@@ -99,7 +99,7 @@ class Device:
 
     @property
     def serving(self) -> dict[str, dict[str, Any]]:
-        """What the gateway itself says: model versions that answer what names none, by version."""
+        """Model versions that answer requests without a version, as the gateway itself reports them, by version."""
         models = self.status["models"]
         return {model["version"]: model for model in models if model["state"] == "READY" and model["weight"]}
 

@@ -18,7 +18,7 @@ exec "{python}" -m gateway "$@"
 
 
 class Publisher:
-    """`folder` is what the controller serves from; the people's keys lie beside it."""
+    """Publisher of the demo. `folder` is what the controller serves from; the people's keys lie next to it."""
 
     def __init__(self, folder: Path, children: Children, story: Story) -> None:
         self.folder = folder / "fleet"
@@ -44,7 +44,7 @@ class Publisher:
         self._here("publish")
 
     def release(self, version: str, *, only: str = "") -> None:
-        """The model as this repository ships it, under another version; `only`: with this variant alone."""
+        """Publish the model as this repository ships it, under another version; `only`: with this variant alone."""
         folder = self._models / MODEL / version
         shutil.copytree(ROOT / "models" / MODEL / "1", folder)
         manifest = folder / "manifest.toml"

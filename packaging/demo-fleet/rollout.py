@@ -24,8 +24,11 @@ Event = Mapping[str, Any]
 
 
 class Rollout:
-    """`run` until it is over; `state` is then what the controller calls it (`id`), `release` the digest of what it
-    brought, `facts` all that happened."""
+    """Rollout that `run` follows until it is over.
+
+    `state` is then what the controller calls it (`id`), `release` the digest of what it brought, `facts` all that
+    happened.
+    """
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -55,7 +58,7 @@ class Rollout:
         return back and all(shares == {version: 100} for shares in self._shares.values())
 
     def _is_published(self, path: str) -> bool:
-        """Whether the controller has looked since."""
+        """Return whether the controller knows a release below `path`."""
         listed = self._stage.ask("GET", "/v1/releases")["items"]
         return any(str(one["target"]).startswith(path) for one in listed)
 
@@ -74,7 +77,7 @@ class Rollout:
                 self._stage.story.tell(who, what, style=style)
 
     def _watch(self) -> None:
-        """How the devices share what comes in among versions."""
+        """Tell how each device divides its requests among versions, where that has changed."""
         for device in self._stage.devices:
             shares = device.shares
             if shares != self._shares[device.name]:
@@ -83,18 +86,18 @@ class Rollout:
                 self._stage.story.tell(device.name, f"answers {said}", style="dim")
 
     def devices(self, state: str) -> list[str]:
-        """Who reported this state of the release at some time, in the order of the first reports."""
+        """Return the devices that reported this state of the release, in the order of the first reports."""
         said = [fact["event"] for fact in self.facts if fact["event"].get("release") == self.release]
         return list(dict.fromkeys(event["device"] for event in said if event["state"] == state))
 
     def offered(self) -> list[str]:
-        """Who was offered the release."""
+        """Return the devices that were offered the release."""
         events = [fact["event"] for fact in self.facts]
         return list(dict.fromkeys(event["device"] for event in events if event.get("decision") == "offer"))
 
 
 def told(event: Event) -> tuple[str, str, str]:
-    """Who did what, and how it looks; "" where it is not worth a line."""
+    """Return the actor of an event, its deed and its style; "" where it is not worth a line."""
     name = event.get("decision") or event["kind"]
     return TELLERS.get(name, lambda event: ("", "", ""))(event)
 

@@ -15,18 +15,18 @@ LOOK_S, DEADLINE_S = 0.2, 240.0
 
 
 class Stage:
-    """What the rest of the demo speaks to."""
+    """Interface of the demo's parts to its controller, devices and story."""
 
     def __init__(self, controller: Controller, children: Children, story: Story, devices: Sequence[Device]) -> None:
         self.story, self.devices = story, tuple(devices)
         self._controller, self._children = controller, children
 
     def ask(self, method: str, path: str, **parts: Any) -> Any:
-        """As an operator, of the controller's API."""
+        """Ask the controller's API as an operator."""
         return self._controller.ask(method, path, **parts)
 
     def command(self, *arguments: str) -> str:
-        """What `edge-fleet …` prints."""
+        """Return what `edge-fleet …` prints."""
         return self._controller.command(*arguments)
 
     def until(self, done: Callable[[], bool], problem: str) -> None:

@@ -1,4 +1,4 @@
-"""What is told as it happens: a line for each thing, with the seconds since the beginning."""
+"""Output of the demo: a line for each event, with the seconds since the beginning."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Story:
         return time.monotonic() - self._began_s
 
     def chapter(self, title: str) -> None:
-        """What comes now."""
+        """Print the title of what follows."""
         with self._lock:
             self._console.print(f"\n[bold]{escape(title)}[/bold]")
 
     def command(self, *words: str | Path) -> None:
-        """What an operator would type, shortened."""
+        """Print what an operator would type, shortened."""
         shown = [word.name if isinstance(word, Path) else word for word in words]
         dots = " …" if len(shown) > SHOWN_ARGUMENTS else ""
         self._line("$", f"[dim]{escape(' '.join(shown[:SHOWN_ARGUMENTS]))}{dots}[/dim]")
 
     def tell(self, who: str, what: str, *, style: str = "") -> None:
-        """Somebody did something."""
+        """Print that `who` did something."""
         text = escape(what)
         self._line(who, f"[{style}]{text}[/{style}]" if style else text)
 

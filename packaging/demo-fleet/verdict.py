@@ -1,4 +1,4 @@
-"""Whether all of it happened: a decision on what was seen, so that the demo cannot end well by accident."""
+"""Check that all of it happened: a decision on what was seen, so that the demo cannot end well by accident."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ GOOD, BAD = "2", "3"
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Three rollouts; at their end, by device, the versions that serve and what came of its camera's calls; what a
-    device that rolled back said when it was asked."""
+    """Results of the demo: three rollouts, and what was seen at their end.
+
+    By device: the versions that serve, and what came of its camera's calls. `doctor`: what a device that rolled back
+    said when it was asked.
+    """
 
     rollouts: tuple[Rollout, Rollout, Rollout]
     serving: Mapping[str, Sequence[str]]
@@ -26,7 +29,7 @@ class Ending:
 
 
 def problems(ending: Ending) -> list[str]:
-    """What did not happen; none where all did."""
+    """Return what did not happen; none where all did."""
     return [*_good(ending), *_bad(ending), *_cameras(ending)]
 
 

@@ -39,14 +39,14 @@ hop_rows = 100
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody uses now."""
+    """Return a TCP port of the loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def edge_gateway_json(*arguments: str) -> dict[str, Any]:
-    """What `edge-gateway … --json` prints."""
+    """Return what `edge-gateway … --json` prints."""
     done = subprocess.run(
         [*GATEWAY, *arguments, "--json"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
     )
@@ -104,7 +104,7 @@ class Broker(Process):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a process has used: CPU time, and resident memory now."""
+    """Resources used by a process: its CPU time, and its resident memory now."""
 
     cpu_s: float
     memory_bytes: int
@@ -137,7 +137,7 @@ class Gateway(Process):
 
 
 def _ready(port: int) -> bool:
-    """Whether the gateway says so: its port is open before its models are up."""
+    """Return whether the gateway reports itself ready: its port is open before its models are up."""
     connection = HTTPConnection("127.0.0.1", port, timeout=START_S)
     try:
         connection.request("GET", "/v2/health/ready")

@@ -1,4 +1,4 @@
-"""What the demo shows: progress while it works, then device, choices and figures."""
+"""Output of the demo: progress while it works, then device, choices and figures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Summary:
 
 
 def print_device(inventory: dict[str, Any]) -> None:
-    """What was detected."""
+    """Print what was detected."""
     cpu, memory = inventory["cpu"], inventory["memory_bytes"]
     console.print(f"\n[bold]Detected[/bold]  {cpu['model']}, {cpu['cores']} cores, {memory / 2**30:.1f} GiB")
     for found in inventory["accelerators"]:
@@ -81,7 +81,7 @@ def print_device(inventory: dict[str, Any]) -> None:
 
 
 def print_models(explained: list[dict[str, Any]]) -> None:
-    """Which variants were chosen, and why."""
+    """Print the variants that were chosen, and why."""
     for model in explained:
         table = Table(title_justify="left", show_edge=False)
         table.title = f"[bold]{model['model']}[/bold]: {model['chosen']} serves — {model['why']}"

@@ -51,7 +51,7 @@ def public(node: ast.Module | ast.ClassDef) -> Iterator[Definition]:
 
 
 def is_overload(node: Definition) -> bool:
-    """Whether it only says a type of what follows."""
+    """Return whether it only says a type of what follows."""
     return any(getattr(decorator, "id", "") == "overload" for decorator in node.decorator_list)
 
 

@@ -1,5 +1,8 @@
-"""A repository, its server, and the client: as the executable that outside suites run where the clock is another or a
-test says so, else its `main` in this process, which takes a tenth of the time."""
+"""A repository, its server, and the client.
+
+The client is the executable that outside suites run, where the clock is another or a test says so. Else it is the
+executable's `main` in this process, which takes a tenth of the time.
+"""
 
 from __future__ import annotations
 
@@ -35,26 +38,26 @@ class Client:
         self.said = ""
 
     def init(self, root: bytes) -> bool:
-        """Whether `init` went well."""
+        """Return whether `init` succeeded."""
         file = self._folder / "initial_root.json"
         file.write_bytes(root)
         return self._run("init", str(file))
 
     def refresh(self, *, at: datetime | None = None) -> bool:
-        """Whether `refresh` went well."""
+        """Return whether `refresh` succeeded."""
         return self._run("--metadata-url", f"{self._url}metadata", "refresh", at=at)
 
     def download(self, target: str, *, at: datetime | None = None) -> bool:
-        """Whether `download` went well."""
+        """Return whether `download` succeeded."""
         where = ["--metadata-url", f"{self._url}metadata", "--target-base-url", f"{self._url}targets"]
         return self._run(*where, "--target-name", target, "--target-dir", str(self.downloads), "download", at=at)
 
     def content(self, role: str) -> bytes:
-        """The bytes that are trusted for a top-level role (or one with a plain name)."""
+        """Return the bytes that are trusted for a top-level role (or one with a plain name)."""
         return (self.trusted / f"{role}.json").read_bytes()
 
     def versions(self) -> dict[str, int]:
-        """Of every role that is trusted."""
+        """Return the version of every role that is trusted."""
         files = self.trusted.glob("*.json")
         found: dict[str, Any] = {file.stem: Metadata.from_bytes(file.read_bytes()) for file in files}
         return {role: metadata.signed.version for role, metadata in found.items()}
@@ -94,7 +97,7 @@ class Client:
 
 @cache
 def main() -> Callable[..., int]:
-    """The executable's own."""
+    """Return the executable's own `main`."""
     loader = SourceFileLoader("tuf_client", str(PROGRAM))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec
@@ -118,7 +121,7 @@ def client(publisher: Publisher, tmp_path: Path) -> Iterator[Client]:
 
 @pytest.fixture
 def device(client: Client, publisher: Publisher) -> Client:
-    """Initialised with the first root; nothing was asked for yet."""
+    """Return a client that is initialised with the first root, before its first request."""
     assert client.init(publisher.files["metadata/1.root.json"]), client.said
     assert publisher.requests == []
     return client

@@ -31,15 +31,15 @@ LATER = timedelta(days=30)
 
 @cache
 def key(number: int) -> CryptoSigner:
-    """The same key for the same number, all through a session."""
+    """Return the same key for the same number, all through a session."""
     return CryptoSigner.generate_ed25519()
 
 
 class Publisher:
-    """`md` is what stands on the desk, `files` what is public: `publish` signs and puts it there, a version further.
+    """Publisher of a repository: `publish` signs a role of `md` in a new version and puts it among the public `files`.
 
-    `signers` are who signs a role next, whoever its delegator names. `stated`: whether snapshot and timestamp state
-    lengths and hashes of what they list.
+    `signers` are the keys that sign a role next, whichever its delegator names. `stated`: whether snapshot and
+    timestamp state lengths and hashes of what they list.
     """
 
     def __init__(self, *, consistent: bool = True) -> None:
@@ -94,16 +94,16 @@ class Publisher:
             self._list(role)
 
     def refresh(self) -> None:
-        """New versions of all but root."""
+        """Publish new versions of all but root."""
         self.publish(*(role for role in self.md if role not in TOP), Targets.type, Snapshot.type, Timestamp.type)
 
     def place(self, role: str) -> str:
-        """Where the present version of a role is public."""
+        """Return where the present version of a role is public."""
         versioned = role == Root.type or (role != Timestamp.type and self.root.consistent_snapshot)
         return f"metadata/{f'{self.md[role].signed.version}.' if versioned else ''}{quote(role, '')}.json"
 
     def delegate(self, role: DelegatedRole, by: str = Targets.type, *, expires: datetime | None = None) -> Targets:
-        """A delegation and, where it is new, the role that it names; neither is published yet."""
+        """Add a delegation and, where it is new, the role that it names; neither is published yet."""
         delegator: Targets = self.md[by].signed
         delegator.delegations = delegator.delegations or Delegations({}, {})
         assert delegator.delegations.roles is not None
@@ -123,7 +123,7 @@ class Publisher:
             self.signers[name] = [key(300)]
 
     def add(self, path: str, content: bytes, role: str = Targets.type) -> None:
-        """A target of `role`, its file public, its metadata not yet."""
+        """Add a target of `role`: its file is public, its metadata not yet."""
         target = TargetFile.from_data(path, content, ["sha256"])
         self.md[role].signed.targets[path] = target
         self.files[self.target_place(path, target)] = content
@@ -182,7 +182,7 @@ class Publisher:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Nobody reads it."""
+                """Log nothing: it would not be read."""
 
         with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
             server.daemon_threads = True

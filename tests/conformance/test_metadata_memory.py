@@ -1,4 +1,4 @@
-"""What a repository's metadata may make of the agent's memory: bounded before it is parsed, one by one and together."""
+"""Agent memory that a repository's metadata may use: bounded before it is parsed, one by one and together."""
 
 from __future__ import annotations
 
