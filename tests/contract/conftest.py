@@ -50,7 +50,7 @@ class Case:
 
 
 def shipped(manifest_file: Path, name: str) -> Case:
-    """A variant of a shipped model, fed the first rows of its golden set."""
+    """Return a case of a variant of a shipped model, fed the first rows of its golden set."""
     manifest = read_manifest(manifest_file.read_text(), str(manifest_file))
     variant = manifest.variant(name)
     golden = read_golden((manifest_file.parent / "golden.npz").read_bytes(), manifest, "golden.npz")
@@ -62,7 +62,7 @@ def shipped(manifest_file: Path, name: str) -> Case:
 
 
 def built(folder: Path, runtime: str, model: str, rows: int) -> Case:
-    """A model of `tests.simulators.models`, written for `runtime` and for the oracle."""
+    """Return a case of a model of `tests.simulators.models`, written for `runtime` and for the oracle."""
     manifest = models.write_variant(folder, getattr(models, model)(), runtime, rows=rows)
     if runtime != "reference":
         manifest = models.write_variant(folder, manifest, "reference")
@@ -92,20 +92,20 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
 
 @pytest.fixture(params=RUNTIMES)
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
-    """The dense model of every runtime."""
+    """Return a case of the dense model, for every runtime."""
     return built(tmp_path, request.param, "dense", -1)
 
 
 @pytest.fixture(params=grpc_gateway.SERVERS)
 def grpc_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What speaks HTTP/2 in this test; every test that uses it runs once per server."""
+    """Select the server that speaks HTTP/2; every test that uses it runs once per server."""
     monkeypatch.setattr(grpc_gateway.Gateway, "server", request.param)
     return str(request.param)
 
 
 @pytest.fixture(params=["usual", "direct"])
 def rest_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The way of requests for inference over HTTP; every test that uses it runs once per way."""
+    """Select the path of inference requests over HTTP; every test that uses it runs once per path."""
     if request.param == "direct":
         monkeypatch.setattr(direct, "DirectConnection", AtOnce)
     else:
@@ -115,14 +115,14 @@ def rest_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest_asyncio.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Mosquitto]:
-    """A running mosquitto."""
+    """Yield a running mosquitto."""
     async with mosquitto(tmp_path) as running:
         yield running
 
 
 @pytest_asyncio.fixture
 async def client(broker: Mosquitto) -> AsyncIterator[Peer]:
-    """A client that hears all results, replies and errors."""
+    """Yield a client that receives all results, replies and errors."""
     async with peer(broker.port) as one:
         await one.subscribe("edge/gw/errors", "edge/gw/results/#", "replies/#")
         yield one

@@ -1,4 +1,4 @@
-"""What callers may do over both gRPC servers and REST; and no method or route without a scope."""
+"""Rights of callers over both gRPC servers and REST; and no method or route without a scope."""
 
 import json
 import os
@@ -287,7 +287,7 @@ async def test_users_of_a_socket(tmp_path: Any) -> None:
 
 
 async def test_groups_of_a_user_behind_a_socket(tmp_path: Any) -> None:
-    """Of the peer's process; the first grant that covers one of its names counts."""
+    """Groups are those of the peer's process; the first grant that covers one of its names counts."""
     address = Address(path=str(tmp_path / "http.sock"))
     infer, nothing_of_it = read_rights(["infer"], ()), read_rights(["metrics"], ())
     groups = [Grant(f"gid:{gid}", infer) for gid in {os.getgid(), *os.getgroups()}]

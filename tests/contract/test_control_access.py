@@ -1,4 +1,4 @@
-"""Who may command, and what nobody may: size, time, number. A second user is a real one."""
+"""Users that may send commands, and what no user may: size, time, number. A second user is a real one."""
 
 import asyncio
 import json

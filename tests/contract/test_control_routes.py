@@ -36,7 +36,7 @@ COMMANDS = [
 
 
 def problem(response):
-    """The problem document, whose form RFC 9457 gives."""
+    """Return the problem document, after a check of its form (RFC 9457)."""
     assert response.headers["content-type"] == "application/problem+json"
     document = response.json()
     assert set(document) == {"type", "title", "status", "detail", "fault"}

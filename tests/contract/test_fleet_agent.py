@@ -53,7 +53,7 @@ class Fleet:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What the controller counts."""
+        """Counts of the controller."""
         return self._controller.control.counts
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
@@ -72,7 +72,7 @@ class Fleet:
         return path
 
     def turn(self, config: AgentConfig = CONFIG) -> None:
-        """What `edge-agent run` does once."""
+        """Run one cycle of `edge-agent run`."""
         assert self.device.turn(config) == ""
 
     def until(self, done: Callable[[], bool], do: Callable[[], None] = lambda: None) -> None:

@@ -1,5 +1,7 @@
-"""A question and what is told after it are one TLS handshake; telemetry survives what the controller does to the
-connection in between."""
+"""Connections of the agent: a poll and the reports after it are one TLS handshake.
+
+Telemetry survives what the controller does to the connection in between.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,10 @@ Cut = Callable[[BoundedConnection], None]
 
 
 class Watched:
-    """A controller whose connections are counted and cut. `shown`: serials of the certificates that came with them;
-    `cut`: what happens to the next one that brings telemetry."""
+    """Controller whose connections are counted and cut.
+
+    `shown`: serials of the certificates that came with them; `cut`: what happens to the next one that brings telemetry.
+    """
 
     def __init__(self, controller: RunningController, device: Device) -> None:
         self.controller, self.device = controller, device
@@ -103,12 +107,12 @@ def test_a_connection_that_was_closed_between_question_and_telling_is_made_anew(
 
 
 def unheard(connection: BoundedConnection) -> None:
-    """The controller closes just as the request comes."""
+    """Close the connection at the controller just as the request comes."""
     connection.transport.abort()
 
 
 def unanswered(connection: BoundedConnection) -> None:
-    """It takes the request, and its answer is lost."""
+    """Let the controller take the request, and lose its answer."""
     transport = connection.transport
     transport.write = lambda _data: transport.abort()  # type: ignore[method-assign]
 

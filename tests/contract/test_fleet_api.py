@@ -1,4 +1,4 @@
-"""What holds for all routes of the controller: how it refuses, its OpenAPI document. Who may: `test_fleet_api_walk`."""
+"""Laws of all routes of the controller: how it refuses, its OpenAPI document. Rights: `test_fleet_api_walk`."""
 
 from __future__ import annotations
 

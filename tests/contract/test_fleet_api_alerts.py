@@ -1,4 +1,4 @@
-"""Alerts over the API: the newest first, in pages, and nobody learns of devices beyond its scope."""
+"""Alerts over the API: the newest first, in pages; no caller learns of devices beyond its scope."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_streams_end_where_the_controller_stops(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_takes_nothing_is_left(tmp_path: Path) -> None:
-    """What waits for it is bounded by the connection's buffers; its place is free again."""
+    """Memory for a reader is bounded by the connection's buffers; its place is free again."""
     serve = replace(FleetConfig().serve, write_timeout_s=0.5)
     with controlling(tmp_path, replace(FleetConfig(), changes=QUICK, serve=serve)) as running:
         running.enrolled("camera")

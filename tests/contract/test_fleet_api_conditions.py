@@ -65,7 +65,7 @@ def _routes(methods: set[str], *, stated: bool | None = None) -> dict[str, str]:
 
 
 def _shown(ground: Ground, operation: Operation, state: str) -> tuple[str, str]:
-    """The path of a route and of what shows its state, of one thing that is there."""
+    """Return the path of a route and that of what shows its state, for one thing that is there."""
     names = re.findall(r"{(\w+)}", operation.path)
     device = ground.device().certificate.device if "device" in names else ""
     values = {name: ground._value(name, device) for name in names}

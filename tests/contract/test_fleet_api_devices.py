@@ -30,14 +30,14 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCont
 
 
 def deeds(controller: RunningController, subject: str) -> list[tuple[str, str]]:
-    """Who did what to it, the newest first."""
+    """Return actor and action of each deed that was done to `subject`, the newest first."""
     with controller.control.database.read() as connection:
         found = audit.page(connection, controller.control.database.settings, subject=subject)
     return [(entry.deed.actor, entry.deed.action) for entry in found]
 
 
 def pages(client: httpx.Client, path: str) -> Iterator[dict[str, Any]]:
-    """Of one row each."""
+    """Yield all pages, of one row each."""
     after: str | None = ""
     while after is not None:
         page = client.get(path, params={"limit": 1, **({"after": after} if after else {})}).json()

@@ -57,7 +57,7 @@ def admin(controller: RunningController) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def made(controller: RunningController, tmp_path_factory: pytest.TempPathFactory) -> MadeRelease:
-    """An honest draft whose files are uploaded."""
+    """Return an honest draft whose files are uploaded."""
     honest = release(controller, tmp_path_factory.mktemp("elsewhere"), "meter-reader", "2")
     with controller.client(Role.PUBLISHER) as client:
         for content in honest.files.values():

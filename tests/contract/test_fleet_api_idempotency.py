@@ -1,4 +1,4 @@
-"""`Idempotency-Key` over HTTP: every operators' POST is carried out once, whoever lost its answer."""
+"""`Idempotency-Key` over HTTP: every POST of an operator is carried out once, also if its answer is lost."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_the_first_is_in_progress(controller, admin, monkeypatch) -> None:
 
 
 def test_a_revoked_device_is_turned_away_after_a_keyed_request(controller, admin) -> None:
-    """What is done in memory is done, too."""
+    """Effects in memory take place, too."""
     device = controller.enrolled(f"camera-{uuid.uuid4()}")
     with controller.device_client(device) as client:
         assert client.get("/v1/self/diagnostics").status_code == 200

@@ -25,7 +25,7 @@ V1 = "models/acme/meter/1/release"
 
 
 def polled(running: RunningController, client: httpx.Client, device: str, version: int = 0) -> Assignment:
-    """As the device believes it that had this version."""
+    """Return the device's assignment, verified like a device that had this version does it."""
     answer = client.get(POLL)
     assert answer.status_code == 200, answer.text
     targets = running.repository.published.targets.signed
@@ -33,7 +33,7 @@ def polled(running: RunningController, client: httpx.Client, device: str, versio
 
 
 def came(running: RunningController, name: str, **given: list[str]) -> Device:
-    """A device that enrolled by a token made for it."""
+    """Enrol a device by a token made for it; return the device."""
     key = new_key()
     answer = ask(running, token=enrolment_token(running, name, **given), csr=csr(key))
     assert answer.status_code in {200, 201}, answer.text

@@ -53,7 +53,7 @@ def _requests(document: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def _parts(where: str, schema: Schema, document: Schema) -> Iterator[tuple[str, Schema]]:
-    """A schema and all that stands in it, with references followed."""
+    """Yield a schema and all that stands in it, with references followed."""
     if "$ref" in schema:
         schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     yield where, schema
@@ -78,7 +78,7 @@ def test_all_that_a_request_carries_is_bounded(document) -> None:
 
 
 def test_an_object_of_a_request_says_whether_it_may_hold_more(document) -> None:
-    """What it does not say would be refused, but for what devices send in their own form."""
+    """Other members would be refused, except in bodies that devices send in their own form."""
     found = [part for where, schema in _requests(document) for part in _parts(where, schema, document)]
     objects = [(where, schema) for where, schema in found if schema.get("type") == "object"]
     open_ones = {

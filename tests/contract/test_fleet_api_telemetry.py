@@ -1,4 +1,4 @@
-"""What devices told, as operators read it: streams, rows, events; and what they are asked for."""
+"""Telemetry of devices, as operators read it: streams, rows, events; and diagnostics that devices are asked for."""
 
 from __future__ import annotations
 

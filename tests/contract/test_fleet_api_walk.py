@@ -91,7 +91,7 @@ def test_what_is_open_to_all_is_named(controller) -> None:
 
 
 def _ill_tokens(controller: RunningController) -> dict[str, str]:
-    """Nobody's, and an admin's that holds no more."""
+    """Return tokens that do not hold: one unknown, and two of admins, expired and revoked."""
     made, now = {name: new_credential("eft_") for name in ("unknown", "expired", "revoked")}, controller.clock()
     settings = controller.control.database.settings
     with controller.control.database.write() as connection:
@@ -126,7 +126,7 @@ def test_of_who_says_nothing_no_body_is_read(controller, ground, walk) -> None:
 
 
 def _refused(operation: Operation, client: httpx.Client, path: str, body: object) -> str:
-    """Why."""
+    """Return the reason of the refusal."""
     answer = operation.asked(client, path, body)
     assert answer.status_code == 403, (str(operation), answer.status_code, answer.text)
     assert answer.headers["content-type"] == "application/problem+json"
@@ -134,7 +134,7 @@ def _refused(operation: Operation, client: httpx.Client, path: str, body: object
 
 
 def _refused_alike(ground: Ground, operation: Operation, client: httpx.Client, name: str) -> None:
-    """Whether the device is there or not."""
+    """Check that the refusal is the same whether the device is there or not."""
     path, body = ground.path(operation, name), ground.body(operation)
     with ground.untouched():
         why = _refused(operation, client, path, body)

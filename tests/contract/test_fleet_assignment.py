@@ -1,4 +1,4 @@
-"""Assignments as the controller signs them on demand: when, for whom, what is in them, and what never is."""
+"""Assignments as the controller signs them on demand: when, for which device, what is in them, and what never is."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ahead(running: RunningController, by: timedelta) -> Iterator[None]:
 
 
 def believed(running: RunningController, answer: httpx.Response, device: str, **known: Any) -> Assignment:
-    """As the device would."""
+    """Return the assignment of an answer, verified like a device does it."""
     assert answer.status_code == 200, answer.text
     targets = running.repository.published.targets
     return verify_assignment(answer.content, targets.signed, device=device, now=running.clock(), **known)
@@ -277,7 +277,7 @@ def test_asking_is_noted(running, name) -> None:
 
 # ---- many at once ----------------------------------------------------------------------------------------------------
 def directors(running: RunningController, count: int) -> list[Director]:
-    """Of so many replicas."""
+    """Return the directors of so many replicas."""
     control, config = running.control, FleetConfig()
     settings = (config.director, config.publisher)
     made = (control.database, control.publications, control.keys, settings)

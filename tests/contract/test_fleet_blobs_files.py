@@ -43,7 +43,7 @@ def named(scope) -> None:
 
 
 def repository(folder: Path, blobs=None):
-    """An application: `folder` below /repository/, its blobs in `blobs`."""
+    """Return an application: `folder` below /repository/, its blobs in `blobs`."""
     blobs = blobs or DiskBlobs(folder / "blobs" / "sha256")
     places = {"blobs/": BlobPlace(blobs), "": PublicFolder(folder)}
     apps = {f"/repository/{prefix}": files(place, PIECE_BYTES, named) for prefix, place in places.items()}
@@ -68,7 +68,7 @@ def public(tmp_path: Path) -> Path:
 
 
 class Landing:
-    """Where a download ends; it breaks off once, after `until` bytes."""
+    """Destination of a download; it breaks off once, after `until` bytes."""
 
     def __init__(self, until: int = -1) -> None:
         self.content, self.until, self.broken = bytearray(), until, 0

@@ -18,7 +18,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Power]:
 
 
 def wrong(life: Life) -> str:
-    """What is wrong after a cut; "" for nothing."""
+    """Return what is wrong after a power cut; "" for nothing."""
     if life.found["old"] != "whole" or life.found["new"] == "damaged" or life.found["others"]:
         return f"the next start finds {life.found}"
     if KEPT in life.claims and life.found["new"] != "whole":

@@ -62,7 +62,7 @@ def between(s3: S3Server) -> Iterator[TroubledS3]:
 
 
 class Upload:
-    """Of content that was never there before."""
+    """Upload of content that was never there before."""
 
     def __init__(self, between: TroubledS3, step: str, retries: int) -> None:
         self.content = random.randbytes(SMALL_BYTES if step == "put" else LARGE_BYTES)
@@ -131,7 +131,7 @@ def test_the_store_s_own_words_are_told_without_what_it_signs(between, trouble, 
 
 
 def test_parts_of_an_upload_that_could_not_be_given_up_are_what_the_guide_has_a_rule_for(s3, between) -> None:
-    """The store is away from the middle of an upload on: nobody can tell it that nothing more will come."""
+    """The store is away from the middle of an upload on: it cannot be told that nothing more will come."""
     upload = Upload(between, "part 2", retries=0)
     between.troubles = {step: [cut_there] for step in ("part 2", "abort", "head")}
     between.troubles["head"].insert(0, refuse(404))

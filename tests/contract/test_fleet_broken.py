@@ -1,4 +1,4 @@
-"""What broke the controller once: operators who want more than their scope, devices that send what nobody can read."""
+"""Cases that broke the controller once: operators who want more than their scope, devices that send unreadable data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCont
 
 
 def token_of_a_pilot(controller: RunningController, device: str) -> str:
-    """An enrolment token for this device, made by who may speak of pilots only."""
+    """Return an enrolment token for this device, made by an operator whose scope is pilots only."""
     with controller.client(Role.OPERATOR, tags=["pilot"]) as pilot:
         answer = pilot.post("/v1/enrolments", json={"device": device, "tags": ["pilot"]})
     assert answer.status_code == 201, answer.text
@@ -103,7 +103,7 @@ def test_no_other_route_says_that_a_packing_may_not_be_understood(controller) ->
 
 
 def nested(depth: int) -> str:
-    """A JSON object within so many."""
+    """Return a JSON object that is nested so deep."""
     return '{"a":' * depth + "1" + "}" * depth
 
 

@@ -1,4 +1,4 @@
-"""What rollouts may be made of: releases that their owners signed, and nothing that somebody put among them."""
+"""Releases that rollouts may use: those that their owners signed, and nothing that was put among them."""
 
 from __future__ import annotations
 

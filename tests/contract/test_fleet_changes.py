@@ -165,7 +165,7 @@ def test_a_position_of_another_database_is_a_gap(database: Database) -> None:
 
 
 def test_after_a_restore_programs_that_were_further_ahead_are_told(database: Database) -> None:
-    """As `backup restore` does; numbers that the lost controller gave are not given again."""
+    """A jump of the numbers, as `backup restore` makes it: numbers of the lost controller are not given again."""
     enrolled(database, "camera")
     happens(database, "one")
     with database.write() as connection:
@@ -236,7 +236,7 @@ def test_who_gets_what(database: Database, wanted: ChangeFilter, expected: str) 
 
 
 def test_an_alert_of_a_device_that_had_the_name_before_is_not_shown(database: Database) -> None:
-    """As in lists."""
+    """Changes and lists follow the same rule."""
     enrolled(database, "camera")
     with database.write() as connection:
         devices.label(connection, "camera", ["pilot"], "")

@@ -21,7 +21,7 @@ ADMINS = 6
 
 
 def at_once(calls: list[Callable[[], object]]) -> int:
-    """How many were refused as conflicts."""
+    """Make all calls at the same time; return how many were refused as conflicts."""
 
     def attempt(call: Callable[[], object]) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""What is swept while more is taken in, on PostgreSQL, where both lock single rows."""
+"""Sweeps while more rows are taken in, on PostgreSQL, where both lock single rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rows(database: Database) -> dict[str, int]:
 
 
 def test_a_sweep_waits_for_nobody_who_takes_in(database: Database) -> None:
-    """Who does so may have the one stream and ask for the other, while the sweep has that."""
+    """A transaction that takes rows in may hold one stream and ask for the other, while the sweep holds that."""
     with database.write() as taking:
         take(taking, "vitals", 2)
         with database.write() as sweeping:

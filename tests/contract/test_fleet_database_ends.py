@@ -1,4 +1,4 @@
-"""No connection outlives the database's end, whoever still works with it then; nor a controller that does not start."""
+"""Connections do not outlive the end of the database, also if they are in use; nor a controller that fails to start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_S = 10.0
 
 
 def is_closed(opened: Any) -> bool:
-    """A connection of the driver."""
+    """Return whether a connection of the driver is closed."""
     if isinstance(opened, psycopg.Connection):
         return opened.closed
     try:
@@ -75,7 +75,10 @@ def test_who_stands_for_an_office_in_vain_keeps_no_connection(tmp_path: Path) ->
 
 
 def others(url: str) -> int:
-    """Connections to this database. One whose client has closed it ends a moment later: it is waited for."""
+    """Return the number of other connections to this database.
+
+    One whose client has closed it ends a moment later: it is waited for.
+    """
     statement = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
     ends_s = time.monotonic() + WAIT_S
     with psycopg.connect(url, autocommit=True) as connection:

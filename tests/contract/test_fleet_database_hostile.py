@@ -121,7 +121,7 @@ def test_every_function_that_takes_text_is_found() -> None:
 
 
 def value_for(kind: Any, text: str) -> Any:
-    """A value of this type whose every text is `text`."""
+    """Return a value of this type whose every text is `text`."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is str or origin is Callable:
         return text if kind is str else lambda: value_for(inner[1], text)
@@ -153,7 +153,7 @@ def arguments(function: Callable[..., Any], text: str) -> dict[str, Any]:
 
 @contextmanager
 def guarded(database: Database) -> Iterator[None]:
-    """What nobody spoke of is as it was."""
+    """Check that rows of "canary", which the block does not name, are left as they were."""
     before = content(database)
     yield
     after = content(database)
@@ -165,7 +165,7 @@ def guarded(database: Database) -> Iterator[None]:
 
 
 def canaries(database: Database) -> None:
-    """A row in every table that functions remove from or change."""
+    """Write a row into every table that functions remove from or change."""
     enrolled(database, "canary")
     late = datetime(2100, 1, 1, tzinfo=UTC)
     given = {"expires": late, "now": NOW, "by": "canary"}
@@ -188,7 +188,7 @@ def canaries(database: Database) -> None:
 
 
 def attempt(database: Database, action: Callable[[Connection], object]) -> str:
-    """How it ended."""
+    """Return how the action ended: "done" or the name of the error."""
     try:
         with database.write() as connection:
             action(connection)

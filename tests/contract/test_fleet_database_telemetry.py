@@ -182,7 +182,7 @@ def test_telemetry_keeps_what_a_plain_set_keeps(kind: str, tmp_path: Path) -> No
 
 # ---- retention ------------------------------------------------------------------------------------------------------
 def swept(database: Database, now: datetime, limits: TelemetryStorageSettings) -> list[int]:
-    """How many rows each sweep removed."""
+    """Return how many rows each sweep removed."""
     removed = []
     while not removed or removed[-1]:
         with database.write() as connection:
@@ -191,7 +191,7 @@ def swept(database: Database, now: datetime, limits: TelemetryStorageSettings) -
 
 
 def counted(database: Database) -> None:
-    """What sources say of themselves is true."""
+    """Check that sources state the true number and size of their rows."""
     with database.read() as connection:
         rows = connection.exec_driver_sql(
             "SELECT s.rows, s.bytes, count(t.seq), coalesce(sum(t.bytes), 0) FROM telemetry_sources s "

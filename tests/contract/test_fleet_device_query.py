@@ -84,7 +84,7 @@ def add(database: Database, name: str, described: tuple) -> None:
 
 
 def listed(database: Database, query: Query) -> list[Device]:
-    """What the database selects."""
+    """Return the devices that the database selects."""
     with database.read() as connection:
         wanted = DeviceSelection(matching=filter_of(connection, query))
         return list(devices.page(connection, wanted, database.settings, limit_rows=1_000))

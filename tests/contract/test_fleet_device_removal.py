@@ -1,5 +1,7 @@
-"""What is taken off a device, and devices that leave the fleet: beside rollouts, and what is left of them in the
-database. Over HTTP: `test_fleet_api_leaving`."""
+"""Removal of models from devices, and of devices from the fleet, while rollouts go on.
+
+It also tests what is left of them in the database. Over HTTP: `test_fleet_api_leaving`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A device that is removed while what it told a moment ago is still being taken in, on PostgreSQL, where both have
-locks of single rows. The two are brought beside each other by what they wait for, not by chance."""
+"""Removal of a device while its last telemetry is still being taken in, on PostgreSQL.
+
+Both have locks of single rows there. The two are brought together by what they wait for, not by chance.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def fleet(tmp_path: Path) -> Iterator[RolledFleet]:
 
 
 def told(fleet: RolledFleet, seq: int) -> int:
-    """How it is; up to which number it may forget that."""
+    """Let the device report its state; return up to which number it may forget its rows."""
     taking = Intake(fleet.database, IntakeSettings(), fleet.rolling.states, Counter())
     line = record("state", seq, {"state": "in-step"}, kind="device")
     (said,) = taking.take(SERIAL, json.dumps(line).encode(), "", lambda: fleet.now)

@@ -1,4 +1,4 @@
-"""What the guide says about digging in the database with sqlite-utils, carried out as it stands there."""
+"""The guide's commands that read the database with sqlite-utils, carried out as they stand there."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_every_command_of_the_guide_answers(controller, tmp_path: Path) -> None:
 
 
 def _done(line: str, folder: Path) -> str:
-    """As in a shell in `folder`, where the programs are those of this interpreter."""
+    """Run a line like a shell in `folder`, where the programs are those of this interpreter; return its output."""
     program, *words = shlex.split(line)
     module = {"edge-fleet": "fleet", "sqlite-utils": "sqlite_utils"}[program]
     done = subprocess.run(

@@ -31,7 +31,7 @@ S3 = '[blobs.s3]\nbucket = "models"\nendpoint = "http://minio:9000"\n'
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A controller's folder in which all is well, as its machine's clock is."""
+    """Return a controller's folder in which all is well, as is the clock of its machine."""
     monkeypatch.setattr(observed, "clock_synchronised", lambda: True)
     repository = FleetRepository(tmp_path / "fleet")
     repository.keep_keys()

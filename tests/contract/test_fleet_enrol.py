@@ -1,4 +1,4 @@
-"""How devices come into the fleet, and stay: tokens, serials, answers that were lost, thieves; renewal."""
+"""Enrolment of devices: tokens, serials, answers that were lost, thieves; renewal."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_token_lets_a_device_in_with_what_it_gives(running) -> None:
 
 
 def test_the_newest_root_is_pinned(running) -> None:
-    """Whoever has keys that were rotated away can not make a chain that begins there."""
+    """A holder of keys that were rotated away cannot make a chain that begins there."""
     running.repository.rotate("root")
     answer = ask(running, token=enrolment_token(running), csr=csr(new_key())).json()
     newest = running.repository.published.root

@@ -1,5 +1,8 @@
-"""Certificates of one device that are given and taken away at one moment, on PostgreSQL, where each deed has locks of
-its own. The first of two is held where it writes the audit log, all but done, until the other one waits."""
+"""Certificates of one device that are given and taken away at one moment, on PostgreSQL.
+
+Each deed has locks of its own there. The first of two is held where it writes the audit log, almost done, until the
+other one waits.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +47,11 @@ class Held:
         }
 
     def again(self) -> httpx.Response:
-        """What the device asked first, as if the answer had been lost."""
+        """Repeat the device's first request, as if the answer had been lost."""
         return ask(self.running, token=self.token, csr=csr(self.key))
 
     def beside(self, *names: str) -> list[int]:
-        """How the deeds end, each begun once the one before waits."""
+        """Carry out the deeds, each begun once the one before waits; return their status codes."""
         asked = list[Future[httpx.Response]]()
         with self.database.write() as holding:
             audit.append(holding, Deed("the test", "holds", "the log"), self.running.clock())
@@ -58,7 +61,7 @@ class Held:
         return [one.result().status_code for one in asked]
 
     def opening(self) -> list[str]:
-        """The deeds whose certificates still hold, by the audit log."""
+        """Return the deeds whose certificates still hold, by the audit log."""
         settings = self.database.settings
         with self.database.read() as connection:
             deeds = [entry.deed for entry in audit.page(connection, settings, subject=DEVICE)]
@@ -89,7 +92,7 @@ def held(tmp_path: Path) -> Iterator[Held]:
 def test_what_was_taken_away_holds_no_more(
     held: Held, first: str, second: str, codes: list[int], opening: list[str]
 ) -> None:
-    """Neither what the device had before, nor what whoever copied its disk was given beside."""
+    """Neither does the device's certificate from before, nor one given meanwhile to a holder of a copy of its disk."""
     assert held.beside(first, second) == codes
     assert held.opening() == opening
 

@@ -35,7 +35,7 @@ POINTS_LIMIT = 100
 
 
 def caller(opened: Database) -> int:
-    """The id of a token."""
+    """Create a token and return its id."""
     credential, given = new_credential("eft_"), {"name": "ann", "role": Role.ADMIN}
     with opened.write() as connection:
         expires = NOW + timedelta(days=365)
@@ -47,7 +47,7 @@ def asked(token: int, key: str = "k", request: str = "r") -> KeyedRequest:
 
 
 def making(opened: Database, name: str = "ben") -> Callable[[], KeyedAnswer]:
-    """A request that makes a token, and answers with its secret."""
+    """Return a request that makes a token, and answers with its secret."""
 
     def work() -> KeyedAnswer:
         credential, _ = make_token(opened, WantedToken(name, Role.VIEWER), "ann", NOW)
@@ -188,7 +188,7 @@ def _asked_once(text: str, mine: KeyedRequest, point: int, folder: Path) -> None
 
 
 def _consistent(text: str, mine: KeyedRequest, folder: Path, *, was_killed: bool) -> tuple[bool, bool]:
-    """Whether it was killed, and whether it was done; checks that the key agrees, and that a repeat ends well."""
+    """Return whether it was killed, and whether it was done; check that the key agrees, and that a repeat ends well."""
     with closing(open_database(read_place(text, folder))) as opened:
         with opened.read() as connection:
             kept = idempotency.find(connection, mine.key, NOW - timedelta(hours=1)) is not None

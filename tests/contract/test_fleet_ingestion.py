@@ -1,5 +1,7 @@
-"""What devices tell the controller: stored once however often it is sent, acknowledged when it is on the disk, bounded
-whoever sends it; on both databases."""
+"""Telemetry that devices send to the controller, on both databases.
+
+It is stored once however often it is sent, acknowledged when it is on the disk, and bounded for every sender.
+"""
 
 from __future__ import annotations
 

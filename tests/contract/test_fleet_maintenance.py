@@ -1,4 +1,4 @@
-"""What the controller tidies up, on SQLite and PostgreSQL alike."""
+"""Maintenance jobs of the controller, on SQLite and PostgreSQL alike."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DAY = timedelta(days=1)
 
 
 class MaintainedReplica:
-    """A controller that serves nobody, and its chores; it leads. `uptime_s`: a clock that nobody sets."""
+    """Controller that serves no requests, and its maintenance jobs; it leads. `uptime_s`: a clock that is never set."""
 
     def __init__(self, folder: Path, database_url: str) -> None:
         self.repository = FleetRepository(folder / "work")
@@ -180,7 +180,7 @@ def test_what_expired_some_time_ago_is_forgotten(replica: MaintainedReplica) -> 
 
 
 def forgotten(replica: MaintainedReplica) -> bool:
-    """Of an enrolment token that holds for a day."""
+    """Return whether an enrolment token that holds for a day was deleted."""
     with replica.control.database.read() as connection:
         return not enrolment.page(connection, DatabaseSettings())
 

@@ -51,7 +51,7 @@ def scrape(fleet: RunningController) -> str:
 
 
 def value(page: str, name: str, **labels: str) -> float:
-    """The one sample of `name` that has these labels."""
+    """Return the one sample of `name` that has these labels."""
     wanted = [f'{key}="{text}"' for key, text in labels.items()]
     lines = [line for line in page.splitlines() if re.match(rf"{name}[{{ ]", line)]
     (line,) = [line for line in lines if all(part in line for part in wanted)]
@@ -59,7 +59,7 @@ def value(page: str, name: str, **labels: str) -> float:
 
 
 def everything(fleet: RunningController) -> str:
-    """A page on which nothing is missing."""
+    """Return a page on which nothing is missing."""
     counts = fleet.control.counts
     counts.update(dict.fromkeys(COUNTED, 1))
     with fleet.client() as client:

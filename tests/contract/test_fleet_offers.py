@@ -34,7 +34,7 @@ def device(fleet: RolledFleet) -> OfferedDevice:
 
 
 def committed(device: OfferedDevice, rollout: str) -> None:
-    """The device has what the rollout offers, and the controller knows it."""
+    """Let the device commit what the rollout offers, and the controller learn it."""
     device.poll()
     device.carry_out(passes=True)
     device.report()
@@ -74,7 +74,7 @@ def test_a_report_of_an_agent_that_names_no_assignment_counts_as_before(device: 
 
 
 def digest(device: OfferedDevice, version: int) -> str:
-    """The release document's."""
+    """Return the digest of the release document."""
     target = device.fleet.repository.published.target(f"models/acme/meter-reader/{version}/release")
     assert target
     return target.hashes["sha256"]

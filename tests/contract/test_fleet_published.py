@@ -1,4 +1,4 @@
-"""What the director knows of the published repository: when it looks again, and what it then signs anew for."""
+"""The director's view of the published repository: when it reads it again, and what it then signs again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def publications(repository: FleetRepository, database: Database, clock: Monoton
 
 
 def director(repository: FleetRepository, database: Database, clock: Monotonic) -> Director:
-    """Of a replica of its own."""
+    """Return the director of a replica of its own."""
     config, known = FleetConfig(), publications(repository, database, clock)
     settings = (config.director, config.publisher)
     seen = LastSeenBuffer(config.database)
@@ -191,7 +191,7 @@ def test_a_replica_that_heard_late_signs_nothing_again(repository, database) -> 
 
 
 def test_replicas_agree_on_what_is_barred(repository, database) -> None:
-    """One looked before the release was wanted by nobody any more, the other afterwards."""
+    """One replica reads while the release is still desired by a device, the other one afterwards."""
     path = repository.add_release("meter", "1")
     want(database, repository, path)
     repository.add_release("meter", "2", floor="2")

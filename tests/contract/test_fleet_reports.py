@@ -1,4 +1,4 @@
-"""What devices report becomes facts of the rollout that offered them something: few, in order, whoever lies."""
+"""Reports of devices become facts of the rollout that made the offer: few, in order, also if devices lie."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Talk:
         return record(stream, self._numbers[device, stream], document, kind=kind)
 
     def slot(self, device: str, state: str, **changes: Any) -> dict[str, Any]:
-        """As the agent tells of a slot that is assigned version 2."""
+        """Return the agent's report of a slot that is assigned version 2."""
         said = {"slot": SLOT, "state": state, "release": self.digest, "target": V2, "attempt": 1, "committed": None}
         return self.line(device, "state", "slot", said | changes)
 
     def ended(self, device: str, state: str, key: str = "k1", **changes: Any) -> dict[str, Any]:
-        """As the agent tells of an update that is over."""
+        """Return the agent's report of an update that is over."""
         said = {"slot": SLOT, "state": state, "release": self.digest, "target": V2, "attempt": 1, "key": key}
         return self.line(device, "updates", "update", said | changes)
 

@@ -1,5 +1,8 @@
-"""What is revoked, in memory and in the file for proxies: of two that read it beside each other, the one that has read
-less does not have the last word. What else the file is, and when it is written: `test_fleet_maintenance`."""
+"""Revoked certificates, in memory and in the file for proxies, when two callers read the list at the same time.
+
+The one that has read less does not have the last word. Other properties of the file, and when it is written:
+`test_fleet_maintenance`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def held(database: Database) -> Database:
 
 
 class Gate:
-    """Who asks first what is revoked stands still once it was told, until it is let go."""
+    """Gate that stops the first reader of the revoked certificates after it has read them, until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.told, self.go, self._revoked = threading.Event(), threading.Event(), certificates.revoked

@@ -52,7 +52,7 @@ WINDOW = {"start": "20:30", "end": "22:00", "zone": "site"}
 
 
 def finished(fleet: RolledFleet, version: str, devices: list[str]) -> str:
-    """A rollout that everybody committed."""
+    """Return a rollout that every device has committed."""
     rollout = fleet.start(target=f"acme/meter-reader/{version}", waves=ALL)
     fleet.turn(1)
     fleet.report(rollout, devices, "committed")

@@ -32,7 +32,7 @@ DAY = timedelta(days=1)
 
 
 def add(database: Database, name: str, state: str, *ages: int) -> None:
-    """A rollout with a fact so many days ago each."""
+    """Store a rollout with a fact so many days ago each."""
     stored = StoredRollout(name, "n", "meter", "t", "draft", {"query": "all"}, NOW, "ann")
     with database.write() as connection:
         rollouts.create(connection, stored)
@@ -98,7 +98,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCont
 
 
 def aborted(client: httpx.Client, **changes: Any) -> str:
-    """A rollout that was started, and is over."""
+    """Return the id of a rollout that was started and then aborted."""
     made = client.post("/v1/rollouts", json=document(**changes)).json()
     path = f"/v1/rollouts/{made['id']}"
     for word, body in (("approve", {"spec": made["spec_digest"]}), ("start", None), ("abort", None)):

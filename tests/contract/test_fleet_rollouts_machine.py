@@ -1,5 +1,8 @@
-"""Rollouts of one slot under whatever may happen, in any order: words of operators, reports true and false, devices
-that come and are revoked, leaders that change, clocks that jump. What is desired is always what the facts say."""
+"""Rollouts of one slot under all possible events in any order; what is desired is always what the facts say.
+
+Events are words of operators, reports true and false, devices that come and are revoked, leaders that change, and
+clocks that jump.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +152,7 @@ class Rollouts(RuleBasedStateMachine):
 
 
 def _has_it(member: Member) -> bool:
-    """It was offered the release, and that was not taken back."""
+    """Return whether it was offered the release, and that was not taken back."""
     return member.attempt > 0 and member.state is not DeviceState.PENDING and not member.returned
 
 

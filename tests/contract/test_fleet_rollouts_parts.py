@@ -28,7 +28,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RolledFlee
 
 
 def offered(fleet: RolledFleet, rollout: str) -> int:
-    """What devices are to run is what the facts say."""
+    """Check that devices are to run what the facts say; return how many were offered it."""
     names = fleet.members(rollout, "offered")
     assert (
         sorted(name for name, one in fleet.desired([*fleet.known(rollout).state.members]).items() if one.target == V2)
@@ -47,7 +47,7 @@ def turns(fleet: RolledFleet, rollout: str, count: int = 3) -> list[int]:
 
 
 def due(fleet: RolledFleet) -> bool:
-    """Whether the next turn is to come at once."""
+    """Return whether the next tick is to come at once."""
     return fleet.scheduler._rolling.due.is_set()
 
 

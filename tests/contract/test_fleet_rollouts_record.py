@@ -1,4 +1,4 @@
-"""What is kept of rollouts in memory: never more than the database holds, and not everything."""
+"""Rollouts in memory: never more than the database holds, and not everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outages and leaps of the clock: while nobody looks at rollouts, nobody is silent in them."""
+"""Outages and jumps of the clock: while rollouts are not evaluated, no device counts as silent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def gaps(fleet: RolledFleet, rollout: str) -> list[Unattended]:
 
 
 def finish(fleet: RolledFleet, rollout: str) -> None:
-    """Whoever is under way, and whoever comes then, is done."""
+    """Commit the release on all devices that were offered it, and on those that are offered it then."""
     for _ in range(3):
         fleet.report(rollout, fleet.members(rollout, "offered"), "committed")
         fleet.turn(1)
@@ -52,7 +52,7 @@ def finish(fleet: RolledFleet, rollout: str) -> None:
 
 
 def fall_silent(fleet: RolledFleet, rollout: str, seconds: float) -> None:
-    """Whoever is under way says nothing for so much longer, while the scheduler looks: that is enough."""
+    """Leave devices silent for so much longer, while rollouts are evaluated: that aborts the rollout."""
     fleet.attend(seconds)
     assert fleet.status(rollout) is Status.ABORTED, "they are silent indeed"
     assert fleet.replayed(rollout)

@@ -35,7 +35,7 @@ __all__ = ["fleet"]
 
 
 def silently_dead(fleet: RolledFleet) -> None:
-    """The leader's machine is gone, as the database sees it."""
+    """End the leader's machine, as the database sees it."""
     if fleet.database.place.file:
         fleet.now += timedelta(seconds=2 * fleet.database.settings.lease_s)
         return
@@ -128,8 +128,10 @@ def test_a_rollout_that_could_not_be_read_was_not_looked_at(fleet: RolledFleet) 
 
 @contextmanager
 def kept_waiting(folder: Path, count: int) -> Iterator[tuple[RolledFleet, Sequence[str], Callable[..., Connection]]]:
-    """So many rollouts, of one device each, the oldest first, and what holds the rows of some, as somebody does who
-    looks into it by hand."""
+    """Yield so many rollouts, of one device each, the oldest first, and a function that locks the rows of some.
+
+    The function does what an operator does who reads rows by hand in a transaction.
+    """
     with rolling("postgresql", folder, busy_timeout_ms=100) as fleet, ExitStack() as stack:
         fleet.enrol(f"d-{n}" for n in range(count))
         found = []

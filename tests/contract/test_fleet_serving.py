@@ -1,4 +1,4 @@
-"""Who asks, as real clients show it: TLS in process, a trusted proxy in front, and those who lie."""
+"""Identity of callers, as real clients show it: TLS in process, a trusted proxy in front, and clients that lie."""
 
 from __future__ import annotations
 

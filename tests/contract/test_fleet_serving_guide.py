@@ -51,14 +51,14 @@ class Proxy:
     claim: str = ""
 
     def told(self, language: str) -> str:
-        """The block in the section of its name."""
+        """Return the guide's block in the section of its name."""
         section = GUIDE.partition(f"\n### {self.name}\n")[2]
         block = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
         assert block, f"the guide has no {language} for {self.name}"
         return block[1]
 
     def configuration(self, folder: Path, port: int) -> str:
-        """The guide's, for this folder and port."""
+        """Return the guide's configuration, for this folder and port."""
         block, own = self.told(self.language), folder / "own"
         theirs = (self.port[0], f"/etc/{self.name.lower()}/", "/var/lib/edge-fleet/")
         for found, ours in zip(theirs, (self.port[1].format(port), f"{own}/", f"{folder}/"), strict=True):
@@ -109,7 +109,7 @@ async def running(proxy: Proxy, folder: Path) -> AsyncIterator[str]:
 
 
 def prepare(folder: Path) -> None:
-    """What the guide's lines name."""
+    """Write the files that the guide's lines name."""
     for name in ("own", "authority", "public"):
         (folder / name).mkdir()
     certificate, key = AUTHORITY.issue_server(["localhost"], now())
@@ -134,7 +134,7 @@ async def listening(process: asyncio.subprocess.Process, port: int) -> None:
 
 @asynccontextmanager
 async def behind(proxy: Proxy, folder: Path) -> AsyncIterator[tuple[Controller, list[str]]]:
-    """A controller as the guide configures it, and curl for the proxy."""
+    """Yield a controller as the guide configures it, and curl for the proxy."""
     settings = ServingSettings(proxy=ProxySettings(**tomllib.loads(proxy.told("toml"))["serve"]["proxy"]))
     address = Address(path=str(folder / "http.sock"))
     async with (
@@ -145,7 +145,10 @@ async def behind(proxy: Proxy, folder: Path) -> AsyncIterator[tuple[Controller, 
 
 
 def seen(said: str) -> tuple[str, bool]:
-    """Which device, and whether it came through the proxy and from this machine: Envoy tells one of its addresses."""
+    """Return the device, and whether it came through the proxy and from this machine.
+
+    Envoy gives one of this machine's addresses.
+    """
     answer = json.loads(said)
     own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
     return answer["device"], answer["proxied"] and answer["address"] in own

@@ -1,4 +1,4 @@
-"""Who connects and shakes no hands: how many may, what becomes of them, and that others come in."""
+"""Connections without a TLS handshake: how many may be open, what becomes of them, and that others come in."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def silent(controller: Controller, address: str = "127.0.0.1") -> Peer:
-    """It connects, and that is all."""
+    """Open a connection, and send nothing."""
     return await asyncio.open_connection("127.0.0.1", controller.port, local_addr=(address, 0))
 
 
 async def asks(controller: Controller, address: str) -> bytes:
-    """The status line that a device is answered."""
+    """Return the status line of the answer to a device."""
     context = ssl.create_default_context(cafile=str(controller.ca_file))
     context.load_cert_chain(device("camera-7").write(controller.folder))
     reader, writer = await asyncio.open_connection(

@@ -1,4 +1,4 @@
-"""Simulated devices against a controller that notes all it hears: what they say, whom they believe, how they go on."""
+"""Simulated devices against a controller that records all it receives: their reports, trust and retries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Play:
     target: str
 
     def run(self, settings: Settings, **more: Any) -> Run:
-        """A run with a token for each device, and the release assigned to all of them."""
+        """Return a run with a token for each device, and the release assigned to all of them."""
         played = cast(settings)
         self.controller.tokens = {f"token of {one.name}".replace(" ", "-"): one.name for one in played}
         for one in played:
@@ -51,7 +51,7 @@ class Play:
 
     @property
     def digest(self) -> str:
-        """Of the release."""
+        """Digest of the release."""
         signed = self.controller.repository.published.target(self.target)
         assert signed
         return str(signed.hashes["sha256"])

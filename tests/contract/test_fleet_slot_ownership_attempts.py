@@ -31,13 +31,13 @@ def aborted(fleet: RolledFleet, rollout: str) -> None:
 
 
 def wanted(fleet: RolledFleet, device: str = DEVICE) -> tuple[str, str, int]:
-    """What the device's assignment says, and because of which rollout."""
+    """Return what the device's assignment says: target, rollout that caused it, and attempt."""
     one = fleet.desired([device])[device]
     return one.target, one.rollout, one.attempt
 
 
 def heard(fleet: RolledFleet, rollout: str, state: str, attempt: int, release: str = "") -> list[int]:
-    """The device says so; of which attempts of this rollout that is."""
+    """Let the device report this; return the attempts of this rollout that it answers."""
     with fleet.database.write() as connection:
         known = fleet.rolling.states.read(connection, rollout, fleet.database.settings, lock=True)
         said = Reported(DEVICE, state, release or known.spec.target.sha256, attempt)

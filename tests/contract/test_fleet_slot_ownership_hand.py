@@ -1,5 +1,7 @@
-"""What a device was assigned by hand is not lost to a rollout that offers it something before it asks for the first
-time, whoever of both comes first, or while the other is at it."""
+"""Assignments by hand are not lost to a rollout that offers something before the device's first poll.
+
+This holds whichever of the two comes first, and while the other one is in progress.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ WAIT_S = 30
 
 
 def adopt(fleet: RolledFleet, connection: Connection) -> None:
-    """The device asks for the first time."""
+    """Carry out the device's first poll."""
     published = fleet.repository.published.target(V1)
     assert published
     target = Target(V1, published.length, published.hashes["sha256"])
@@ -40,12 +42,12 @@ def adopt(fleet: RolledFleet, connection: Connection) -> None:
 
 
 def decide(fleet: RolledFleet, rollout: str, decision: Decision, connection: Connection) -> None:
-    """As a turn carries it out."""
+    """Carry out a decision like a tick does it."""
     carry_out(connection, fleet.known(rollout), [decision], fleet.now, fleet.database.settings)
 
 
 def wanted(fleet: RolledFleet) -> tuple[str, str]:
-    """What the device is to run, and because of which rollout."""
+    """Return what the device is to run, and because of which rollout."""
     one = fleet.desired([DEVICE])[DEVICE]
     return one.target, one.rollout
 
@@ -107,7 +109,7 @@ Deed = Callable[[Connection], None]
 
 
 def both(database: Database, first: Deed, second: Deed) -> None:
-    """The second begins when the first is done and not committed, and waits for a lock of it."""
+    """Begin the second when the first is done and not committed; it waits for a lock of the first."""
 
     def follow() -> None:
         with database.write() as connection:

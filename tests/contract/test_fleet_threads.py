@@ -29,7 +29,7 @@ CONFIG = replace(
 
 @pytest.mark.timeout(120)
 def test_before_all_doors_as_many_wait_as_may_and_others_are_answered(tmp_path: Path) -> None:
-    """Nobody may write for a while. Who comes to a full door hears so at once, and who only reads is answered."""
+    """The database is locked for a while. A request beyond the limit is refused at once, and readers are answered."""
     places = 2 * AT_ONCE
     with controlling(tmp_path, CONFIG) as running, ExitStack() as opened, ThreadPoolExecutor(3 * places) as threads:
         made = [running.enrolled(f"camera-{number}") for number in range(places + 1)]

@@ -1,4 +1,4 @@
-"""Devices are woken over a real broker, and nobody minds where there is none."""
+"""Devices are woken over a real broker, and all goes on where there is none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEVICES = ("camera-1", "camera-2")
 
 @contextmanager
 def steering(folder: Path, url: str) -> Iterator[RunningController]:
-    """A controller with a release to roll out and two devices."""
+    """Yield a controller with a release to roll out and two devices."""
     repository = FleetRepository(folder / "publisher")
     repository.add_owner("acme")
     repository.add_release("meter-reader", "1")
@@ -120,7 +120,7 @@ def test_a_broker_that_never_comes_delays_nobody(tmp_path) -> None:
 
 
 class StoppedMeanwhile(threading.Event):
-    """As if `stop` were called each time before it is cleared."""
+    """Event that behaves like one whose `stop` is called each time before it is cleared."""
 
     def __init__(self, ended: threading.Event) -> None:
         super().__init__()

@@ -1,5 +1,7 @@
-"""The leader's look at the fleet, on SQLite and PostgreSQL alike: what opens an alert, what closes it, and that a
-restart neither forgets nor repeats."""
+"""The leader's evaluation of the alerts, on SQLite and PostgreSQL alike.
+
+It tests what opens an alert, what closes it, and that a restart neither forgets nor repeats.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ def test_only_pending_ones_are_dropped_and_only_closed_ones_forgotten(database: 
 
 
 def test_what_is_committed_late_is_read_late_and_not_missed(tmp_path: Path) -> None:
-    """On SQLite nobody else commits meanwhile."""
+    """On SQLite no other transaction commits meanwhile."""
     with made("postgresql", tmp_path) as database:
         enrolled(database, "a", "b")
         fleet = WatchedFleet(database)

@@ -1,5 +1,7 @@
-"""Alerts on their way to a webhook, on SQLite and PostgreSQL alike: each change at least once, whatever the receiver
-does, and nobody else waits for it."""
+"""Alerts on their way to a webhook, on SQLite and PostgreSQL alike.
+
+Each change is sent at least once, whatever the receiver does, and nothing else waits for it.
+"""
 
 from __future__ import annotations
 
@@ -193,7 +195,7 @@ def test_where_the_database_goes_away_after_a_message_arrived_it_comes_again(dat
 
 
 class _Failing:
-    """Can be read, and is away whenever somebody would write."""
+    """Database that can be read, and fails at each attempt to write."""
 
     def __init__(self, database: Database) -> None:
         self.read = database.read

@@ -24,7 +24,7 @@ RUNS = {"d-0": "1", "d-1": "1", "d-2": "2"}
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningController]:
-    """A controller whose three devices run two versions; the verbs ask it."""
+    """Yield a controller whose three devices run two versions; the commands ask it."""
     with controlling(tmp_path / "fleet", SOON) as made:
         for version in ("1", "2"):
             made.repository.add_release(SLOT, version)

@@ -1,4 +1,4 @@
-"""What bad input gets: exact codes and texts, seen by plain grpcio stubs and by tritonclient."""
+"""Answers to bad input: exact codes and texts, seen by plain grpcio stubs and by tritonclient."""
 
 import asyncio
 import gc
@@ -184,7 +184,7 @@ async def test_the_calls_deadline_reaches_the_engine():
 
 
 async def test_callers_that_leave_at_their_deadline_are_no_errors_of_ours(caplog):
-    """Where their deadline and our refusal meet, grpcio cannot send it any more."""
+    """If their deadline and our refusal coincide, grpcio cannot send the refusal any more."""
     async with serving() as gateway, connected(gateway) as channel:
         gateway.inference.gate.clear()
         calls = [stub(channel).ModelInfer(request(), timeout=0.05) for _ in range(500)]

@@ -107,7 +107,7 @@ class Peer:
 
 
 async def attacked(target: str, words: Iterator[bytes], *, reads: bool = True) -> list[Said]:
-    """What the server said before it hung up on this."""
+    """Return what the server said before it hung up on this."""
     peer = Peer(target, reads=reads)
     with peer.socket:
         await asyncio.to_thread(peer.flood, words, reads=reads)
@@ -116,7 +116,10 @@ async def attacked(target: str, words: Iterator[bytes], *, reads: bool = True) -
 
 @asynccontextmanager
 async def serving_others(settings: GrpcSettings | None = None) -> AsyncIterator[tuple[Gateway, Callable[[], int]]]:
-    """A gateway that serves a well-behaved client throughout, whose answers are all right; how many it got so far."""
+    """Yield a gateway that serves a well-behaved client throughout, and a function that counts its answers so far.
+
+    All its answers must be right.
+    """
     answers, over = 0, asyncio.Event()
 
     async def ask() -> None:
@@ -266,7 +269,7 @@ async def test_callers_killed_within_a_message_leave_nothing() -> None:
 
 # ---- too many connections --------------------------------------------------------------------------------------------
 def _opened(target: str, words: bytes) -> Peer:
-    """A peer whose words were read: its PING is answered."""
+    """Return a peer whose words were read: its PING is answered."""
     peer = Peer(target)
     _say_and_read_until(peer, WELCOME + words + frames.frame(frames.PING, 0, 0, bytes(8)), frames.PING)
     return peer

@@ -1,4 +1,4 @@
-"""Server reflection as its own client drives it: a call made by somebody who has no .proto file."""
+"""Server reflection as its own client drives it: a call made by a client that has no .proto file."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ INFER = {
 
 
 def called(target, method, document):
-    """What `grpcurl -d DOCUMENT TARGET METHOD` does: learn the method's messages, then call it."""
+    """Learn the method's messages, then call it, like `grpcurl -d DOCUMENT TARGET METHOD`."""
     with grpc.insecure_channel(target) as channel:
         pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
         service, _, name = method.rpartition(".")

@@ -1,4 +1,4 @@
-"""Who may call, and as whom."""
+"""Callers of the gRPC servers: which are admitted, and with which identity."""
 
 import contextlib
 import socket

@@ -39,7 +39,7 @@ def wanted(byte_size, offset=0, region="frames", **more):
 
 
 def contents(handle, dtype, shape, offset=0):
-    """A copy: a view would keep the client's own handle from closing."""
+    """Return a copy: a view would keep the client's own handle from closing."""
     return shared_memory.get_contents_as_numpy(handle, dtype, shape, offset).copy()
 
 

@@ -1,4 +1,4 @@
-"""Large messages are decoded beside the event loop: others go on, and a route's order holds."""
+"""Large messages are decoded outside the event loop: others go on, and a route's order holds."""
 
 from __future__ import annotations
 

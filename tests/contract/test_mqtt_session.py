@@ -246,7 +246,7 @@ async def test_silence_is_filled_with_pings(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def child(url: str) -> AsyncIterator[subprocess.Popen[bytes]]:
-    """A gateway in a process of its own, online, that takes messages and never answers; kill -9 at the end."""
+    """Yield a gateway in a process of its own, online, that takes messages and never answers; kill it at the end."""
     words = [sys.executable, "-m", mqtt_gateway.__name__, url]
     with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
         try:

@@ -1,4 +1,4 @@
-"""Whoever may write to a release's folder while it is opened: only the bytes that its manifest names are served."""
+"""Writes to a release's folder while it is opened: only the bytes that its manifest names are served."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def graph(weight: float) -> onnx.ModelProto:
 
 
 def linear(runtime: str, folder: Path, save: Callable[[float, Path], list[str]]) -> Model:
-    """A model of weights 1, exchanged for one of weights 2."""
+    """Return a model of weights 1, exchanged for one of weights 2."""
     (folder / "evil").mkdir()
     paths = save(1.0, folder)
     save(2.0, folder / "evil")
@@ -135,7 +135,7 @@ def save_ir(weight: float, folder: Path) -> list[str]:
 
 
 def litert(folder: Path) -> Model:
-    """A shipped model, exchanged for one with other weights."""
+    """Return a shipped model, exchanged for one with other weights."""
     read = read_manifest((MODELS / "manifest.toml").read_text(), "manifest.toml")
     variant = next(one for one in read.variants if one.name == "litert-fp32")
     (path,) = [artifact.path for artifact in variant.artifacts]
@@ -149,7 +149,7 @@ def litert(folder: Path) -> Model:
 
 
 def reference(folder: Path) -> Model:
-    """As `litert`, of the runtime that is cheapest to open: the place of a weight is that of its bytes."""
+    """Return the model of `litert` for the runtime that is cheapest to open: a weight lies where its bytes lie."""
     read = read_manifest((MODELS / "manifest.toml").read_text(), "manifest.toml")
     variant = next(one for one in read.variants if one.runtime == "reference")
     (path,) = [artifact.path for artifact in variant.artifacts]
@@ -211,7 +211,7 @@ def test_what_is_exchanged_after_its_digest_was_taken_is_never_served(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_exchanged_bytes_would_have_answered_otherwise(kind: str, tmp_path: Path) -> None:
-    """What the tests above would see if the runtime opened the folder itself."""
+    """The tests above would see this if the runtime opened the folder itself."""
     model = KINDS[kind](tmp_path)
     for path, content in model.evil.items():
         (model.folder / path).write_bytes(content)

@@ -33,7 +33,7 @@ def asked(value: float) -> bytes:
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """The status and content of the next response."""
+    """Return the status and content of the next response."""
     head = await reader.readuntil(b"\r\n\r\n")
     if head.startswith(b"HTTP/1.1 100"):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -188,7 +188,7 @@ async def test_requests_in_pieces_and_in_a_row_are_answered_in_order(size: int) 
 
 
 async def direct_one(gateway: Gateway, value: float = 1.0) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection on which a direct request waits for inference."""
+    """Open a connection on which a direct request waits for inference."""
     reader, writer = await gateway.connect()
     writer.write(asked(0))
     await answer(reader)

@@ -30,7 +30,7 @@ def whole_chunked(*chunks, trailers=b""):
 
 
 def sized(size):
-    """A request whose head has so many bytes."""
+    """Return a request whose head has so many bytes."""
     return post(HOST, LENGTH, b"X: " + b"x" * (size - len(post(HOST, LENGTH, b"X: \r\n", body=b""))) + b"\r\n")
 
 
@@ -121,7 +121,7 @@ async def test_requests_that_do_not_wait_are_answered_in_order():
 
 
 async def test_each_request_of_a_pipeline_is_parsed_alike():
-    """What follows a request's body is a head again."""
+    """The bytes after a request's body are a head again."""
     async with serving() as gateway:
         reader, writer = await gateway.connect()
         writer.write(post(HOST, LENGTH) + REFUSED["length and chunks"])

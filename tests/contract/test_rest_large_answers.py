@@ -29,7 +29,7 @@ def asked(gateway: Gateway, encoding: str, **more: Any) -> Any:
 
 
 def content(response: httpx.Response) -> bytes | list[str]:
-    """The output's raw bytes, or its elements."""
+    """Return the output's raw bytes, or its elements."""
     head = response.headers.get("inference-header-content-length")
     if head is not None:
         return response.content[int(head) :]

@@ -77,7 +77,7 @@ async def test_64_mib_of_binary_data_is_served():
 
 
 def small():
-    """A model whose input has 256 bytes a row: 1,024 rows, as JSON 64 bytes an element."""
+    """Return a model whose input has 256 bytes a row: 1,024 rows, as JSON 64 bytes an element."""
     x, y = (TensorSpec(name, Datatype.FP32, (-1, 64)) for name in "xy")
     return SimulatedInference([ModelManifest("small", "1", (x,), (y,), (VARIANT,), batch=True)])
 
@@ -227,7 +227,7 @@ async def test_a_refused_body_is_drained_but_not_for_ever():
 
 
 async def closed(reader):
-    """Whether the other side ends the connection, by FIN or by RST."""
+    """Return whether the other side ends the connection, by FIN or by RST."""
     try:
         return await reader.read() == b""
     except ConnectionResetError:

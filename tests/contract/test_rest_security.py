@@ -1,4 +1,4 @@
-"""Who may call, as whom, and where the frontend listens."""
+"""Callers of the REST server: which are admitted, with which identity, and where the frontend listens."""
 
 import asyncio
 import os
@@ -188,7 +188,7 @@ async def test_silent_tls_peers_of_one_address_keep_no_others_out():
 
 
 async def test_a_silent_tls_peer_does_not_hold_up_the_stop():
-    """From Python 3.12 on asyncio's servers wait for it."""
+    """Since Python 3.12 asyncio's servers wait for it."""
     async with serving(security=TLS, settings=RestSettings(header_timeout_s=3600)) as gateway:
         _, writer = await gateway.connect()
         await gateway.frontend.stop(0)

@@ -42,7 +42,7 @@ async def refused(awaited):
 
 
 async def test_an_output_in_shared_memory_takes_no_memory_of_answers():
-    """As JSON it could take 7.5 MB."""
+    """Sent in JSON it could take 7.5 MB."""
     values = np.ones((1, 300_000), "<f4")
     settings = RestSettings(max_buffered_bytes=2_000_000)
     with shared(2 * values.nbytes) as (key, handle):

@@ -155,7 +155,7 @@ async def test_an_encoded_image_arrives_as_bytes():
 
 
 def ask_blocking(target):
-    """Runs in a thread of its own: gevent's hub belongs to one thread."""
+    """Ask with the blocking client, in a thread of its own: gevent's hub belongs to one thread."""
     with blocking.InferenceServerClient(target, concurrency=2) as client:
         results = [
             same(client.infer(f"identity_{d.label.lower()}", given(blocking, d)), d)

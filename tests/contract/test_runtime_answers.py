@@ -1,4 +1,4 @@
-"""What every runtime promises of an open session, held against the numpy oracle."""
+"""Promises of every runtime for an open session, compared with the numpy oracle."""
 
 from concurrent.futures import ThreadPoolExecutor
 

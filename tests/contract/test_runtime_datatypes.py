@@ -1,4 +1,4 @@
-"""Which datatypes pass through which runtime unchanged, at the ends of their ranges."""
+"""Datatypes that pass through each runtime unchanged, at the ends of their ranges."""
 
 import numpy as np
 import pytest

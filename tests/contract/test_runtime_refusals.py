@@ -1,4 +1,4 @@
-"""What every runtime refuses to open, with a reason that names what is wrong."""
+"""Files and manifests that every runtime refuses to open, with a reason that names what is wrong."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from gateway.runtimes.catalog import get_runtime
 
 
 def refusal(case, **changes):
-    """What opening a changed manifest or variant says."""
+    """Return the error of opening a changed manifest or variant."""
     manifest = replace(case.manifest, **{key: changes.pop(key) for key in ("inputs", "outputs") if key in changes})
     budget = changes.pop("budget", SessionBudget())
     variant = replace(case.variant, **changes)

@@ -44,7 +44,7 @@ def tried(case, settings=QUICK, **changes):
 
 
 def with_golden(case, scores=None):
-    """A golden set of the oracle's answers, or of `scores`, beside the model."""
+    """Write a golden set of the oracle's answers, or of `scores`, next to the model."""
     expected = finish_outputs(case.manifest, case.oracle().run(case.inputs))["scores"] if scores is None else scores
     label = expected.argmax(axis=-1)
     np.savez(case.files / "golden.npz", **{"input.x": case.inputs["x"], "output.scores": expected, "label": label})
@@ -147,7 +147,7 @@ def test_a_model_that_never_answers(tmp_path):
 
 
 def unending(folder, columns, above):
-    """A model that ends its runs only for small inputs, without a golden set."""
+    """Return a model that ends its runs only for small inputs, without a golden set."""
     models.write_onnx_looping(folder / "model.onnx", columns, above)
     manifest = models.dense()
     x, y = (replace(manifest.inputs[0], name=name, shape=(-1, columns)) for name in "xy")
@@ -189,7 +189,10 @@ def test_a_model_file_that_cannot_be_read_to_its_end(tmp_path):
 
 
 async def running_child():
-    """The trial's child. Shared memory of other tests' clients leaves one here too, which ends with this process."""
+    """Return the trial's child.
+
+    Shared memory of other tests' clients leaves a child here too, which ends with this process.
+    """
     while not (trials := [child for child in psutil.Process().children() if _tries(child)]):
         await asyncio.sleep(0)
     return trials[0]
@@ -276,7 +279,7 @@ def test_an_answer_beyond_the_limit_is_refused(small):
 
 
 def looping(folder):
-    """A model whose only input says how often its body runs; openvino can convert it, too."""
+    """Write a model whose only input says how often its body runs; openvino can convert it, too."""
     value = helper.make_tensor_value_info
     body = helper.make_graph(
         [helper.make_node("Add", ["v", "one"], ["w"]), helper.make_node("Identity", ["go"], ["still"])],

@@ -33,13 +33,13 @@ X = np.arange(SIZE, dtype=np.uint8).reshape(1, -1)
 
 @pytest.fixture(autouse=True)
 def _tells_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The own gRPC server: grpcio does not tell the user of a UNIX socket."""
+    """Select the own gRPC server: grpcio does not report the user of a UNIX socket."""
     monkeypatch.setattr(grpc_gateway.Gateway, "server", "own")
 
 
 @contextmanager
 def sealed(size: int = SIZE, seals: int = fcntl.F_SEAL_SHRINK) -> Iterator[int]:
-    """A sealed memfd."""
+    """Yield a sealed memfd."""
     descriptor = os.memfd_create("frames", os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)
@@ -53,7 +53,7 @@ def sealed(size: int = SIZE, seals: int = fcntl.F_SEAL_SHRINK) -> Iterator[int]:
 async def offering(
     folder: Path, security: Security | None = None, **changed: Any
 ) -> AsyncIterator[tuple[str, Regions, Any]]:
-    """A gRPC server and a registration socket; yields the socket's path, the regions and the gRPC gateway."""
+    """Serve gRPC and a registration socket; yield the socket's path, the regions and the gRPC gateway."""
     path = str(folder / "memory.sock")
     settings = SharedMemorySettings(**{"allowed": True, "socket": path, **changed})
     regions, security = Regions(settings), security or Security()
@@ -84,7 +84,7 @@ class Program:
         return json.loads(await self.receive()).get("error", "")
 
     async def receive(self) -> bytes:
-        """The next bytes from the gateway; b"" once it has closed."""
+        """Return the next bytes from the gateway; b"" once it has closed."""
         return await self._loop.sock_recv(self._socket, LINE_BYTES)
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ MakeProgram = Callable[[str], Program]
 
 @pytest.fixture
 def program() -> Iterator[MakeProgram]:
-    """Makes programs, which live until the test has ended."""
+    """Yield a function that makes programs, which live until the test has ended."""
     made: list[Program] = []
 
     def make(path: str) -> Program:
