@@ -59,7 +59,7 @@ class Machine:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """What the command needs beside this process's environment."""
+        """Variables that the command needs in addition to this process's environment."""
         return {"QEMU_CPU": self.core.name, "LC_ALL": "C.UTF-8", "HOME": "/root"}
 
     def ask(self, *arguments: str | Path) -> tuple[int, str]:
@@ -86,7 +86,7 @@ def machine(core: Core, folder: Path) -> Machine:
 
 
 def _cores(core: Core, count: int) -> dict[str, Entry]:
-    """What an arm64 kernel tells of `count` equal cores in /sys; OpenVINO dies where it finds no topology."""
+    """Return what an arm64 kernel shows of `count` equal cores in /sys; OpenVINO dies where it finds no topology."""
     home, whole = "/sys/devices/system/cpu", _mask((1 << count) - 1)
     found: dict[str, Entry] = {f"{home}/{name}": f"0-{count - 1}\n" for name in ("possible", "present", "online")}
     for number in range(count):
@@ -99,7 +99,7 @@ def _cores(core: Core, count: int) -> dict[str, Entry]:
 
 
 def _mask(bits: int) -> str:
-    """As sysfs writes sets of processors: groups of 32 bits in hex."""
+    """Return a set of processors as sysfs writes it: groups of 32 bits in hex."""
     digits = f"{bits:x}"
     digits = digits.zfill(-(-len(digits) // 8) * 8)
     return ",".join(digits[start : start + 8] for start in range(0, len(digits), 8)) + "\n"
@@ -136,7 +136,7 @@ def _debian(root: Path) -> None:
 
 
 def _mirror() -> str:
-    """Where this machine's own apt gets Debian from."""
+    """Return the URI from which this machine's own apt gets Debian."""
     told = run("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME) $(LABEL)", "Created-By: Packages").stdout
     for uri, codename, label in (line.split(maxsplit=2) for line in told.splitlines()):
         if label == "Debian" and not codename.endswith(("-security", "-updates", "-backports")):
@@ -145,7 +145,7 @@ def _mirror() -> str:
 
 
 def _wheels(packages: Path) -> None:
-    """The locked wheels for aarch64, checked by hash."""
+    """Install the locked wheels for aarch64, checked by hash."""
     made = packages.with_name("packages.new")
     shutil.rmtree(made, ignore_errors=True)
     where = ("--python-platform", WHEELS, "--python-version", PYTHON, "--only-binary", ":all:", "--target", made)

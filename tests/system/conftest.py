@@ -1,4 +1,4 @@
-"""What system tests share: one state folder, so that trials run once; one daemon a module; its log on failure."""
+"""Fixtures of system tests: one state folder, so that trials run once; one daemon a module; its log on failure."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[Daemon]:
-    """A daemon with the shipped models, on TCP."""
+    """Yield a daemon with the shipped models, on TCP."""
     with running(tmp_path_factory.mktemp("gateway"), state=state) as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="session", params=GRPC_SERVERS)
 def grpc_server(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """The arguments that choose what speaks HTTP/2; every test that uses it runs once per server."""
+    """Return the arguments that choose what speaks HTTP/2; every test that uses it runs once per server."""
     return "--grpc-server", request.param
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, state: Path, grpc_server: tuple[str, str]) -> Iterator[Daemon]:
-    """A daemon with the shipped models and gRPC on TCP and on a UNIX socket, once per server."""
+    """Yield a daemon with the shipped models and gRPC on TCP and on a UNIX socket, once per server."""
     folder = tmp_path_factory.mktemp("s")
     listens = [ANYWHERE, f"unix:{folder}/g.sock"]
     with running(folder, state=state, grpc=listens, arguments=grpc_server) as daemon:
@@ -71,7 +71,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served_tls(
     tmp_path_factory: pytest.TempPathFactory, state: Path, grpc_server: tuple[str, str], authority: Path
 ) -> Iterator[Daemon]:
-    """As `served`, with TLS on TCP by the certificate of localhost."""
+    """Yield a daemon like `served`, with TLS on TCP by the certificate of localhost."""
     config = f'{QUIET}{SHORT_TRIALS}[tls]\ncert = "{authority}/localhost.pem"\nkey = "{authority}/localhost.key"\n'
     with running(tmp_path_factory.mktemp("tls"), state=state, config=config, arguments=grpc_server) as daemon:
         yield daemon
@@ -79,7 +79,7 @@ def served_tls(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """A failed test shows what the daemons of that moment wrote."""
+    """Add the logs of the daemons of that moment to the report of a failed test."""
     report = yield
     if report.failed:
         for daemon in simulator.LIVE:
@@ -89,7 +89,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="session")
 def digit_png() -> tuple[bytes, int]:
-    """A golden digit as a PNG of 8×8 pixels (0..255 for 0..1), and its class."""
+    """Return a golden digit as a PNG of 8×8 pixels (0..255 for 0..1), and its class."""
     rows = golden("meter-reader", 1)
     content = io.BytesIO()
     Image.fromarray((rows.rows[0, 0] * 255).round().astype(np.uint8)).save(content, "PNG")

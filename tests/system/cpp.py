@@ -23,7 +23,7 @@ PROGRAMS = ("g++", "protoc", "grpc_cpp_plugin")
 
 @functools.cache
 def client() -> Path:
-    """The program; its usage stands at the head of its source."""
+    """Return the program, compiled if necessary; its usage stands at the head of its source."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     assert not missing, f"{', '.join(missing)} missing: run `make debian-test`"
     version = run("protoc", "--version").stdout

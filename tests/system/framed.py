@@ -24,7 +24,7 @@ def framed(message: bytes, flag: int = 0) -> bytes:
 
 
 def question(model: str = MODEL, rows: int = 1) -> bytes:
-    """A serialized ModelInferRequest of the golden digits' first rows."""
+    """Return a serialized ModelInferRequest of the golden digits' first rows."""
     wanted = golden(MODEL, rows)
     asked = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[wanted.rows.tobytes()])
     asked.inputs.add(name=wanted.name, datatype="FP32", shape=wanted.rows.shape)
@@ -32,7 +32,7 @@ def question(model: str = MODEL, rows: int = 1) -> bytes:
 
 
 def is_right(message: bytes, rows: int = 1) -> bool:
-    """Whether it is the ModelInferResponse that names the golden digits' classes."""
+    """Return whether it is the ModelInferResponse that names the golden digits' classes."""
     reply = service_pb2.ModelInferResponse.FromString(message)
     scores = np.frombuffer(reply.raw_output_contents[0], "<f4").reshape(rows, -1)
     return bool((scores.argmax(axis=1) == golden(MODEL, rows).scores.argmax(axis=1)).all())

@@ -73,7 +73,10 @@ def wheel() -> Path:
 
 
 def copied(to: Path) -> Path:
-    """A copy of the whole installation to change: its files are hard links, which installing never writes through."""
+    """Return a copy of the whole installation to change.
+
+    Its files are hard links, which installing never writes through.
+    """
     run("cp", "--archive", "--link", installed(), to)
     return to
 
@@ -85,7 +88,7 @@ def bare(destdir: Path, lock: Path, **variables: str) -> subprocess.CompletedPro
 
 
 def clean_environment(**more: str) -> Mapping[str, str]:
-    """What a service has: nothing of this shell's Python settings."""
+    """Return the environment of a service: nothing of this shell's Python settings."""
     return {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **more}
 
 

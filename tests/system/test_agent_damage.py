@@ -1,5 +1,7 @@
-"""A disk that forgets: what was committed is not what was signed any more. The daemon refuses it until the agent has
-fetched it again."""
+"""A disk that forgets: what was committed is not what was signed any more.
+
+The daemon refuses it until the agent has fetched it again.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,13 @@ def rot(file: Path) -> None:
 
 
 def committed(device: FleetDevice) -> tuple[Path, Path]:
-    """The release's folder and the folder of blobs."""
+    """Return the release's folder and the folder of blobs."""
     release = device.status["slots"][SLOT]["committed"]["release"]
     return device.store / "releases" / release, device.store / "blobs/sha256"
 
 
 def spoilt(device: FleetDevice, what: str) -> Path:
-    """The file that is to be damaged."""
+    """Return the file that is to be damaged."""
     home, blobs = committed(device)
     return {
         "artifact": home / ONE_VARIANT / "model.onnx",

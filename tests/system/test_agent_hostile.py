@@ -1,5 +1,8 @@
-"""Whoever holds every online key (timestamp, snapshot, director) against a whole device: exit code 1, the reason in
-`status`, nothing new served, floors of models as they were; and the next honest assignment is taken."""
+"""An attacker that holds every online key (timestamp, snapshot, director), against a whole device.
+
+Each attack ends with exit code 1 and the reason in `status`; nothing new is served, and floors of models are as they
+were. The next honest assignment is taken.
+"""
 
 from __future__ import annotations
 

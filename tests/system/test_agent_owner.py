@@ -48,7 +48,7 @@ class Place:
         subprocess.run(["/bin/chmod", "--recursive", "a+rX", str(repository.workspace.folder)], check=True)
 
     def store(self, name: str, uid: int, gid: int) -> Path:
-        """An empty store of somebody's."""
+        """Make an empty store that belongs to this user and group."""
         folder = self.folder / name
         folder.mkdir()
         os.chown(folder, uid, gid)

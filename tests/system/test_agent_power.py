@@ -1,5 +1,8 @@
-"""Power cut, kill -9 and a full disk at any system call of a whole `edge-agent sync`: the old release or the new one,
-what was told to the daemon stays true, no floor falls, and the next sync ends it."""
+"""Power cut, kill -9 and a full disk at any system call of a whole `edge-agent sync`.
+
+It leaves the old release or the new one, what was told to the daemon stays true, no floor falls, and the next sync ends
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ SLOT = "meter"
 
 @pytest.fixture(scope="module", params=["ext4", "xfs", "none"])
 def machine(request: pytest.FixtureRequest) -> Iterator[Power]:
-    """A device with version 1, on each kind of file system; "none": it is only killed."""
+    """Yield a device with version 1, on each kind of file system; "none": it is only killed."""
     with power(SYNC, request.param) as started:
         yield started
 
@@ -32,7 +35,7 @@ def every(machine: Power, whole: Life) -> list[tuple[int, str]]:
 
 
 def wrong(life: Life, whole: Life, before: dict[str, Any]) -> str:
-    """What is wrong with what a boot found; "" for nothing."""
+    """Return what is wrong with what a boot found; "" for nothing."""
     found, claims = life.found, [json.loads(claim) for claim in life.claims]
     serves = found["serves"][SLOT]
     promised = [claim["floors"] for claim in claims if "floors" in claim]

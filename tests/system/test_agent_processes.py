@@ -74,7 +74,7 @@ def test_a_daemon_killed_during_probation_rolls_back(device: FleetDevice) -> Non
 
 
 def test_an_agent_killed_during_probation_leaves_the_traffic_to_what_is_committed(device: FleetDevice) -> None:
-    """The share is a lease, and nobody renews it."""
+    """The share is a lease, and it is not renewed."""
     before = device.serving
     device.configure(probation=SLOWLY)
     device.assign(device.publish())

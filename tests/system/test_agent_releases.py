@@ -26,7 +26,7 @@ def hammer(device: FleetDevice) -> Iterator[Hammer]:
 
 
 def ended(device: FleetDevice) -> dict[str, Any]:
-    """The latest update that is over."""
+    """Return the latest update that is over."""
     found: dict[str, Any] = device.status["history"][0]
     return found
 
@@ -96,7 +96,7 @@ def test_a_release_that_failed_is_tried_again_once_another_was_assigned(device: 
 
 
 def live(device: FleetDevice, change: Change, rows: int, **probation: Any) -> dict[str, Any]:
-    """What became of a release that its trial finds nothing against, while others ask with so many rows."""
+    """Return the failure of a release that passes its trial, while other clients send so many rows."""
     device.configure(probation={"duration_s": 30.0, "share_percent": 50, **probation})
     serving = device.serving
     with device.hammered(rows):
@@ -118,7 +118,7 @@ def test_a_release_that_is_slow_with_live_requests_only(device: FleetDevice) -> 
 
 @pytest.mark.long
 def test_a_release_that_makes_the_daemon_grow(device: FleetDevice) -> None:
-    """Memory that its trial did not need, because nobody asked it for so many rows there."""
+    """Memory that its trial did not need, because it never got so many rows there."""
     device.configure(probation={"duration_s": 30.0, "slower_factor": 1e6, "leak_bytes": 64 << 20})
     serving = device.serving
     device.assign(device.publish(models_ill.hoarding(1)))

@@ -1,5 +1,7 @@
-"""Servers that stall, cut off, lie, refuse and send in circles: the device goes on with what it has, says why, and
-is in step as soon as the server is well."""
+"""Servers that stall, cut off, lie, refuse and redirect in circles.
+
+The device goes on with what it has, says why, and is in step as soon as the server is well.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ CASES = [(fault, place) for fault in FAULTS for place in PLACES]
 
 @pytest.fixture(scope="module")
 def coming(device: FleetDevice) -> str:
-    """A version that is assigned, and of which nothing is here yet."""
+    """Return a version that is assigned, and of which nothing is here yet."""
     target = device.publish()
     device.assign(target)
     return target

@@ -1,4 +1,4 @@
-"""`edge-agent run` is told to stop while it waits for somebody who is not there: it ends at once, and nothing is lost.
+"""`edge-agent run` is told to stop while it waits for a peer that is not there: it ends at once, and nothing is lost.
 
 Its unit allows 20 s; every wait here would last longer.
 """
@@ -49,7 +49,7 @@ AGENT = ("gateway.agent",)
 
 @dataclass
 class Wait:
-    """Whom the agent asks, by what command it is run, and how it is known that it waits."""
+    """Wait of the agent: for which peer, by what command it is run, and how it is known that it waits."""
 
     waits: Callable[[], bool]
     repository: str = NOBODY
@@ -62,7 +62,7 @@ Waiting = Callable[[ExitStack, Path, FleetRepository], Wait]
 
 
 def black_hole(stack: ExitStack) -> tuple[int, Callable[[], bool]]:
-    """A port that answers no SYN: its backlog is full."""
+    """Return a port that answers no SYN, because its backlog is full, and whether another client waits for it."""
     port = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0)).getsockname()[1]
     for _ in range(4):
         peer = stack.enter_context(socket.socket())
@@ -73,7 +73,7 @@ def black_hole(stack: ExitStack) -> tuple[int, Callable[[], bool]]:
 
 
 def syn_sent(port: int) -> int:
-    """How many sockets wait for this port to answer, as proc(5) has it."""
+    """Return how many sockets wait for this port to answer, as proc(5) has it."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(row[2].endswith(f":{port:04X}") and row[3] == "02" for row in rows)
 
@@ -100,7 +100,7 @@ def nameless(_stack: ExitStack, folder: Path, *_: object) -> Wait:
 
 
 def silent_daemon(stack: ExitStack, folder: Path, repository: FleetRepository) -> Wait:
-    """It accepts, and answers nothing to what the agent asks of a release that is assigned."""
+    """Return a wait for a daemon that accepts, and never answers what the agent asks of an assigned release."""
     repository.assign(DEVICE, {SLOT: repository.add_release(SLOT, "1")})
     server = stack.enter_context(FleetServer(repository).running())
     daemon = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -137,7 +137,7 @@ def nameless_broker(_stack: ExitStack, folder: Path, *_: object) -> Wait:
 
 
 def store_of(folder: Path, repository: FleetRepository, url: str) -> Path:
-    """Of a device that was bootstrapped."""
+    """Return the store of a device that was bootstrapped."""
     source = folder / "bootstrap"
     source.mkdir()
     (source / "root.json").write_bytes(repository.root_bytes(1))

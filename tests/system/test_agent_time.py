@@ -1,5 +1,7 @@
-"""Devices without network, and with clocks that are wrong: what time it is decides whom they believe, and no clock
-may brick them. The kernel's word on whether the clock is kept right is given by a preloaded library."""
+"""Devices without network, and with wrong clocks: the time decides what they trust, and no clock may brick them.
+
+A preloaded library gives the kernel's answer to whether the clock is synchronised.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def honest(device: FleetDevice) -> Iterator[None]:
-    """The server is well, signs nothing on demand, and it is now."""
+    """Restore the server: it is well, signs nothing on demand, and its time is now."""
     yield
     device.server.ill, device.server.director, device.server.changes = {}, None, {}
     device.repository.now = datetime.now(UTC)
@@ -41,7 +43,7 @@ def honest(device: FleetDevice) -> Iterator[None]:
 
 
 def sync_at(device: FleetDevice, when: str, kernel: str, *arguments: str) -> Done:
-    """The agent with another clock, and what its kernel says of it, in a boot of its own: no time was attested yet."""
+    """Run the agent with another clock and kernel's word on it, in a boot of its own: no time was attested yet."""
     clock = {"LD_PRELOAD": kernel, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "BOOT_ID": secrets.token_hex(8)}
     return device.sync(*arguments, wrap=("faketime", when), **clock)
 

@@ -63,7 +63,7 @@ def checked(device: Machine) -> dict[str, tuple[int, dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def gateway(device: Machine, checked: object) -> Iterator[Daemon]:
-    """A daemon on the emulated machine, heard on this one's loopback, with the verdicts that `checked` left."""
+    """Yield a daemon on the emulated machine, reached on this one's loopback, with the verdicts that `checked` left."""
     options = {"state": device.folder / "state", "command": device.command, "environ": device.environ}
     with starting(device.folder / "daemon", config=PATIENT, **options) as daemon:
         daemon.wait("READY=1", START_S)

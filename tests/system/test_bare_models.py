@@ -26,7 +26,7 @@ VALUES = {
 
 
 def write_bare(folder, manifest, runtime):
-    """The model's file(s) alone, straight in `folder`."""
+    """Write the model's file(s) alone, straight in `folder`."""
     scratch = folder.parent / f".{folder.name}"
     models.write_variant(scratch, manifest, runtime)
     (scratch / runtime).rename(folder)

@@ -23,7 +23,7 @@ def gateway(tmp_path_factory, state):
 
 @pytest.fixture
 def cli(state):
-    """Runs a command with the shared state; exit code, standard output, standard error."""
+    """Return a function that runs a command with the shared state."""
 
     def call(*arguments, body=None, keep_state=True):
         stateful = keep_state and arguments[0] in {"explain", "doctor", "models", "infer"}
@@ -34,7 +34,7 @@ def cli(state):
 
 
 def told(done, code):
-    """The JSON that a command printed, having ended with `code`."""
+    """Return the JSON that a command printed, having ended with `code`."""
     assert done.returncode == code, done.stderr.decode()
     return json.loads(done.stdout)
 
@@ -171,7 +171,7 @@ def test_config_check_of_a_good_file(cli, gateway):
 # ---- infer -----------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def inputs(tmp_path, digit_png):
-    """A request of each kind for meter-reader, and the digits that are right."""
+    """Return a request of each kind for meter-reader, and the digits that are right."""
     rows = golden("meter-reader", 3)
     (tmp_path / "digit.png").write_bytes(digit_png[0])
     np.savez(tmp_path / "rows.npz", image=rows.rows)

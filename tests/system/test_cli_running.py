@@ -36,7 +36,7 @@ def told(*arguments, config):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A model that only the daemon has, and one that it refuses."""
+    """Return a folder with a model that only the daemon has, and one that it refuses."""
     folder = tmp_path_factory.mktemp("library")
     copy_model("meter-reader", folder, name="elsewhere")
     (copy_model("activity", folder) / "golden.npz").unlink()
@@ -62,7 +62,7 @@ def quiet(tmp_path_factory, state, library):
 
 @pytest.fixture
 def nothing(tmp_path):
-    """The configuration of a gateway that does not run."""
+    """Return the configuration of a gateway that does not run."""
     file = tmp_path / "edge.toml"
     file.write_text(f'[http]\nlisten = ["unix:{tmp_path}/h.sock"]\n[control]\nlisten = "unix:{tmp_path}/c.sock"\n')
     return file

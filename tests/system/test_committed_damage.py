@@ -101,7 +101,7 @@ def test_nothing_is_known_of_a_damaged_list_and_what_is_by_hand_serves(device, t
 
 
 def test_what_could_not_be_read_is_tried_again(device, tmp_path):
-    """A disk that comes late, a process that could not be started: nobody is there to say commit."""
+    """A disk that comes late, a process that could not be started: no operator is there to commit."""
     store = damaged(device, tmp_path, "active", lambda file: flip_bit(file, 0.0))
     with device.running(store, more="retry_s = 0.2\n") as daemon:
         assert {key for key, (state, _) in index(daemon).items() if state == "READY"} == {HAND}

@@ -1,4 +1,4 @@
-"""A daemon that serves what the store commits: with nothing but the disk, beside what was given by hand."""
+"""A daemon that serves what the store commits: with nothing but the disk, together with models added by hand."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def test_signed_releases_serve_without_agent_also_after_a_kill(device):
 
 
 def answers(daemon):
-    """The versions that answered five requests that name none."""
+    """Return the versions that answered five requests that name none."""
     rows = golden("meter-reader", 1)
     tensor = triton.InferInput(rows.name, list(rows.rows.shape), "FP32")
     tensor.set_data_from_numpy(rows.rows)
@@ -204,7 +204,7 @@ def command(*arguments):
 
 
 def test_a_store_that_is_named_and_not_there_is_no_fleet(device, tmp_path):
-    """As on every device that was installed and never bootstrapped."""
+    """Every device that was installed and never bootstrapped is in this state."""
     copy_model("activity", device.hand)
     with device.running(tmp_path / "nowhere") as daemon:
         assert index(daemon) == {("activity", "1"): ("READY", "")}

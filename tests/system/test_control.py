@@ -145,7 +145,7 @@ def test_loading_again_and_again_under_load_loses_nothing(gateway, library):
 
 
 def test_unloading_under_load_answers_everybody(gateway):
-    """Whoever comes too late is told that the model is unavailable, nothing else."""
+    """A request that comes too late is told that the model is unavailable, nothing else."""
     with over_grpc.InferenceServerClient(gateway.grpc) as client, hammering(gateway, "meter-reader") as hammer:
         client.unload_model("meter-reader")
         hammer.wait(lambda one: len(one.failures) == 2)

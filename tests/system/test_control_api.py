@@ -170,7 +170,7 @@ def test_only_those_who_may_command_by_a_real_curl(device, open_folder):
 
 
 def test_an_idle_daemon_pays_nothing_for_it(device):
-    """Neither litestar before somebody connects nor, whatever was verified, TUF's library ever."""
+    """Neither litestar is loaded before a client connects nor, whatever was verified, TUF's library ever."""
     options = {"command": modules.COMMAND}
     with device.running(**options) as daemon:
         loaded = {name.partition(".")[0] for name in modules.modules(daemon)}

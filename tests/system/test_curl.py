@@ -1,4 +1,4 @@
-"""curl as the client: what a shell script sees, on TCP and on a UNIX socket; gRPC on a UNIX socket beside it."""
+"""curl as the client: what a shell script sees, on TCP and on a UNIX socket; and gRPC on a UNIX socket."""
 
 import json
 import subprocess

@@ -36,7 +36,7 @@ def started(folder: Path) -> subprocess.Popen[str]:
 
 
 def left_over(folder: Path) -> list[str]:
-    """Processes that name the demo's folder, and what is in it."""
+    """Return processes that name the demo's folder, and what is in it."""
     lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
     return [line for line in lines if str(folder) in line] + [entry.name for entry in folder.iterdir()]
 
@@ -111,7 +111,7 @@ def test_it_is_content_with_all_of_it(verdict: Any) -> None:
 
 
 def worse(made: Any, what: str) -> Any:
-    """The same, but for one thing."""
+    """Return the same ending, except for one thing."""
     from cameras import Played
 
     good, _, bad = made.rollouts

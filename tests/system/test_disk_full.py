@@ -18,13 +18,13 @@ CLEAR = {"", "SpaceError"}
 
 @pytest.fixture(scope="module", params=["ext4", "xfs", "none"])
 def machine(request: pytest.FixtureRequest) -> Iterator[Power]:
-    """A device with release 2, on each kind of file system."""
+    """Yield a device with release 2, on each kind of file system."""
     with power(UPDATE, request.param) as started:
         yield started
 
 
 def complaint(machine: Power, free_bytes: int, whole: object) -> tuple[str, str]:
-    """How it ended with so much room; and what is wrong with that, "" for nothing."""
+    """Return how it ended with so much room; and what is wrong with that, "" for nothing."""
     life = machine.crowd(free_bytes)
     serves = life.found["serves"].get("meter")
     reported = {"installed": "3"} in [json.loads(claim) for claim in life.claims]

@@ -18,7 +18,7 @@ def plain(name: str) -> str:
 
 
 def parts(life: Life) -> Iterator[tuple[str, list[str]]]:
-    """What was claimed, and the calls before it."""
+    """Yield each claim, and the calls before it."""
     calls, start = [plain(name) for name in life.calls], 0
     for claim in life.claims:
         expected = CALLS.get(claim, "").split()

@@ -29,7 +29,7 @@ def _name_bucket(folder: Path, endpoint: str, retries: int = 0) -> None:
 
 
 def _sign_release(publisher: Publisher) -> dict[str, int]:
-    """What waits to be published; its files' sizes, by digest."""
+    """Sign a release that waits to be published; return its files' sizes, by digest."""
     publisher.begin()
     publisher.run("model", "add", MODEL, "--owner", "acme", "--edge-gateway", publisher.gateway)
     publisher.sign("models-acme", "acme")
@@ -85,6 +85,6 @@ def _blobs(publisher: Publisher) -> list[str]:
 
 
 def _sizes(s3: S3Server) -> dict[str, int]:
-    """Of what is in the bucket, by digest."""
+    """Return the sizes of the files in the bucket, by digest."""
     found = s3.client().list_objects_v2(Bucket=BUCKET).get("Contents", [])
     return {each["Key"].rpartition("/")[2]: each["Size"] for each in found}

@@ -68,7 +68,7 @@ PROXIES = {
 
 @contextmanager
 def happening(database: Database) -> Iterator[list[int]]:
-    """An event after the other; how many there are, so far."""
+    """Record one event after the other; yield how many there are, so far."""
     with database.write() as connection:
         devices.enrol(connection, "camera", datetime.now(UTC))
     run, count, ended = uuid.uuid4().hex, [0], threading.Event()

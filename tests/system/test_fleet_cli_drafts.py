@@ -53,7 +53,7 @@ def no_drafts(controller: RunningController) -> Iterator[None]:
 
 
 def key(controller: RunningController, role: str, number: int = 0) -> Path:
-    """The file of a role's key."""
+    """Return the file of a role's key."""
     found: str = controller.repository.keys[role][number].public_key.keyid
     return controller.repository.workspace.keys / f"{found}.pem"
 

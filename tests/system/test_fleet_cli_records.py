@@ -50,7 +50,7 @@ def admin(controller: RunningController) -> Operator:
 
 
 def told(controller: RunningController, boot: int, first: int, last: int) -> None:
-    """The device tells rows of its vitals."""
+    """Store rows of the device's vitals."""
     settings, now = controller.control.database.settings, controller.clock()
     rows = [Row(number, now, "vitals", {"number": number, "nothing": ""}) for number in range(first, last + 1)]
     with controller.control.database.write() as connection:

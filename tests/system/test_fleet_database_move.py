@@ -70,7 +70,7 @@ def content_of(place: DatabaseLocation) -> object:
 
 
 def starts(place: DatabaseLocation) -> bool:
-    """Whether a controller would start on it and find a fleet."""
+    """Return whether a controller would start on it and find a fleet."""
     with closing(open_database(place, SETTINGS)) as database:
         try:
             return bool(migrate.known(database))

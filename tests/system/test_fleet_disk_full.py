@@ -65,7 +65,7 @@ def crowded(folder: Path, kind: str) -> Iterator[Callable[[int], tuple[Fill, Cle
 
 
 def _mount(folder: Path) -> bool:
-    """Whether that is allowed here; where not, files are limited."""
+    """Mount a small file system; return whether that is allowed here. If not, files are limited."""
     size = f"size={ROOM_BYTES}"
     done = subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], capture_output=True, check=False)
     return done.returncode == 0
@@ -105,7 +105,7 @@ class Telling:
         return self.client.post("/v1/self/telemetry", content=self._lines(first), headers={"content-encoding": "gzip"})
 
     def assigned(self, nonce: str) -> httpx.Response:
-        """A document that is signed for this question."""
+        """Return the answer with an assignment that is signed for this nonce."""
         return self.client.get("/v1/self/assignment", params={"nonce": nonce})
 
     def _lines(self, first: int) -> bytes:
@@ -156,7 +156,7 @@ def _offered(operator: httpx.Client, rollout: str) -> list[str]:
 
 
 def _come_while_full(fleet: ServedFleet, name: str, fill: Fill) -> None:
-    """A device that another process lets in takes the last room: the controller sees both at once."""
+    """Let another process enrol a device and take the last room: the controller sees both at once."""
     pid, come = fleet.replicas[0].pid, False
     while not come:
         os.kill(pid, signal.SIGSTOP)

@@ -1,6 +1,8 @@
-"""Devices over HTTP while something breaks: the database is gone, the controller is killed, devices fall silent. Each
-is offered the release once, and what became of it is told exactly; no row that was acknowledged is missing, none is
-there twice."""
+"""Devices over HTTP while something breaks: the database is gone, the controller is killed, devices fall silent.
+
+Each is offered the release once, and what became of it is told exactly; no row that was acknowledged is missing, none
+is there twice.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,10 @@ LIMIT_S = 90.0
 
 
 def check_end(played: Played, rollout: str, found: dict[str, Any], ends: Mapping[str, int]) -> int:
-    """Everybody is where it belongs, all is recorded once, and no row is missing; how many rows were stored whose
-    acknowledgement was lost."""
+    """Check that all devices are in their final states, all is recorded once, and no row is missing.
+
+    Return how many rows were stored whose acknowledgement was lost.
+    """
     devices = sum(ends.values())
     assert found["distrusted"] == 0, found
     wait_until(lambda: played.states(rollout) == ends, LIMIT_S)
@@ -55,14 +59,14 @@ def check_end(played: Played, rollout: str, found: dict[str, Any], ends: Mapping
 
 
 def fallen_silent(ends: Mapping[str, int]) -> dict[str, int]:
-    """The same after `silence_s`."""
+    """Return the same ends after `silence_s`."""
     return {"silent" if state == "offered" else state: count for state, count in ends.items()}
 
 
 # ---- the database is gone -------------------------------------------------------------------------------------------
 @contextmanager
 def halted(server: Cluster) -> Iterator[None]:
-    """As a machine that dies, and comes back."""
+    """Halt a server like a machine that dies, and start it again at the end."""
     server.halt()
     yield
     server.start()
@@ -156,7 +160,7 @@ CLOCK_STEP_S, STEP_S = 1.0, 0.1
 
 @contextmanager
 def clocked(folder: Path) -> Iterator[RunningController]:
-    """A controller whose clock this test moves, so that nobody waits for a silence."""
+    """Yield a controller whose clock this test moves, so that it need not wait for a silence."""
     repository = FleetRepository(folder)
     repository.add_owner("acme")
     repository.add_release(SLOT, "2")

@@ -1,5 +1,7 @@
-"""A whole device and its controller: enrolled, rolled out to, rolled back, revoked, let in again; who asks the device
-meanwhile notices nothing."""
+"""A whole device and its controller: enrolled, rolled out to, rolled back, revoked, let in again.
+
+Clients of the device notice nothing meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def rollout_is(device: MemberDevice, operator: httpx.Client, rollout: str, *stat
 
 
 def offered(device: MemberDevice, target: str) -> None:
-    """The scheduler wants the device to run this."""
+    """Wait until the scheduler wants the device to run this."""
     deadline = time.monotonic() + WAIT_S
     while True:
         with device.fleet.control.database.read() as connection:

@@ -17,7 +17,7 @@ WHY = {"because": "the wall is gone"}
 
 
 def brought(device: MemberDevice, operator: httpx.Client, target: str) -> str:
-    """A rollout that the device followed; its path."""
+    """Return the path of a rollout that the device followed."""
     rollout = device.roll_out(operator, target)
     until(lambda: operator.get(PATH).json()["desired"], "nothing is offered")
     done = device.sync()

@@ -1,4 +1,4 @@
-"""Programs that nobody here wrote read what edge-fleet publishes, check its signatures, and hold its keys."""
+"""Programs of other authors read what edge-fleet publishes, check its signatures, and hold its keys."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_it_refuses_what_an_owner_did_not_sign(publisher: Publisher, tmp_path: P
 
 
 def openssl(*arguments: str | Path, code: int = 0, environment: Mapping[str, str] | None = None) -> str:
-    """What it prints."""
+    """Return what openssl prints."""
     done = subprocess.run(
         ["/usr/bin/env", "openssl", *map(str, arguments)],
         capture_output=True,
@@ -65,7 +65,7 @@ def openssl(*arguments: str | Path, code: int = 0, environment: Mapping[str, str
 
 
 def signed_part(file: Path, tmp_path: Path) -> dict[str, Any]:
-    """Writes what is signed as TUF says (canonical JSON: sorted keys, no spaces), and the first signature."""
+    """Write what is signed as TUF says (canonical JSON: sorted keys, no spaces), and the first signature."""
     document = json.loads(file.read_bytes())
     canonical = json.dumps(document["signed"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     (tmp_path / "signed").write_bytes(canonical.encode())
@@ -95,7 +95,7 @@ def test_openssl_opens_a_secret_key_with_its_passphrase_only(publisher: Publishe
 
 
 def test_a_key_that_openssl_encrypted_with_scrypt_signs(publisher: Publisher, tmp_path: Path) -> None:
-    """What the documentation offers to whom PBKDF2 is too little."""
+    """The documentation offers this where PBKDF2 is not strong enough."""
     made = Publisher(tmp_path)
     made.run("keys", "new", "ann")
     secrets = ("-passin", "env:GIVEN", "-passout", "env:GIVEN")
@@ -113,7 +113,7 @@ def test_a_key_that_openssl_encrypted_with_scrypt_signs(publisher: Publisher, tm
 
 @pytest.fixture
 def token(tmp_path: Path) -> dict[str, str]:
-    """The environment with a software token that holds an ECDSA P-256 key, number 2."""
+    """Return the environment with a software token that holds an ECDSA P-256 key, number 2."""
     environment = {
         **os.environ,
         "SOFTHSM2_CONF": str(tmp_path / "softhsm2.conf"),

@@ -1,5 +1,7 @@
-"""Replicas in processes of their own: killed at any statement, racing each other, their database gone. PostgreSQL is a
-real server that the test starts; SQLite is held to the same."""
+"""Replicas in processes of their own: killed at any statement, racing each other, their database gone.
+
+PostgreSQL is a real server that the test starts; SQLite is held to the same.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ PATIENCE_S = 20.0
 
 @contextmanager
 def replicas(kind: str, folder: Path, *names: str) -> Iterator[tuple[Database, list[Racer]]]:
-    """A database, and processes that use it."""
+    """Yield a database, and processes that use it."""
     with (
         url(kind, folder) as text,
         closing(open_database(read_place(text, folder), RACERS)) as database,
@@ -139,7 +141,10 @@ def test_of_two_who_stand_one_leads(kind: str, tmp_path: Path) -> None:
 
 # ---- dead and late leaders ------------------------------------------------------------------------------------------
 def stand_until_elected(racer: Racer, fence: int) -> None:
-    """A server needs a moment to see that a peer is gone; SQLite's lease needs the time that is told."""
+    """Wait until the racer is elected.
+
+    A server needs a moment to see that a peer is gone; SQLite's lease needs the time that is told.
+    """
     end, seconds = time.monotonic() + PATIENCE_S, 0.0
     while racer.ask(f"stand {seconds}") != str(fence):
         assert time.monotonic() < end
@@ -179,7 +184,7 @@ def test_a_leader_that_hung_and_wakes_up_changes_nothing(kind: str, tmp_path: Pa
 # ---- the server is gone ---------------------------------------------------------------------------------------------
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """A server of this test's own, that may be halted."""
+    """Yield a server of this test's own, that may be halted."""
     with own_cluster() as own:
         yield own
 

@@ -49,7 +49,7 @@ def prometheus(fleet: RunningController, folder: Path) -> Iterator[str]:
 
 
 def asked(url: str, query: str) -> list[dict[str, Any]]:
-    """What it knows; nothing while it starts."""
+    """Return the results of a query; none while Prometheus starts."""
     question = f"{url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
         with urllib.request.urlopen(question, timeout=5) as answer:  # noqa: S310  our own URL

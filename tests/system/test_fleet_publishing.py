@@ -161,7 +161,7 @@ def _killed(replica: Replica) -> None:
 
 
 def test_a_killed_controller_goes_on_with_an_upload(fleet: ServedFleet, tmp_path: Path) -> None:
-    """What came before the kill is not sent again."""
+    """Bytes that came before the kill are not sent again."""
     content = b"".join(number.to_bytes(8, "big") for number in range(3_000_000))
     digest, replica = sha256(content).hexdigest(), fleet.replicas[0]
     part = fleet.repository.workspace.uploads / f"{digest}.{len(content)}"

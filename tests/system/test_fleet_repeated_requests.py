@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @contextmanager
 def _asked(fleet: ServedFleet, restarted: threading.Event) -> Iterator[Future[Json]]:
-    """A request as verbs make it, which waits for the restart before it is sent again."""
+    """Send a request like commands do; it waits for the restart before it is sent again."""
     access = Access(fleet.replicas[0].url, fleet.token, str(fleet.ca_file))
     client = Client(access, sleep=lambda _: restarted.wait(90))
     with ThreadPoolExecutor(1) as threads:

@@ -1,5 +1,7 @@
-"""Rollouts while processes die: a scheduler killed at any statement, a leader killed beside another replica, a database
-that is gone for a while. Nothing is lost, and no device is offered a release twice."""
+"""Rollouts while processes die. Nothing is lost, and no device is offered a release twice.
+
+A scheduler is killed at any statement, a leader is killed while another replica runs, a database is gone for a while.
+"""
 
 from __future__ import annotations
 
@@ -68,14 +70,14 @@ def test_a_scheduler_that_is_killed_at_each_statement_leaves_all_or_nothing(kind
 
 
 class Watched(RolledFleet):
-    """What runs in other processes, looked at through the database; devices speak through it, too."""
+    """Fleet that runs in other processes, observed through the database; devices report through it, too."""
 
     def __init__(self, served: ServedFleet) -> None:
         super().__init__(served.database, served.repository, SchedulerSettings())
         self.served = served
 
     def enrol_all(self) -> None:
-        """The devices of this test."""
+        """Enrol the devices of this test."""
         self.now = datetime.now(UTC)
         self.enrol(NAMES)
 
@@ -85,7 +87,7 @@ class Watched(RolledFleet):
         self.report(rollout, self.members(rollout, "offered"), state)
 
     def started(self, replica: int, **changes: Any) -> str:
-        """A rollout that the processes carry out."""
+        """Start a rollout that the processes carry out."""
         with self.served.operator(replica) as operator:
             wait_until(lambda: operator.get("/v1/releases/acme/meter-reader/2").status_code == 200, 20)
             return roll_out(operator, document(**changes))
@@ -95,12 +97,12 @@ class Watched(RolledFleet):
         wait_until(lambda: len(self.members(rollout, "offered")) == number, limit_s)
 
     def leader(self) -> str:
-        """Who decides."""
+        """Return the replica that decides."""
         with self.database.read() as connection:
             return leader.holder(connection)
 
     def whole(self, rollout: str) -> None:
-        """All had it once, nobody twice, and every decision follows."""
+        """Check that each device had it once, none twice, and that every decision follows."""
         decided = [fact.event.decision for fact in self.facts(rollout) if isinstance(fact.event, Decided)]
         assert Counter(d.device for d in decided if isinstance(d, Offer)) == Counter(NAMES)
         assert self.targets(NAMES) == dict.fromkeys(NAMES, V2)
@@ -109,7 +111,7 @@ class Watched(RolledFleet):
 
 @contextmanager
 def place(kind: str, folder: Path) -> Iterator[str]:
-    """Of a database that replicas share."""
+    """Yield the URL of a database that replicas share."""
     if kind == "sqlite":
         yield f"sqlite:///{folder}/shared.sqlite"
         return

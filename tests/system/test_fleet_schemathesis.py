@@ -1,4 +1,4 @@
-"""The OpenAPI document held against the controller by a tool nobody here wrote: what it says is so."""
+"""The OpenAPI document compared with the controller by an independent tool: what it says is so."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def controller(tmp_path_factory) -> Iterator[RunningController]:
 
 
 def _rollouts(controller: RunningController) -> list[str]:
-    """A draft, one that is approved, one that runs."""
+    """Make a rollout that is a draft, one that is approved, and one that runs; return their ids."""
     with controller.client() as admin:
         made = [admin.post("/v1/rollouts", json=document()).json() for _ in range(3)]
         for one in made[1:]:
@@ -82,7 +82,7 @@ def _rollouts(controller: RunningController) -> list[str]:
 
 
 def _begun(controller: RunningController) -> str:
-    """A file that is not complete."""
+    """Announce a file that is not uploaded; return its digest."""
     content = b"a file of a release"
     digest = hashlib.sha256(content).hexdigest()
     with controller.client() as admin:

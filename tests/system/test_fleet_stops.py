@@ -22,13 +22,13 @@ CROWDED = 10
 
 @pytest.fixture(scope="module", params=sorted(disk.SIZES_BYTES))
 def machine(request: pytest.FixtureRequest) -> Iterator[Power]:
-    """A publisher about to publish, on each kind of file system."""
+    """Yield a publisher that is about to publish, on each kind of file system."""
     with power(SCENARIO, request.param) as started:
         yield started
 
 
 def judge(life: Life, whole: Life) -> str:
-    """What is wrong after a cut; "" for nothing."""
+    """Return what is wrong after a cut; "" for nothing."""
     for client in ("old client", "new client"):
         if life.found[client] not in {OLD, NEW}:
             return f"the {client} gets {life.found[client]}"
@@ -72,7 +72,7 @@ def test_a_publication_survives_cuts_here_and_there(machine: Power) -> None:
 
 
 def judge_crowded(life: Life, whole: Life) -> str:
-    """What is wrong after it ran with little room on the disk; "" for nothing."""
+    """Return what is wrong after it ran with little room on the disk; "" for nothing."""
     left = [name for name in life.found["parts"] if name]
     return judge(life, whole) or (f"left lying: {left}" if left else "")
 

@@ -77,8 +77,10 @@ def test_ten_thousand_devices_on_postgresql_while_the_leader_dies(tmp_path: Path
 
 
 def check_end(played: Played, rollout: str, found: Mapping[str, Any]) -> int:
-    """Everybody is where it belongs, was told once, all rows are there, and the audit log is whole. How many rows are
-    stored whose acknowledgement was lost with who died, and not sent again until the end."""
+    """Check that all devices are in their final states, were told once, all rows are there, and the audit log is whole.
+
+    Return how many rows are stored whose acknowledgement was lost with a killed process, and not sent again.
+    """
     print(json.dumps(found, indent=1))
     assert (found["settled"], found["distrusted"]) == (True, 0), found
     wait_until(lambda: played.states(rollout) == ENDS, 300)
@@ -89,6 +91,6 @@ def check_end(played: Played, rollout: str, found: Mapping[str, Any]) -> int:
 
 
 def holder(fleet: ServedFleet) -> str:
-    """Which replica decides."""
+    """Return the replica that decides."""
     with fleet.database.read() as connection:
         return leader.holder(connection)

@@ -1,4 +1,4 @@
-"""A controller that runs: what a device tells reaches a webhook and a collector, and a dead webhook slows nobody."""
+"""A controller that runs: what a device reports reaches a webhook and a collector; a dead webhook delays nothing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def prepared(folder: Path) -> FleetRepository:
 
 
 def privately_certified(ca_file: Path) -> ssl.SSLContext:
-    """Of a server on this machine; whom to believe it by is written to `ca_file`."""
+    """Return the TLS context of a server on this machine; the authority to trust is written to `ca_file`."""
     authority, now = new_authority(datetime.now(UTC)), datetime.now(UTC)
     ca_file.write_bytes(authority.pem)
     return server_context(*authority.issue_server(["127.0.0.1"], now), authority.pem)
@@ -84,14 +84,14 @@ def tell(client: httpx.Client, seq: int, stream: str, document: dict[str, Any]) 
 
 
 def until(receiver: Receiver, wanted: Callable[[Posted], bool]) -> Posted:
-    """What is waited for; all that comes before is something else."""
+    """Return the message that is wanted, and ignore all that come before."""
     while not wanted(posted := receiver.wait()):
         pass
     return posted
 
 
 def leading(fleet: RunningController) -> None:
-    """Looks before are nobody's; what is told before the first look is no news."""
+    """Wait for the leader's first evaluation: reports before it open no alert."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         with fleet.control.database.read() as connection:

@@ -25,7 +25,7 @@ GONE, TAKEN = Said(0), Said(200)
 
 
 def gives_up(fleet: ServedFleet, names: list[str]) -> None:
-    """As if these devices had told so."""
+    """Store a rollback of each of these devices, like a report of theirs."""
     said = {"slot": "m", "state": "rolled_back", "version": "2", "failure": {"reason": "latency"}}
     with fleet.database.write() as connection:
         now = datetime.now(UTC)  # nobody else writes from here on

@@ -148,7 +148,7 @@ def channels(tmp_path_factory, state):
 
 
 def unary(channel, path, raw, **options):
-    """What comes back: code, details, bytes, both kinds of metadata."""
+    """Return what comes back: code, details, bytes, both kinds of metadata."""
     call = channel.unary_unary(path).future(raw, timeout=LONG_S, **options)
     reply = call.result() if call.code() is grpc.StatusCode.OK else b""
     return call.code(), call.details(), reply, call.initial_metadata(), call.trailing_metadata()
@@ -211,7 +211,10 @@ def test_a_stream_answers_as_a_call_does(channels, name):
 
 
 def as_streamed(channel, raw):
-    """A call's bytes are read and written by hand, a stream's messages by protobuf."""
+    """Check that a stream answers like a call.
+
+    A call's bytes are read and written by hand, a stream's messages by protobuf.
+    """
     code, details, reply, *_ = unary(channel, INFER, raw)
     ended, why, replies, *_ = stream(channel, STREAM, [raw])
     if ended is not grpc.StatusCode.OK:  # what is no message ends a stream

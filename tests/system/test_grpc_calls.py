@@ -112,7 +112,7 @@ def test_compressed_requests(channel, compression):
 
 # ---- deadlines and cancellation ------------------------------------------------------------------------------------
 def test_a_deadline_that_has_passed(channel):
-    """Of a heavy request: grpcio rounds its microsecond up to a millisecond, in which a light one may be answered."""
+    """The request is heavy: grpcio rounds its microsecond up to a millisecond, in which a light one may be answered."""
     assert refused(lambda: stub(channel).ModelInfer(heavy(), timeout=1e-6)).code() is CODE.DEADLINE_EXCEEDED
 
 
@@ -241,7 +241,7 @@ def guarded(tmp_path_factory, state, grpc_server, authority):
 
 
 def presenting(authority, name, token):
-    """What a client shows: a certificate ("": none), and a token with each call."""
+    """Return what a client shows: a certificate ("": none), and a token with each call."""
     pair = [(authority / f"{name}.{end}").read_bytes() for end in ("key", "pem")] if name else [None, None]
     credentials = grpc.ssl_channel_credentials((authority / "ca.pem").read_bytes(), *pair)
     return grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
@@ -304,7 +304,7 @@ PINGING = [
 
 
 def watched(channel):
-    """A call that says something once and then lasts."""
+    """Return a call that gets one message and then lasts."""
     call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=LONG_S)
     assert next(call).status == health_pb2.HealthCheckResponse.SERVING
     return call

@@ -33,7 +33,7 @@ def rows(tmp_path_factory):
 
 @pytest.fixture(params=["tcp", "unix"])
 def ask(request, served, program):
-    """What the client said, by name."""
+    """Return a function that runs the client and returns what it said, by name."""
     target = served.addresses("grpc")[request.param == "unix"]
     return lambda *words: said(program, target, *words)
 
@@ -93,7 +93,7 @@ def test_a_tensor_of_another_size(ask, rows):
 
 
 def test_a_deadline_of_a_microsecond(ask, rows, tmp_path):
-    """Of 1024 rows: gRPC rounds it up to a millisecond, in which five might be answered."""
+    """A request of 1024 rows: gRPC rounds the deadline up to a millisecond, in which five might be answered."""
     many = tmp_path / "many.bin"
     many.write_bytes(rows[0].rows[:1].tobytes() * 1024)
     found = ask("infer", "meter-reader", "1", "image", str(many), "1024", *DIMENSIONS)

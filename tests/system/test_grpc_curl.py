@@ -22,7 +22,7 @@ ATTEMPTS = 50
 
 @pytest.fixture(params=["tcp", "unix"])
 def post(request, served, tmp_path):
-    """What comes back for a body."""
+    """Return a function that posts a body and returns what comes back."""
     tcp, unix = served.addresses("grpc")
     host, options = (
         (tcp, []) if request.param == "tcp" else ("localhost", ["--unix-socket", unix.removeprefix("unix:")])
@@ -36,8 +36,11 @@ def post(request, served, tmp_path):
 
 @pytest.fixture
 def refused(post):
-    """As `post`, for what is refused before its body was read. Such an answer is complete, and RST_STREAM(NO_ERROR)
-    stands behind it (RFC 9113, section 8.1); curl 7.88 takes that for an error where both come in one read."""
+    """Return `post` for requests that are refused before their body was read.
+
+    Such an answer is complete, and RST_STREAM(NO_ERROR) follows it (RFC 9113, section 8.1); curl 7.88 takes that for an
+    error where both come in one read.
+    """
 
     def ask(*args, **options):
         heard = post(*args, **options)
@@ -53,7 +56,7 @@ def refused(post):
 
 @pytest.fixture
 def ours(grpc_server):
-    """Whether the gateway's own HTTP/2 is asked, which is stricter than grpcio's at some places."""
+    """Return whether the gateway's own HTTP/2 is asked, which is stricter than grpcio's at some places."""
     return grpc_server[1] == "own"
 
 
@@ -172,7 +175,7 @@ def test_curl_refuses_an_authority_it_does_not_know(port, authority, tmp_path):
 
 
 def handshake(port, authority, *options, said=""):
-    """What openssl's client tells of its connection, and what it was answered."""
+    """Return what openssl's client tells of its connection, and what it was answered."""
     command = ["/usr/bin/env", "openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", authority / "ca.pem"]
     command += ["-servername", "localhost", *options]
     done = subprocess.run(command, input=said.encode(), capture_output=True, timeout=20, check=False)

@@ -25,7 +25,7 @@ ROOM_BYTES = 3 * MIB
 
 @pytest.fixture(scope="module")
 def lonely(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[Daemon]:
-    """A daemon of our own gRPC server that nobody else asks, warm."""
+    """Yield a warm daemon of our own gRPC server that has no other clients."""
     arguments = ("--grpc-server", "own")
     with running(tmp_path_factory.mktemp("lonely"), state=state, http=["off"], arguments=arguments) as daemon:
         ask_all(daemon, 3000)
@@ -100,7 +100,7 @@ def whole(raw: bytes) -> bool:
 
 
 def answered(caller: Caller) -> bytes:
-    """An answer; it is refused as long as the calls of connections that were left are counted."""
+    """Return an answer; it is refused as long as the calls of closed connections are counted."""
     ends_s = time.monotonic() + LIMIT_S
     while not (answer := caller.ask([message()])[0]):
         assert time.monotonic() < ends_s
@@ -144,7 +144,7 @@ def leave_open(daemon: Daemon, count: int) -> None:
 
 
 def is_flat(daemon: Daemon, act: Callable[[Daemon, int], None], count: int) -> None:
-    """What `act` leaves behind is within the allocators' room, in memory and in descriptors."""
+    """Check that `act` leaves no more behind than the allocators' room, in memory and in descriptors."""
     before, open_before = private_bytes(daemon), descriptors(daemon)
     act(daemon, count)
     ask_all(daemon, AT_ONCE)  # whatever was left behind has been noticed

@@ -28,7 +28,7 @@ def nghttp(url, body, *options, **environ):
 
 
 def answered(said):
-    """How many streams got headers, then a message, then trailers that say OK."""
+    """Return how many streams got headers, then a message, then trailers that say OK."""
     assert ":status: 200" in said
     assert "content-type: application/grpc" in said
     assert "RST_STREAM" not in said

@@ -1,4 +1,4 @@
-"""Who may call: open listeners refused, tokens, TLS and client certificates, with openssl's certificates and curl."""
+"""Access: open listeners refused, tokens, TLS and client certificates, with openssl's certificates and curl."""
 
 import re
 import subprocess
@@ -118,7 +118,7 @@ def test_anonymous_callers_are_said_at_the_start(encrypted):
 
 
 def live(daemon, authority, name):
-    """Whether gRPC answers a client that shows `name`'s certificate ("": none)."""
+    """Return whether gRPC answers a client that shows `name`'s certificate ("": none)."""
     pair = [(authority / f"{name}.{end}").read_bytes() for end in ("key", "pem")] if name else [None, None]
     credentials = grpc.ssl_channel_credentials((authority / "ca.pem").read_bytes(), *pair)
     target = f"localhost:{daemon.grpc.rpartition(':')[2]}"

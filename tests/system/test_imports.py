@@ -1,4 +1,4 @@
-"""What is not asked for is not loaded: a cheap import, and no HTTP stack in a daemon without HTTP."""
+"""Modules that are not asked for are not loaded: a cheap import, and no HTTP stack in a daemon without HTTP."""
 
 import json
 import subprocess
@@ -86,7 +86,7 @@ def test_without_grpc_its_library_stays_out(tmp_path, state):
 
 
 def test_engines_that_do_not_serve_stay_out(gateway):
-    """What OpenVINO and LiteRT were asked, a child was asked; onnx-int8 serves both models at first."""
+    """OpenVINO and LiteRT were tried in a child process; onnx-int8 serves both models at first."""
     serving = {line["variant"].split("-")[0] for line in gateway.lines() if line["event"] == "variant chosen"}
     names = {"onnx": "onnxruntime", "openvino": "openvino", "litert": "ai_edge_litert"}
     for runtime, package in names.items():

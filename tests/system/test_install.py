@@ -1,4 +1,4 @@
-"""What `make install` puts in place: whole, movable, compiled, and naming no folder that it was built in."""
+"""Installation by `make install`: whole, movable, compiled, and naming no folder that it was built in."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_agent_s_default_is_the_store_of_its_unit(tmp_path: Path) -> None:
 
 
 def test_the_agent_verifies_with_what_is_installed(tmp_path: Path) -> None:
-    """What signatures take is there, and it is enough."""
+    """Libraries for signatures are installed, and they are enough."""
     repository, source = FleetRepository(tmp_path / "fleet"), tmp_path / "given"
     repository.assign("door-1", {})
     source.mkdir()

@@ -32,7 +32,7 @@ SAMPLE = Path("usr/local/share/edge-gateway/edge-gateway.toml")
 
 @pytest.fixture
 def image(tmp_path: Path) -> Iterator[Path]:
-    """A whole installation to change; half a gigabyte that pytest must not keep."""
+    """Yield a whole installation to change; half a gigabyte that pytest must not keep."""
     yield copied(tmp_path / "whole")
     shutil.rmtree(tmp_path / "whole")
 
@@ -178,7 +178,7 @@ def test_it_compiles_where_python_is_told_to_write_no_byte_code(
 
 
 def _write(path: Path, text: str) -> None:
-    """As an editor does: a new file, so that no hard link is written through."""
+    """Write like an editor does: a new file, so that no hard link is written through."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_text(text)

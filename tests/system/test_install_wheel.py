@@ -61,7 +61,7 @@ def test_models_profiles_and_descriptors_are_among_them(names: set[str]) -> None
 
 
 def test_pip_compiles_it_where_python_is_told_to_write_no_byte_code(tmp_path: Path) -> None:
-    """As packaging/README.md says."""
+    """packaging/README.md says so."""
     options = ("--quiet", "--no-deps", "--no-index", "--target", tmp_path / "site")
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("PYTHONPYCACHEPREFIX", None)

@@ -22,7 +22,7 @@ def infer(channel):
 
 @pytest.fixture
 def asked():
-    """A request that takes the model a while."""
+    """Return a request that takes the model a while."""
     rows = np.repeat(golden("activity", 1).rows, BIG_ROWS, axis=0)
     question = service_pb2.ModelInferRequest(model_name="activity", raw_input_contents=[rows.tobytes()])
     question.inputs.add(name="motion", datatype="FP32", shape=rows.shape)
@@ -30,7 +30,7 @@ def asked():
 
 
 def drops(gateway):
-    """Cancelled requests as the metrics page counts them."""
+    """Return the number of cancelled requests on the metrics page."""
     host, port = gateway.http.split(":")
     with socket.create_connection((host, int(port))) as one:
         one.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")

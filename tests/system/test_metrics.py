@@ -1,4 +1,4 @@
-"""/metrics: promtool finds nothing to say, every metric is documented, and a scrape under load disturbs nobody."""
+"""/metrics: promtool finds no fault, every metric is documented, and a scrape under load disturbs no client."""
 
 import re
 import subprocess
@@ -33,7 +33,7 @@ def test_every_metric_is_documented(page):
 
 
 def value(page, name, **labels):
-    """The one sample of `name` that has these labels."""
+    """Return the one sample of `name` that has these labels."""
     wanted = [rf'{key}="{text}"' for key, text in labels.items()]
     lines = [line for line in page.splitlines() if re.match(rf"{name}[{{ ]", line)]
     (line,) = [line for line in lines if all(part in line for part in wanted)]

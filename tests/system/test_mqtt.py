@@ -78,7 +78,7 @@ def publish(broker, topic, payload, *options):
 
 
 def samples(row):
-    """A window as a sensor's lines: one JSON array a message."""
+    """Return a window as a sensor's lines: one JSON array a message."""
     return "".join(json.dumps([round(float(value), 6) for value in sample]) + "\n" for sample in row)
 
 

@@ -25,7 +25,7 @@ def start(broker):
 
 
 def heard_status(broker, word):
-    """Whether the status becomes `word`, or is retained as it."""
+    """Return whether the status becomes `word`, or is retained as it."""
     command = tool("mosquitto_sub", broker, "-W", "15", "-t", "edge/bench/status")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listening:
         for line in iter(listening.stdout.readline, ""):
@@ -36,7 +36,7 @@ def heard_status(broker, word):
 
 
 def classify(broker):
-    """A window goes in, its label comes out."""
+    """Check that a window goes in, and its label comes out."""
     wanted = golden("activity", 1)
     with subscribed(broker, "edge/bench/results/wrists/any", 1) as heard:
         publish(broker, "sensors/any/imu", samples(wanted.rows[0]), "-l")

@@ -30,7 +30,7 @@ CONFIG = f'{QUIET}{SHORT_TRIALS}[gateway]\nid = "bench"\n[mqtt]\nmax_result_byte
 
 
 def write_onnx(path, nodes, outputs, *weights):
-    """A bare model file with the input x [rows, 4]."""
+    """Write a bare model file with the input x [rows, 4]."""
     values = [helper.make_tensor_value_info(*value) for value in (("x", TensorProto.FLOAT, ["rows", 4]), *outputs)]
     graph = helper.make_graph(
         nodes, "bare", values[:1], values[1:], [numpy_helper.from_array(w, n) for n, w in weights]
@@ -40,7 +40,7 @@ def write_onnx(path, nodes, outputs, *weights):
 
 
 def write_classifier(path):
-    """As scikit-learn's converters write one: a text label [rows] first, probabilities [rows, 3] second."""
+    """Write a classifier like scikit-learn's converters: text label [rows] first, probabilities [rows, 3] second."""
     nodes = [
         helper.make_node("MatMul", ["x", "W"], ["logits"]),
         helper.make_node("Softmax", ["logits"], ["probabilities"], axis=-1),
@@ -83,14 +83,14 @@ def gateway(broker, tmp_path_factory, state):
 
 
 def asked(broker, route, rows):
-    """What comes on the route's result topic for a message of `rows`."""
+    """Return what comes on the route's result topic for a message of `rows`."""
     with subscribed(broker, f"edge/bench/results/{route}/s", 1) as heard:
         publish(broker, f"{route}/s", json.dumps(rows.tolist()), "-s")
     return heard[0]["payload"]
 
 
 def refused(broker, route, rows):
-    """What comes on the error topic for it."""
+    """Return what comes on the error topic for it."""
     with subscribed(broker, "edge/bench/errors", 1) as heard:
         publish(broker, f"{route}/s", json.dumps(rows.tolist()), "-s")
     return heard[0]["payload"]

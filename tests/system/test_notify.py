@@ -1,4 +1,4 @@
-"""What systemd is told, on a real NOTIFY_SOCKET: READY, WATCHDOG, RELOADING, STOPPING, in that order."""
+"""Notifications to systemd, on a real NOTIFY_SOCKET: READY, WATCHDOG, RELOADING, STOPPING, in that order."""
 
 import signal
 import time
@@ -33,7 +33,7 @@ def test_the_whole_life(tmp_path, state):
 
 
 def test_the_watchdog_is_fed_at_half_its_time(tmp_path, state):
-    """As many as half the time allows and no more: systemd would kill a daemon that misses a whole period."""
+    """Messages come as often as half the time allows: systemd would kill a daemon that misses a whole period."""
     with running(tmp_path, state=state, environ={"WATCHDOG_USEC": str(WATCHDOG_US)}) as daemon:
         began = time.monotonic()
         for _ in range(6):

@@ -25,18 +25,18 @@ CARELESS = "tests.simulators.careless_update"
 
 @pytest.fixture(scope="module", params=["ext4", "xfs", "none"])
 def machine(request: pytest.FixtureRequest) -> Iterator[Power]:
-    """A device with release 2, on each kind of file system; "none": it is only killed."""
+    """Yield a device with release 2, on each kind of file system; "none": it is only killed."""
     with power(UPDATE, request.param) as started:
         yield started
 
 
 def losses(kind: str) -> tuple[str, ...]:
-    """What a cut may take; a kill takes nothing that was written."""
+    """Return what a cut may take; a kill takes nothing that was written."""
     return ("none",) if kind == "none" else disk.LOSSES
 
 
 def judge(life: Life, old: str, new: str) -> str:
-    """What is wrong with what a boot found after a cut; "" for nothing."""
+    """Return what is wrong with what a boot found after a cut; "" for nothing."""
     found, claims = life.found, [json.loads(claim) for claim in life.claims]
     serving = found["serves"].get("meter")
     floors = [claim["floors"] for claim in claims if "floors" in claim]
@@ -55,7 +55,7 @@ def judge(life: Life, old: str, new: str) -> str:
 
 
 def complaints(machine: Power, whole: Life, cuts: list[tuple[int, str]]) -> Iterator[str]:
-    """What is wrong after each of these cuts. `whole`: how it ends without one."""
+    """Yield what is wrong after each of these cuts. `whole`: how it ends without one."""
     for at, loss in cuts:
         life = machine.cut(at, loss)
         name = whole.calls[at] if at < len(whole.calls) else "its end"

@@ -17,7 +17,7 @@ REASON = "slower than before"
 
 
 def judge(life: Life, whole: Life) -> str:
-    """What is wrong after a cut; "" for nothing."""
+    """Return what is wrong after a cut; "" for nothing."""
     found, claims = life.found, [json.loads(claim) for claim in life.claims]
     if found["serves"] != {"meter": "2"} or found["wrong"]:
         return f"serves {found['serves']}, not as their names promise: {found['wrong']}"

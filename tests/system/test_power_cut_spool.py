@@ -15,7 +15,7 @@ SPOOL = "tests.simulators.spool_update"
 
 
 def judge(life: Life) -> str:
-    """What is wrong after a cut; "" for nothing."""
+    """Return what is wrong after a cut; "" for nothing."""
     claims = [json.loads(claim) for claim in life.claims]
     for when, found in (("after the cut", life.found), ("resumed", life.after)):
         if found["renewed"]:

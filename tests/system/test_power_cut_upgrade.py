@@ -24,7 +24,7 @@ AFTER = {"under_way": [], "finished": [["done", 0], ["rolled-back", 0]]}
 
 
 def judge(life: Life) -> str:
-    """What is wrong after a cut; "" for nothing."""
+    """Return what is wrong after a cut; "" for nothing."""
     if life.found not in [{**STAYS, **left} for left in (BEFORE, BETWEEN, AFTER)]:
         return f"a boot finds {life.found}"
     if "went on" in life.claims and life.found != {**STAYS, **AFTER}:

@@ -13,7 +13,7 @@ VARIANTS = 7
 
 
 def served(daemon):
-    """The variant in use, as ModelConfig tells."""
+    """Return the variant in use, as ModelConfig tells."""
     with triton.InferenceServerClient(daemon.grpc) as client:
         config = client.get_model_config("meter-reader").config
     return config.parameters["variant"].string_value
@@ -26,7 +26,7 @@ def explained(daemon):
 
 
 def test_variants_are_measured_and_swapped_without_losing_a_request(tmp_path):
-    """Callers keep asking; with no idle time wanted, trials go on beside them."""
+    """Callers keep asking; with no idle time wanted, trials go on at the same time."""
     copy_model("meter-reader", tmp_path / "models")
     with running(tmp_path / "gateway", models=tmp_path / "models", config=AT_ONCE) as daemon:
         assert len(trials(daemon)) < VARIANTS

@@ -1,4 +1,4 @@
-"""Bad input over gRPC and HTTP: the same fault in the protocol's own terms, the same words, nobody else disturbed."""
+"""Bad input over gRPC and HTTP: the same fault in the protocol's terms, the same words, no other client affected."""
 
 import io
 import json
@@ -83,7 +83,7 @@ def jpeg():
 
 
 def bomb():
-    """A PNG of 30000×30000 pixels in a few hundred bytes: its header says it all."""
+    """Return a PNG of 30000×30000 pixels in a few hundred bytes: its header says it all."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -145,7 +145,7 @@ def test_both_protocols_refuse_alike(gateway, name):
 
 
 def test_the_words_are_the_same(gateway):
-    """Where the refusal is the engine's own, both protocols carry it letter by letter."""
+    """If the refusal is the engine's own, both protocols carry it letter by letter."""
     for name in ("unknown model", "wrong shape", "NaN", "unknown output", "truncated JPEG", "decompression bomb"):
         question = BAD[name][1]
         assert over_grpc(gateway.grpc, question)[1] == over_http(gateway.http, question)[1]

@@ -1,5 +1,8 @@
-"""SIGHUP rereads tokens, certificates and client authorities: tokens count on open connections, too, certificates from
-the next handshake on; a set that cannot be used changes nothing and is named in the log."""
+"""SIGHUP rereads tokens, certificates and client authorities.
+
+Tokens count on open connections, too, certificates from the next handshake on. A set that cannot be used changes
+nothing and is named in the log.
+"""
 
 import http.client
 import queue
@@ -213,7 +216,7 @@ def mutual(tmp_path, state, site, grpc_server):
 
 
 def shown(address, site):
-    """The common name of the certificate that a new connection is shown, by openssl."""
+    """Return the common name of the certificate that a new connection is shown, by openssl."""
     command = ["openssl", "s_client", "-connect", address, "-CAfile", site.path("server_ca"), "-alpn", "h2,http/1.1"]
     command += ["-cert", site.path("client"), "-key", site.path("client")]
     said = subprocess.run(command, input=b"", capture_output=True, timeout=WAIT_S, check=False).stdout.decode(

@@ -56,7 +56,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory, state, grpc_server):
-    """A daemon that allows shared memory, on a UNIX socket and on TCP."""
+    """Yield a daemon that allows shared memory, on a UNIX socket and on TCP."""
     folder = tmp_path_factory.mktemp("shm")
     options = {"config": QUIET + SHORT_TRIALS + ALLOWED, "grpc": [f"unix:{folder}/g.sock", ANYWHERE]}
     with running(folder, state=state, arguments=grpc_server, **options) as daemon:

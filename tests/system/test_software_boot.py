@@ -82,7 +82,7 @@ class Machine:
                 time.sleep(0.005)
 
     def seen(self, name: str) -> dict[str, str]:
-        """What `see NAME` wrote."""
+        """Return what `see NAME` wrote."""
         return {file.suffix[1:]: file.read_text() for file in self.result.glob(f"{name}.*")}
 
     @contextmanager
@@ -134,7 +134,7 @@ def _phase(record: Path) -> str:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with every release, what a device is bootstrapped from, and what it is assigned later."""
+    """Return a folder with a repository of every release, a device's bootstrap, and its later assignments."""
     folder = tmp_path_factory.mktemp("fleet")
     wheels, repository = _common_wheels(folder / "common"), FleetRepository(folder / "publisher")
     paths = {}
@@ -179,7 +179,7 @@ def _given(folder: Path, repository: FleetRepository) -> None:
 
 @pytest.fixture(scope="module")
 def machine(fleet: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """A device that is a member of the fleet and runs the version that `make install` put there."""
+    """Yield a device that is a member of the fleet and runs the version that `make install` put there."""
     folder = tmp_path_factory.mktemp("machine")
     made = Machine(folder, fleet)
     made.boot("setup", "see first")
@@ -188,7 +188,7 @@ def machine(fleet: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
 
 
 def versions(machine: Machine, name: str) -> tuple[str, str, str]:
-    """The version that `current`, `confirmed` and the running gateway are of; all must work."""
+    """Return the version of `current`, of `confirmed` and of the running gateway; all must work."""
     seen = machine.seen(name)
     status = json.loads(seen["status"])
     running = re.search(r"/versions/([^/]+)/", seen["cmdline"])

@@ -102,7 +102,7 @@ def test_what_the_start_made_is_never_searched_for_garbage_and_the_rest_is(tmp_p
 
 
 def test_http_is_answered_right_after_ready(tmp_path, state):
-    """What a unit ordered after ours relies on: whoever connects at READY=1 is answered, the first of many too."""
+    """A unit ordered after ours relies on it: a client that connects at READY=1 is answered, the first of many too."""
     with running(tmp_path, state=state) as daemon:
         assert [request(daemon, "GET", "/v2/health/ready")[0] for _ in range(3)] == [200, 200, 200]
 
@@ -120,7 +120,7 @@ def test_http_lives_while_a_model_is_tried(tmp_path):
 
 
 def test_http_that_cannot_be_loaded_ends_the_daemon(tmp_path, state):
-    """Rather than leave callers waiting at a port where nobody will answer."""
+    """Callers would else wait at a port where they never get an answer."""
     (tmp_path / "litestar.py").write_text("raise ImportError('a broken wheel')\n")
     daemon = Daemon(tmp_path / "gateway", state=state, environ={"PYTHONPATH": str(tmp_path)}).start()
     assert daemon.ended() == 1

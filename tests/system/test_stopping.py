@@ -35,7 +35,7 @@ def test_requests_under_way_are_answered(tmp_path, state):
 
 
 def refused_by_a_stop(folder, state):
-    """How many were not let in any more; all others are answered."""
+    """Return how many requests were not admitted any more; all others are answered."""
     rows = np.repeat(golden("activity", 8).rows, 128, axis=0)
     tensor = triton.InferInput("motion", list(rows.shape), "FP32")
     tensor.set_data_from_numpy(rows)

@@ -31,7 +31,7 @@ GROUPS = Path("/sys/fs/cgroup")
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What was written inside, by file name."""
+    """Boot once; return what was written inside, by file name."""
     folder = tmp_path_factory.mktemp("boot")
     script = Path(__file__).with_name("boot.sh")
     command = ("unshare", "--mount", "bash", script, installed(), _fleet(folder / "fleet"), folder)
@@ -45,7 +45,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def _fleet(folder: Path) -> Path:
-    """A repository, what the device is bootstrapped from (root's alone), and requests for the model assigned to it."""
+    """Write a repository, a device's bootstrap (root's alone), and requests for the model assigned to it."""
     made = copy_model("meter-reader", folder.with_name("models"), name="door-reader")
     repository = FleetRepository(folder.with_name("publisher"))
     model = repository.add_model(made)

@@ -1,4 +1,4 @@
-"""The units as systemd sees them: they verify beside systemd's own, are hardened, and their users can be made."""
+"""The units as systemd sees them: they verify with systemd's own, are hardened, and their users can be made."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FLEET_SOURCE = SOURCE.with_name("edge-fleet.service")
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The installed tree and systemd's own units; half a gigabyte that pytest must not keep."""
+    """Yield the installed tree and systemd's own units; half a gigabyte that pytest must not keep."""
     image = copied(tmp_path_factory.mktemp("root") / "image")
     target = image / SYSTEM_UNITS.relative_to("/")
     target.parent.mkdir(parents=True)
@@ -154,7 +154,7 @@ def test_the_controllers_user_is_the_one_that_is_made(tmp_path: Path) -> None:
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[socket.socket]:
-    """Listens as systemd does on NOTIFY_SOCKET."""
+    """Yield a socket that listens on NOTIFY_SOCKET like systemd."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         listener.settimeout(NOTIFICATION_LIMIT_S)
@@ -200,7 +200,7 @@ def _service(unit: Path = SOURCE) -> dict[str, str]:
 
 
 def _section(unit: Path, name: str) -> dict[str, str]:
-    """Of a repeated key the last."""
+    """Return a section of a unit; a repeated key has its last value."""
     read = configparser.ConfigParser(strict=False, interpolation=None)
     read.read_string(unit.read_text())
     return dict(read[name])

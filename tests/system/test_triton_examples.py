@@ -51,7 +51,7 @@ def device(tmp_path_factory, state):
 
 @pytest.fixture(params=["http", "grpc"])
 def triton(request, device):
-    """A module of tritonclient and a client of it."""
+    """Yield a module of tritonclient and a client of it."""
     module = importlib.import_module(f"tritonclient.{request.param}")
     with module.InferenceServerClient(getattr(device, request.param)) as client:
         yield module, client
@@ -73,7 +73,7 @@ def in_region(tensor, region, size_bytes):
 
 
 def read(handle, output):
-    """What an output in shared memory holds, by the datatype and shape that the answer says."""
+    """Return what an output in shared memory holds, by the datatype and shape that the answer says."""
     described = output if isinstance(output, dict) else {"datatype": output.datatype, "shape": list(output.shape)}
     return shared_memory.get_contents_as_numpy(
         handle, triton_to_np_dtype(described["datatype"]), described["shape"]

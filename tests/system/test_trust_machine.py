@@ -1,5 +1,7 @@
-"""Device × repository × attacker: whatever is published, rotated, replayed, mixed, withheld and forged in whatever
-order, the device runs only what its owner signed, nothing that may not fall falls, and it can always be mended."""
+"""Device × repository × attacker: a device runs only what its owner signed, and it can always be repaired.
+
+This holds whatever is published, rotated, replayed, mixed, withheld and forged, in any order; and no floor falls.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ THRESHOLDS = {"root": 2, "models-acme": 2}
 
 @dataclass(frozen=True)
 class Lie:
-    """What is false of an assignment. "any": of a release that acme signed, whichever."""
+    """False statement of an assignment. "any": a release that acme signed, whichever."""
 
     kind: str = "any"
     device: str = DEVICE
@@ -93,13 +95,13 @@ class TrustMachine(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 3))
     def assign(self, back: int) -> None:
-        """The director assigns a release that is allowed."""
+        """Let the director assign a release that is allowed."""
         self.repository.assign(DEVICE, {SLOT: self._choose(back)})
         self._view()
 
     @rule(role=st.sampled_from(ROTATED))
     def rotate(self, role: str) -> None:
-        """New keys for a role."""
+        """Rotate the keys of a role."""
         self.repository.rotate(role, threshold=THRESHOLDS.get(role, 1))
         self._view()
 
@@ -115,7 +117,7 @@ class TrustMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.used)
     @rule(back=st.integers(0, 3))
     def poll(self, back: int) -> None:
-        """Whoever only stood between has harmed nothing: the honest repository is accepted."""
+        """Accept the honest repository: an attacker that was only in the middle has harmed nothing."""
         self.assign(back)
         self._accept()
 
@@ -155,7 +157,7 @@ class TrustMachine(RuleBasedStateMachine):
 
     @rule(lies=st.lists(st.tuples(st.sampled_from(LIES), PLACES), min_size=1, max_size=6))
     def assign_falsely(self, lies: list[tuple[Lie, int]]) -> None:
-        """Any target in any document, beside the repository's present metadata: so the floor is known, too."""
+        """Assign any target in any document, with the repository's present metadata: so the floor is known, too."""
         for lie, number in lies:
             self._lie(lie, number)
 
@@ -172,7 +174,7 @@ class TrustMachine(RuleBasedStateMachine):
 
     @rule(leap=st.sampled_from(["snapshot", "timestamp", "director"]), back=st.integers(0, 3))
     def leap(self, leap: str, back: int) -> None:
-        """The greatest version there is, so that nothing honest comes after it. It is accepted, and mended."""
+        """Publish the greatest version there is, so that nothing honest comes after it. It is accepted, and mended."""
         self.assign(back)
         self.thief.steal()
         files = self.thief.listing(self.views[-1], {}, leap=leap)
@@ -182,7 +184,7 @@ class TrustMachine(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from(["online", "one of acme's", "own", "below"]), version=st.integers(1, 9))
     def forge(self, who: str, version: int) -> None:
-        """A release of acme's in metadata that acme did not sign, with all that an online key can vouch."""
+        """Forge a release of acme's in metadata that acme did not sign, with all that an online key can vouch."""
         self.thief.steal()
         target, document, files = self.thief.forged_release(MODEL, str(version))
         keys = {"online": self.thief.online, "one of acme's": self.repository.keys["models-acme"][:1]}
@@ -194,7 +196,7 @@ class TrustMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def roll_back_metadata(self, data: st.DataObject) -> None:
-        """True metadata of acme's, but old, listed by a new snapshot; and an old release assigned."""
+        """List true but old metadata of acme's in a new snapshot, and assign an old release."""
         self.thief.steal()
         everything = {name: content for view in self.views for name, content in view.items()}
         old = data.draw(st.sampled_from(sorted(name for name in everything if name.endswith(".models-acme.json"))))
@@ -267,7 +269,10 @@ class TrustMachine(RuleBasedStateMachine):
         return self._offer(files)
 
     def _offer(self, files: Files) -> bool:
-        """Whether the device accepts this; if so, it has not expired, and is below no floor that the device knows."""
+        """Return whether the device accepts this.
+
+        If so, it has not expired, and is below no floor that the device knows.
+        """
         try:
             assignment = self.device.sync(files.__getitem__, self.repository.now)
         except REFUSALS:

@@ -36,7 +36,10 @@ MISSING = [
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the programs. uv installs as pip does, in a tenth of the time; the versions are the locked ones."""
+    """Return the folder of the programs.
+
+    uv installs like pip does, in a tenth of the time; the versions are the locked ones.
+    """
     folder = tmp_path_factory.mktemp("plain")
     pinned = run(runtime_only.interpreter(), "-m", "pip", "--disable-pip-version-check", "freeze").stdout
     (folder / "constraints.txt").write_text(pinned)
