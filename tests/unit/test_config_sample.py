@@ -34,8 +34,10 @@ EXAMPLE = {"name", "topics", "model", "sensor"}
 
 @dataclass(frozen=True)
 class Sample:
-    """A configuration that ships, and what reads it; `listen`: settings that are parsed beside a table's dataclass;
-    `packaged`: what it sets."""
+    """Configuration that ships, and what reads it.
+
+    `listen`: settings that are parsed in addition to a table's dataclass; `packaged`: what it sets.
+    """
 
     name: str
     parse: Callable[[str, str], Any]
@@ -76,7 +78,7 @@ every = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.nam
 
 
 def _plain(value: Any) -> Any:
-    """As TOML would hold it; "" is how the sample writes a text that is not set."""
+    """Return a value as TOML would hold it; "" is how the sample writes a text that is not set."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {spec.name: _plain(getattr(value, spec.name)) for spec in dataclasses.fields(value)}
     if isinstance(value, tuple):
@@ -85,7 +87,7 @@ def _plain(value: Any) -> Any:
 
 
 def _table(config: Any, table: str) -> Any:
-    """The settings of one table."""
+    """Return the settings of one table."""
     return getattr(config, table or "publisher")
 
 

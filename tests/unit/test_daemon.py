@@ -13,7 +13,7 @@ from gateway.fleet_settings import Life
 
 
 class Heard:
-    """What the service manager was told."""
+    """Record of what the service manager was told."""
 
     def __init__(self):
         self.said = []

@@ -1,4 +1,4 @@
-"""What the documentation says exists, exists; what exists is documented."""
+"""The documentation names only what exists; what exists is documented."""
 
 from __future__ import annotations
 

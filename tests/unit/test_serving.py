@@ -1,4 +1,4 @@
-"""What the daemon's door to the model repository decides, without a daemon."""
+"""Decisions of the daemon's access to the model repository, without a daemon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulators.engine_rig import Rig, manifest, release
 
 @pytest.mark.asyncio
 async def test_the_disk_is_read_on_a_thread_and_the_registry_asked_on_the_loop() -> None:
-    """The registry has no lock: beside a removal, a thread that walks it fails."""
+    """The registry has no lock: during a removal, a thread that walks it fails."""
     asked: dict[str, int] = {}
 
     def read() -> tuple[Release, ...]:

@@ -127,7 +127,7 @@ def test_what_was_rolled_back_by_hand_is_not_brought_back_by_an_attempt(device: 
 
 
 def test_the_state_of_another_release_is_not_told_as_that_of_the_assigned_one(device: Device) -> None:
-    """What is beyond its commit ends first: until then the one that is assigned now has only been offered."""
+    """The update beyond its commit ends first: until then the one that is assigned now has only been offered."""
     del device.control.always["load"]
     name(device, 2)
     with opened(device.folder, CONFIG) as storage:

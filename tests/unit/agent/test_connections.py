@@ -1,5 +1,7 @@
-"""Connections that several share: kept for a while, made anew where a server has closed them, each request under the
-patience of whoever asks."""
+"""Shared connections: kept for a while, opened again where a server has closed them.
+
+Each request has the timeout of its own caller.
+"""
 
 from __future__ import annotations
 

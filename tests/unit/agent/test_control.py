@@ -26,7 +26,7 @@ def answer(status: str, document: object) -> bytes:
 
 @contextmanager
 def daemon(folder: Path, *answers: bytes, wait: bool = False) -> Iterator[tuple[DaemonClient, list[bytes]]]:
-    """A client, and what it asked. One connection for each answer; with `wait` the last one is never ended."""
+    """Yield a client, and what it asked. One connection for each answer; with `wait` the last one is never ended."""
     path, asked, over = folder / "s", list[bytes](), threading.Event()
 
     def serve(listener: socket.socket) -> None:

@@ -31,7 +31,7 @@ ROUTE = "/v1/self/diagnostics"
 
 @pytest.fixture
 def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    """A device whose journald quotes its key, and which is asked for diagnostics."""
+    """Yield a device whose journald quotes its key, and which is asked for diagnostics."""
     with enrolled_device(tmp_path, monkeypatch) as made:
         tools = tmp_path / "tools"
         tools.mkdir()

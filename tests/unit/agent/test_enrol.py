@@ -53,7 +53,7 @@ def application(fleet: FleetController, token: str = "t-1", serial: str = "") ->
 
 
 def changed(fleet: FleetController, **changes: object) -> Callable[[Call], Answer]:
-    """An answer to /v1/enrol that is otherwise in this."""
+    """Return an answer to /v1/enrol that differs in `changes`."""
 
     def answer(call: Call) -> Answer:
         del fleet.ill["/v1/enrol"]

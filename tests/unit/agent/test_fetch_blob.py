@@ -61,7 +61,7 @@ def serving(*script: Behaviour) -> Iterator[tuple[WebSource, BadServer]]:
 
 
 def refused(blobs: LocalBlobs, *script: Behaviour) -> tuple[FetchError, int]:
-    """The error, and how many requests it took; no blob is there."""
+    """Return the error, and how many requests it took; no blob is there."""
     with serving(*script) as (source, server):
         with pytest.raises(FetchError) as caught:
             fetch_blob(source, blobs, DIGEST, SIZE)
@@ -70,7 +70,7 @@ def refused(blobs: LocalBlobs, *script: Behaviour) -> tuple[FetchError, int]:
 
 
 def fetched(blobs: LocalBlobs, *script: Behaviour) -> BadServer:
-    """The server, after the blob came and is right."""
+    """Return the server, after the blob came and is right."""
     with serving(*script) as (source, server):
         assert fetch_blob(source, blobs, DIGEST, SIZE) == blobs.path(DIGEST)
     assert blobs.path(DIGEST).read_bytes() == CONTENT

@@ -1,4 +1,4 @@
-"""How fast, how long, how often: decided on values."""
+"""Pace of downloads: rate, timeouts and retries, decided on values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS: whom the agent believes to be the server, and how it says who it is."""
+"""TLS: which servers the agent trusts, and how it identifies itself."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def asking(
 
 
 def refused(*script: Behaviour, settings: FetchSettings = QUICK) -> tuple[FetchError, int]:
-    """The error, and how many requests it took."""
+    """Return the error, and how many requests it took."""
     with asking(*script, settings=settings) as (source, server):
         with pytest.raises(FetchError) as caught:
             source.read("file", LIMIT)
@@ -256,7 +256,7 @@ def test_secrets_in_an_address_are_not_shown() -> None:
 
 
 def counted(step_s: float) -> Callable[[], int]:
-    """A clock that goes on by `step_s` whenever it is looked at."""
+    """Return a clock that goes on by `step_s` whenever it is read."""
     ticks = iter(range(10**9))
     return lambda: round(next(ticks) * step_s * 1e9)
 

@@ -1,4 +1,4 @@
-"""What wants mending on a device, of all that is known of it."""
+"""Findings of a device's health report: what needs repair, of all that is known of it."""
 
 from __future__ import annotations
 

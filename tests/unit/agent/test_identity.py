@@ -1,4 +1,4 @@
-"""What makes a device the member of a fleet."""
+"""Identity of a device: what makes it the member of a fleet."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Device:
         self.repository.assign(DEVICE, {}, [policy], extra={"removed": [SLOT]})
 
     def update(self) -> Update:
-        """The update under way."""
+        """Return the update under way."""
         update = self.storage.journal.update(SLOT)
         assert update
         return update
@@ -126,7 +126,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 
 def told(control: SimulatedControl) -> list[str]:
-    """The commands, without the questions."""
+    """Return the commands, without the questions."""
     return [call[0] for call in control.told if call[0] in {"load", "route", "unload", "commit"}]
 
 

@@ -16,7 +16,7 @@ UNIT = "edge-agent.service"
 
 @pytest.fixture
 def journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A script in its place; what it was told is in the file `told`."""
+    """Return the path of a script in place of journalctl; its arguments are in the file `told`."""
     script = tmp_path / "journalctl"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))

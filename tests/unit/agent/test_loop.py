@@ -37,7 +37,7 @@ CONFIG = AgentConfig(
 
 @pytest.fixture(autouse=True)
 def control(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedControl]:
-    """The daemon; signal handlers are put back afterwards."""
+    """Yield the daemon; signal handlers are put back afterwards."""
     made = SimulatedControl()
     monkeypatch.setattr(work, "Control", lambda _settings: made)
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
@@ -48,7 +48,7 @@ def control(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedControl]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[FleetServer]:
-    """A repository that assigns version 1, and a bootstrapped device in `store`."""
+    """Yield a repository that assigns version 1, and a bootstrapped device in `store`."""
     repository = FleetRepository(tmp_path / "fleet")
     repository.assign(DEVICE, {SLOT: repository.add_release(SLOT, "1")}, poll_s=30.0)
     with FleetServer(repository).running() as made:

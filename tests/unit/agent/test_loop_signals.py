@@ -43,7 +43,10 @@ def _handlers() -> Iterator[None]:
 
 @pytest.fixture
 def _told_of_a_hang() -> Iterator[None]:
-    """As pytest-timeout does by SIGALRM, which the loop takes for itself. A lock is left by an exception, too."""
+    """Raise TimeoutError on a hang, like pytest-timeout does by SIGALRM, which the loop takes for itself.
+
+    A lock is left by an exception, too.
+    """
     main = threading.main_thread().ident
     assert main
 
@@ -100,10 +103,10 @@ class Blow:
 
 
 def looping(folder: Path, url: str | None, turn: Callable[[int], CycleResult]) -> Loop:
-    """A loop whose questions, counted from 1, are this."""
+    """Return a loop whose cycles, counted from 1, are `turn`."""
     (folder / "device.json").write_text('{"device": "door-1"}')
     loop, numbers = Loop(folder, AgentConfig(wake=WakeClientSettings(url=url))), count(1)
-    loop._turn = lambda: turn(next(numbers))  # type: ignore[method-assign]
+    loop._cycle = lambda: turn(next(numbers))  # type: ignore[method-assign]
     return loop
 
 

@@ -1,4 +1,4 @@
-"""How long until the next question."""
+"""Pause until the next poll."""
 
 from __future__ import annotations
 

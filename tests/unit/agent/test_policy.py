@@ -91,7 +91,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 
 def hours_of(policy: Policy, storage: Storage) -> timedelta:
-    """How long this device waits for what is held."""
+    """Return how long this device waits for what is held."""
     (key,) = [key for key in json.loads(storage.journal.fact(SIGHTS) or "{}") if key.startswith(INSTALL)][-1:]
     at = datetime(2030, 1, 1, tzinfo=UTC)
     return earliest(policy, DEVICE, key.split()[-1], at, at, "") - at

@@ -1,4 +1,4 @@
-"""What a whole question saw is kept where one change of it fails: the waits of the others go on."""
+"""State of a whole poll is kept where one change of it fails: the waits of the others go on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Spoil = Callable[[str, Exception], None]
 
 @pytest.fixture
 def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
-    """From now on a slot cannot be looked at."""
+    """Return a function that makes every read of a slot fail from now on."""
 
     def spoilt(slot: str, problem: Exception) -> None:
         new = Poll.new

@@ -52,13 +52,13 @@ def assigned(release: str) -> dict[str, Target]:
 
 
 def question(text: str, now: datetime, release: str, *, trusted: bool = True) -> tuple[datetime, str]:
-    """When `release`, asked for now, was seen first, and what is kept for the next question."""
+    """Return when `release`, asked for now, was seen first, and what is kept for the next poll."""
     first_seen = FirstSeen(text, Present(now, trusted))
     return first_seen.see(INSTALL, SLOT, release), first_seen.text(assigned(release))
 
 
 def unasked(text: str, now: datetime, release: str = "", *, trusted: bool = True) -> str:
-    """A question in which nothing is to be done."""
+    """Return what is kept of a poll in which nothing is to be done."""
     return FirstSeen(text, Present(now, trusted)).text(assigned(release))
 
 
@@ -141,7 +141,7 @@ class Played:
     until: dict[str, datetime] = field(default_factory=dict)
 
     def ask(self, release: str, now: datetime) -> Change | None:
-        """What is begun, and ended at once; `release`: what is assigned, "" for nothing."""
+        """Return the change that is begun, and ended at once; `release`: what is assigned, "" for nothing."""
         first_seen = FirstSeen(self.text, Present(now, trusted=True))
         self.until.update(dict.fromkeys((self.told, self.active, release), now))
         change = self._begun(first_seen, release, now)
@@ -161,7 +161,7 @@ class Played:
         return change
 
     def free(self, theft: datetime) -> set[Change]:
-        """What a thief may do with it at once."""
+        """Return the changes that a thief may make with it at once."""
         last = {release for release, until in self.until.items() if until > theft - DAY}
         withdrawn = set() if self.told else {(WITHDRAW, self.active)}
         return {(INSTALL, release) for release in last | {self.told, self.active}} | withdrawn

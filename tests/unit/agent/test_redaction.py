@@ -102,8 +102,10 @@ def test_values_are_gone_through_to_their_ends() -> None:
 
 
 def test_long_texts_take_little_time() -> None:
-    """Each of them is no secret, and looks like one for as long as possible. What takes the square of its length takes
-    longer than a test may."""
+    """Each of them is no secret, and looks like one for as long as possible.
+
+    A pattern that takes the square of its length takes longer than a test may.
+    """
     quoted = (
         'token="' * 9_000,
         "token='a\\" * 7_000,

@@ -33,7 +33,7 @@ def state(device: Device) -> tuple[str, str]:
 
 @pytest.fixture
 def two(device: Device) -> Device:
-    """A device that runs two models, with no policy."""
+    """Return a device that runs two models, with no policy."""
     slots = {SLOT: device.publish("1"), OTHER: device.repository.add_release(OTHER, "1")}
     assert not ask(device, slots)
     assert running(device) == {SLOT: "1", OTHER: "1"}
@@ -85,7 +85,7 @@ def test_a_removal_is_no_removal_of_what_is_assigned(two: Device) -> None:
 
 
 def test_a_floor_above_what_runs_costs_no_slot_its_model(two: Device) -> None:
-    """The owner raises the floor above everything that is released but the newest, which nobody assigned yet."""
+    """The owner raises the floor above everything that is released but the newest, which is not assigned yet."""
     first, camera = two.storage.active().slots[SLOT].target, two.repository.add_release(OTHER, "2")
     two.repository.add_release(SLOT, "9", floor="9")
     assert not ask(two, {SLOT: first, OTHER: camera})

@@ -1,4 +1,4 @@
-"""Where the device stands, in one word and a sentence: each state, and which of several goes first."""
+"""State of the device, in one word and a sentence: each state, and which of several goes first."""
 
 from __future__ import annotations
 

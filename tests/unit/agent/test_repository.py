@@ -1,4 +1,4 @@
-"""What the agent asks of the signed repository: proof, floors, a time that is handed in, what is on the disk after."""
+"""The agent's use of the signed repository: proof, floors, a time that is handed in, what is on the disk after."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Device:
         return SignedRepository(self.trusted, source, self.pinned, at or self.publisher.now, floors=floors, **options)
 
     def refreshed(self, at: datetime | None = None, **options: Any) -> SignedRepository:
-        """As an agent does: refreshed, and what has risen remembered."""
+        """Return a refreshed repository, and keep its risen floors, like an agent does."""
         repository = self.open(at, **options)
         repository.refresh()
         self.floors |= repository.risen_floors()
         return repository
 
     def refused(self, at: datetime | None = None, **options: Any) -> Reason:
-        """Why a refresh is refused."""
+        """Return why a refresh is refused."""
         with pytest.raises(Distrust) as caught:
             self.refreshed(at, **options)
         assert str(self.public) in caught.value.where or caught.value.reason is Reason.REPLAYED

@@ -1,4 +1,4 @@
-"""The settings' own slot beside updates of models and programs: which one waits for which."""
+"""The settings' own slot and updates of models and programs: which one waits for which."""
 
 from __future__ import annotations
 

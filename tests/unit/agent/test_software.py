@@ -42,7 +42,7 @@ class Both:
         running(name, self._patch)
 
     def told(self) -> dict[str, Any]:
-        """What the fleet was told of the slot last."""
+        """Return the last report of the slot to the fleet."""
         assert self.device.report() == ""
         rows = [row["document"] for row in self.device.told.of("state") if row["kind"] == "slot"]
         found: dict[str, Any] = rows[-1]

@@ -33,7 +33,7 @@ SLOT = "meter"
 
 @pytest.fixture
 def store(tmp_path: Path) -> DeviceStore:
-    """A bootstrapped device with version 2 in its slot, and 1 before."""
+    """Return a bootstrapped device with version 2 in its slot, and 1 before."""
     repository = FleetRepository(tmp_path / "fleet")
     document = b'{"schema": 1, "device": "door-1", "repository": "http://h/", "assignment": "http://h/a"}'
     identity = DeviceIdentity("door-1", "http://h/", "http://h/a", repository.root_bytes(1), document)

@@ -1,4 +1,4 @@
-"""What a device tells its fleet: everything once, what changed, how updates ended, and honestly what it lost."""
+"""Telemetry of a device to its fleet: everything once, what changed, how updates ended, and honestly what it lost."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_a_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def speaking(content: bytes, context: FleetAuthority | None = None) -> Iterator[int]:
-    """A broker that says this to everybody, and listens to nobody; its port."""
+    """Yield the port of a broker that sends this to every client, and reads nothing."""
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.02)

@@ -33,7 +33,7 @@ def polls(fleet: FleetController) -> int:
 
 
 async def until_told(fleet: FleetController, count: int) -> None:
-    """The device asked so often, and told how it is as often."""
+    """Wait until the device has polled so often, and reported its state as often."""
     while polls(fleet) < count or DEVICE not in fleet.told or len(fleet.told[DEVICE].of("vitals")) < count:
         await asyncio.to_thread(threading.Event().wait, 0.02)
 

@@ -69,7 +69,7 @@ def test_root_may_do_everything():
 
 
 def as_account(account, path, wanted):
-    """What the kernel says: asked by a child that has become the account, where this process may."""
+    """Return what the kernel says: asked by a child that has become the account, where this process may."""
     child = os.fork()
     if child == 0:
         if os.geteuid() == 0:
@@ -83,7 +83,7 @@ def as_account(account, path, wanted):
 
 @pytest.fixture
 def open_folder():
-    """A folder that every user may search; pytest's own is closed to others."""
+    """Yield a folder that every user may search; pytest's own is closed to others."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)

@@ -11,7 +11,7 @@ from gateway.domain.errors import ConfigurationError
 
 @pytest.fixture
 def piped(monkeypatch):
-    """What stands on standard input, with a bound of eight bytes."""
+    """Return a function that sets what stands on standard input, with a bound of eight bytes."""
     monkeypatch.setattr(files, "FILE_LIMIT_BYTES", 8)
 
     def pipe(content):

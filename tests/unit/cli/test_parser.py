@@ -1,4 +1,4 @@
-"""The parser: help with examples for every verb, exit codes, and arguments that nobody meant."""
+"""The parser: help with examples for every verb, exit codes, and arguments that are mistakes."""
 
 import re
 

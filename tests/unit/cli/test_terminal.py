@@ -1,4 +1,4 @@
-"""What others wrote steers no terminal, whoever prints it; tables are no wider than it; one thing is no things."""
+"""Foreign text steers no terminal, whichever command prints it; tables are no wider than it; one thing is no things."""
 
 from __future__ import annotations
 

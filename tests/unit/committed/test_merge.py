@@ -1,4 +1,4 @@
-"""What is signed beside what was given by hand: one table of cases."""
+"""Merge of signed releases with those given by hand: one table of cases."""
 
 from __future__ import annotations
 

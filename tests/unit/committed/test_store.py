@@ -123,7 +123,7 @@ def test_what_is_sound_is_judged_once_and_again_under_another_root(
 
 
 def digits_of_digests(content: bytes) -> list[int]:
-    """Where a turned lowest bit leaves well-formed JSON with another digest in it."""
+    """Return the places where a flipped lowest bit leaves well-formed JSON with another digest in it."""
     return [place for found in re.finditer(rb"[0-9a-f]{64}", content) for place in range(*found.span())
             if 0x30 <= content[place] <= 0x39]  # fmt: skip
 
@@ -251,7 +251,7 @@ def test_another_root_than_the_stores_may_be_pinned(device: DeviceStore, tmp_pat
 
 
 def test_the_question_is_the_list_itself(device: DeviceStore) -> None:
-    """What the judge reads is what the agent writes."""
+    """The list that the verifier reads is the one that the agent writes."""
     activation = device.active.slots["meter"]
     assert isinstance(activation, Activation)
     assert json.loads(active_bytes(Active({"meter": activation})))["slots"]["meter"]["root"] == 1

@@ -1,4 +1,4 @@
-"""What proves a release: read strictly, since slots and digests become paths."""
+"""Evidence of a release: read strictly, since slots and digests become paths."""
 
 from __future__ import annotations
 

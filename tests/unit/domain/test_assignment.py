@@ -1,4 +1,4 @@
-"""What an assignment says beside its targets: read where it is as it should be, ignored where it is not."""
+"""Parts of an assignment other than its targets: read where they are well-formed, ignored where they are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device lets nobody hurry: the share per hour, the order of profiles, blackouts."""
+"""Bounds that a device never lets anyone exceed: the share per hour, the order of profiles, blackouts."""
 
 from __future__ import annotations
 

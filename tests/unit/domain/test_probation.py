@@ -1,4 +1,4 @@
-"""When a new version may take over, and what keeps it from doing so."""
+"""Probation: when a new version may take over, and what keeps it from doing so."""
 
 from dataclasses import replace
 

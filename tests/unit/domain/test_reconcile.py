@@ -1,4 +1,4 @@
-"""What a device begins, given what it is assigned, what it runs and what is under way."""
+"""Actions that a device begins, given what it is assigned, what it runs and what is under way."""
 
 import pytest
 from hypothesis import given

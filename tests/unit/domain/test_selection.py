@@ -1,4 +1,4 @@
-"""Which variant serves: the ladder filters and breaks ties, trials gate, the objective decides."""
+"""Choice of the variant that serves: the ladder filters and breaks ties, trials gate, the objective decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fleet's settings may set, and how they are laid over the device's own."""
+"""Settings that a fleet may set, and how they are laid over the device's own."""
 
 from __future__ import annotations
 

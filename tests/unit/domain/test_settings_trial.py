@@ -1,4 +1,4 @@
-"""Whether settings are tried, and whether a trial ends well."""
+"""Trials of settings: whether they begin, and whether they end well."""
 
 from __future__ import annotations
 

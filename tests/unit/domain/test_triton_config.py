@@ -27,7 +27,7 @@ def read(text: str, model: str = "m") -> TritonConfig:
 def manifest(
     config: TritonConfig, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]]
 ) -> ModelManifest:
-    """The manifest of a bare model whose runtime says FP32 (INT32 for upper-case names) of every tensor."""
+    """Return the manifest of a bare model whose runtime says FP32 (INT32 for upper-case names) of every tensor."""
     variant = Variant("onnx", "onnx", "fp32", (Artifact("m.onnx", "0" * 64, 1),))
     sides = [
         tuple(

@@ -1,4 +1,4 @@
-"""From releases to sessions: trials, kept verdicts, fallbacks, bare models, and refinement while the device is idle."""
+"""Path of releases to sessions: trials, kept verdicts, fallbacks, bare models, refinement while the device is idle."""
 
 from __future__ import annotations
 

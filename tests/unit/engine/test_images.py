@@ -40,7 +40,7 @@ def fault_of(content: bytes, wanted: TensorSpec, bounds: EngineSettings = SETTIN
 
 
 def png_of(width: int, height: int, data: bytes = b"") -> bytes:
-    """A PNG whose header claims any size."""
+    """Return a PNG whose header claims any size."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

@@ -1,4 +1,4 @@
-"""Where runs happen: short ones on the loop, joined per turn, long ones on the worker; nobody shares the session."""
+"""Lanes of runs: short ones on the loop, joined per pass, long ones on the worker; a session is never shared."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ LOOP = threading.main_thread().ident
 
 
 async def tiny_rig(p50_us: float = 10.0, row_us: float = 1.0, **changes: object) -> Rig:
-    """A rig whose model was measured to be quick; with 1 µs a row, more than 300 rows are too many for the loop."""
+    """Return a rig whose model was measured to be quick.
+
+    With 1 µs a row, more than 300 rows are too many for the loop.
+    """
     rig = Rig(EngineSettings(**changes))  # type: ignore[arg-type]
     rig.trials["a"] = measured(p50_us, row_us)
     await rig.serve(manifest())

@@ -1,4 +1,4 @@
-"""Threads shared among models: the bound holds, nobody starves, who consumed least goes next, a hang stops nobody."""
+"""Threads shared among models: the bound holds, none starves, the least consumer goes next, a hang stops no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that may have no further thread: who needs one is refused, nobody waits for ever, later all is well."""
+"""A process that may start no thread: a call that needs one is refused, none waits for ever, later all is well."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NONE = "no thread for its runs: can't start new thread"
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Called with the beginning of threads' names: none of those begins any more. "-": all do."""
+    """Yield a function that takes the beginning of threads' names: none of those begins any more. "-": all do."""
     start, names = threading.Thread.start, ["-"]
 
     def started(thread: threading.Thread) -> None:
@@ -41,7 +41,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 
 
 async def tiny_rig(settings: EngineSettings | None = None) -> Rig:
-    """A model whose requests of few rows run on the loop."""
+    """Return a rig with a model whose requests of few rows run on the loop."""
     rig = Rig(settings or EngineSettings(), trials={"a": measured(10.0, 10.0), "b": measured(10.0, 10.0)})
     await rig.commit(manifest())
     return rig

@@ -17,7 +17,7 @@ QUICK = {"run_limit_s": 0.2, "run_end_s": 0.01, "retry_after_s": 0.1}
 
 
 async def slow_rig(**changes: object) -> Rig:
-    """A model on its worker, whose runs wait at the gate."""
+    """Return a rig with a model on its worker, whose runs wait at the gate."""
     rig = Rig(EngineSettings(**{**QUICK, **changes}))  # type: ignore[arg-type]
     await rig.serve(manifest())
     rig.session.gate.clear()
@@ -31,7 +31,7 @@ async def until_told(rig: Rig, kind: type, count: int = 1) -> None:
 
 
 async def refused(asked: asyncio.Task[InferResponse]) -> RequestError:
-    """The error that a request ends with."""
+    """Return the error that a request ends with."""
     with pytest.raises(RequestError) as caught:
         await asked
     return caught.value

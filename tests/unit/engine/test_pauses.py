@@ -46,7 +46,7 @@ class Machine:
         return self.delays.get(thread, 0)
 
     def work(self, of: Pauses, ms: int, *, waits: float) -> None:
-        """Passes of 0.1 ms; each running thread waits for that part of the time for a core."""
+        """Run passes of 0.1 ms; each running thread waits for that part of the time for a core."""
         for _ in range(ms * 10):
             self.now_ns += MS // 10
             self.used_ns += MS // 10

@@ -1,4 +1,4 @@
-"""The queue as a state machine: priorities, turns, bounds, policies; nobody lost, taken twice or starved."""
+"""The queue as a state machine: priorities, turns, bounds, policies; no request is lost, taken twice or starved."""
 
 from __future__ import annotations
 

@@ -87,7 +87,10 @@ async def test_runs_are_capped_in_rows(p50_us: float, row_us: float, rows: int, 
 
 
 async def two_tensors(batched: bool) -> tuple[Rig, Callable[..., InferRequest]]:
-    """A model of a sum and a difference, and what asks it; the outputs differ in type and in size."""
+    """Return a model of a sum and a difference, and a function that makes its requests.
+
+    The outputs differ in type and in size.
+    """
     rows = (-1,) if batched else ()
     model = manifest(
         inputs=(TensorSpec("x", Datatype.FP32, (*rows, 2)), TensorSpec("z", Datatype.INT16, (*rows, 1))),
@@ -167,7 +170,7 @@ Other = tuple[dict[str, Any], dict[str, Any], InferRequest]
 
 
 def typed(datatype: Datatype, value: object) -> Other:
-    """What the model takes, and a request."""
+    """Return what the model takes, and a request."""
     tensor = Tensor(datatype, np.array([[value]], datatype.dtype))
     return {"inputs": (TensorSpec("x", datatype, (-1, 1)),)}, {}, InferRequest("m", {"x": tensor})
 

@@ -1,4 +1,4 @@
-"""Requests that name no version, shared by weight for as long as somebody renews it."""
+"""Requests that name no version, shared by weight for as long as the lease is renewed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def shared_rig(settings: EngineSettings | None = None) -> Rig:
 
 
 async def answered(rig: Rig, count: int = 100) -> Counter[str]:
-    """Who answered so many requests."""
+    """Return how many of so many requests each version answered."""
     answers = await asyncio.gather(*(rig.engine.infer(request()) for _ in range(count)))
     return Counter(answer.version for answer in answers)
 

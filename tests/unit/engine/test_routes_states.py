@@ -1,5 +1,7 @@
-"""Any order of loads, routes, leases, commits, unloads and requests: each request is answered once, by a version that
-was there for it; what a caller gets never depends on the shadow."""
+"""Any order of loads, routes, leases, commits, unloads and requests.
+
+Each request is answered once, by a version that was there for it; what a caller gets never depends on the shadow.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ class Clock(asyncio.SelectorEventLoop):
 
 
 class Fleet(RuleBasedStateMachine):
-    """Version v answers v times its input. What ought to be served is kept beside, in the plainest way."""
+    """State machine in which version v answers v times its input, with a plain model of what ought to be served."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +144,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule()
     def renew(self) -> None:
-        """A route that is renewed in time lasts."""
+        """Renew a route in time: it lasts."""
         for _ in range(2 if self.weights else 0):
             self.loop.ahead_s += 0.7 * LEASE_S
             total = sum(self.weights.values())
@@ -156,7 +158,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 8), version=st.sampled_from(["", "", *VERSIONS]))
     def ask(self, count: int, version: str) -> None:
-        """Some requests that are not waited for."""
+        """Send some requests that are not waited for."""
         expected = set(self.shares()) if not version else {version} & {*self.shares(), self.committed or ""}
 
         async def submit() -> None:
@@ -199,7 +201,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(version=ONE)
     def shadow_fails(self, version: str) -> None:
-        """Only while it is nobody's but the comparison's."""
+        """Let a version fail, only while nothing but the comparison uses it."""
         self.await_answers()
         if version in self.shares() or version not in self.loaded() or version != self.shadow:
             return

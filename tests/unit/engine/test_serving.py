@@ -23,7 +23,7 @@ from tests.simulators.sink import ticket
 
 
 async def joining_rig(**settings: object) -> Rig:
-    """A rig whose trial says that joining rows pays; its runs happen on the worker, so that they can be held."""
+    """Return a rig whose trial says that joining rows pays; its runs happen on the worker, so that they can be held."""
     rig = Rig(EngineSettings(**{"inline_limit_us": 0, **settings}))  # type: ignore[arg-type]
     rig.trials["a"] = measured(100.0, row_us=10.0)
     await rig.serve(manifest())

@@ -1,4 +1,4 @@
-"""What one version answered is asked of another and compared, at nobody's cost."""
+"""Shadow requests: what one version answered is asked of another and compared, at no caller's cost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def counted(rig: Rig) -> ServableStatistics:
 
 
 async def settled(rig: Rig, count: int) -> ShadowStatistics:
-    """What was counted once so many requests were compared or left out (in rows of one)."""
+    """Return the counts once so many requests were compared or left out (in rows of one)."""
     shadow = counted(rig).shadow
     while shadow.compared + sum(shadow.not_compared.values()) < count:
         await asyncio.sleep(0.001)
@@ -207,7 +207,7 @@ async def test_a_caller_who_comes_while_the_shadow_runs_is_answered_next() -> No
 
 
 def beside(rig: Rig, ended: list[object]) -> bool:
-    """Ask version 2 for nobody."""
+    """Send a shadow request to version 2, without a caller."""
     servable, asked = rig.registry.entry("m").loaded["2"], request(1.0)
     return servable.ask_beside(asked.inputs, None, ended.append)
 

@@ -35,7 +35,7 @@ async def fault_of(rig: Rig, **changes: object) -> Fault:
 
 
 async def trying(rig: Rig, of: ModelManifest, digest: str = "d1") -> asyncio.Task[Loaded]:
-    """A load whose trial has begun."""
+    """Begin a load and return it once its trial has begun."""
     before = len(rig.tried)
     staging = asyncio.ensure_future(rig.stage(of, digest))
     while len(rig.tried) == before and not staging.done():
@@ -44,7 +44,7 @@ async def trying(rig: Rig, of: ModelManifest, digest: str = "d1") -> asyncio.Tas
 
 
 async def fetching(rig: Rig, of: ModelManifest) -> asyncio.Task[Loaded]:
-    """A load whose release is being fetched."""
+    """Begin a load and return it while its release is being fetched."""
     before = len(rig.fetched)
     staging = asyncio.ensure_future(rig.stage(of))
     while len(rig.fetched) == before:

@@ -14,7 +14,7 @@ from gateway.engine.threads import Threads, begin
 
 
 class Large:
-    """What a call is given, and must not outlive it."""
+    """Argument of a call, which must not outlive it."""
 
 
 def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:

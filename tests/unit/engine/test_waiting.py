@@ -1,4 +1,4 @@
-"""How requests wait: policies of full queues, priorities, delays, images in preparation, the worker's own priority."""
+"""Waiting requests: policies of full queues, priorities, delays, images in preparation, the worker's own priority."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.simulators.sink import Recorder
 
 
 async def held_rig(sink: Recorder, *, limits: EngineSettings | None = None, **queue: object) -> Rig:
-    """A model with a queue of its own, whose session is held by request 0; it joins rows."""
+    """Return a rig with a model that has a queue of its own, whose session is held by request 0; it joins rows."""
     limits = limits or EngineSettings(queue=(QueueSettings("m", **queue),), inline_limit_us=0)  # type: ignore[arg-type]
     rig = Rig(limits)
     rig.trials["a"] = measured(100.0, row_us=10.0)
@@ -141,7 +141,7 @@ def free() -> Iterator[threading.Event]:
 
 
 async def decoding_rig(free: threading.Event, **queue: object) -> Rig:
-    """A model that takes images, whose only decoder is busy until the event is set."""
+    """Return a rig with a model that takes images, whose only decoder is busy until the event is set."""
     rig = Rig(EngineSettings(queue=(QueueSettings("m", **queue),), image_threads=1))  # type: ignore[arg-type]
     await rig.serve(image_manifest())
     rig.repository._decoders.submit(free.wait)
@@ -229,7 +229,7 @@ async def test_a_model_whose_run_hangs_does_not_stop_the_others() -> None:
 
 
 async def worker_nice(rig: Rig) -> int:
-    """The nice value of the thread that runs the model."""
+    """Return the nice value of the thread that runs the model."""
     sink, seen = Recorder(), []
     await rig.serve(manifest())
     session, run = rig.session, rig.session.run

@@ -1,4 +1,4 @@
-"""Who may do what: the whole table, scopes, devices."""
+"""Rights of each role: the whole table, scopes, devices."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ LOGS = st.lists(DEEDS, min_size=1, max_size=8)
 
 
 def written(deeds: list[Deed]) -> list[LogEntry]:
-    """A log of these."""
+    """Return a log of these."""
     log: list[LogEntry] = []
     for number, deed in enumerate(deeds):
         log.append(chained(head_of(log[-1]) if log else Head(), deed, NOW + timedelta(microseconds=number)))

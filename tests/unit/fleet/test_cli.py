@@ -45,7 +45,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def told(run: Run) -> Callable[..., Any]:
-    """The JSON of a command that ended with 0."""
+    """Return a function that runs a command, which must end with 0, and returns its JSON."""
 
     def call(*arguments: str | Path) -> Any:
         code, out, err = run(*arguments, "--json")
@@ -57,7 +57,7 @@ def told(run: Run) -> Callable[..., Any]:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> FleetRepository:
-    """Published in this folder, with every key in `keys`."""
+    """Return a repository published in this folder, with every key in `keys`."""
     made = FleetRepository(tmp_path)
     made.add_release("reader", "1")
     made.keep_keys()
@@ -66,7 +66,7 @@ def repository(tmp_path: Path) -> FleetRepository:
 
 @pytest.fixture(scope="module")
 def settled(tmp_path_factory: pytest.TempPathFactory) -> FleetRepository:
-    """As `repository`, for tests after which it is as before."""
+    """Return a repository like `repository`, for tests that leave it unchanged."""
     made = FleetRepository(tmp_path_factory.mktemp("settled"))
     made.add_release("reader", "1")
     made.keep_keys()
@@ -391,7 +391,10 @@ def test_what_this_machine_could_not_try_is_named(run: Run, repository: FleetRep
 
 @pytest.fixture
 def checked(tmp_path: Path) -> Callable[..., Path]:
-    """A stand-in for `edge-gateway config check --fleet-settings FILE --json` that notes how it was called."""
+    """Return a function that makes a stand-in for `edge-gateway config check --fleet-settings FILE --json`.
+
+    The stand-in notes how it was called.
+    """
 
     def program(ok: bool = True, findings: tuple[str, ...] = (), remarks: tuple[str, ...] = ()) -> Path:
         file, verdict = tmp_path / "checks", {"ok": ok, "findings": findings, "remarks": remarks}
@@ -404,7 +407,7 @@ def checked(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def fleet_settings(run: Run, told: Callable[..., Any], repository: FleetRepository) -> None:
-    """A role `settings` with two keys of its own, and a file `site.toml`."""
+    """Make a role `settings` with two keys of its own, and a file `site.toml`."""
     for name in ("sam", "sue"):
         assert run("keys", "new", name)[0] == 0
     assert [draft["role"] for draft in told("delegate", "--settings", "--key", "sam.pub", "sue.pub")["drafts"]] == [

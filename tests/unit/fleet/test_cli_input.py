@@ -1,5 +1,7 @@
-"""Wrong input to verbs that ask a controller: one line that says what is wrong, and the exit code for it. Nobody is
-asked."""
+"""Wrong input to verbs that ask a controller: one line that says what is wrong, and the exit code for it.
+
+No request is sent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verbs' HTTP client makes of answers: values, pages, patience, and errors that say what to do."""
+"""Answers in the verbs' HTTP client: values, pages, timeouts, and errors that say what to do."""
 
 from __future__ import annotations
 

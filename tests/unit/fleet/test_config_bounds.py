@@ -1,4 +1,4 @@
-"""What would let a controller start and then do nothing, or fail later with a traceback, is refused by its key."""
+"""Settings that would let a controller start and then do nothing, or fail later, are refused by their key."""
 
 from __future__ import annotations
 

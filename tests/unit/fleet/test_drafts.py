@@ -30,7 +30,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> FleetRepository:
 
 @pytest.fixture(scope="module")
 def draft(repository: FleetRepository) -> Draft:
-    """Of an owner with four keys, of which three must sign."""
+    """Return a draft of an owner with four keys, of which three must sign."""
     target = target_of("models/team/reader/1/release", b"{}", {"floor": "1"})
     return signing.add_targets(repository.drafting(), "models-team", [(target, b"{}")])
 

@@ -1,4 +1,4 @@
-"""Which blackouts a newer policy gives back, though hours stood still in them."""
+"""Blackouts that a newer policy gives back, though hours stood still in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOUR = timedelta(hours=1)
 
 
 def blackout(start_h: int, end_h: int) -> Blackout:
-    """From so many hours after now, to so many."""
+    """Return a blackout from so many hours after now, to so many."""
     return Blackout(NOW + start_h * HOUR, NOW + end_h * HOUR)
 
 

@@ -1,4 +1,4 @@
-"""What a publication bars, and how many devices run it."""
+"""Impact of a publication: what it bars, and how many devices run that."""
 
 from __future__ import annotations
 

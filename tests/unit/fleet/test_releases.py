@@ -82,7 +82,7 @@ def test_what_is_published_never_changes(tmp_path: Path) -> None:
 
 
 def test_what_is_drafted_may_change(tmp_path: Path) -> None:
-    """Its own floor, too: nobody has seen it."""
+    """Its own floor may change, too: it is not published yet."""
     repository = FleetRepository(tmp_path)
     repository.add_owner("acme")
     model = read_model(MODELS / "activity" / "1", FleetSettings())

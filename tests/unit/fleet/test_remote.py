@@ -1,4 +1,4 @@
-"""What verbs print of a controller's answers: times, releases, documents; and the warning of a last admin."""
+"""Output of verbs for a controller's answers: times, releases, documents; and the warning of a last admin."""
 
 from __future__ import annotations
 

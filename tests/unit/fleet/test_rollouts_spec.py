@@ -41,7 +41,7 @@ def document(*options: str) -> dict:
 
 
 def read(*options: str) -> Spec:
-    """As the controller reads it, once it has looked the release up."""
+    """Return the spec that the controller reads, once it has looked the release up."""
     said = document(*options)
     assert said["target"] in {TARGET, "acme/meter-reader/2"}
     return read_spec({**said, "target": RESOLVED})

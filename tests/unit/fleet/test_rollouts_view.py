@@ -1,4 +1,4 @@
-"""How a rollout is shown: bars, one line, and when watching ends."""
+"""Rollouts on a terminal: bars, one line, and when watching ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def wave(number: int, devices: int = 0, *, opened: bool = True, approved: bool =
 
 
 def view(*waves: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A canary, 10 %, five more, 100 %."""
+    """Return the view of a rollout: a canary, 10 %, five more, 100 %."""
     return {
         "id": "r1",
         "name": "readers",

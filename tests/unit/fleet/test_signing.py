@@ -1,4 +1,4 @@
-"""What the next document of a role is: versions, expiries, keys, and who has to sign."""
+"""Next document of a role: versions, expiries, keys, and the keys that have to sign."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the other rooms' tests stand on: a repository that python-tuf's stock client reads after every change."""
+"""The repository that other packages' tests use: python-tuf's stock client reads it after every change."""
 
 from __future__ import annotations
 

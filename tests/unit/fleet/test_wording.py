@@ -1,4 +1,4 @@
-"""What a key holder is told before signing comes from what is signed, however the draft was dressed up."""
+"""Text that a key holder sees before signing comes from what is signed, however the draft was changed."""
 
 from __future__ import annotations
 

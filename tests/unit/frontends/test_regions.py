@@ -45,7 +45,7 @@ def shm() -> Iterator[Path]:
 
 
 def made(shm: Path, content: bytes = bytes(4096), name: str = "") -> str:
-    """A segment; its key."""
+    """Make a segment; return its key."""
     name = name or uuid.uuid4().hex
     (shm / name).write_bytes(content)
     return f"/{name}"

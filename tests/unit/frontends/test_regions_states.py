@@ -1,4 +1,4 @@
-"""Any order of what callers and their segments may do: bounds hold, and whoever is answered is answered rightly."""
+"""Any order of what callers and their segments may do: bounds hold, and each answer is right."""
 
 from __future__ import annotations
 

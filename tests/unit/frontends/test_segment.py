@@ -108,7 +108,7 @@ def test_a_truncated_segment_is_refused_and_not_touched(shm: Path) -> None:
 
 @pytest.mark.parametrize("copied", [False, True], ids=["in place", "copied"])
 def test_what_a_truncation_during_a_run_does(shm: Path, copied: bool) -> None:
-    """As the documentation says it: what is read in place ends the process, what was copied does not."""
+    """The documentation says so: what is read in place ends the process, what was copied does not."""
     path = made(shm, bytes(8192))
     script = (
         "import os, sys\n"
@@ -124,7 +124,7 @@ def test_what_a_truncation_during_a_run_does(shm: Path, copied: bool) -> None:
 
 
 def test_missing_pages_are_read_by_copy(shm: Path) -> None:
-    """A page that reading in place would have to make may not be there to be had: SIGBUS on a full /dev/shm."""
+    """A page that reading in place would have to make may be impossible to allocate: SIGBUS on a full /dev/shm."""
     path = made(shm, b"")
     os.truncate(path, 1 << 20)
     segment = Segment("r", path, 0, 1 << 20)

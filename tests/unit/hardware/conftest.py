@@ -24,7 +24,7 @@ def probed(tmp_path: Path) -> Probed:
 
 @pytest.fixture
 def only(probed: Probed) -> Only:
-    """The one accelerator of a tree."""
+    """Return a function that returns the one accelerator of a tree."""
 
     def run(tree: str | Entries) -> Accelerator:
         (accelerator,) = probed(tree).accelerators

@@ -23,7 +23,7 @@ print(json.dumps({"name": sys.argv[1], "problem": ""}), flush=True)
 
 
 def child(source: str) -> list[str]:
-    """A fake child that answers for the first library and then does what `source` says."""
+    """Return the command of a fake child that answers for the first library and then does what `source` says."""
     return [sys.executable, "-I", "-c", FIRST + source]
 
 
@@ -124,7 +124,7 @@ def test_a_child_that_cannot_start_breaks_every_rung_of_its_set() -> None:
 
 
 def _await_end(pid: int) -> None:
-    """Returns once the process is gone; the signal that ends it may still be on its way."""
+    """Wait until the process is gone; the signal that ends it may still be on its way."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""What the service manager hears, on a real datagram socket."""
+"""Notifications to the service manager, on a real datagram socket."""
 
 from __future__ import annotations
 

@@ -103,7 +103,10 @@ def test_a_child_dies_with_its_parent(tmp_path):
 
 
 def is_lost_in_its_job(child):
-    """Starting takes a third of this CPU time: by now it is in the endless loop, where no broken pipe is noticed."""
+    """Return whether the child is in the endless loop, where no broken pipe is noticed.
+
+    Starting takes a third of this CPU time.
+    """
     return child.cpu_times().user > 1.0
 
 

@@ -1,4 +1,4 @@
-"""What each engine is told, and what each refuses, below the common contract."""
+"""Options and refusals of each engine, below the common contract."""
 
 from dataclasses import replace
 

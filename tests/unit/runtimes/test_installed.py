@@ -1,4 +1,4 @@
-"""Which engines are installed, asked of metadata that the test writes."""
+"""Installed engines, asked of metadata that the test writes."""
 
 import importlib.util
 import sys
@@ -19,7 +19,7 @@ from gateway.runtimes.installed import (
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A folder before all others on the path; call it to install a distribution there."""
+    """Return a function that installs a distribution into a folder before all others on the path."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def install(name, version="9.9"):

@@ -48,13 +48,13 @@ class Zeros:
 
 
 def data_bytes() -> int:
-    """Data of this process, as the bound counts it."""
+    """Return the size of this process's data, as the bound counts it."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData"))
     return int(line.split()[1]) << 10
 
 
 def check(kind: str) -> None:
-    """Runs in a process of its own."""
+    """Check the bound, in a process of its own."""
     resource.setrlimit(resource.RLIMIT_DATA, (LIMIT_BYTES, LIMIT_BYTES))
     one, other = Zeros(kind), Zeros("numbers")
     most = data_bytes() + KEPT_BYTES

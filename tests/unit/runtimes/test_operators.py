@@ -11,7 +11,7 @@ from gateway.runtimes.operators import OPERATORS
 
 
 def evaluate(op, arrays, attributes, opset=17):
-    """What ONNX says."""
+    """Return what ONNX says."""
     names = [f"i{index}" for index in range(len(arrays))]
     inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)

@@ -34,7 +34,7 @@ nodes = st.fixed_dictionaries(
 
 
 def refused_or_read(file):
-    """Whether the file is a graph, or refused with its name; anything else is raised."""
+    """Return whether the file is a graph, or refused with its name; anything else is raised."""
     try:
         return isinstance(read_graph(file), Graph)
     except VariantError as error:

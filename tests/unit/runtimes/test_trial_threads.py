@@ -1,5 +1,6 @@
-"""How many threads a trial settles on: one for quick models, several only where they pay, and never at the price of
-the verdict.
+"""Threads that a trial settles on.
+
+One for quick models, several only where they pay, and never at the price of the verdict.
 """
 
 import time

@@ -45,7 +45,7 @@ def test_anything_else_is_a_value_error(line: bytes) -> None:
 
 
 def serve(tmp_path: Path, device: Device) -> tuple[InstallerSettings, threading.Thread]:
-    """The installer's process, until it is idle."""
+    """Start the installer's process, which runs until it is idle."""
     path = tmp_path / "socket"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))

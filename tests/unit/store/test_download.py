@@ -84,7 +84,7 @@ def test_a_resumed_download_that_finds_no_room_keeps_what_it_had(blobs: LocalBlo
 def test_room_that_ends_on_the_way_is_told_where_none_can_be_set_aside(
     blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on file systems that know no fallocate(2)."""
+    """File systems that know no fallocate(2) are like this."""
     monkeypatch.setattr(download, "_KEEP_SIZE", UNKNOWN_MODE)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))

@@ -38,7 +38,7 @@ def activation(slot: str = "meter", release: int = 2) -> Activation:
 
 
 def at(journal: Journal, step: Step, slot: str = "meter") -> Update:
-    """An update that has come to `step`."""
+    """Return an update that has come to `step`."""
     update = journal.begin(activation(slot), 7, NOW)
     if step is Step.ROLL_BACK:
         return journal.fail(slot, FAILURE, NOW)

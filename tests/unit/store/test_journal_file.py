@@ -1,4 +1,4 @@
-"""The journal's file: never begun anew by itself, never trusted when damaged, private, migrated, shared politely."""
+"""The journal's file: never replaced by itself, never trusted when damaged, private, migrated, shared politely."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OLD = Activation("meter", "models/acme/meter/2/release", "2" * 64, ("only",), ("
 
 
 def begun(folder: Path) -> Path:
-    """A journal with many floors in it."""
+    """Create a journal with many floors in it; return its file."""
     with contextlib.closing(Journal.create(folder)) as journal:
         journal.raise_floors(Floors({f"role-{index}": index for index in range(500)}))
     return folder / journal_file.NAME

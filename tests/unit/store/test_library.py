@@ -40,7 +40,7 @@ artifacts = [{{path = "{path}", sha256 = "{sha256}", bytes = {size}}}]
 
 
 def write(root: Path, name: str = "m", version: str = "1", **changes: object) -> Path:
-    """A good release, but for `changes` to its manifest; returns its folder."""
+    """Write a good release, but for `changes` to its manifest; return its folder."""
     folder = root / name / version
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "w.onnx").write_bytes(CONTENT)
@@ -62,7 +62,7 @@ def only(root: Path, settings: LibrarySettings | None = None) -> Release:
 
 
 def problem(root: Path, settings: LibrarySettings | None = None) -> str:
-    """Why the release `m` is refused; `good`, written beside it, is served all the same."""
+    """Return why the release `m` is refused; `good`, written next to it, is served all the same."""
     write(root, "good")
     releases = {release.name: release for release in scan(root, settings)}
     assert releases["good"].problem == ""

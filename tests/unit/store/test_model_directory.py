@@ -29,7 +29,7 @@ def put(file: Path, content: bytes = CONTENT) -> Path:
 
 
 def pointing(file: Path, location: str) -> Path:
-    """A model that refers to any location, which need not be there."""
+    """Write a model that refers to any location, which need not be there."""
     tensor = TensorProto(name="w", data_type=1, dims=[1], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value=location)
     graph = helper.make_graph([], "g", [], [], [tensor])
@@ -41,7 +41,7 @@ def found(root: Path) -> dict[tuple[str, str], str]:
 
 
 def served(root: Path) -> Release:
-    """The only release that is not refused."""
+    """Return the only release that is not refused."""
     (release,) = (release for release in scan(root) if not release.problem)
     return release
 

@@ -1,4 +1,4 @@
-"""What stands in a file's place and is none ends at once, wherever the daemon reads its store."""
+"""Anything in a file's place that is no file ends at once, wherever the daemon reads its store."""
 
 from __future__ import annotations
 

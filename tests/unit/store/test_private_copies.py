@@ -1,4 +1,4 @@
-"""Where private copies lie, and what is left of those whose process was killed."""
+"""Places of private copies, and what is left of those whose process was killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def artifact(path: str = "sub/model.onnx", content: bytes = CONTENT) -> Artifact
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A release with one file; copies go to `tmp_path/run`."""
+    """Return a release with one file; copies go to `tmp_path/run`."""
     (tmp_path / "run").mkdir()
     monkeypatch.setenv("RUNTIME_DIRECTORY", f"{tmp_path / 'run'}:/another")
     (tmp_path / "release" / "sub").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Roots as the update agent keeps them: in their order, bounded, whatever lies beside them."""
+"""Roots as the update agent keeps them: in their order, bounded, whatever else lies in their folder."""
 
 from __future__ import annotations
 

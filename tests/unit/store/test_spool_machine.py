@@ -1,5 +1,7 @@
-"""The spool against a model of it, whatever is called in which order: every number is a record, in a gap, or
-acknowledged, and what is dropped is the least important and oldest there is."""
+"""The spool against a model of it, whatever is called in which order.
+
+Every number is a record, in a gap, or acknowledged, and what is dropped is the least important and oldest there is.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def reason(content: bytes, trusted: Targets = TRUSTED, **asked: Any) -> Reason:
 
 
 def signed(change: Callable[[Metadata[Targets]], object], *keys: Any) -> bytes:
-    """The document after `change`, signed by the director (or by `keys`)."""
+    """Return the document after `change`, signed by the director (or by `keys`)."""
     metadata = assignment_metadata(MADE)
     change(metadata)
     for key in keys or (KEY,):

@@ -1,4 +1,4 @@
-"""From the pinned root to a release on the disk: every link is verified, none is taken on trust."""
+"""Chain of trust between the pinned root and a release on the disk: every link is verified."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TWO = "models/acme/reader/2/release"
 
 @pytest.fixture
 def installed(repository: FleetRepository, device: TrustingDevice) -> TrustingDevice:
-    """The device with release 2, the root rotated twice on the way."""
+    """Return the device with release 2, the root rotated twice on the way."""
     repository.rotate("root")
     repository.rotate("root")
     repository.assign(DEVICE, {SLOT: TWO})
@@ -35,7 +35,7 @@ def installed(repository: FleetRepository, device: TrustingDevice) -> TrustingDe
 
 
 def reason(device: TrustingDevice, **changes: Any) -> Reason:
-    """Why the daemon refuses the device's release after these changes to its activation."""
+    """Return why the daemon refuses the device's release after these changes to its activation."""
     with pytest.raises(Distrust) as caught:
         verify(device, **changes)
     return caught.value.reason
@@ -135,7 +135,7 @@ def replace_id(signer: Any) -> Any:
 
 
 def test_the_targets_role_alone_vouches_for_nothing(installed: TrustingDevice, repository: FleetRepository) -> None:
-    """Whoever holds the keys of targets, but none of acme's, signs acme's release there."""
+    """A holder of the keys of targets, but of none of acme's, signs acme's release there."""
     targets = evidence(installed, 0)
     targets.signed.targets[TWO] = evidence(installed, 1).signed.targets[TWO]
     targets.sign(repository.keys["targets"][0])
@@ -156,7 +156,7 @@ def chained(
 
 
 def roles(*made: tuple[str, Any, str, bool]) -> Callable[[Targets], None]:
-    """Delegations to (name, key, pattern, terminating), in this order."""
+    """Return a change that delegates to (name, key, pattern, terminating), in this order."""
 
     def change(targets: Targets) -> None:
         public = {key.public_key.keyid: key.public_key for _, key, _, _ in made}

@@ -24,7 +24,7 @@ def sync(repository: FleetRepository, device: TrustingDevice) -> None:
 
 
 def refused(repository: FleetRepository, device: TrustingDevice) -> Reason:
-    """Why the device refuses; and it goes on with what it had."""
+    """Return why the device refuses; and it goes on with what it had."""
     before = (dict(device.slots), dict(device.floors), device.last)
     with pytest.raises(Distrust) as caught:
         sync(repository, device)

@@ -69,7 +69,7 @@ ASSIGNED = sign_assignment(ASSIGNMENT, KEY)
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where something stands in a JSON document."""
+    """Return the paths of all values in a JSON document."""
     inner = (
         document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
     )
@@ -77,7 +77,7 @@ def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def changed(data: st.DataObject, content: bytes, *, within: str = "") -> bytes:
-    """The document with something in it replaced, removed or added; signed anew by KEY where it is `within` signed."""
+    """Replace, remove or add something in the document; return it, signed again by KEY where it is `within` signed."""
     document = json.loads(content)
     for _ in range(data.draw(st.integers(1, 3))):
         everywhere = [place for place in places(document) if not within or place[0] == within]
@@ -107,7 +107,7 @@ def _sign(document: Any) -> Any:
 
 @st.composite
 def spoilt(draw: st.DrawFn, content: bytes) -> bytes:
-    """Some bytes exchanged, cut out or put in."""
+    """Exchange, cut out or insert some bytes."""
     start = draw(st.integers(0, len(content)))
     end = draw(st.integers(start, min(start + 8, len(content))))
     return content[:start] + draw(st.binary(max_size=8)) + content[end:]

@@ -1,4 +1,4 @@
-"""Which release may take a slot: models by slot, owner and policy, and tensors by what clients send and read."""
+"""Releases that may take a slot: models by slot, owner and policy, and tensors by what clients send and read."""
 
 from __future__ import annotations
 

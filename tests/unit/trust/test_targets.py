@@ -1,4 +1,4 @@
-"""Who may sign a target, in which order that is asked, and what an owner still allows."""
+"""Roles that may sign a target, in which order they are asked, and what an owner still allows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE = TargetFile(3, {"sha256": "ab" * 32}, PATH)
 
 
 def delegating(*roles: tuple[str, str, bool], signs: bool = False) -> Targets:
-    """A role that delegates to (name, pattern, terminating), and perhaps signs PATH itself."""
+    """Return a role that delegates to (name, pattern, terminating), and perhaps signs PATH itself."""
     named = {name: DelegatedRole(name, [], 1, terminating=ends, paths=[pattern]) for name, pattern, ends in roles}
     return Targets(targets={PATH: FILE} if signs else {}, delegations=Delegations({}, named))
 
@@ -31,7 +31,7 @@ SIGNING = delegating(signs=True)
 
 
 def asked(**roles: Targets | None) -> tuple[Role, list[tuple[str, str]]]:
-    """A repository of these roles, and who is asked for in which order."""
+    """Return a repository of these roles, and a list of who is asked for in which order."""
     order: list[tuple[str, str]] = []
 
     def role(name: str, delegator: str) -> Targets | None:

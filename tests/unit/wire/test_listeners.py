@@ -1,4 +1,4 @@
-"""What holds on every HTTP port, whoever serves it: a bare application, no frontend and no controller around it."""
+"""Laws of every HTTP port, in any program: a bare application, no frontend and no controller around it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def waiting(grace_s: float) -> AsyncIterator[tuple[asyncio.Event, Awaitable[bytes], Awaitable[None]]]:
-    """A request in progress, and a stop that has begun."""
+    """Yield a request in progress, and a stop that has begun."""
     proceed, inside = asyncio.Event(), asyncio.Event()
 
     async def slow(_: Scope, __: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""How a rollout is shown: where its waves stand, and when somebody who waits may be offered something."""
+"""Views of a rollout: the state of its waves, and when a waiting device may be offered something."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ def now() -> datetime:
 
 @pytest.fixture(scope="session")
 def authority(now: datetime) -> Authority:
-    """A CA made now."""
+    """Return a CA made now."""
     return new_authority(now)
 
 
 @pytest.fixture
 def openssl(tmp_path: Path):
-    """Runs openssl in a folder of its own; its output, errors included."""
+    """Return a function that runs openssl in a folder of its own and returns its output, errors included."""
 
     program = shutil.which("openssl")
     assert program, "openssl is one of the packages that make test installs"

@@ -1,4 +1,4 @@
-"""What the CA signs, as openssl sees it."""
+"""Certificates that the CA signs, as openssl sees them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_what_is_no_name_is_not_signed(authority: Authority, now, device) -> Non
 
 
 def forged() -> bytes:
-    """A request whose signature is another's."""
+    """Return a request whose signature is another's."""
     good, other = request(), request(ec.generate_private_key(ec.SECP256R1()))
     mine, theirs = (x509.load_pem_x509_csr(each) for each in (good, other))
     der = mine.public_bytes(Encoding.DER).replace(mine.signature, theirs.signature)

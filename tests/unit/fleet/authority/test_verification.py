@@ -1,4 +1,4 @@
-"""Whose certificate it is, and whether it still holds."""
+"""Verification of certificates: the device they belong to, and whether they still hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `edge-fleet doctor` finds in what was observed."""
+"""Findings of `edge-fleet doctor` in what was observed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many are let in at one time."""
+"""Limit of concurrent requests."""
 
 from __future__ import annotations
 

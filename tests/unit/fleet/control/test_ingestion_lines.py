@@ -36,7 +36,7 @@ def body(*lines: object) -> bytes:
 
 
 def tried(read: Callable[[], Any]) -> tuple[Any, Fault | None, str]:
-    """What came of it, or why nothing did."""
+    """Return what came of it, or why nothing did."""
     try:
         return read(), None, ""
     except RequestError as error:

@@ -31,7 +31,7 @@ class Machine:
 
     @property
     def ahead(self) -> timedelta:
-        """How much later than it is things are judged."""
+        """Time by which the believed time is later than the true one."""
         return self.look.believed - self.true
 
 

@@ -1,4 +1,4 @@
-"""What devices say of their slots, as values: what is believed of it, and that nothing of it spoils a record."""
+"""Reports of devices on their slots, as values: what is believed of them, and that nothing of them spoils a record."""
 
 from __future__ import annotations
 

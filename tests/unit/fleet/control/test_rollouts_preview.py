@@ -1,4 +1,4 @@
-"""How many devices each wave takes, told before anything is created, is what happens then."""
+"""Preview of a rollout: the devices of each wave, told before anything is created, are what happens then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a batch is taken: nothing twice, nothing lost that is sent again, bounded whatever a device sends."""
+"""Rows of a batch that are taken: none twice, none lost that is sent again, bounded whatever a device sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the database is, as people write it."""
+"""Location of the database, as people write it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits with a minimum sample beside the percentage; the interval against published values."""
+"""Limits with a minimum sample and a percentage; the interval against published values."""
 
 from __future__ import annotations
 

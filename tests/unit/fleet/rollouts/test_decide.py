@@ -1,4 +1,4 @@
-"""What a rollout does, told as stories: canaries, waves, soaking, approval, halts, retries, silence, windows, ends."""
+"""Decisions of a rollout, as stories: canaries, waves, soaking, approval, halts, retries, silence, windows, ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What facts add up to: the path of a rollout, and devices whose reports come late, twice, in any order, or lie."""
+"""Sum of the facts: the path of a rollout, and devices whose reports come late, twice, in any order, or lie."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def record_of(events):
 
 
 def running(devices=1, **changes):
-    """The first wave is open and its devices are offered the release."""
+    """Return the record of a rollout whose first wave is open and whose devices are offered the release."""
     record = Record(spec_of(waves=[{"percent": 100}], **changes)).start(devices)
     record.tick()
     return record

@@ -1,4 +1,4 @@
-"""What the guide shows can be read, and names the files that are there."""
+"""Examples of the guide can be read, and name the files that are there."""
 
 from __future__ import annotations
 

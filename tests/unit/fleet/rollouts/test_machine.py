@@ -65,9 +65,12 @@ GAP = timedelta(seconds=120)
 
 
 class RolloutMachine(RuleBasedStateMachine):
-    """`offers`: devices that hold an offer now. `end`: how the rollout ended, once it did. `looked`: when the leader
-    looked last, by its clock; `attended`: for how long it did in all, by a clock that nobody sets, and `offered`,
-    `heard`: that of each device's last offer and sign of life."""
+    """State machine of one rollout.
+
+    `offers`: devices that hold an offer now. `end`: how the rollout ended, once it did. `looked`: when the leader last
+    evaluated the rollout, by its clock. `attended`: for how long it did in all, by a clock that is never set;
+    `offered`, `heard`: that time at each device's last offer and last report.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +118,7 @@ class RolloutMachine(RuleBasedStateMachine):
         next(self.parts(PART_LOW), None)
 
     def look(self) -> None:
-        """What is recorded of the clock before anything is decided."""
+        """Record the facts about the clock that come before any decision."""
         state, now = self.record.state, self.record.now
         since = max(self.looked, state.attended_at)
         self.record.add(*([ClockSetBack()] if set_back(state, now) else []))
@@ -130,7 +133,7 @@ class RolloutMachine(RuleBasedStateMachine):
         self.attended += passed
 
     def parts(self, part: int) -> Iterator[Decision]:
-        """What is decided is held against the state it is decided on, decision by decision."""
+        """Yield decisions, each checked against the state that it is decided on."""
         while decisions := decide(self.record.spec, self.record.state, self.record.now, part):
             before = self.record.state
             for decision in decisions:
@@ -168,14 +171,14 @@ class RolloutMachine(RuleBasedStateMachine):
         self.offered[decision.device] = self.heard[decision.device] = self.attended
 
     def hold_silence(self, device: str) -> None:
-        """Nobody is silent because a clock leapt."""
+        """Check that no device counts as silent because a clock jumped."""
         spec = self.record.spec
         silent_s = (self.attended - self.heard[device]).total_seconds()
         under_way_s = (self.attended - self.offered[device]).total_seconds()
         assert silent_s >= spec.silence_s or under_way_s >= spec.deadline_s
 
     def hold_share(self) -> None:
-        """After new offers the newest wave has no more devices than its share, whoever came and went."""
+        """Check that after new offers the newest wave has no more devices than its share, whichever came and went."""
         state, spec = self.record.state, self.record.spec
         taken = [member for member in state.members.values() if member.counts]
         here = [member for member in taken if member.wave == state.wave]
@@ -211,7 +214,7 @@ class RolloutMachine(RuleBasedStateMachine):
 
     @rule(hours=st.sampled_from([0.2, 1, 5]))
     def some_good_days(self, hours) -> None:
-        """Whoever is offered it commits by the next turn of the scheduler."""
+        """Let each device that is offered the release commit it by the next tick of the scheduler."""
         for _ in range(8):
             self.attend(hours)
             self.all_under_way_end(10**6, "failed")

@@ -1,4 +1,4 @@
-"""Who joins and who leaves, by the query."""
+"""Members of a rollout: which devices join and which leave, by the query."""
 
 from __future__ import annotations
 

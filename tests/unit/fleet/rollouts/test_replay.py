@@ -15,7 +15,7 @@ from tests.simulators.rollouts import Record, offered, spec_of
 
 
 def told():
-    """A whole rollout of four devices: ten percent, then all; one of them silent."""
+    """Return the record of a whole rollout of four devices: ten percent, then all; one of them silent."""
     record = Record(
         spec_of(waves=[{"percent": 10}, {"percent": 100}], success={"min_sample": 1, "min_percent": 60})
     ).start(4)
@@ -96,7 +96,7 @@ def test_another_specification_does_not_lead_to_the_same_decisions():
 
 
 def begun(part: int) -> Record:
-    """A wave of which only the first part is recorded."""
+    """Return a wave of which only the first part is recorded."""
     record = Record(spec_of(waves=[{"percent": 100}])).start(3 * PART_LOW)
     record.add(*map(Decided, decide(record.spec, record.state, record.now, part)))
     return record

@@ -21,7 +21,7 @@ SIZES = (1000, 2000, 4000)
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions, Python's and C's, are called."""
+    """Return how many functions, Python's and C's, are called."""
     count = 0
 
     def seen(frame: object, event: str, argument: object) -> None:

@@ -28,7 +28,7 @@ def at(text, zone=UTC, fold=0):
 
 
 def openings(spec, start, hours, site=""):
-    """The local times of the minutes at which it comes to be open, and ceases to be."""
+    """Return the local times of the minutes at which the schedule opens and closes."""
     states = [(start + n * MINUTE, may_offer(spec, site, start + n * MINUTE)) for n in range(hours * 60)]
     return [
         (moment.astimezone(BERLIN).strftime("%H:%M"), is_open)

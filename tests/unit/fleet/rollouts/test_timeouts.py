@@ -1,4 +1,4 @@
-"""How long a device is waited for: holds that it tells of, gaps in which nobody looked."""
+"""Timeouts of a device: holds that it reports, gaps in which rollouts were not evaluated."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_hold_stops_the_deadline_until_it_ends():
 
 
 def test_what_follows_a_hold_without_a_word_is_only_waited_for():
-    """It said that it is held, then that it is not: nobody knows better than that the hold ended with the second."""
+    """It reported that it is held, then that it is not: the second report is the only known end of the hold."""
     record = running(deadline_s=10 * HOUR)
     record.report("d-0", "pending")
     record.tick(5 * HOUR)
@@ -121,7 +121,7 @@ def test_another_attempt_may_be_held_anew():
 
 
 def unattended(record: Record, seconds: float) -> None:
-    """Nobody looks for so long; then the leader does."""
+    """Leave the rollout without an evaluation for so long; then let the leader evaluate it."""
     since = record.now
     record.now += timedelta(seconds=seconds)
     record.add(Unattended(since))

@@ -1,4 +1,4 @@
-"""Who is in which wave: exact shares, canaries of each kind of hardware, an order that nobody chooses."""
+"""Devices of each wave: exact shares, canaries of each kind of hardware, an order that cannot be chosen."""
 
 from __future__ import annotations
 

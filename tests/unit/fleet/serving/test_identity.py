@@ -1,4 +1,4 @@
-"""Whose certificate it is: verified once, held against clock and revocations every time."""
+"""Owner of a certificate: verified once, checked against clock and revocations every time."""
 
 from __future__ import annotations
 

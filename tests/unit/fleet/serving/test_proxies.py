@@ -1,4 +1,4 @@
-"""What proxies say, each in its own way."""
+"""Headers of proxies, each in its own form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which certificate the port shows, as time goes by."""
+"""Certificate that the port shows, as time goes by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who plays what follows from the seed, and shares are whole devices."""
+"""Assignment of roles to simulated devices follows from the seed, and shares are whole devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulation costs is read from the system."""
+"""Cost of a simulation is read from the system."""
 
 from __future__ import annotations
 

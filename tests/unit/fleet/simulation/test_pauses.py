@@ -1,4 +1,4 @@
-"""How long devices wait, as agents do."""
+"""Pauses of simulated devices, which are those of agents."""
 
 from __future__ import annotations
 

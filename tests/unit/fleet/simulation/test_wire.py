@@ -1,4 +1,4 @@
-"""Where devices call from, and whom they call."""
+"""Connections of simulated devices: their addresses, and the servers that they call."""
 
 from __future__ import annotations
 

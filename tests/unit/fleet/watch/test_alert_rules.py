@@ -1,4 +1,4 @@
-"""Which alerts open and close: once, not for a moment, and not again and again."""
+"""Alerts that open and close: once, not for a moment, and not again and again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reading(
 
 
 class Bench:
-    """What is kept between two looks."""
+    """State that is kept between two evaluations."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Alert] = {}

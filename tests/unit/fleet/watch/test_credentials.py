@@ -1,4 +1,4 @@
-"""Files of whom the controller calls: authorities that are believed, secrets that nobody else may read."""
+"""Files for the controller's own requests: authorities that it trusts, secrets that only it may read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a webhook is sent, verified by the library that the specification's authors publish."""
+"""Messages to a webhook, verified by the library that the specification's authors publish."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALERT = Alert("00f-abc", "silent", "camera-1", "", AlertState.OPEN, NOW, NOW, NO
 
 
 def test_the_specifications_own_example() -> None:
-    """From the test vectors of the reference libraries."""
+    """Test vectors of the reference libraries."""
     secret = read_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "file")
     signed = signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", b'{"test": 2432232314}')
     assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="

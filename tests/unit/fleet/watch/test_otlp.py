@@ -1,4 +1,4 @@
-"""What is sent over OTLP, parsed strictly by OTLP's own messages; and what becomes of it when the endpoint is odd."""
+"""Messages of OTLP, parsed strictly by OTLP's own types; and what becomes of them when the endpoint is odd."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def heard(stream: str, document: Any, kind: str = "x", device: str = "camera-1",
 
 
 def parsed(told: list[Piece], signal: str) -> Any:
-    """As a receiver that knows no unknown key would."""
+    """Parse the pieces of one signal like a receiver that accepts no unknown key."""
     content = request(signal, [piece.content for piece in told if piece.signal == signal])
     message = MESSAGES[signal]()
     json_format.Parse(content, message, ignore_unknown_fields=False)

@@ -1,4 +1,4 @@
-"""One POST to somebody who may be slow, gone or hostile."""
+"""One POST to a server that may be slow, gone or hostile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
 @contextmanager
 def saying(answer: bytes, context: ssl.SSLContext | None = None) -> Iterator[str]:
-    """A server that reads a request's beginning, says these bytes and hangs up."""
+    """Yield the URL of a server that reads a request's beginning, says these bytes and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(10)
 

@@ -1,4 +1,4 @@
-"""What telemetry says to the rules; whatever a device says, it is read or passed over."""
+"""Values of telemetry for alert rules; whatever a device says, it is read or passed over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a transport says of its callers."""
+"""Facts that a transport reports of its callers."""
 
 import asyncio
 

@@ -40,7 +40,7 @@ LIMIT = 1000
 
 
 def receiving(parts: Sequence[bytes], *, ends: bool = True) -> Callable[[], Awaitable[Mapping[str, Any]]]:
-    """An ASGI receive that hands over `parts`; then the client leaves, or is done."""
+    """Return an ASGI receive that hands over `parts`; then the client leaves, or is done."""
     left = list(parts)
 
     async def receive() -> Mapping[str, Any]:

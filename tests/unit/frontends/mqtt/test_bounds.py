@@ -1,4 +1,4 @@
-"""What is bounded: the backlog, the outbox, and waits."""
+"""Bounds of the backlog, the outbox, and waits."""
 
 from __future__ import annotations
 

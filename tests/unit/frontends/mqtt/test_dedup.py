@@ -1,4 +1,4 @@
-"""What is remembered of messages: which repeat, who waits for whom, and that memory stays bounded."""
+"""Memory of messages: which repeat, which wait for which, and that memory stays bounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def message(payload: bytes = b"p", *, at_ns: int = 0, **more: Any) -> Message:
 
 
 def begun(dedup: Dedup, one: Message) -> SeenMessage:
-    """The record of a message, which is new."""
+    """Return the record of a message, which is new."""
     assert dedup.earlier(key_of(one), one) is None
     return dedup.begin(key_of(one), one)
 

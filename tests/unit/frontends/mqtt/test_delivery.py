@@ -1,4 +1,4 @@
-"""What answers and refusals leave behind in memory, and on the wire."""
+"""Traces of answers and refusals in memory, and on the wire."""
 
 from __future__ import annotations
 

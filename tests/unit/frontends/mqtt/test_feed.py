@@ -1,4 +1,4 @@
-"""Whose labels an answer gets while several versions of a model share the requests."""
+"""Labels of an answer while several versions of a model share the requests."""
 
 from __future__ import annotations
 

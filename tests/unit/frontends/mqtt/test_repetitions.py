@@ -26,9 +26,11 @@ SURE = 7
 
 
 class Outlet:
-    """A broker that takes at once what is published, or when it is told to `take` while `held`; or nothing while there
-    is no `room`, or, as one whose SUBACK is awaited, nothing at QoS 0 while it is `away`. It refuses what goes to the
-    asker with each of `codes` once."""
+    """Broker that takes at once what is published, or when it is told to `take` while `held`.
+
+    It takes nothing while there is no `room`. While it is `away`, it takes nothing at QoS 0, like one whose SUBACK is
+    awaited. It refuses what goes to the asker with each of `codes` once.
+    """
 
     def __init__(self) -> None:
         self.sent: list[OutgoingPublish] = []

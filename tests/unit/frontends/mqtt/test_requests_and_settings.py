@@ -1,4 +1,4 @@
-"""Where answers may go, and what an operator may write."""
+"""Topics that answers may go to, and settings that an operator may write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a result carries: a label where an output is a score vector by the rule, else every output's exact values."""
+"""Content of a result: a label where an output is a score vector by the rule, else every output's exact values."""
 
 from __future__ import annotations
 
@@ -221,14 +221,14 @@ def answered(draw: st.DrawFn) -> tuple[ModelManifest, tuple[str, ...], dict[str,
 
 
 def value_of(element: Any, tensor: Tensor) -> Any:
-    """An element of `data` as the model gave it."""
+    """Return an element of `data` as the model gave it."""
     if tensor.datatype is Datatype.BYTES:
         return element.encode()
     return SPECIAL[element] if isinstance(element, str) else element
 
 
 def carries(line: dict[str, Any], expected: dict[str, Tensor]) -> bool:
-    """Whether the outputs of `line` are exactly `expected`, by name, datatype, shape, and float repr."""
+    """Return whether the outputs of `line` are exactly `expected`, by name, datatype, shape, and float repr."""
     found = {each["name"]: each for each in line.get("outputs", ())}
     return found.keys() == expected.keys() and all(
         each["datatype"] == expected[name].datatype.label

@@ -42,7 +42,7 @@ async def _says_nothing(_reader: asyncio.StreamReader, _writer: asyncio.StreamWr
 
 @asynccontextmanager
 async def connected(goes_on: Talk = _says_nothing) -> AsyncIterator[tuple[MqttSession, Owner]]:
-    """A session that was welcomed; the broker `goes_on`, and listens until it is left."""
+    """Yield a session that was welcomed; the broker `goes_on`, and listens until it is left."""
     gone = asyncio.Event()
 
     async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Who a caller is, and what TLS a listener speaks."""
+"""Identity of a caller, and the TLS that a listener speaks."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_a_stream_reply_is_the_answer_in_an_envelope(count):
 
 
 def on_stream(encoded):
-    """The message of a stream that was encoded."""
+    """Return the message of a stream that was encoded."""
     pieces, size = encoded
     whole = b"".join(pieces)
     assert PREFIX.unpack_from(whole) == (0, size - PREFIX.size)

@@ -1,4 +1,4 @@
-"""What was remembered of requests must mean what the protobuf message means, field by field and byte by byte."""
+"""Layouts remembered of requests mean what the protobuf message means, field by field and byte by byte."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def remembering(*met: bytes) -> InferCodec:
 
 
 def learns(codec: InferCodec, raw: bytes, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether a message is parsed."""
+    """Return whether a message is parsed."""
     parsed: list[Any] = []
     parse = module.parse_message
     with monkeypatch.context() as patch:
@@ -194,7 +194,7 @@ def test_a_request_like_one_before_is_not_parsed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_layouts_of_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the tensor begins differs, how long the message is does not."""
+    """The tensor begins at different places; the length of the message is the same."""
     sizes = range(LAYOUTS_LIMIT + 1)
     met = [request(model="m" * (20 - size), ident="i" * (1 + size)) for size in sizes]
     assert len({len(raw) for raw in met}) == 1

@@ -1,4 +1,4 @@
-"""Where a message's fields lie, as protobuf itself would find them."""
+"""Places of a message's fields, as protobuf itself would find them."""
 
 from __future__ import annotations
 

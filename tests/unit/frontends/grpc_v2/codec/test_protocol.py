@@ -1,4 +1,4 @@
-"""The messages are the ones clients were built with, and live where nobody else's do."""
+"""The messages are the ones clients were built with, and live in a descriptor pool of their own."""
 
 import subprocess
 import sys

@@ -49,7 +49,7 @@ def outputs(draw: st.DrawFn) -> Mapping[str, Tensor]:
 
 
 def joined(pieces: list[Piece], size: int) -> Any:
-    """The message that the pieces make."""
+    """Return the message that the pieces make."""
     whole = b"".join(pieces)
     assert len(whole) == size
     assert PREFIX.unpack_from(whole) == (0, size - PREFIX.size)

@@ -1,4 +1,4 @@
-"""What is decided about sockets, certificates and peers without a listener."""
+"""Decisions about sockets, certificates and peers, without a listener."""
 
 import pytest
 

@@ -300,7 +300,7 @@ def test_room_that_the_owner_gives() -> None:
 
 
 def test_smaller_frames_and_larger_windows_told_at_once() -> None:
-    """What the window lets go is said in frames of the new size already."""
+    """Data that the window releases is sent in frames of the new size already."""
     connection = welcomed(settings={frames.INITIAL_WINDOW_SIZE: 0, frames.MAX_FRAME_SIZE: 30_000})
     answer(connection, opened(connection, 1, END), bytes(30_000))
     connection.take()

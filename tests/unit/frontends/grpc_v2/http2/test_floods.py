@@ -1,4 +1,4 @@
-"""What asks for nothing, in masses: each kind ends the connection at its bound, and heavy honest use never does."""
+"""Floods of frames that ask for nothing: each kind ends the connection at its bound, heavy honest use never does."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def serve(connection: Http2Connection, words: bytes, now_ns: int) -> None:
 
 
 def test_ten_thousand_requests_with_a_window_update_and_a_ping_each() -> None:
-    """As gRPC's clients talk: windows given back per reply, and (Go's) a PING to measure the way."""
+    """gRPC's clients do so: windows given back per reply, and (Go's) a PING to measure the round trip."""
     connection = welcomed()
     for number in itertools.islice(STREAMS, 10_000):
         update = frames.window_frame(0, 5) + frames.window_frame(number, 5)

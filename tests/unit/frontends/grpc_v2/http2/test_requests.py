@@ -93,7 +93,7 @@ POOL = st.sampled_from([*ASKED, *BAD_FIELDS, (b":status", b"200"), (b":x", b""),
 def test_fields_that_do_not_matter_hide_no_malformed_request(
     asked: list[Header], more: list[tuple[int, Header]], in_order: bool
 ) -> None:
-    """What is remembered of a request by its essence is what reading all of it says."""
+    """The essence that is remembered of a request says the same as reading all of it."""
     headers = list(ASKED) if in_order else asked
     for place, field in more:
         headers.insert(place, field)

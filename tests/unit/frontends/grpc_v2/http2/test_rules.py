@@ -55,7 +55,7 @@ OPENED, DONE = headers(1), headers(1, END)
 
 
 def ANNOUNCED(size: int) -> bytes:
-    """A request whose content-length is `size`."""
+    """Return a request whose content-length is `size`."""
     return headers(1, 0, encode((*ASKED, (b"content-length", b"%d" % size))))
 
 

@@ -1,4 +1,4 @@
-"""What is said, within the peer's windows, by turns, and without copying."""
+"""Sender of frames: within the peer's windows, by turns, and without copying."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class FrameByFrame(Http2Connection):
 
 
 def announced(size: int) -> bytes:
-    """A request's head with its content-length."""
+    """Return a request's head with its content-length."""
     return encode((*ASKED, (b"content-length", b"%d" % size)))
 
 
@@ -142,7 +142,7 @@ WIDER = st.lists(
 
 @st.composite
 def requests(draw: st.DrawFn) -> list[bytes]:
-    """Requests in the order of their numbers; in each at most a few things are unusual."""
+    """Draw requests in the order of their numbers; in each at most a few things are unusual."""
     number, told = -1, []
     for _ in range(draw(st.integers(0, 7))):
         number = max(1, number + draw(st.sampled_from([2] * 9 + [1, 0, -2, 4])))
@@ -164,7 +164,7 @@ CUTS = st.lists(st.integers(1, 40) | st.integers(1, 30_000), max_size=12)
 
 
 def carried(kind: type[Http2Connection], parts: list[bytes], cuts: list[int]) -> dict[str, Any]:
-    """What becomes of these bytes, cut there; the connection drains between two parts."""
+    """Return what becomes of these bytes, cut there; the connection drains between two parts."""
     connection, events = greeted(kind), list[Event]()
     for place, words in enumerate(parts):
         if place:

@@ -15,8 +15,10 @@ FACTOR = 2.0
 
 
 async def test_the_charge_of_each_class_is_its_cost_within_a_factor_of_two() -> None:
-    """A machine is faster or slower for all classes: each is compared with their mean. The least of a few passes is
-    what a class costs when nothing else has the processor's caches."""
+    """A machine is faster or slower for all classes: each is compared with their mean.
+
+    The least of a few passes is what a class costs when nothing else has the processor's caches.
+    """
     best: dict[str, Measured] = {}
     for _ in range(PASSES):
         for name, work in CLASSES.items():

@@ -39,7 +39,7 @@ NUMERIC = sorted(FIELDS.keys() - {Datatype.BYTES}, key=lambda each: each.label)
 
 
 def small() -> SimulatedInference:
-    """A model whose input has 256 bytes."""
+    """Return a model whose input has 256 bytes."""
     x, y = (TensorSpec(name, Datatype.FP32, (-1, 64)) for name in "xy")
     anything = TensorSpec("x", Datatype.BYTES, (-1, -1))
     return SimulatedInference(
@@ -66,7 +66,7 @@ async def read(raw: bytes, inference: SimulatedInference, room: MessageMemory | 
 
 
 def own(raw: bytes) -> Facts:
-    """What the reader of large messages makes of one of any size."""
+    """Return what the reader of large messages makes of one of any size."""
     view = memoryview(raw)
 
     def act() -> Any:

@@ -33,8 +33,10 @@ def no_search() -> Iterator[None]:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch, no_search: None) -> Serve:
-    """As `grpc_gateway.serving`, of our own server; keywords that it does not know are settings. At the end no call,
-    no memory, no task may be left."""
+    """Return `grpc_gateway.serving` with our own server; keywords that it does not know are settings.
+
+    At the end no call, no memory, no task may be left.
+    """
     monkeypatch.setattr(grpc_gateway.Gateway, "server", "own")
 
     @asynccontextmanager

@@ -232,7 +232,7 @@ async def test_a_call_given_up(served: Serve, stage: Any, how: str) -> None:
 
 
 async def test_a_request_that_is_refused_at_the_door_leaves_nothing(served: Serve) -> None:
-    """What it asked for goes with it."""
+    """The memory that it asked for is freed, too."""
     async with served() as gateway, connected(gateway.addresses[0]) as client:
         for _ in range(3):
             body = infer_request(model="unknown", outputs=[{"name": "y"}])

@@ -1,4 +1,4 @@
-"""Large replies and slow readers on a real connection: windows hold up nobody but whom they belong to."""
+"""Large replies and slow readers on a real connection: a window holds up only its own stream or connection."""
 
 from __future__ import annotations
 

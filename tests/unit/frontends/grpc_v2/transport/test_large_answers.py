@@ -31,7 +31,7 @@ CALLS = {
 
 @asynccontextmanager
 async def held(served: Serve, **settings: object) -> AsyncIterator[tuple[Gateway, HeldAnswers, Client, Client]]:
-    """A gateway with two connections; its threads are let go at the end."""
+    """Yield a gateway with two connections; its threads are let go at the end."""
     inference = HeldAnswers()
     async with (
         served(inference=inference, **settings) as gateway,

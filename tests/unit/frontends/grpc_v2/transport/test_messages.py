@@ -124,7 +124,7 @@ def test_an_unknown_flag(flag: int) -> None:
 
 @pytest.mark.parametrize("bad", [framed(b"x", 2), b"\0\xff\xff\xff\xff", framed(bytes(60_000))])
 def test_after_an_error_nothing_is_read(bad: bytes) -> None:
-    """What follows cannot be told apart from the refused message's content."""
+    """Bytes that follow cannot be told apart from the refused message's content."""
     room = message_memory_of(50_000)
     to, got = incoming(room), deque[ReceivedMessage]()
     with pytest.raises(RequestError):
@@ -171,7 +171,7 @@ def test_messages_of_no_bytes_take_room_too() -> None:
 
 
 def test_closing_ends_it() -> None:
-    """Whoever still holds messages keeps them; none come any more."""
+    """Messages that are still held stay; none come any more."""
     room = message_memory_of(LIMIT_BYTES)
     to = incoming(room)
     messages = fed(to, framed(b"a") + framed(bytes(500))[:100])

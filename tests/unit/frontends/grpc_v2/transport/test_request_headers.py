@@ -1,4 +1,4 @@
-"""What a call's headers are taken for, and that what is remembered of them is one caller's alone."""
+"""Meaning of a call's headers; what is remembered of them is one caller's alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STRANGER = DEFAULT_GRANTS[-1].rights
 
 
 def read(tokens: Tokens | None = None, peer: Peer = PEER, **changed: str | None) -> RequestHeaders | dict[bytes, bytes]:
-    """The headers of a call, or the headers of its refusal; `_` in names is "-", a leading one ":"."""
+    """Return the headers of a call, or the headers of its refusal; `_` in names is "-", a leading one ":"."""
     fields = {
         "_method": "POST",
         "_scheme": "http",

@@ -1,4 +1,4 @@
-"""How connections on a transport of our own end, and that an end disturbs nobody else."""
+"""Ends of connections on a transport of our own, and that an end affects no other connection."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ async def test_a_stream_opened_and_left(served: Serve) -> None:
 
 
 def _replace(gateway: Any, broken: bool) -> None:
-    """A stream that says 100,000 bytes and ends, without reading."""
+    """Replace the stream by one that says 100,000 bytes and ends, without reading."""
 
     async def answer(_requests: Any, _call: CallInfo) -> AsyncIterator[Any]:
         said = message("inference.ModelStreamInferResponse")(error_message="x" * (100_000 - 4))

@@ -1,4 +1,4 @@
-"""What a peer may drag out: small limits on a real connection, and nobody else disturbed."""
+"""Delays that a peer may cause: small limits on a real connection, and no other connection is affected."""
 
 from __future__ import annotations
 
