@@ -1,4 +1,4 @@
-"""What the data plane is meant to reach, and whether it did: ratios within a pass, medians over the passes."""
+"""Aims of the data plane, and whether they were reached: ratios within a pass, medians over the passes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ NOISE = 0.05
 
 
 class Value(NamedTuple):
-    """One pass: the figure, and what others took of the server's core meanwhile (0 where that was not counted: starts,
-    whose own children would count as others)."""
+    """Figure of one pass, and the share of the server's core that other processes took meanwhile.
+
+    The share is 0 where it was not counted: for starts, whose own children would count as others.
+    """
 
     figure: float
     others: float
@@ -59,12 +61,12 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """What the median says; nothing where others had too large a part in it."""
+        """Verdict of the median; none where others had too large a share."""
         return "too noisy to say" if self.others > NOISE else "met" if self.met else "missed"
 
 
 def judged(samples: Samples) -> list[Verdict]:
-    """A verdict on each aim whose rows were measured."""
+    """Return a verdict on each aim whose rows were measured."""
     verdicts = []
     for aim in AIMS:
         if values := aim.values(samples):

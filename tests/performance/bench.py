@@ -1,4 +1,4 @@
-"""`make bench`: the gateway beside grpcio and beside the bare `session.run` loop, measured in one run.
+"""`make bench`: the gateway compared with grpcio and with the bare `session.run` loop, measured in one run.
 
 Every server is kept to one core, every load generator to another. What is compared is measured side by side, in several
 interleaved passes; medians are printed, with the lowest and highest pass. Ratios within a run hold; absolute figures

@@ -1,4 +1,4 @@
-"""What a tiny request costs in the server, from the bytes that were read to the bytes that are written.
+"""Cost of a tiny request in the server, from the bytes that were read to the bytes that are written.
 
     python -m tests.performance.between_sockets [--instant] [--passes N]
 
@@ -74,7 +74,7 @@ class Nowhere(asyncio.Transport):
 
 
 def opened(*_: object) -> Session:
-    """A session of the tiny model."""
+    """Return a session of the tiny model."""
     served = manifest(inputs=INPUTS, outputs=OUTPUTS)
     options = session_options(onnxruntime, SessionBudget(threads=1))
     session = onnxruntime.InferenceSession(networks.tiny().content, options, providers=["CPUExecutionProvider"])
@@ -92,7 +92,7 @@ def words(number: int) -> bytes:
 
 
 def linked(server: GrpcServer) -> GrpcConnection:
-    """A connection that is settled, with windows for all answers."""
+    """Return a connection that is settled, with windows for all answers."""
     link = GrpcConnection(server, Peer(address="127.0.0.1"))
     link.connection_made(Nowhere())
     link.receive(memoryview(WELCOME + frames.window_frame(0, 1 << 30)))

@@ -1,10 +1,10 @@
-"""What the engine itself costs per tiny request: submit → plan → gather → (no run) → scatter → answer.
+"""Cost of the engine itself per tiny request: submit → plan → gather → (no run) → scatter → answer.
 
     python tests/performance/engine.py [REQUESTS_PER_TURN …]
 
 The session answers at once from arrays made before. Building the request and the loop's own turn are measured apart and
-taken off. With --profile, the functions that take longest are listed. With --copies, what stacking inputs costs into a
-new array and into a slab that is kept.
+subtracted. With --profile, the functions that take longest are listed. With --copies, the cost of stacking inputs is
+measured, into a new array and into a slab that is kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a controller costs: `python -m tests.performance.fleet [--devices N] [--passes N] [--postgresql] [--json FILE]`.
+"""Cost of a controller: `python -m tests.performance.fleet [--devices N] [--passes N] [--postgresql] [--json FILE]`.
 
 `edge-fleet serve` with its defaults is kept to one core, the devices to another; all is real but the models. Devices
 enrol; then steps run one after the other, in several passes; then a release is rolled out to all of them. Printed are
@@ -167,7 +167,7 @@ def _told(step: Step, found: Sequence[Sample], console: Console) -> Figures:
 
 # ---- sizes -----------------------------------------------------------------------------------------------------------
 def _sizes(fleet: ServedFleet, console: Console) -> Figures:
-    """Of a row of telemetry as agents send it with every question, with all that is around it."""
+    """Return the size of a row of telemetry as agents send it with every poll, with all that is around it."""
     fleet.replicas[0].end()
     with fleet.database.read() as connection:
         count = int(connection.exec_driver_sql("SELECT count(*) FROM telemetry").scalar_one())

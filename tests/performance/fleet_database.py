@@ -1,4 +1,4 @@
-"""How many polls, telemetry rows, signed assignments and offers the controller's database takes in a second.
+"""Polls, telemetry rows, signed assignments and offers that the controller's database takes in a second.
 
 `python -m tests.performance.fleet_database [DEVICES]`: on SQLite in a temporary folder and on a PostgreSQL of its own,
 both with every commit on the disk.
@@ -49,7 +49,7 @@ def fill(database: Database, count: int) -> None:
 
 
 def rate(action: Callable[[int], object], threads: int = 1) -> float:
-    """Calls of `action` in a second, by so many threads; each call gets another number."""
+    """Return the calls of `action` in a second, by so many threads; each call gets another number."""
     done, end = [0] * threads, time.perf_counter() + MEASURE_S
 
     def work(mine: int) -> None:
@@ -112,7 +112,7 @@ def measure(database: Database, count: int) -> None:
 
 
 def bytes_per_row(database: Database) -> None:
-    """What a row of telemetry takes, with all that is around it."""
+    """Print the size of a row of telemetry, with all that is around it."""
     with database.read() as connection:
         count = connection.exec_driver_sql("SELECT count(*) FROM telemetry").scalar_one()
         if connection.dialect.name == "sqlite":

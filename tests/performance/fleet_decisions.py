@@ -1,5 +1,7 @@
-"""What deciding costs the leader, and a report whoever takes it in, by how many devices a rollout has: `python -m
-tests.performance.fleet_decisions [DEVICES …]`. Pure: no database, no network.
+"""Cost of decisions and reports, by how many devices a rollout has.
+
+`python -m tests.performance.fleet_decisions [DEVICES …]`: the leader decides; any replica takes a report in. Pure: no
+database, no network.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ def measured(devices: int) -> dict[str, float]:
 
 
 def main(counts: Sequence[int]) -> None:
-    """A line for each."""
+    """Print a line for each count."""
     for count in counts:
         found = measured(count)
         print(

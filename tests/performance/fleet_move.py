@@ -1,4 +1,4 @@
-"""How long the move of a fleet to another database takes, in both directions, and how much memory.
+"""Time and memory that the move of a fleet to another database takes, in both directions.
 
 `python -m tests.performance.fleet_move [DEVICES] [ROWS]`: devices in the middle of a rollout with so many rows of
 telemetry each, on SQLite in a temporary folder and on a PostgreSQL of its own, both with every commit on the disk.

@@ -1,4 +1,4 @@
-"""How long the scheduler's turns take with many devices, how long others wait for its writes, and what it remembers.
+"""Time of the scheduler's ticks with many devices, how long others wait for its writes, and what it remembers.
 
 `python -m tests.performance.fleet_rollouts [DEVICES]`: on SQLite in a temporary folder and on a PostgreSQL of its own,
 both with every commit on the disk. The release comes in waves of 10 % and 100 %; a second rollout is aborted with all
@@ -31,7 +31,7 @@ CHUNK = 1_000
 
 
 class Longest:
-    """Of the transactions that write: nobody else can meanwhile, on SQLite. `cpu_s`: of this process."""
+    """Longest transaction that writes; on SQLite no other one can meanwhile. `cpu_s`: CPU time of this process."""
 
     def __init__(self, database: Database) -> None:
         self._begin = self._begin_cpu = self.s = self.cpu_s = 0.0
@@ -48,7 +48,7 @@ class Longest:
 
 @contextmanager
 def timed(what: str, longest: Longest) -> Iterator[None]:
-    """Prints a row."""
+    """Print a row."""
     longest.s, longest.cpu_s, begin, cpu = 0.0, 0.0, time.perf_counter(), time.process_time()
     yield
     wall, used = time.perf_counter() - begin, time.process_time() - cpu
@@ -72,7 +72,7 @@ def run(place: DatabaseLocation, folder: Path, count: int) -> None:
 
 
 def measure(fleet: RolledFleet, longest: Longest) -> None:
-    """A rollout to its end, and one that is aborted."""
+    """Measure a rollout to its end, and one that is aborted."""
     rollout = fleet.start()
     with timed("first turns: all join, 10 % are offered it", longest):
         fleet.turn()
@@ -97,7 +97,7 @@ def measure(fleet: RolledFleet, longest: Longest) -> None:
 
 
 def waiting(fleet: RolledFleet, rollout: str) -> bool:
-    """Whether somebody has no offer yet."""
+    """Return whether a device has no offer yet."""
     with fleet.database.read() as connection:
         known = fleet.rolling.states.read(connection, rollout, fleet.database.settings)
     fleet.rolling.states.keep(known)
@@ -105,7 +105,7 @@ def waiting(fleet: RolledFleet, rollout: str) -> bool:
 
 
 def told(fleet: RolledFleet, rollout: str) -> bool:
-    """Whether all devices of an aborted rollout were."""
+    """Return whether all devices of an aborted rollout were told so."""
     with fleet.database.read() as connection:
         return rollouts.get(connection, rollout).state == Status.ABORTED.value
 

@@ -53,8 +53,11 @@ Asking = Callable[[Member, int], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class Step:
-    """`keep`: connections stay open; else each request has a connection of its own and a full handshake, or, where it
-    goes by the `resuming` line, one of a TLS session that was there before (`resume`)."""
+    """Step of a measurement.
+
+    `keep`: connections stay open. Else each request has a connection of its own and a full handshake, or, where it
+    goes by the `resuming` line, one of a TLS session that was there before (`resume`).
+    """
 
     name: str
     ask: Asking
@@ -65,7 +68,7 @@ class Step:
 
 @dataclass
 class Sample:
-    """Of one pass."""
+    """Figures of one pass."""
 
     per_s: float
     cpu_ms: float
@@ -117,7 +120,7 @@ def _told(rows: int) -> Asking:
 
 
 async def _state(member: Member, _: int) -> Response:
-    """What a slot says while its update goes on: another state each time."""
+    """Report a slot whose update goes on: another state each time."""
     now = member.device.slots[SLOT].state
     member.device.step(SLOT, "probation" if now == "downloading" else "downloading", datetime.now(UTC))
     rows = member.device.spool.batch(1000)
@@ -170,7 +173,7 @@ class Crowd:
             member.resuming.close()
 
     async def sample(self, step: Step, seconds: float) -> Sample:
-        """What the controller spends on it. Everybody's connection stands before, where it is to stand."""
+        """Return what the controller spends on a step. All connections that are to stay open are opened before."""
         self.close()
         await self._everybody(_unchanged)
         if not step.keep:

@@ -1,6 +1,6 @@
-"""What watching a fleet costs: `python -m tests.performance.fleet_watch [devices] [sqlite|postgresql]`.
+"""Cost of watching a fleet: `python -m tests.performance.fleet_watch [devices] [sqlite|postgresql]`.
 
-Prints how long a look of the leader, a page of metrics, OTLP's form and a message to a webhook take.
+Prints the time of an evaluation by the leader, a page of metrics, OTLP's form and a message to a webhook.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def told(database: Database, rows: int, at_s: float) -> None:
 
 
 def timed(name: str, work: Callable[[], object], times: int = 3) -> None:
-    """The best of some runs."""
+    """Print the shortest of some runs."""
     took = []
     for _ in range(times):
         began = time.perf_counter()

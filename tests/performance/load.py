@@ -40,7 +40,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """What one h2load does: over how many connections it posts what, where, with which headers besides gRPC's."""
+    """Load of one h2load: what it posts, where, over how many connections, with which headers besides gRPC's."""
 
     server: Server
     body: Body
@@ -139,7 +139,7 @@ def ask_once(server: Server, body: Body, *, unix: bool = False, roots: bytes = b
 
 
 def call(server: Server, body: Body, seconds: float, *, connections: int, calls: int) -> Figures:
-    """`calls` in flight on each of `connections` of gRPC's C++ client."""
+    """Keep `calls` in flight on each of `connections` of gRPC's C++ client; return its figures."""
     file = body.file.with_suffix(".message")
     file.write_bytes(body.message)
     words = [f"127.0.0.1:{server.port}", METHOD, str(file), str(seconds), str(connections), str(calls)]
@@ -175,7 +175,7 @@ def rest(server: Server, network: Network, folder: Path, seconds: float, *, conn
 
 
 def wire(server: Server, body: Body, seconds: float, *, connections: int, vary: str) -> Figures:
-    """Requests that differ in `vary`: id, traceparent, traceparent-indexed, or nothing."""
+    """Send requests that differ in `vary`: id, traceparent, traceparent-indexed, or nothing; return the figures."""
     requests = round(WIRE_PER_S * max(seconds, 0.5) / connections)
     plan = Plan(server.port, str(body.file), METHOD, vary, connections, seconds, requests)
     command = [sys.executable, "-m", "tests.performance.wire", json.dumps(asdict(plan))]

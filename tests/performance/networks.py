@@ -66,7 +66,7 @@ def corner(name: str, shape: tuple[int, int, int]) -> Network:
 
 
 def meter_reader() -> Network:
-    """The shipped model, whose variants are files of their own: digits of 8 × 8 pixels."""
+    """Return the shipped model, whose variants are files of their own: digits of 8 × 8 pixels."""
     return Network("meter-reader", "shipped, digits of 8 × 8 pixels", b"", "image", "FP32", (1, 1, 8, 8), 0, 0)
 
 
@@ -121,7 +121,7 @@ class _Graph:
         return f"w{len(self._weights) - 1}"
 
     def drawn(self, *shape: int, fan_in: int) -> str:
-        """Normal weights of variance 2 / fan-in, so that values neither vanish nor grow from layer to layer."""
+        """Draw normal weights of variance 2 / fan-in, so that values neither vanish nor grow from layer to layer."""
         return self.weights(self._generator.standard_normal(shape, np.float32) * np.float32(np.sqrt(2 / fan_in)))
 
     def dense(self, value: str, width: int, classes: int) -> str:
@@ -159,7 +159,7 @@ class _Graph:
         return self.node("Add", [value, inner]) if stride == 1 and channels == width else inner
 
     def network(self, name: str, what: str, *, entry: Entry, classes: int) -> Network:
-        """From `entry` to the last node's value, y [rows, classes]."""
+        """Return the network from `entry` to the last node's value, y [rows, classes]."""
         from onnx import TensorProto, helper
 
         tensor, datatype, shape = entry

@@ -1,9 +1,9 @@
-"""What a profile's `worker_nice` trades: a tiny and a costly model on one core, asked without a pause.
+"""Trade-off of a profile's `worker_nice`: a tiny and a costly model on one core, asked without a pause.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/performance/nice.py [NICE …]
 
 Eight callers of the tiny model, each costing the loop 20 µs a request (what a socket and its framing take), and two of
-a costly one on its worker. Prints the tiny requests' rate and p99, and the costly runs' rate beside that alone.
+a costly one on its worker. Prints the tiny requests' rate and p99, and the costly runs' rate and that when alone.
 """
 
 from __future__ import annotations

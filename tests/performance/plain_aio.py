@@ -34,7 +34,7 @@ class Model:
         self.outputs = [output.name for output in self.session.get_outputs()]
 
     def answer(self, request: Any) -> Any:
-        """The reply to one request with raw contents."""
+        """Return the reply to one request with raw contents."""
         feeds = {
             tensor.name: np.frombuffer(raw, DTYPES[tensor.datatype]).reshape(tensor.shape)
             for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True)

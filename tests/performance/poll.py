@@ -1,4 +1,4 @@
-"""What a poll costs of which nothing comes of, process start aside: `python -m tests.performance.poll [POLLS]`.
+"""Cost of a poll without news, process start aside: `python -m tests.performance.poll [POLLS]`.
 
 A signed repository and a bootstrapped device in a temporary folder, a web server of its own, no daemon. Printed are
 CPU time per poll (median, and the dearest of them), what a process that polled holds in memory, and what

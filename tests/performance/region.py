@@ -16,7 +16,7 @@ SERVICE = "/inference.GRPCInferenceService/SystemSharedMemory"
 
 @contextmanager
 def registered(server: Server, name: str, content: bytes) -> Iterator[str]:
-    """The region's name; its segment holds `content` and is gone when the block ends."""
+    """Yield the region's name; its segment holds `content` and is gone when the block ends."""
     key = f"/edge-bench-{os.getpid()}-{name}"
     file = Path(f"/dev/shm{key}")
     file.unlink(missing_ok=True)

@@ -55,7 +55,7 @@ def show(
 
 
 def save_svg(console: Console, file: Path) -> None:
-    """What a recording console printed; fonts of the viewer's own, none from the network."""
+    """Write the output of a recording console; fonts of the viewer's own, none from the network."""
     svg = console.export_svg(title="make bench")
     file.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
 

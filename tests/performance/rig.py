@@ -1,4 +1,4 @@
-"""What the steps of a run share: models and verdicts on disk, servers that are up, requests, counted costs."""
+"""Parts that the steps of a run share: models and verdicts on disk, servers that are up, requests, counted costs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Rig:
 
     # ---- parts ---------------------------------------------------------------------------------------------------
     def server(self, name: str, *, tls: bool = False) -> Server:
-        """The one of this pass, with all models."""
+        """Return the server of this pass, with all models."""
         if (name, tls) not in self._running:
             folder = self.folder / f"{name}{'-tls' if tls else ''}"
             started = servers.start(name, folder, self.models, tls=self._certificate() if tls else None)
@@ -59,7 +59,10 @@ class Rig:
         return load.request(self.folder, self.networks[model], region, rows)
 
     def _certificate(self) -> Path:
-        """Of `localhost`, by an authority of this run: path without suffix (.pem, .key; ca.pem beside them)."""
+        """Return the path without suffix of a certificate of `localhost`, by an authority of this run.
+
+        The files are .pem and .key; ca.pem lies in the same folder.
+        """
         from tests.simulators.authority import Authority
 
         path = self.folder / "localhost"
@@ -78,7 +81,7 @@ class Rig:
         return self.costed(postings[0].server, lambda: load.h2load(postings, self.seconds, replies))
 
     def _warm(self, posting: Posting) -> int:
-        """Bytes of a reply, learnt by one call of a real client; then a little load that nobody measures."""
+        """Return the bytes of a reply, learnt by one call of a real client; then apply a little load, unmeasured."""
         if posting not in self._replies:
             roots = (self.folder / "ca.pem").read_bytes() if posting.server.tls else b""
             reply = load.ask_once(posting.server, posting.body, unix=posting.unix, roots=roots)
@@ -88,7 +91,7 @@ class Rig:
         return self._replies[posting]
 
     def costed(self, server: Server, measure: Callable[[], list[Figures]]) -> list[Figures]:
-        """What `measure` says, and what it took.
+        """Return what `measure` says, and what it took.
 
         `cpu_us` of the server per request, `load_busy`: share of a core that the load's tools took (where they do not
         say so themselves), `others`: share of the server's core that went to neither the server nor to idling.

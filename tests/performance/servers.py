@@ -1,4 +1,4 @@
-"""What is measured: the gateway behind either gRPC server, the plain baseline, the bare loop. Each a pinned process."""
+"""Servers that are measured: the gateway with either gRPC server, the plain baseline, the bare loop. Each is pinned."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ def core_busy_s(core: int) -> float:
 
 
 def pinned(core: int) -> tuple[str, ...]:
-    """The words before a command that keep it on one core."""
+    """Return the words before a command that keep it on one core."""
     return ("taskset", "--cpu-list", str(core))
 
 
 def said(command: list[str], core: int, limit_s: float, environ: Mapping[str, str] | None = None) -> str:
-    """What a command on one core wrote. If it fails, the run ends with all that it said."""
+    """Return what a command on one core wrote. If it fails, the run ends with all that it said."""
     done = subprocess.run(
         [*pinned(core), *command], cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=limit_s
     )
@@ -121,8 +121,10 @@ def calibration() -> str:
 
 
 def calibration_s() -> float:
-    """The processor time of a fixed loop on the server's core, the least of three: other machines' figures can be
-    compared by it."""
+    """Return the processor time of a fixed loop on the server's core, the least of three.
+
+    Figures of other machines can be compared by it.
+    """
     loop = "import time\nx = 0\nfor i in range(10**7): x += i\nprint(time.process_time())"
     command = [sys.executable, "-S", "-c", f"def f():\n {loop.replace(chr(10), chr(10) + ' ')}\nf()"]
     return min(float(said(command, SERVER_CORE, WAIT_S)) for _ in range(3))
@@ -189,7 +191,10 @@ def start(
     mqtt: str = "off",
     qos: int = 1,
 ) -> Server:
-    """A server of SERVERS on its core, ready. `tls`: certificate and key without their suffixes."""
+    """Start a server of SERVERS on its core, wait until it is ready.
+
+    `tls`: certificate and key without their suffixes.
+    """
     folder.mkdir(exist_ok=True)
     if name == PAHO:
         return _plain_paho(models, int(mqtt.rpartition(":")[2]), qos)
@@ -267,6 +272,6 @@ def broker(folder: Path) -> Iterator[Mosquitto]:
 
 
 def golden(model: str) -> dict[str, Any]:
-    """The golden set of a shipped model."""
+    """Return the golden set of a shipped model."""
     with np.load(SHIPPED / model / "1" / "golden.npz", allow_pickle=False) as arrays:
         return dict(arrays)

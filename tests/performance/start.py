@@ -2,7 +2,8 @@
 
 Byte-compiled (into a cache of this measurement's own), verdicts kept, nothing asked. Medians of interleaved passes:
 seconds from exec to READY=1 and to the first answer over HTTP, processor time until READY, and when everything has
-settled the resident set, the part of it that is nobody else's (PSS and private, of smaps_rollup), and the threads.
+settled the resident set, the part of it that no other process shares (PSS and private, of smaps_rollup), and the
+threads.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _swap(model: Path, daemon: Daemon, times: int) -> None:
-    """A newer version comes, the older goes; at the end the first is back."""
+    """Add a newer version and remove the older one, so many times; at the end the first is back."""
     for version in range(1, times + 1):
         shutil.copytree(model / str(version), model / str(version + 1))
         daemon.reload()

@@ -39,7 +39,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """What `--only` is matched against."""
+        """Name of the step, which `--only` is matched against."""
         return f"{self.row.table}: {self.row.what}, {self.row.server}"
 
 
@@ -127,13 +127,13 @@ VARIATIONS = {
 
 
 def _rows(chosen: Sequence[str]) -> Iterator[Step]:
-    """Requests of several rows."""
+    """Yield steps with requests of several rows."""
     for name in chosen:
         yield _posting(Row("tiny model, 32 rows a request", _counted(8), name, TINY), connections=8, rows=32)
 
 
 def _many(chosen: Sequence[str]) -> Iterator[Step]:
-    """As many connections as a site has cameras; most of them wait."""
+    """Yield steps with as many connections as a site has cameras; most of them wait."""
     for name in chosen:
         yield _crowded(Row("tiny model, many connections", _counted(MANY), name, TINY))
 
@@ -311,7 +311,7 @@ def _samples(row: Row, qos: int) -> Step:
 
 
 def _over_mqtt(rig: Rig, name: str, qos: int, load: Callable[[int], Figures]) -> Mapping[str, Figures]:
-    """What a load says of a server of its own; `load` takes the broker's port."""
+    """Return what a load says of a server of its own; `load` takes the broker's port."""
     with servers.broker(rig.folder) as broker:
         server = servers.start(name, rig.folder / "mqtt", rig.models, mqtt=broker.url, qos=qos)
         try:

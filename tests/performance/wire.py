@@ -60,7 +60,10 @@ def rendered(plan: Plan, connection: int) -> Iterator[bytes]:
 
 
 def headers(port: int, path: str) -> bytes:
-    """What never changes, without touching the HPACK table: literals without indexing, RFC 7541 section 6.2.2."""
+    """Return the headers that never change, without touching the HPACK table.
+
+    They are literals without indexing: RFC 7541 section 6.2.2.
+    """
     post_http = b"\x83\x86"
     method = b"\x04" + _string(path.encode())  # static names: 4 :path, 1 :authority, 31 content-type
     authority = b"\x01" + _string(f"127.0.0.1:{port}".encode())
@@ -79,7 +82,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _with_id(body: bytes, connection: int, index: int) -> bytes:
-    """The request with field 3, `id`, before its other fields; protobuf takes fields in any order."""
+    """Return the request with field 3, `id`, before its other fields; protobuf takes fields in any order."""
     text = f"{connection:04d}-{index:0{ID_CHARS - 5}d}".encode()
     message = b"\x1a" + _string(text) + body[5:]
     return b"\x00" + len(message).to_bytes(4) + message
@@ -90,12 +93,12 @@ def _traceparent(connection: int, index: int) -> bytes:
 
 
 def _never_indexed(connection: int, index: int) -> bytes:
-    """As C-core sends metadata it does not know (seen with 1.85): a literal without indexing, its name in full."""
+    """Return a literal without indexing, its name in full: C-core (seen with 1.85) sends unknown metadata like this."""
     return b"\x00" + _string(b"traceparent") + _traceparent(connection, index)
 
 
 def _indexed(connection: int, index: int) -> bytes:
-    """As grpc-go and Java send it: with incremental indexing, so that each request changes the HPACK table."""
+    """Return a literal with incremental indexing, like grpc-go and Java: each request changes the HPACK table."""
     name = b"\x7e" if index else b"\x40" + _string(b"traceparent")  # 62: the newest entry of the dynamic table
     return name + _traceparent(connection, index)
 
@@ -127,7 +130,7 @@ class Connection:
         return self._next == len(self._requests)
 
     def send(self) -> None:
-        """The next request."""
+        """Send the next request."""
         self._sent_ns = time.perf_counter_ns()
         self.socket.sendall(self._requests[self._next])
         self._next += 1

@@ -1,4 +1,4 @@
-"""What a peer's bytes cost the gRPC server, by class, and what the server charges for them.
+"""Cost of a peer's bytes in the gRPC server, by class, and what the server charges for them.
 
     python -m tests.performance.work [CLASS …]
 
