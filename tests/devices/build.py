@@ -57,7 +57,7 @@ def pci(
     driver: str | None = None,
     nodes: Mapping[str, Node] | None = None,
 ) -> dict[str, Entry]:
-    """A device on the PCI bus; `nodes` are character devices by "subsystem/name" ("drm/renderD128")."""
+    """Return a device on the PCI bus; `nodes` are character devices by "subsystem/name" ("drm/renderD128")."""
     home = f"/sys/devices/pci0000:00/{address}"
     vendor, _, device = pci_id.partition(":")
     entries: dict[str, Entry] = {
@@ -81,7 +81,7 @@ def pci(
 def usb(
     address: str, vendor: str, product: str, number: tuple[int, int] | None = None, node: Node | None = None
 ) -> dict[str, Entry]:
-    """A device on the USB bus; `number` is (bus, device)."""
+    """Return a device on the USB bus; `number` is (bus, device)."""
     home = f"/sys/bus/usb/devices/{address}"
     entries: dict[str, Entry] = {
         f"{home}/idVendor": f"{vendor}\n",
@@ -114,6 +114,6 @@ def arm_cpuinfo(*parts: str, features: str, implementer: str = "0x41") -> dict[s
 
 
 def x86_cpuinfo(vendor: str, model: str, cores: int, flags: str) -> dict[str, Entry]:
-    """As x86 kernels print it."""
+    """Return /proc/cpuinfo as x86 kernels print it."""
     block = "processor\t: {}\nvendor_id\t: {}\nmodel name\t: {}\nflags\t\t: fpu lm {}\nbugs\t\t:\n\n"
     return {"/proc/cpuinfo": "".join(block.format(core, vendor, model, flags) for core in range(cores))}

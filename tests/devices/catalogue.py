@@ -29,17 +29,17 @@ RENDER_NODE = {"drm/card0": Node(0o660), "drm/renderD128": Node(0o660)}
 
 
 def tegra_release(major: int, revision: str) -> Entries:
-    """The first line of /etc/nv_tegra_release, as L4T writes it."""
+    """Return the first line of /etc/nv_tegra_release, as L4T writes it."""
     return {"/etc/nv_tegra_release": f"# R{major} (release), REVISION: {revision}, GCID: 1, EABI: aarch64\n"}
 
 
 def jetson(board: str, chip: str, major: int, revision: str) -> Entries:
-    """A Jetson's device tree and release."""
+    """Return a Jetson's device tree and release."""
     return device_tree(f"NVIDIA {board}", f"nvidia,{board.lower()}", f"nvidia,{chip}") | tegra_release(major, revision)
 
 
 def gpu_devfreq(entry: str, name: str) -> Entries:
-    """A Jetson GPU as a platform device with devfreq, its node's name NUL-terminated."""
+    """Return a Jetson GPU: a platform device with devfreq, its node's name NUL-terminated."""
     home = f"/sys/devices/platform/bus@0/{entry}"
     return {
         f"{home}/of_node/name": f"{name}\0",
@@ -51,7 +51,7 @@ def gpu_devfreq(entry: str, name: str) -> Entries:
 
 
 def dsp(state: str) -> Entries:
-    """A Qualcomm board with its two DSPs; the compute one is in `state`."""
+    """Return a Qualcomm board with its two DSPs; the compute one is in `state`."""
     return RB3 | {
         "/sys/class/remoteproc/remoteproc0/name": "adsp\n",
         "/sys/class/remoteproc/remoteproc0/state": "running\n",

@@ -20,7 +20,7 @@ NUMBERS = (0, 1, 2, 3, 5, 7, 9, 2**31 - 1)
 
 
 def conversations() -> list[bytes]:
-    """What peers say, rightly, one frame of each kind and more."""
+    """Return correct conversations of peers: one frame of each kind and more."""
     encoder = hpack.Encoder()
     fields = [(name.decode(), value.decode()) for name, value in ASKED]
     first, second = encoder.encode(fields), encoder.encode([*fields, ("x", "y" * 200)])

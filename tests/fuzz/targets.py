@@ -1,4 +1,4 @@
-"""What is fuzzed: each target takes any bytes and raises where a promise is broken.
+"""Targets of the fuzzer: each takes any bytes and raises where a promise is broken.
 
 `connection`   whatever a peer says, and however it is chunked: no exception, the same outcome, bounded memory, silence
                after the end.
@@ -126,7 +126,7 @@ class Owner:
 
 
 def connection(words: bytes) -> None:
-    """The first byte says how the others come: behind a welcome or not, and in which chunks."""
+    """Feed the words to connections; the first byte says how: after a welcome or not, and in which chunks."""
     how, words = words[:1] or b"\0", words[1:]
     words = (WELCOME if how[0] & 0x80 == 0 else frames.PREFACE if how[0] & 0x40 == 0 else b"") + words
     chunk = max(CHUNKS[how[0] % len(CHUNKS)], len(words) // 500)
@@ -150,7 +150,7 @@ def _same(whole: Owner, parts: Owner) -> None:
 
 
 def _without_windows(owner: Owner) -> list[Any]:
-    """What the owner said, but for the connection's window: DATA frames in a row widen it at once."""
+    """Return what the owner said, without the connection's window: DATA frames in a row widen it at once."""
     return [each for each in parsed(bytes(owner.said)) if (each.kind, each.stream) != (frames.WINDOW_UPDATE, 0)]
 
 
@@ -230,7 +230,7 @@ def _decoded(codec: InferCodec, raw: bytes, call: CallInfo, lent: bool) -> tuple
 
 
 def large_message(words: bytes) -> None:
-    """A message as large ones are read: what is accepted is what protobuf's parser says."""
+    """Read a message like a large one: what is accepted is what protobuf's parser says."""
     try:
         opened = finish(reading._opening(memoryview(words)))
         found = finish(request_steps(opened.sent, opened.parts, CallInfo(), NOW_NS, None))
@@ -256,7 +256,7 @@ def _content(datatype: Datatype, array: np.ndarray[Any, Any]) -> Any:
 
 
 def json_body(words: bytes) -> None:
-    """A body of HTTP or MQTT. Python's parser knows NaN and Infinity too, but neither Inf nor -NaN."""
+    """Read a body of HTTP or MQTT. Python's parser knows NaN and Infinity too, but neither Inf nor -NaN."""
     try:
         read = decode_request(words, "m", now_ns=NOW_NS).request.inputs
     except RequestError as error:
@@ -278,7 +278,7 @@ def json_body(words: bytes) -> None:
 
 # ---- model files ----------------------------------------------------------------------------------------------------
 def onnx_facts(words: bytes) -> None:
-    """An ONNX file: what the onnx package's parser finds is found, or the file is refused with ValueError."""
+    """Read an ONNX file: what the onnx package's parser finds is found, or the file is refused with ValueError."""
     try:
         facts = read_onnx(io.BytesIO(words))
     except ValueError:

@@ -1,5 +1,7 @@
-"""The whole gRPC server on a socket: spoilt conversations end or go on, nothing is logged as a defect of ours, and what
-comes after them is answered."""
+"""The whole gRPC server on a socket: malformed conversations end or go on.
+
+Nothing is logged as a defect of ours, and calls after them are answered.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def question() -> bytes:
 
 
 def calls() -> list[bytes]:
-    """Calls of every kind, rightly made."""
+    """Return correct calls of every kind."""
     others = []
     for name in METHODS:
         block = encode((*ASKED[:2], (b":path", b"/inference.GRPCInferenceService/" + name.encode()), *ASKED[3:]))
@@ -71,7 +73,7 @@ async def converse(gateway: Gateway, words: bytes, chunk: int) -> None:
 
 
 async def is_served(gateway: Gateway) -> bool:
-    """Whether a good call is answered."""
+    """Return whether a good call is answered."""
     host, port = gateway.target.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(WELCOME + asked(1, question()))

@@ -57,7 +57,7 @@ def url(kind: str, folder: Path, *, empty: bool = False) -> Iterator[str]:
 
 @contextmanager
 def copied(kind: str, text: str) -> Iterator[str]:
-    """Where a copy of such a database is, while it is. Nobody has it open meanwhile."""
+    """Yield the URL of a copy of such a database, which is removed at the end. No program has it open meanwhile."""
     if kind == "sqlite":
         file = Path(text.removeprefix("sqlite:///"))
         copy = file.with_name(f"copy-{next(_numbers)}.sqlite")

@@ -1,4 +1,4 @@
-"""Device of a fleet that assigns settings beside the model: `Settled`, and the fixture `device` that makes one."""
+"""Device of a fleet that assigns settings and the model: `Settled`, and the fixture `device` that makes one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOOD = "[http]\nmax_json_bytes = 1000\n"
 
 
 class Settled(FleetDevice):
-    """A device of a fleet that assigns settings beside the model."""
+    """Device of a fleet that assigns settings and the model."""
 
     attempt = 0
 

@@ -16,7 +16,7 @@ A joined run may compute in another order than a run alone; what is joined wrong
 
 
 class Judgement(Enum):
-    """How an answer compares: bit for bit, within float rounding, or not."""
+    """Comparison of an answer: bit for bit, within float rounding, or not."""
 
     EXACT = "exact"
     ROUNDED = "rounded"

@@ -70,7 +70,7 @@ def openvino_entries(folder: Path, entries: Iterable[Entry]) -> Iterator[Entry]:
 
 
 def _external(file: Path) -> dict[str, Path | bytes]:
-    """Weights beside the graph in model.onnx.data, as PyTorch's exporter lays them out by default since 2.9."""
+    """Write weights into model.onnx.data next to the graph, the default of PyTorch's exporter since 2.9."""
     import onnx
 
     target = file.parent / f"{file.stem}-external"

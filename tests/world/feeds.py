@@ -102,7 +102,7 @@ def _floats_shuffled(array: Array, random: np.random.Generator) -> Array:
 
 
 def _shuffled(array: Array, random: np.random.Generator) -> Array:
-    """The same values in another order; floats also scaled."""
+    """Return the same values in another order; floats also scaled."""
     mixed = random.permutation(array.flatten()).reshape(array.shape)
     if array.dtype.kind == "f":
         mixed = mixed * random.uniform(0.5, 1.0, array.shape).astype(array.dtype)

@@ -23,7 +23,7 @@ def node_entries() -> Iterator[Entry]:
 
 
 def open_entries() -> Iterator[Entry]:
-    """The node tests whose tensors all have a first dimension, with that dimension open everywhere.
+    """Yield the node tests whose tensors all have a first dimension, with that dimension open everywhere.
 
     Many of these dimensions do not count rows: nothing in the file says which do.
     """
@@ -66,7 +66,10 @@ def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _opened(model: Any) -> Any | None:
-    """The model with an open first dimension everywhere, under one symbol where all inputs agree on the size."""
+    """Return the model with an open first dimension everywhere.
+
+    Where all inputs agree on its size, they have it under one symbol.
+    """
     from onnx import ModelProto
 
     opened = ModelProto()

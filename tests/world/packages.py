@@ -72,7 +72,7 @@ PACKAGES = (
 
 
 def package_entries(target: Path) -> Iterator[Entry]:
-    """Every model file of `PACKAGES`, which are installed under `target` or beside the gateway itself."""
+    """Yield every model file of `PACKAGES`, which are installed under `target` or together with the gateway itself."""
     installed = {
         each.name.lower().replace("_", "-"): each for each in (*distributions(), *distributions(path=[str(target)]))
     }

@@ -36,7 +36,7 @@ CONFIG = QUIET + SHORT_TRIALS + "[limits]\nready_within_s = 3600.0\n[shares]\nca
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to serve and how much to ask; `asks` is the number of different requests per model."""
+    """Options of a run: what to serve and how much to ask; `asks` is the number of different requests per model."""
 
     groups: tuple[str, ...]
     sample: int = 0
@@ -112,7 +112,7 @@ def _level(config: ModelConfig) -> str:
 
 
 def _stated(client: triton.InferenceServerClient, model: str, case: Case, tally: Tally) -> bool:
-    """The gateway answers the source's own inputs as the source states; an error is counted in `tally`."""
+    """Return whether the gateway answers the source's own inputs as the source states; count an error in `tally`."""
     try:
         return agrees(_answer(client, model, case), case)
     except InferenceServerException as error:

@@ -50,7 +50,7 @@ def entry(name):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """The address of each protocol, and each model's file."""
+    """Yield the address of each protocol, and each model's file."""
     folder = tmp_path_factory.mktemp("joining")
     files = {name: entry(name).write(folder / "models") for name in GRAPHS}
     with running(folder / "gateway", models=folder / "models", config=QUIET + SHORT_TRIALS) as daemon:

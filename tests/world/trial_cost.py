@@ -1,4 +1,4 @@
-"""What a trial costs, by model: `python -m tests.world.trial_cost [--groups GROUP,…] [--passes N] [NAME…]`.
+"""Cost of a trial, by model: `python -m tests.world.trial_cost [--groups GROUP,…] [--passes N] [NAME…]`.
 
 Medians of wall time and processor time of the whole trial process, with the shipped settings, one after the other. Run
 it in two checkouts to compare them. Without names: one model of each class.
