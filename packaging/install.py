@@ -27,7 +27,7 @@ from gateway.software.places import CONFIRMED, CURRENT  # noqa: E402
 
 DISTRIBUTION = "edge-inference-gateway"
 PRIVATE = ("/root/", "/home/")
-"""Where the service may not look (ProtectHome=yes)."""
+"""Folders that the service may not read (ProtectHome=yes)."""
 
 
 class InstallError(Exception):

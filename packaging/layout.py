@@ -13,7 +13,7 @@ SYSTEMD_SEARCHES = ("/usr", "/usr/local")
 """Prefixes whose lib/ holds units, sysusers.d and udev rules that systemd finds by itself."""
 
 UNITS = ("edge-agent.service", "edge-software.socket", "edge-software.service", "edge-gateway.service")
-"""In the order in which they are stopped."""
+"""Units, in the order in which they are stopped."""
 SAMPLES = ("edge-gateway.toml", "edge-agent.toml", "edge-software.toml")
 RECORD = "installed.json"
 KEPT = frozenset({VERSIONS, CURRENT, CONFIRMED, RECORD})

@@ -50,5 +50,5 @@ class Record:
 
 
 def digest(file: Path) -> str:
-    """Its sha256, in hex."""
+    """Return the file's sha256, in hex."""
     return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -24,7 +24,7 @@ def ask_how_it_is(stage: Stage, device: str) -> dict[str, Any]:
 
 
 def known_states(stage: Stage) -> dict[str, tuple[str, str]]:
-    """Version and state of what each device runs, as the controller knows."""
+    """Return version and state of what each device runs, as the controller knows."""
     found = {}
     for one in stage.ask("GET", "/v1/devices")["items"]:
         for entry in one["running"]:

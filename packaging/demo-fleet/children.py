@@ -31,7 +31,7 @@ class Child:
     log: Path
 
     def wait_for(self, ready: Callable[[], bool]) -> None:
-        """Until `ready` holds. Ends the demo with the child's last words where it dies or takes too long."""
+        """Wait until `ready` holds. End the demo with the child's last words where it dies or takes too long."""
         deadline_s = time.monotonic() + START_S
         while time.monotonic() < deadline_s and self.process.poll() is None:
             if ready():

@@ -31,7 +31,7 @@ TAG = "demo"
 
 
 def start_broker(folder: Path, children: Children) -> int:
-    """mosquitto for this machine only; its port."""
+    """Start mosquitto for this machine only; return its port."""
     program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if program is None:
         raise SystemExit("mosquitto is missing: sudo apt-get install mosquitto")

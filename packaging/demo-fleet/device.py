@@ -46,13 +46,15 @@ retry_s = 0.5
 least_pause_s = 0.5
 spread_s = 0.2
 """
-"""A device in the field watches a new version for ten minutes; here for as long as somebody looks on. Three devices
-share this machine's cores, so that a run may take three times as long before it counts as slower."""
+"""A device in the field watches a new version for ten minutes; here for as long as a viewer has patience.
+
+Three devices share this machine's cores, so that a run may take three times as long before it counts as slower.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """`kind`: as tests/devices/catalogue.py calls it."""
+    """Hardware of a device. `kind`: as tests/devices/catalogue.py calls it."""
 
     name: str
     kind: str
@@ -60,7 +62,7 @@ class Hardware:
 
 
 class Device:
-    """`enrol`, `start`, `wait`."""
+    """Device of the demo, to `enrol`, `start` and `wait` for."""
 
     def __init__(self, hardware: Hardware, folder: Path, children: Children, broker: int) -> None:
         self.name, self.words = hardware.name, hardware.words
@@ -77,7 +79,7 @@ class Device:
         self._children.run("gateway.agent", "enrol", url, "--token-file", token, "--ca", authority, *self._agent)
 
     def start(self) -> None:
-        """Gateway and agent, in no order: each waits for the other."""
+        """Start gateway and agent, in no order: each waits for the other."""
         options = ["--models", self._folder / "models", "--state", self._folder / "state", "--grpc", self.grpc]
         config = ["--config", self._folder / "edge-gateway.toml", "--http", "off", "--mqtt", "off"]
         simulated = [sys.executable, HERE / "simulated.py", self._kind, self._folder / "tree"]
@@ -86,7 +88,7 @@ class Device:
         self._children.start(f"{self.name}-agent", command)
 
     def wait(self) -> None:
-        """Until the gateway answers its agent."""
+        """Wait until the gateway answers its agent."""
         if self._gateway is None:
             raise SystemExit(f"{self.name} was not started")
         self._gateway.wait_for(self._answers)
@@ -105,7 +107,7 @@ class Device:
 
     @property
     def shares(self) -> dict[str, int]:
-        """In percent, by version."""
+        """Percentages of requests, by version."""
         return {version: model["weight"] for version, model in self.serving.items()}
 
     @property

@@ -29,7 +29,7 @@ class Publisher:
         self._program.chmod(0o755)
 
     def begin(self) -> None:
-        """Keys, the first root, who owns what: signed and published."""
+        """Sign and publish keys, the first root, and the delegations to owners."""
         self.folder.mkdir()
         for name in PEOPLE:
             self._fleet("keys", "new", name, "--out", self._people, "--no-passphrase")

@@ -17,7 +17,7 @@ CAREFULLY = (
 )
 """One device of each kind first. One of them that fails is enough to halt all, and to take back what is out."""
 EVERYWHERE = ("--waves", "100%", "--soak", "1s")
-"""The first release has nothing to be compared with and nobody to disappoint."""
+"""The first release has nothing to be compared with, and replaces nothing."""
 OVER = frozenset({"finished", "aborted", "paused"})
 
 Event = Mapping[str, Any]
@@ -48,7 +48,7 @@ class Rollout:
         return self
 
     def settle(self, version: str) -> None:
-        """Until every device answers by `version` alone, and has told so."""
+        """Wait until every device answers by `version` alone, and has told so."""
         self._stage.until(lambda: self._is_settled(version), f"not every device went back to version {version}")
 
     def _is_settled(self, version: str) -> bool:

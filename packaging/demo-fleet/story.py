@@ -25,7 +25,7 @@ class Story:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Seconds since the beginning."""
         return time.monotonic() - self._began_s
 
     def chapter(self, title: str) -> None:
@@ -45,7 +45,7 @@ class Story:
         self._line(who, f"[{style}]{text}[/{style}]" if style else text)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Figures."""
+        """Print a table of figures."""
         table = Table(title=title, title_justify="left", show_edge=False)
         for column in columns:
             table.add_column(column)

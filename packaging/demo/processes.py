@@ -74,7 +74,10 @@ class Process:
             self.child.wait()
 
     def wait_for(self, ready: Any, what: str) -> float:
-        """Seconds until `ready()` holds. Ends the demo with the child's last words where it dies or takes too long."""
+        """Return the seconds until `ready()` holds.
+
+        End the demo with the child's last words where it dies or takes too long.
+        """
         began = time.monotonic()
         while time.monotonic() - began < START_S and self.child.poll() is None:
             if ready():
@@ -110,7 +113,7 @@ class Cost:
     memory_bytes: int
 
     def since(self, before: Cost) -> Cost:
-        """CPU time used since `before`."""
+        """Return the CPU time used since `before`."""
         return Cost(self.cpu_s - before.cpu_s, self.memory_bytes)
 
 
@@ -130,7 +133,7 @@ class Gateway(Process):
         return self
 
     def cost(self) -> Cost:
-        """CPU time and memory of the gateway's process now."""
+        """Return CPU time and memory of the gateway's process now."""
         process = psutil.Process(self.child.pid)
         times = process.cpu_times()
         return Cost(times.user + times.system, process.memory_info().rss)

@@ -43,7 +43,7 @@ class Steps:
 
 @contextmanager
 def steps() -> Iterator[Steps]:
-    """Progress on the terminal, plain lines elsewhere."""
+    """Show progress on the terminal, plain lines elsewhere."""
     columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         yield Steps(progress)
@@ -97,7 +97,7 @@ def print_models(explained: list[dict[str, Any]]) -> None:
 
 
 def print_summary(summary: Summary) -> None:
-    """Accuracy, latency, cost."""
+    """Print accuracy, latency and cost."""
     table = Table(title="Answers", title_justify="left", show_edge=False)
     columns = ("source", "answered", "accuracy", "wanted", "p50 ms", "p99 ms", "CPU ms each")
     for column in columns:
