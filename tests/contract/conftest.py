@@ -83,7 +83,7 @@ def _names() -> Iterator[str]:
 
 @pytest.fixture(params=list(_names()))
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
-    """Every shipped variant, and small models of every runtime with open and with fixed row counts."""
+    """Return every shipped variant, and small models of every runtime with open and with fixed row counts."""
     parts = request.param.split("/")
     if parts[0] == "built":
         return built(tmp_path, parts[1], parts[2], int(parts[3]))

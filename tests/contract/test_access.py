@@ -144,7 +144,7 @@ MODELS = ("model", "ready", "config", "statistics", "infer", "load", "unload")
 
 
 async def asked_grpc(channel: grpc.aio.Channel, name: str, message: Any, headers: Mapping[str, str]) -> tuple[str, str]:
-    """Status and words of one call."""
+    """Return status and words of one call."""
     try:
         await getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), name)(
             message, metadata=tuple(headers.items())

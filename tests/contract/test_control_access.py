@@ -26,7 +26,7 @@ EVERY = [*READS, *COMMANDS, ("GET", "/schema/openapi.json", None), ("GET", "/not
 
 
 async def curl(gateway, method, path, body, user=None):
-    """Status, content type and document of a real curl's request, as another user where one is named."""
+    """Return status, content type and document of a real curl's request, as another user where one is named."""
     program = shutil.which("curl")
     assert program, "curl is one of the packages that make test installs"
     command = [program, "-sS", "--unix-socket", str(gateway.path), "-X", method, f"http://gateway{path}"]

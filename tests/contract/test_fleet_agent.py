@@ -88,7 +88,7 @@ class Fleet:
         return str(self.ask("GET", path)["state"])
 
     def events(self, path: str, kind: str) -> list[dict[str, Any]]:
-        """Facts of a kind, or decisions of a name."""
+        """Return facts of a kind, or decisions of a name."""
         facts = [fact["event"] for fact in self.ask("GET", f"{path}/facts")["items"]]
         return [event for event in facts if kind in {event["kind"], event.get("decision")}]
 

@@ -42,7 +42,7 @@ class Watched:
         self.cut: Cut | None = None
 
     def handshakes(self) -> int:
-        """Since it was last asked."""
+        """Return the number of handshakes since the last call."""
         count, self.made[:] = len(self.made), []
         return count
 
@@ -52,7 +52,7 @@ class Watched:
             cut(connection)
 
     def is_told(self, rows: int) -> None:
-        """All is there once, and waits no more."""
+        """Check that all rows are there once, and no more wait."""
         with self.controller.control.database.read() as connection:
             (vitals,) = [one for one in telemetry.sources(connection, DEVICE) if one.stream == "vitals"]
         assert (vitals.rows, vitals.contiguous, vitals.gaps, vitals.lost) == (rows, rows, (), 0)

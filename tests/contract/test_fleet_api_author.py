@@ -60,7 +60,7 @@ def test_nobody_puts_his_own_words_into_anothers_draft(controller: RunningContro
 
 
 def test_nor_does_he_who_revised_it_when_everybody_might(controller: RunningController) -> None:
-    """Before the setting was changed."""
+    """The revision was made before the setting was changed."""
     eve, fay, gus = (controller.token(Role.OPERATOR, name=name) for name in ("eve", "fay", "gus"))
     with controller.client(token=eve) as author, controller.client(token=fay) as other:
         made = author.post("/v1/rollouts", json=document(query="tag = bonn")).json()

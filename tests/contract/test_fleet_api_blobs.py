@@ -44,7 +44,7 @@ FILE_LIMIT_BYTES = 900_000
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[RunningController]:
-    """With narrow bounds. The publisher's settings are those of the repository."""
+    """Yield a controller with narrow bounds. The publisher's settings are those of the repository."""
     publisher = FleetSettings(release_file_limit_bytes=FILE_LIMIT_BYTES)
     serve = replace(FleetConfig().serve, max_buffered_bytes_per_caller=100_000)
     config = replace(FleetConfig(), publisher=publisher, drafts=BOUNDS, serve=serve)

@@ -29,7 +29,7 @@ CREATING = {
     *("/v1/devices", "/v1/enrolments", "/v1/tokens", "/v1/rollouts", "/v1/rollouts/preview"),
     *("/v1/devices/{device}/diagnostics", "/v1/devices/tags", "/v1/rollouts/archive", "/v1/blobs"),
 }
-"""What makes something new or changes many devices. All other operators' changes name the state they are meant for."""
+"""Routes that make something new or change many devices. Other changes by operators name the state they mean."""
 
 
 @pytest.fixture(scope="module", params=databases.KINDS)
@@ -54,7 +54,7 @@ def ground(controller: RunningController) -> Iterator[Ground]:
 
 
 def _routes(methods: set[str], *, stated: bool | None = None) -> dict[str, str]:
-    """Path of the state that a route's If-Match names, by method and path."""
+    """Return the path of the state that a route's If-Match names, by method and path."""
     return {
         f"{method} {re.sub(r':[a-z]+', '', path)}": str(handler.opt.get(STATE, ""))
         for handler in HANDLERS

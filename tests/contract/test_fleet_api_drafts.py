@@ -37,7 +37,7 @@ def controller(tmp_path: Path) -> Iterator[RunningController]:
 
 @pytest.fixture
 def ci(controller: RunningController) -> Iterator[httpx.Client]:
-    """Program with a token of the role publisher."""
+    """Yield a client of a program with a token of the role publisher."""
     with controller.client(Role.PUBLISHER) as client:
         yield client
 

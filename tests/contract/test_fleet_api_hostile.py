@@ -51,7 +51,7 @@ def client(controller: RunningController) -> Iterator[httpx.Client]:
 
 
 def encoded(text: str) -> str:
-    """Half surrogates as a careless client would send them."""
+    """Encode half surrogates like a careless client would send them."""
     return quote(text.encode(errors="surrogatepass"), safe="")
 
 

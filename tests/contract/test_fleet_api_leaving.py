@@ -123,7 +123,7 @@ def test_a_removed_device_stays_out_and_its_name_goes_on(kind: str, tmp_path: Pa
 
 
 def stays_out(running: RunningController, made: Device) -> bool:
-    """By its certificate it gets no assignment, no other certificate, and nothing of the repository."""
+    """Return whether its certificate gets no assignment, no other certificate, and nothing of the repository."""
     assert made.certificate.serial in running.control.revocations.serials()
     with running.device_client(made) as device:
         answers = [device.get(POLL), device.post("/v1/self/certificate", json={"csr": csr(new_key())})]

@@ -53,7 +53,7 @@ def started(client: httpx.Client, **changes: Any) -> dict[str, Any]:
 
 
 def ended(client: httpx.Client, made: dict[str, Any]) -> None:
-    """No device is this rollout's any more."""
+    """End the rollout: no device is this rollout's any more."""
     say(client, made, "abort", reason="the test is over")
     say(client, made, "rollback")
     until(
@@ -179,7 +179,7 @@ def test_a_scope_is_put_into_the_query_and_holds(controller: RunningController) 
         assert scoped.put(f"/v1/rollouts/{made['id']}", json=made["spec"]).json()["spec"] == made["spec"]
         assert scoped.post("/v1/rollouts/preview", json=document()).json()["devices"] == 2
         assert scoped.get(f"/v1/rollouts/{made['id']}").status_code == 200
-        for rollout in (wide, {"id": "none"}):  # nobody learns whether it is there
+        for rollout in (wide, {"id": "none"}):  # no answer tells whether it is there
             for refused in (
                 scoped.get(f"/v1/rollouts/{rollout['id']}"),
                 scoped.get(f"/v1/rollouts/{rollout['id']}/devices"),

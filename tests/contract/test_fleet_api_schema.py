@@ -43,7 +43,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> Schema:
 
 
 def _requests(document: Schema) -> Iterator[tuple[str, Schema]]:
-    """All schemas of parameters, headers and bodies, with where they stand."""
+    """Yield all schemas of parameters, headers and bodies, with where they stand."""
     for path, item in document["paths"].items():
         for method, operation in item.items():
             for parameter in operation.get("parameters", ()):

@@ -35,7 +35,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCont
 
 
 def told(running: RunningController) -> None:
-    """Rows of two boots; one never came."""
+    """Store rows of two boots; one row never came."""
     now = running.clock()
     with running.control.database.write() as connection:
         for boot, numbers in ((1, (1, 2, 4)), (2, (1, 2))):
@@ -74,7 +74,7 @@ def test_rows_in_order_over_boots(controller, query, expected) -> None:
 
 
 def test_the_last_row_of_each_device(controller) -> None:
-    """By devices, page by page; a boot whose rows are swept does not count, nor a device beyond the caller's scope."""
+    """Rows come by device, in pages; a boot whose rows are swept does not count, nor a device outside the scope."""
     now, settings = controller.clock(), controller.control.database.settings.telemetry
     with controller.control.database.write() as connection:
         telemetry.receive(connection, "other", Batch("load", 1, [Row(7, now, "load", {"cpu": 1})]), now, settings)

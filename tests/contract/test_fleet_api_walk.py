@@ -46,9 +46,9 @@ WHOLE_FLEET = re.compile(
     r"\w+ (/v1/(tokens|audit|drafts|blobs|publication)|/metrics).*"
     r"|PUT /v1/devices/{device}/labels|POST /v1/devices/tags"
 )
-"""For tokens without a scope only."""
+"""Routes for tokens without a scope only."""
 NAMED = re.compile(r".*{(device|rollout|enrolment_id)}.*|POST /v1/(devices|enrolments)")
-"""What speaks of something that bears a tag."""
+"""Routes on things that bear a tag."""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def ground(controller: RunningController) -> Iterator[Ground]:
 
 @pytest.fixture(scope="module")
 def walk(controller: RunningController) -> list[Operation]:
-    """All routes that are not for everybody."""
+    """Return all routes that are not public."""
     return [operation for operation in operations(controller) if str(operation) not in PUBLIC]
 
 

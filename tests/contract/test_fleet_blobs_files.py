@@ -181,7 +181,7 @@ TRAVERSALS = [
 
 @pytest.mark.parametrize("path", TRAVERSALS)
 async def test_no_path_leads_out(tmp_path, public, path) -> None:
-    """On a bare connection: clients tidy paths up."""
+    """The connection is a bare one: clients tidy paths up."""
     (tmp_path / "secret").write_bytes(b"secret")
     (public / "metadata/link.json").symlink_to(tmp_path / "secret")
     (public / "metadata/inside").symlink_to(tmp_path)
@@ -211,7 +211,7 @@ async def test_who_may_not_see_files_does_not(tmp_path, public) -> None:
 
 
 async def test_a_peer_that_takes_nothing_is_cut_off(tmp_path, public) -> None:
-    """By the kernel's sendfile: asyncio has no part in it, so has none of its limits."""
+    """The kernel's sendfile sends the file: asyncio has no part in it, so has none of its limits."""
     settings = ServingSettings(write_timeout_s=0.3)
     async with controlling(tmp_path, repository(public), settings=settings) as controller:
         reader, writer = await controller.connect()
@@ -253,7 +253,7 @@ async def test_a_peer_that_leaves_disturbs_nobody(tmp_path, public, tls, caplog)
 
 @TLS
 async def test_a_file_that_shrinks_meanwhile_is_no_whole_answer(tmp_path, public, tls) -> None:
-    """Only damage makes it: what is published never changes. 20 MiB are more than both sockets hold."""
+    """Nothing but damage does this: what is published never changes. 20 MiB are more than both sockets hold."""
     async with controlling(tmp_path, repository(public), tls=tls) as controller, controller.client() as client:
 
         async def fetch() -> None:

@@ -40,7 +40,7 @@ IN_PASSING = [
     ("put", refuse(503)),
     ("put", cut_there),
 ]
-"""What another attempt mends."""
+"""Faults that another attempt resolves."""
 FOR_GOOD = [
     ("begin", say_nothing),
     ("part 2", say_nothing),
@@ -48,7 +48,7 @@ FOR_GOOD = [
     ("complete", say_nothing),
     ("put", say_nothing),
 ]
-"""What is no S3's answer."""
+"""Answers that no S3 gives."""
 
 
 def named(trouble) -> str:

@@ -19,7 +19,7 @@ from tests.simulators.fleet_repository import new_key
 from tests.simulators.rolled_fleet import SLOT, V1, V2, V3, RolledFleet, rolling
 
 FENCE = 1
-"""Of the leader that reads."""
+"""Fencing token of the leader that reads."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def catalogue(fleet: RolledFleet) -> Catalogue:
 
 
 def known(fleet: RolledFleet) -> dict[str, bool]:
-    """Releases, and whether each is published."""
+    """Return releases, and whether each is published."""
     with fleet.database.read() as connection:
         found = releases.page(connection, fleet.database.settings)
     return {one.release.target: one.withdrawn is None for one in found}
@@ -45,7 +45,7 @@ def test_only_what_is_new_is_read_and_only_after_a_publication(fleet: RolledFlee
     assert looking.refresh(fleet.now, FENCE) == ()
     fleet.repository.add_release(SLOT, "3")
     file = next((fleet.repository.public / "targets" / "models" / "acme" / SLOT / "1").iterdir())
-    file.unlink()  # nobody needs it again
+    file.unlink()  # it is not needed again
     assert looking.refresh(fleet.now, FENCE) == (V3,)
     assert known(fleet) == {V1: True, V2: True, V3: True}
     assert looking.refresh(fleet.now, FENCE) == ()

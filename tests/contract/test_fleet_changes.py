@@ -42,7 +42,7 @@ def drafted(opened: Database, rollout: str, query: str = "all") -> None:
 
 
 def recorded(opened: Database, rollout: str, *facts: str) -> None:
-    """Facts about these devices; "": about the rollout."""
+    """Record facts about these devices; "": about the rollout."""
     with opened.write() as connection:
         rollouts.record(connection, rollout, [NewFact(NOW, "x", device) for device in facts], opened.settings)
 

@@ -134,7 +134,7 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(kind: str, tmp_path: Pat
 
 @pytest.mark.parametrize("done", ["", "pg_restore"])
 def test_a_controller_does_not_begin_where_a_restore_was_killed(done: str, tmp_path: Path) -> None:
-    """Before anything was restored, and before versions leapt: it would give those again that devices have seen."""
+    """The kill comes before anything was restored, or before versions jumped: else devices would see one twice."""
     file = tmp_path / "backup"
     with made("postgresql", tmp_path) as opened:
         filled(opened)
@@ -157,7 +157,7 @@ def test_a_controller_does_not_begin_where_a_restore_was_killed(done: str, tmp_p
 
 
 def killed_restoring(file: Path, text: str, folder: Path, first: str) -> None:
-    """`edge-fleet backup restore`, which dies as soon as its pg_restore did `first`."""
+    """Run `edge-fleet backup restore`, which dies as soon as its pg_restore did `first`."""
     program = folder / "programs" / "pg_restore"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\n{first}\nkill -9 $PPID\n")

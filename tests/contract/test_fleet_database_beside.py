@@ -20,7 +20,7 @@ LATER = NOW + timedelta(days=2)
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    """With a device that told something in two streams, too long ago."""
+    """Yield a database with a device that sent rows in two streams, too long ago."""
     with made("postgresql", tmp_path, DatabaseSettings(busy_timeout_ms=2_000)) as opened:
         enrolled(opened, "camera-1")
         with opened.write() as connection:

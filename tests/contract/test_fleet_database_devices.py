@@ -208,7 +208,7 @@ def test_a_serial_is_used_once_and_belongs_to_a_device(database: Database) -> No
 def token(
     database: Database, device: str = "", settings: DatabaseSettings = SETTINGS, tags: Sequence[str] = ("b", "a")
 ) -> tuple[int, str]:
-    """One that expires in an hour."""
+    """Create a token that expires in an hour."""
     credential = new_credential("efe_")
     with database.write() as connection:
         made = {"expires": NOW + HOUR, "now": NOW, "by": "anna", "device": device, "tags": tags, "site": "Ulm"}

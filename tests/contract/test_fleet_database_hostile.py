@@ -198,7 +198,7 @@ def attempt(database: Database, action: Callable[[Connection], object]) -> str:
 
 
 def tried(database: Database, function: Callable[..., Any], text: str) -> str:
-    """With what it speaks of being there, where that may be called so."""
+    """Call a function with `text` everywhere, after what it speaks of was created; return how it ended."""
     attempt(database, lambda connection: devices.enrol(connection, text, NOW))
     attempt(database, lambda connection: rollouts.create(connection, value_for(rollouts.StoredRollout, text)))
     outcome = attempt(database, lambda connection: function(connection, **arguments(function, text)))

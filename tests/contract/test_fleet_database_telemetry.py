@@ -43,7 +43,7 @@ def send(
     limits: TelemetryStorageSettings = SETTINGS.telemetry,
     size: int = 0,
 ) -> StoredBatch:
-    """One request of a device."""
+    """Store one request of a device."""
     with database.write() as connection:
         batch = Batch(stream, boot, [row(number, size) for number in numbers], lost)
         return telemetry.receive(connection, device, batch, now, limits)

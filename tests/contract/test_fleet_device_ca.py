@@ -46,7 +46,7 @@ def known(database: Database) -> str:
 
 
 def rotated(folder: Path, *, after: Authority | None) -> Authority:
-    """Another CA in the folder's files; `after`: whose devices it trusts, too."""
+    """Write another CA into the folder's files; `after`: whose devices it trusts, too."""
     made = new_authority(NOW)
     (folder / "ca.key").write_bytes(made.key_pem)
     (folder / "ca.pem").write_bytes(made.pem + (after.pem if after else b""))

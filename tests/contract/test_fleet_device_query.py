@@ -73,7 +73,7 @@ fleets = st.lists(
 
 
 def add(database: Database, name: str, described: tuple) -> None:
-    """One device."""
+    """Add one device."""
     site, profile, tags, accelerators, slots = described
     with database.write() as connection:
         devices.enrol(connection, name, NOW)
@@ -144,7 +144,7 @@ def alert(key: str, device: str) -> Alert:
 
 
 def counted(database: Database, query: str) -> tuple[int, int]:
-    """Alerts and events of devices that match."""
+    """Return how many alerts and events of matching devices there are."""
     with database.read() as connection:
         matching = selected(connection, query)
         found = alerts.page(connection, database.settings, matching=matching)

@@ -150,7 +150,7 @@ def test_an_offer_that_is_being_made_is_not_taken_away(tmp_path: Path) -> None:
 
 
 def given_by_hand(fleet: RolledFleet) -> None:
-    """One device, that has something which no rollout gave it."""
+    """Enrol one device, that has something which no rollout gave it."""
     fleet.enrol(["a"])
     with fleet.database.write() as connection:
         desired.put(connection, [Desired("a", SLOT, V1, "a" * 64, 9, "", fleet.now)], fleet.database.settings)
@@ -158,7 +158,7 @@ def given_by_hand(fleet: RolledFleet) -> None:
 
 
 def test_an_offer_that_was_made_meanwhile_is_not_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a rollout that was not there when it was looked for those that have the device."""
+    """The rollout was not there when those that have the device were looked for."""
     lock, begun = desired.lock, list[str]()
     with rolling("postgresql", tmp_path) as fleet:
         given_by_hand(fleet)
@@ -176,7 +176,7 @@ def test_an_offer_that_was_made_meanwhile_is_not_taken_away(tmp_path: Path, monk
 
 
 def test_an_offer_that_comes_meanwhile_is_made_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a rollout that begins later still."""
+    """The rollout begins later still."""
     empty, turn = desired.remove, list[Future[None]]()
     with rolling("postgresql", tmp_path) as fleet, ThreadPoolExecutor() as pool:
         given_by_hand(fleet)
@@ -226,7 +226,7 @@ def test_a_device_is_removed_once_no_rollout_counts_on_it(fleet: RolledFleet) ->
 
 
 def told(fleet: RolledFleet, device: str, rows: int) -> None:
-    """All that a database may hold of a device; of telemetry so many rows."""
+    """Store all that a database may hold of a device; of telemetry so many rows."""
     now, settings = fleet.now, fleet.database.settings
     rollout = fleet.draft()
     with fleet.database.write() as connection:
@@ -246,7 +246,7 @@ def told(fleet: RolledFleet, device: str, rows: int) -> None:
 
 
 def holding(fleet: RolledFleet, device: str) -> set[str]:
-    """Tables in which something stands of it; `telemetry` where any row does."""
+    """Return the tables in which something stands of it; `telemetry` where any row does."""
     found = set()
     with fleet.database.read() as connection:
         for table in metadata.sorted_tables:

@@ -30,7 +30,7 @@ SERIAL = "ab"
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[RolledFleet]:
-    """With a device that told something, which was swept since."""
+    """Yield a fleet with a device that sent telemetry, which was swept since."""
     with rolling("postgresql", tmp_path) as made:
         made.enrol(["a"])
         with made.database.write() as connection:

@@ -42,7 +42,7 @@ SHOWN = {
     "from audit": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,ann,devices\.revoke,hot\r?\n",
     "from events": r'"kind": "rollback", "document": \{"why": "heat"\}',
 }
-"""By what is in a command: what its answer shows."""
+"""Patterns of answers, by what is in a command."""
 
 
 @pytest.fixture(scope="module")

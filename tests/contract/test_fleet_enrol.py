@@ -210,7 +210,7 @@ def test_an_expired_certificate_renews_nothing(running) -> None:
         running.clock.ahead = timedelta()
 
 
-# ---- a token for a name that nobody has yet --------------------------------------------------------------------------
+# ---- a token for a name that no device has yet -----------------------------------------------------------------------
 @pytest.mark.parametrize("how", ["registered", "enrolled"])
 def test_it_is_void_once_a_device_is_called_so(running, how) -> None:
     """Also where it was made by a replica whose clock is ahead."""

@@ -165,7 +165,7 @@ def test_an_answer_is_for_the_secret_that_sealed_it(database) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", databases.KINDS)
 def test_killed_anywhere_it_is_done_and_remembered_or_neither(kind: str, tmp_path: Path) -> None:
-    """Before each statement and each commit of a request; the repeat then does what is left."""
+    """The kill comes before each statement and each commit of a request; the repeat then does what is left."""
     found = set()
     with databases.url(kind, tmp_path) as text:
         with closing(open_database(read_place(text, tmp_path))) as opened:

@@ -51,7 +51,7 @@ def client(running: RunningController, name: str) -> Iterator[httpx.Client]:
 
 
 def sources(running: RunningController, device: str) -> dict[tuple[str, int], tuple[int, int, int]]:
-    """Acknowledged, rows, lost; by stream and boot."""
+    """Return acknowledged, stored and lost rows, by stream and boot."""
     with running.control.database.read() as connection:
         found = telemetry.sources(connection, device)
     return {(one.stream, one.boot_epoch): (one.contiguous, one.rows, one.lost) for one in found}
@@ -159,7 +159,7 @@ def test_one_device_takes_one_place_however_many_certificates_it_has(running, na
 
 
 def test_what_is_stored_was_received_once_nobody_else_writes_before(running, name) -> None:
-    """Not when the request came: it may have waited, and who reads in order has passed that moment."""
+    """The time of the request would be wrong: it may have waited, and a reader in order has passed that moment."""
     control, began = running.control, running.clock()
     times = iter([began, *(began + timedelta(minutes=minute) for minute in (5, 6, 7))])
     intake = Intake(control.database, IntakeSettings(), control.rollouts.states, control.counts)
@@ -187,7 +187,7 @@ def test_who_tells_more_than_anybody_should_is_told_when_to_go_on(running, name)
 
 
 def replayed(running: RunningController, name: str, client: httpx.Client, rows: int) -> None:
-    """Everything three times, out of order in between, a part of it dropped by the device."""
+    """Send everything three times, out of order in between, a part of it dropped by the device."""
     batch, lost = 500, range(201, 301)
     starts = range(1, rows + 1, batch)
 

@@ -28,7 +28,7 @@ def change(add: str = "", remove: str = "", site: str | None = None) -> LabelCha
 
 
 def labelled(database: Database, **tags: str) -> None:
-    """Devices with these tags."""
+    """Enrol devices with these tags."""
     enrolled(database, *tags)
     with database.write() as connection:
         for name, text in tags.items():

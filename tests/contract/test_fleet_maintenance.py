@@ -58,12 +58,12 @@ class MaintainedReplica:
         return MonotonicClock(self.control.settings.chores, self.now, latest, lambda: self.uptime_s)
 
     def turn(self, after: timedelta = timedelta()) -> None:
-        """So much later."""
+        """Run the maintenance jobs so much later."""
         self.uptime_s += after.total_seconds()
         self.leap(after)
 
     def leap(self, by: timedelta) -> None:
-        """At this moment, by a clock that was set."""
+        """Run the maintenance jobs at this moment, by a clock that was set."""
         self.now += by
         self.maintenance.tick(self.now)
 

@@ -166,7 +166,7 @@ class Offers(RuleBasedStateMachine):
 
     @rule(which=numbers)
     def bring(self, which: int) -> None:
-        """Without a hitch: the device has it, and the controller knows."""
+        """Bring the release without a hitch: the device has it, and the controller knows."""
         device = self.devices[which % 2]
         self.fleet.turn(1)
         device.poll()
@@ -193,7 +193,7 @@ class Offers(RuleBasedStateMachine):
 
     @rule(which=numbers)
     def settle(self, which: int) -> None:
-        """In the end the rollout whose offer a device carried out knows it."""
+        """Check that in the end the rollout whose offer a device carried out knows it."""
         device = self.devices[which % 2]
         device.poll()
         device.carry_out(passes=True)

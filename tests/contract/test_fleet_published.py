@@ -29,7 +29,7 @@ from tests.simulators.fleet_repository import FleetRepository
 
 
 class Monotonic:
-    """Stands until it is moved."""
+    """Clock that stands until it is moved."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0

@@ -69,7 +69,7 @@ def talk(fleet: RolledFleet) -> Talk:
 
 @pytest.fixture
 def rollout(talk: Talk) -> str:
-    """One device, offered version 2."""
+    """Return a rollout that offered version 2 to one device."""
     talk.join("camera-1")
     started = talk.fleet.start(waves=[{"percent": 100}], retries={"limit": 1, "backoff_s": 1, "backoff_limit_s": 1})
     talk.fleet.turn()

@@ -30,7 +30,7 @@ SERIAL = "ab"
 
 @pytest.fixture
 def held(database: Database) -> Database:
-    """With a certificate that holds."""
+    """Return a database with a certificate that holds."""
     enrolled(database, "camera-1")
     with database.write() as connection:
         certificates.add(connection, Certificate(SERIAL, "camera-1", NOW, NOW + timedelta(days=90)))

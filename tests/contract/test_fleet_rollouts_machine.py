@@ -36,7 +36,7 @@ seconds = st.sampled_from([1, 61, 3700, 90_000, -3600])
 
 
 class Rollouts(RuleBasedStateMachine):
-    """All devices had version 1 by a rollout that is over, `first`."""
+    """State machine of rollouts; all devices had version 1 by a rollout that is over, `first`."""
 
     @initialize()
     def begin(self) -> None:
@@ -99,7 +99,7 @@ class Rollouts(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 8))
     def come(self, which: int) -> None:
-        """Back, or new."""
+        """Let a device come back, or a new one come."""
         name = f"d-{which}"
         with self.fleet.database.write() as connection:
             if which < len(NAMES) and devices.get(connection, name).state is devices.EnrolmentState.REVOKED:
@@ -109,7 +109,7 @@ class Rollouts(RuleBasedStateMachine):
 
     @rule()
     def lead(self) -> None:
-        """Another replica, with no memory."""
+        """Let another replica lead, with no memory."""
         self.fleet.now += timedelta(seconds=40)
         self.leader = self.fleet.replica(f"replica at {self.fleet.now}")
 

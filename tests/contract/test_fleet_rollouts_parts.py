@@ -38,7 +38,7 @@ def offered(fleet: RolledFleet, rollout: str) -> int:
 
 
 def turns(fleet: RolledFleet, rollout: str, count: int = 3) -> list[int]:
-    """Devices that hold an offer after each turn."""
+    """Return how many devices hold an offer after each tick."""
     found = []
     for _ in range(count):
         fleet.turn(1)

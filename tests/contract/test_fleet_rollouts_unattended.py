@@ -23,13 +23,14 @@ WAVES = [{"count": 10}, {"percent": 100}]
 
 @pytest.fixture(params=KINDS)
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RolledFleet]:
-    """Twenty devices, ten of which are offered the release; three of these committed."""
+    """Yield a fleet of twenty devices."""
     with rolling(request.param, tmp_path) as made:
         made.enrol(f"d-{n}" for n in range(20))
         yield made
 
 
 def begun(fleet: RolledFleet, **changes: object) -> tuple[str, list[str]]:
+    """Start a rollout that is offered to ten devices, three of which commit; return it and the ten."""
     rollout = fleet.start(waves=WAVES, rollback="forced", **changes)
     fleet.turn()
     first = fleet.members(rollout, "offered")

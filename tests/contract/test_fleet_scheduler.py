@@ -249,7 +249,7 @@ def test_a_leader_that_stood_still_withdraws_nothing_that_was_published_since(
 
 
 def test_who_leads_anew_reads_anew_what_is_published(fleet: RolledFleet) -> None:
-    """In between another replica led, and its copy of the folder was an older one."""
+    """Another replica led in between, and its copy of the folder was an older one."""
     fleet.turn()
     fleet.scheduler.resign()
     with fleet.database.write() as connection:

@@ -50,7 +50,7 @@ async def test_openssl_agrees_on_no_old_tls(tmp_path, option, accepted) -> None:
         assert ('"device": "camera-7"' in said) == accepted, said
         assert ("ALPN protocol: http/1.1" in said) == accepted
         if accepted:
-            assert "edge-fleet device CA" in said  # whom clients may choose a certificate of
+            assert "edge-fleet device CA" in said  # the CA of the certificates that clients may choose
             assert code == 0
 
 

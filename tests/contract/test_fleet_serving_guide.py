@@ -1,4 +1,4 @@
-"""Behind nginx and Envoy, word for word as `fleet/serving/README.md` says; only folders and ports are others."""
+"""The controller after nginx and Envoy, configured like `fleet/serving/README.md`; only folders and ports differ."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CAMERA = device("camera-7")
 
 @dataclass(frozen=True)
 class Proxy:
-    """`around` its block in the guide; what stands there for its port and its folder; how it is started."""
+    """Proxy of the guide: text `around` its block, what stands there for its port, and how it is started."""
 
     name: str
     language: str
@@ -91,7 +91,7 @@ def proxy(request: pytest.FixtureRequest) -> Proxy:
 
 @asynccontextmanager
 async def running(proxy: Proxy, folder: Path) -> AsyncIterator[str]:
-    """Its URL, once it listens."""
+    """Start the proxy; yield its URL, once it listens."""
     port, file = free_port(), folder / f"{proxy.name}.{proxy.language}"
     prepare(folder)
     file.write_text(proxy.configuration(folder, port))
@@ -120,7 +120,7 @@ def prepare(folder: Path) -> None:
 
 
 async def listening(process: asyncio.subprocess.Process, port: int) -> None:
-    """Until it does."""
+    """Wait until it listens."""
     while process.returncode is None:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -103,7 +103,7 @@ async def test_a_stop_leaves_them_outside(tmp_path: Path) -> None:
 
 
 class Full(socket.socket):
-    """A process has too many files open, once."""
+    """Listening socket of a process that has too many files open, once."""
 
     failures = 1
 

@@ -19,7 +19,7 @@ ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 async def said(reader: asyncio.StreamReader) -> tuple[int, dict[str, object]]:
-    """Status and JSON of one answer."""
+    """Return status and JSON of one answer."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
     length = int(head.split("content-length: ")[1].split("\r\n")[0])
     return int(head.split()[1]), json.loads(await reader.readexactly(length))
@@ -197,7 +197,7 @@ async def test_an_answer_nobody_takes_is_given_up(tmp_path) -> None:
 
 
 async def gone(controller) -> None:
-    """Until the server has no connection any more."""
+    """Wait until the server has no connection any more."""
     while controller.server._listeners._state.connections:
         await asyncio.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""Behind a real proxy that ends TLS: HAProxy hands on certificates (RFC 9440), and goes by our revocation list."""
+"""A real proxy that ends TLS: HAProxy hands on certificates (RFC 9440), and goes by our revocation list."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GOOD, BAD = device("camera-7"), device("camera-8")
 
 @asynccontextmanager
 async def proxied(controller: Controller, folder: Path) -> AsyncIterator[str]:
-    """HAProxy in front; its URL."""
+    """Start HAProxy in front of the controller; yield its URL."""
     program = shutil.which("haproxy", path="/usr/sbin:/usr/bin")
     assert program, "haproxy is one of the packages that make test installs"
     (folder / "server.pem").write_bytes(b"".join(AUTHORITY.issue_server(["localhost"], now())))

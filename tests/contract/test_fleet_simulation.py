@@ -45,7 +45,7 @@ class Play:
         return Run(settings, tokens=tokens, authority=self.controller.authority.file.read_text(), **more)
 
     def played(self, settings: Settings, **more: Any) -> dict[str, Any]:
-        """Its summary."""
+        """Play the run; return its summary."""
         more = {"seconds": 20.0, "until_committed": True} | more
         return asyncio.run(simulate(self.run(settings, **more)))
 

@@ -99,7 +99,7 @@ def test_it_is_what_runs_where_an_offer_was_withdrawn_before(fleet: RolledFleet)
 # ---- both at once ----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[RolledFleet]:
-    """On PostgreSQL, where two write at once."""
+    """Yield a fleet on PostgreSQL, where two write at once."""
     with rolling("postgresql", tmp_path) as made:
         made.enrol([DEVICE])
         yield made

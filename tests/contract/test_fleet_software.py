@@ -77,7 +77,7 @@ def test_a_version_that_is_taken_back_halts_the_rollout_with_the_reason(
     def turn() -> None:
         fleet.turn()
         if (found := installer.records.update()) and found.phase is Phase.PROBATION:
-            installer.clock[0] += 1000  # nobody confirms: the new agent does not start
+            installer.clock[0] += 1000  # without a confirmation: the new agent does not start
 
     fleet.until(lambda: fleet.ask("GET", path)["state"] in {"aborted", "paused"}, turn)
     (failed,) = [event for event in fleet.events(path, "reported") if event["state"] == "rolled_back"]

@@ -18,7 +18,7 @@ from tests.simulators.controller import controlling
 from tests.simulators.operator import until
 
 AT_ONCE = 6
-"""At each of three doors; as many may wait there: 36, more than the 32 threads that Python would have at most."""
+"""Requests at each of three limits; as many may wait there: 36, more than the 32 threads that Python may have."""
 CONFIG = replace(
     FleetConfig(),
     serve=ServingSettings(threads=38),

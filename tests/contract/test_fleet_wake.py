@@ -46,7 +46,7 @@ def steering(folder: Path, url: str) -> Iterator[RunningController]:
 
 
 def roll_out_at_once(controller: RunningController) -> None:
-    """To all of them, when the leader has read the releases."""
+    """Roll out to all devices, when the leader has read the releases."""
     with controller.client() as operator:
         wait_until(lambda: operator.get("/v1/releases").json()["items"], 30)
         roll_out(operator, document(target="acme/meter-reader/1", waves=[{"percent": 100}]))
@@ -54,7 +54,7 @@ def roll_out_at_once(controller: RunningController) -> None:
 
 @contextmanager
 def heard(port: int, count: int) -> Iterator[list[str]]:
-    """Topics of the next messages, once the block ends."""
+    """Yield a list that holds the topics of the next messages, once the block ends."""
     topics: list[str] = []
     words = [
         "/usr/bin/stdbuf",

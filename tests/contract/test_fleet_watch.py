@@ -97,7 +97,7 @@ def test_only_pending_ones_are_dropped_and_only_closed_ones_forgotten(database: 
 
 
 def test_what_is_committed_late_is_read_late_and_not_missed(tmp_path: Path) -> None:
-    """On SQLite no other transaction commits meanwhile."""
+    """SQLite is left out: no other transaction commits there meanwhile."""
     with made("postgresql", tmp_path) as database:
         enrolled(database, "a", "b")
         fleet = WatchedFleet(database)

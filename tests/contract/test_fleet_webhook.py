@@ -32,7 +32,7 @@ TEXT = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 
 
 class Sender:
-    """`at_s` is where its clock stands; `chance` 1: pauses are as long as they can be."""
+    """Sender of alerts. `at_s`: time of its clock; `chance` 1: pauses are as long as they can be."""
 
     def __init__(self, database: Database, url: str, **settings: Any) -> None:
         self.database, self.counts, self.at_s = database, Counter[str](), 0.0

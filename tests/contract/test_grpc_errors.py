@@ -250,7 +250,7 @@ async def _result(call):
 
 @pytest.fixture
 def traced():
-    """Memory as it is without the cyclic garbage collector, which may stay away for a thousand calls."""
+    """Trace memory without the cyclic garbage collector, which may stay away for a thousand calls."""
     gc.disable()
     tracemalloc.start()
     yield tracemalloc

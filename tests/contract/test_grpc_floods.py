@@ -32,7 +32,7 @@ from tests.simulators.http2_peer import REQUEST, WELCOME, Said, asked, data, goa
 pytestmark = pytest.mark.asyncio
 LIMIT_S = 30.0
 SMALL_BYTES = 1000
-"""What the well-behaved client's requests take at most."""
+"""Size that requests of the well-behaved client have at most."""
 END = frames.END_STREAM
 IMPATIENT = GrpcSettings(handshake_timeout_s=0.3, receive_timeout_s=0.4, write_timeout_s=0.4)
 

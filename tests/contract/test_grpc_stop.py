@@ -20,7 +20,7 @@ REQUEST = service_pb2.ModelInferRequest(
 
 
 class Stubborn(SimulatedInference):
-    """Does not end when it is cancelled until it is let go."""
+    """Inference whose load does not end, even if it is cancelled, until it is let go."""
 
     def __init__(self) -> None:
         super().__init__()

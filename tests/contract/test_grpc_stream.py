@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]
 
 
 class Staggered(SimulatedInference):
-    """Holds back the request called "slow" until the gate opens."""
+    """Inference that holds back the request called "slow" until the gate opens."""
 
     async def infer(self, request):
         if request.id == "slow":
@@ -33,7 +33,7 @@ class Staggered(SimulatedInference):
 
 
 class Broken(SimulatedInference):
-    """Has a defect that one request meets."""
+    """Inference with a defect that one request meets."""
 
     async def infer(self, request):
         if request.id == "defect":

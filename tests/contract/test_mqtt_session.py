@@ -206,7 +206,7 @@ async def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
 
 
 async def ask_over_tls(port: int, files: dict[str, str]) -> None:
-    """Twenty messages in one breath, by Debian's client: several in one TLS record must all be read."""
+    """Send twenty messages at once, by Debian's client: several in one TLS record must all be read."""
     words = ["mosquitto_pub", "-h", "localhost", "-p", str(port), "-t", "single/a", "-q", "1", "-l"]
     words += ["--cafile", files["ca"], "--cert", files["cert"], "--key", files["key"]]
     sender = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.PIPE)

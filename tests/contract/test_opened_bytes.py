@@ -97,7 +97,7 @@ def manifest(runtime: str, folder: Path, paths: list[str], inputs: tuple, output
 
 
 def graph(weight: float) -> onnx.ModelProto:
-    """y = x · W, every weight the same."""
+    """Return y = x · W, every weight the same."""
     values = numpy_helper.from_array(np.full((WIDTH, WIDTH), weight, np.float32), "w")
     shape = [None, WIDTH]
     ports = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "xy"]

@@ -47,7 +47,7 @@ def value_of(content: bytes) -> float:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[DirectInference, bytes]]:
-    """Direct requests: who served them, and their bodies."""
+    """Return a list of direct requests: the object that served each, and its body."""
     noted: list[tuple[DirectInference, bytes]] = []
     begin = DirectInference.begin
 
@@ -147,7 +147,7 @@ heads = st.builds(
 
 
 class Anything:
-    """Takes whatever the connection passes on."""
+    """Route that takes whatever the connection passes on."""
 
     def route(self, *head: object) -> object:
         return head

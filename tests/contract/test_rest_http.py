@@ -79,7 +79,7 @@ REFUSED = {
 
 
 async def answered(gateway, words):
-    """Status of the first answer, and all that came until the server hung up, which a second request proves."""
+    """Return status of the first answer, and all that came until the server hung up, which a second request proves."""
     reader, writer = await gateway.connect()
     writer.write(words)
     head = await reader.readuntil(b"\r\n\r\n")

@@ -33,7 +33,7 @@ def request(body=BODY, *headers, length=None):
 
 
 async def answer(reader):
-    """Status and JSON body of one answer on a bare connection."""
+    """Return status and JSON body of one answer on a bare connection."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
     length = int(head.split("content-length: ")[1].split("\r\n")[0])
     return int(head.split()[1]), json.loads(await reader.readexactly(length))
@@ -265,7 +265,7 @@ async def test_a_host_that_is_none_is_no_defect_of_ours(host, path):
 
 
 async def waiting(inference, number):
-    """Until `number` requests have reached the engine."""
+    """Wait until `number` requests have reached the engine."""
     while len(inference.requests) < number:
         await asyncio.sleep(0)
 

@@ -188,7 +188,7 @@ async def test_silent_tls_peers_of_one_address_keep_no_others_out():
 
 
 async def test_a_silent_tls_peer_does_not_hold_up_the_stop():
-    """Since Python 3.12 asyncio's servers wait for it."""
+    """asyncio's servers wait for it since Python 3.12."""
     async with serving(security=TLS, settings=RestSettings(header_timeout_s=3600)) as gateway:
         _, writer = await gateway.connect()
         await gateway.frontend.stop(0)

@@ -63,5 +63,5 @@ async def test_the_backlog_is_the_configured_one_before_and_while_it_answers() -
 
 
 def _backlog(listener: socket.socket) -> int:
-    """tcp_info of a listener: tcpi_sacked, the sixth 32-bit word behind eight bytes, is its longest queue."""
+    """Return tcpi_sacked of a listener's tcp_info, the sixth 32-bit word after eight bytes: its longest queue."""
     return int(struct.unpack("8B6I", listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32))[-1])

@@ -22,7 +22,7 @@ PAIRS = [
 
 
 def extremes(datatype):
-    """Two rows of three values."""
+    """Return two rows of three values."""
     if datatype is Datatype.BYTES:
         return np.array([[b"", "Grüße".encode(), b"a"], [b"b" * 1000, b"c", b"dd"]], object)
     if datatype is Datatype.BOOL:

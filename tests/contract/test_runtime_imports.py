@@ -17,7 +17,7 @@ ENGINES = ("onnxruntime", "openvino", "ai_edge_litert", "tflite_runtime")
 
 
 def loaded(code):
-    """Engines in sys.modules of a fresh interpreter after `code`."""
+    """Return the engines in sys.modules of a fresh interpreter after `code`."""
     script = f"import sys, json\n{code}\nprint(json.dumps([name for name in {ENGINES!r} if name in sys.modules]))"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script], capture_output=True, check=True, text=True, cwd=ROOT, timeout=30

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_child_is_left")
 
 @pytest.fixture
 def no_child_is_left():
-    """Neither alive nor a zombie."""
+    """Check that no child is left, neither alive nor a zombie."""
     before = {child.pid for child in psutil.Process().children()}
     yield
     assert {child.pid for child in psutil.Process().children()} - before == set()

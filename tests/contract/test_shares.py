@@ -183,7 +183,7 @@ async def test_half_sent_requests_of_one_address_keep_no_other_out_over_http(tmp
 
 # ---- callers on a network --------------------------------------------------------------------------------------------
 async def test_callers_on_a_network_leave_the_reserve_to_this_device(tmp_path: Path) -> None:
-    """In a network namespace of its own, whose loopback has addresses that are none."""
+    """The test runs in a network namespace of its own, whose loopback has addresses that are none."""
     inside = (
         f"ip link set lo up && ip address add 192.0.2.1/24 dev lo && exec {sys.executable} -m {__name__} {tmp_path}"
     )
