@@ -43,7 +43,7 @@ A76 = Core("cortex-a76", "0xd0b", "0x00000000414fd0b1", catalogue.A76)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Runs `edge-gateway` on arm64. `folder` is seen by both machines under the same name."""
+    """Emulated machine that runs `edge-gateway` on arm64. Both machines see `folder` under the same name."""
 
     core: Core
     folder: Path
@@ -106,7 +106,7 @@ def _mask(bits: int) -> str:
 
 
 def _cache() -> Path:
-    """One folder per lock, so that a new lock gets new packages."""
+    """Return one folder per lock, so that a new lock gets new packages."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     told = hashlib.sha256(LOCK.read_bytes() + f"{SUITE} {INCLUDED} {WHEELS}".encode()).hexdigest()[:12]
     return Path(home) / "edge-inference-gateway" / f"arm64-{told}"
@@ -123,7 +123,7 @@ def _can_emulate() -> None:
 
 
 def _debian(root: Path) -> None:
-    """Debian's own packages, checked by its keys, unpacked without running any of their programs."""
+    """Unpack Debian's own packages, checked by its keys, without running any of their programs."""
     merged = "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"
     made = root.with_name("root.new")
     shutil.rmtree(made, ignore_errors=True)

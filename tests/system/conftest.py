@@ -22,7 +22,7 @@ GRPC_SERVERS = ("own", "grpcio")
 
 @pytest.fixture(scope="session")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Several daemons may share a state folder: all tests' daemons do."""
+    """Return the state folder of all tests' daemons: several may share one."""
     return tmp_path_factory.mktemp("state")
 
 
@@ -50,7 +50,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, state: Path, grpc_server: t
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ca.pem, and NAME.pem with NAME.key for localhost, client and stranger (of another authority)."""
+    """Return ca.pem, and NAME.pem with NAME.key for localhost, client and stranger (of another authority)."""
     folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments: str) -> None:

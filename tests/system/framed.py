@@ -19,7 +19,7 @@ GRPC = ("-H", "content-type: application/grpc", "-H", "te: trailers")
 
 
 def framed(message: bytes, flag: int = 0) -> bytes:
-    """Length-prefixed, as gRPC over HTTP/2 has it."""
+    """Return a length-prefixed message, as gRPC over HTTP/2 has it."""
     return struct.pack(">BI", flag, len(message)) + message
 
 

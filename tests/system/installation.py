@@ -31,7 +31,7 @@ LIMIT_S = 280.0
 
 
 def make(target: str, destdir: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`make TARGET DESTDIR=… VARIABLE=…` in the repository, by an umask that would hide files from the service."""
+    """Run `make TARGET DESTDIR=… VARIABLE=…` in the repository, by an umask that would hide files from the service."""
     names = [f"{name}={value}" for name, value in variables.items()]
     return run("make", "-s", "--no-print-directory", target, f"DESTDIR={destdir}", *names, cwd=REPOSITORY, umask=0o077)
 
@@ -55,7 +55,7 @@ def run(
 
 @functools.cache
 def installed() -> Path:
-    """DESTDIR of a whole installation, moved since; do not change it."""
+    """Return DESTDIR of a whole installation, moved since; do not change it."""
     folder = Path(tempfile.mkdtemp(prefix="edge-gateway-install."))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     make("install", folder / "assembled")
@@ -93,6 +93,6 @@ def clean_environment(**more: str) -> Mapping[str, str]:
 
 
 def files(folder: Path) -> set[str]:
-    """Every file and link below, by relative path, without those of the installed versions."""
+    """Return every file and link below, by relative path, without those of the installed versions."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_symlink() or path.is_file())
     return {str(path) for path in found if not path.is_relative_to(HOME)}

@@ -17,14 +17,14 @@ from tests.simulators.fleet_device import ONE_VARIANT, SLOT, FleetDevice, exchan
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[FleetDevice]:
-    """Version 2 serves, 1 is the previous one."""
+    """Yield a device in which version 2 serves, 1 is the previous one."""
     with fleet_device(tmp_path_factory.mktemp("device"), state) as made:
         assert made.update().code == 0
         yield made
 
 
 def rot(file: Path) -> None:
-    """One bit, in place: every link to it is the same file."""
+    """Flip one bit, in place: every link to it is the same file."""
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     with file.open("r+b") as stream:
@@ -99,7 +99,7 @@ def test_a_file_system_without_room(device: FleetDevice, room_bytes: int) -> Non
 
 
 def made_unlike(version: Path) -> None:
-    """Another artifact than that of any other version, so that it has to be fetched."""
+    """Write another artifact than that of any other version, so that it has to be fetched."""
     file = version / ONE_VARIANT / "model.onnx"
     model = onnx.load(file)
     model.doc_string = f"version {version.name}"

@@ -26,7 +26,7 @@ RELEASE = f"models/acme/{SLOT}/{{}}/release"
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[FleetDevice]:
-    """Version 2 serves; its owner's floor is 2, and 1 was assigned before."""
+    """Yield a device in which version 2 serves; its owner's floor is 2, and 1 was assigned before."""
     with fleet_device(tmp_path_factory.mktemp("device"), state) as made:
         made.assign(made.publish(floor="2"))
         assert made.sync().code == 0
@@ -163,7 +163,7 @@ OFTEN = {
     "another owner's model in the slot",
     "other tensors in the slot",
 }
-"""In `make test`; there, all of them are held against verification alone (tests/unit/trust/test_hostile.py)."""
+"""Cases in `make test`; there, all of them are held against verification alone (tests/unit/trust/test_hostile.py)."""
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in OFTEN else pytest.mark.long) for c in CASES])

@@ -18,7 +18,7 @@ from tests.simulators.fleet_repository import FleetRepository
 
 ROOT = Path(__file__).parents[2]
 OWNER, GROUP = 54_321, 54_322
-"""Ids of nobody."""
+"""Ids without an account."""
 DEVICE = "door-1"
 VERBS = (["bootstrap"], ["sync", "--json"], ["status", "--json"], ["verify", "--json"])
 SCRIPT = """
@@ -55,7 +55,7 @@ class Place:
         return folder
 
     def carry_out(self, stores: list[Path], *verbs: list[str], wrap: tuple[str, ...] = ()) -> str:
-        """Each verb for each store, in one process of root's; what it said."""
+        """Run each verb for each store, in one process of root's; return what it said."""
         named = [[*verb, str(self.source)] if verb == ["bootstrap"] else verb for verb in verbs]
         asked = json.dumps([[str(store) for store in stores], named])
         command = [*wrap, sys.executable, "-c", SCRIPT, asked]
@@ -66,7 +66,7 @@ class Place:
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """Not below pytest's own folder, which is closed to others."""
+    """Yield a place that is not below pytest's own folder, which is closed to others."""
     folder = Path(tempfile.mkdtemp(prefix="edge-agent-owner."))
     folder.chmod(0o755)
     yield Place(folder)

@@ -100,7 +100,7 @@ STEPS = ("fetch", "load", "shift", "probation", "take-over", "commit", "retire")
     "step", [pytest.param(step, marks=() if step in OFTEN else pytest.mark.long) for step in STEPS]
 )
 def test_an_agent_killed_in_any_step_goes_on_to_the_end(device: FleetDevice, step: str) -> None:
-    """In the middle of the journal's transaction for even ones, once it is recorded for odd ones."""
+    """Even steps are killed in the middle of the journal's transaction, odd ones once it is recorded."""
     old = device.serving
     device.assign(device.publish())
     calls = (3, 25)[STEPS.index(step) % 2]
@@ -130,13 +130,13 @@ def test_a_slot_that_is_ordered_to_be_emptied(device: FleetDevice) -> None:
 
 
 def running(device: FleetDevice) -> subprocess.Popen[bytes]:
-    """`edge-agent run`, its log in a file."""
+    """Start `edge-agent run`, its log in a file."""
     with (device.folder / "agent.log").open("ab") as log:
         return subprocess.Popen(device.command("run"), stdout=log, stderr=log)
 
 
 def wait_log(device: FleetDevice, text: str, count: int = 1) -> None:
-    """Until the log has it so many times."""
+    """Wait until the log has it so many times."""
     deadline = time.monotonic() + WAIT_S
     file = device.folder / "agent.log"
     while file.read_text().count(text) < count:
@@ -166,7 +166,7 @@ def test_run_keeps_in_step_wakes_by_sighup_and_stops_by_sigterm(device: FleetDev
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of a process."""
+    """Return the resident memory of a process."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) * 1024
 

@@ -19,7 +19,7 @@ __all__ = ["device"]
 
 @pytest.fixture(autouse=True)
 def hammer(device: FleetDevice) -> Iterator[Hammer]:
-    """Asks throughout; none of its requests may fail."""
+    """Send requests throughout; none of them may fail."""
     device.configure()
     with device.hammered() as hammer:
         yield hammer
@@ -86,7 +86,7 @@ def test_a_release_that_failed_is_tried_again_once_another_was_assigned(device: 
     device.assign(slow)
     assert device.sync().code == 1
     device.configure(probation={"slower_factor": 1e6})
-    device.assign(slow)  # the same, signed anew
+    device.assign(slow)  # the same, signed again
     assert device.sync().code == 1
     device.assign(honest)
     assert device.sync().code == 0
@@ -133,7 +133,7 @@ def test_a_release_that_makes_the_daemon_grow(device: FleetDevice) -> None:
 
 
 def ask(device: FleetDevice, rows: int, version: str) -> None:
-    """One request that names a version."""
+    """Send one request that names a version."""
     wanted = golden(SLOT, rows)
     tensor = triton.InferInput(wanted.name, list(wanted.rows.shape), "FP32")
     tensor.set_data_from_numpy(wanted.rows)

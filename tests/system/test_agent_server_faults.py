@@ -20,7 +20,7 @@ HASTE = {"read_timeout_s": 0.4, "document_deadline_s": 0.8, "blob_deadline_s": 0
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[FleetDevice]:
-    """Version 1 serves."""
+    """Yield a device in which version 1 serves."""
     with fleet_device(tmp_path_factory.mktemp("device"), state) as made:
         made.configure(fetch={**SETTINGS["fetch"], **HASTE})
         yield made
@@ -28,7 +28,7 @@ def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[Fl
 
 @pytest.fixture(autouse=True)
 def hammer(device: FleetDevice) -> Iterator[Hammer]:
-    """Asks throughout; none of its requests may fail."""
+    """Send requests throughout; none of them may fail."""
     with device.hammered() as hammer:
         yield hammer
 

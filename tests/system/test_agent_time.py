@@ -24,7 +24,7 @@ STATES = {"synchronised": 0, "adrift": 5}
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Libraries whose kernel says so."""
+    """Return libraries whose kernel says so."""
     folder = tmp_path_factory.mktemp("kernels")
     for name, answer in STATES.items():
         (folder / f"{name}.cc").write_text(KERNEL.format(answer))

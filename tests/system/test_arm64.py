@@ -90,7 +90,7 @@ def test_the_emulated_machine_is_seen_and_nothing_of_this_one(device: Machine) -
 
 
 def test_the_emulating_processors_features_are_not_taken_for_ours(device: Machine) -> None:
-    """Without a cpuinfo laid over it, as in an arm64 container on an x86 machine: qemu's user mode shows the host's."""
+    """No cpuinfo is laid over it, like in an arm64 container on an x86 machine: qemu's user mode shows the host's."""
     host = Path("/proc/cpuinfo").read_text()
     named = device.folder / "machine" / "proc" / "cpuinfo"
     kept = named.read_text()

@@ -53,7 +53,7 @@ def gateway(tmp_path_factory, state, library):
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory, state, library):
-    """Without HTTP: only its control socket tells what it serves."""
+    """Yield a daemon without HTTP: only its control socket tells what it serves."""
     folder = tmp_path_factory.mktemp("c")
     config = f'{BASE}[http]\nlisten = ["off"]\n[control]\nlisten = "unix:{folder}/c.sock"\n'
     with running(folder, models=library, state=state, config=config, http=()) as daemon:

@@ -15,7 +15,10 @@ METER, ACTIVITY, HAND = ("meter-reader", "2"), ("moves", "1"), ("by-hand", "1")
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory, state):
-    """meter-reader 2 after 1, both vouched for by the first root; moves 1, by the second one; one model by hand."""
+    """Return a device with two signed models, meter-reader 2 after 1 and moves 1, and one model by hand.
+
+    The first root vouches for meter-reader, the second one for moves.
+    """
     made = SignedDevice(tmp_path_factory.mktemp("device"), state)
     made.store.install("meter-reader", made.publish("meter-reader"), VARIANT)
     made.store.install("meter-reader", made.publish("meter-reader", "2"), VARIANT)

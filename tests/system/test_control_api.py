@@ -145,7 +145,7 @@ def test_a_release_that_fails_its_golden_set_is_refused_with_the_reason(device):
 
 @pytest.fixture
 def open_folder():
-    """One that every user may enter, unlike pytest's own."""
+    """Yield a folder that every user may enter, unlike pytest's own."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder

@@ -34,7 +34,7 @@ one.connect("control.sock")
 one.sendall(b"GET /v1/status HTTP/1.1\\r\\nhost: x\\r\\nconnection: close\\r\\n\\r\\n")
 print(one.makefile("rb").read().decode())
 """
-"""Both enter the socket's folder by a descriptor: nobody may not walk there."""
+"""Both enter the socket's folder by a descriptor: the user `nobody` may not walk there."""
 
 
 @pytest.fixture(scope="module")

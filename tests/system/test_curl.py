@@ -21,7 +21,7 @@ def gateway(tmp_path_factory, state):
 
 @pytest.fixture(params=["tcp", "unix"])
 def curl(request, gateway):
-    """Status code, headers by name, body."""
+    """Return a function that returns status code, headers by name, body."""
     unix = ["--unix-socket", str(gateway.folder / "h.sock")] if request.param == "unix" else []
     host = "localhost" if unix else gateway.addresses("http")[1]
 

@@ -22,7 +22,7 @@ DEVICES = ("dock-nuc", "door-pi4", "gate-pi5")
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Short: sockets lie in it."""
+    """Yield a folder with a short name: sockets lie in it."""
     with tempfile.TemporaryDirectory(prefix="demo-") as made:
         yield Path(made)
 
@@ -84,7 +84,7 @@ def verdict(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def ending(verdict: Any) -> Any:
-    """One in which all happened."""
+    """Return an ending in which all happened."""
     from cameras import Played
     from rollout import Rollout
 

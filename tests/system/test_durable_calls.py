@@ -13,7 +13,7 @@ CLAIM = "write"
 
 
 def plain(name: str) -> str:
-    """`unlink` for `unlinkat`, `rename` for `renameat2`: which of them it is depends on machine and library."""
+    """Return `unlink` for `unlinkat`, `rename` for `renameat2`: which of them it is depends on machine and library."""
     return name.removesuffix("2").removesuffix("at")
 
 

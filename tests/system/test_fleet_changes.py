@@ -112,7 +112,7 @@ class Follower:
 
 @contextmanager
 def node(fleet: ServedFleet, url: str) -> Iterator[Follower]:
-    """npm's EventSource."""
+    """Follow the changes with npm's EventSource."""
     assert PACKAGES.is_dir(), "npm's EventSource is not installed; make .venv/.npm"
     script = ROOT / "tests" / "system" / "peers" / "eventsource" / "follow.js"
     certificate = {"NODE_EXTRA_CA_CERTS": str(fleet.ca_file)}
@@ -127,7 +127,7 @@ def node(fleet: ServedFleet, url: str) -> Iterator[Follower]:
 
 @contextmanager
 def behind(proxy: str, folder: Path, url: str) -> Iterator[str]:
-    """Its address. Nothing of it is set for streams."""
+    """Start a proxy; yield its address. Nothing of it is set for streams."""
     port, file, (told, words) = free_port(), folder / f"{proxy}.conf", PROXIES[proxy]
     file.write_text(told.format(folder=folder, port=port, url=url, server=url.removeprefix("https://")))
     program = shutil.which(proxy, path="/usr/sbin:/usr/bin")

@@ -45,7 +45,7 @@ def admin(controller: RunningController) -> Operator:
 
 @pytest.fixture(scope="module", autouse=True)
 def fleet(controller: RunningController, admin: Operator) -> Iterator[None]:
-    """Devices that ask, download and commit."""
+    """Play devices that ask, download and commit."""
     with playing(controller, admin, "good", DEVICES):
         until(lambda: len(admin.told("devices", "list", "--tag", "good")["devices"]) == DEVICES, "nobody enrolled")
         yield
@@ -122,7 +122,7 @@ def test_a_release_goes_to_all_in_waves_and_is_watched(admin) -> None:
 
 
 def _watched_again(admin: Operator, rollout: str) -> None:
-    """On a terminal: bars, no wider than it is."""
+    """Watch on a terminal: bars, no wider than it is."""
     for columns in (80, 40):
         code, said = admin.looked("rollouts", "watch", rollout, columns=columns)
         lines = [line.rstrip() for line in COLOURS.sub("", said).splitlines()]

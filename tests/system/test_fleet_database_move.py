@@ -54,7 +54,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> FleetRepository:
 
 @contextmanager
 def places(way: tuple[str, str], folder: Path) -> Iterator[tuple[DatabaseLocation, DatabaseLocation]]:
-    """Places of a migrated database and of an empty one."""
+    """Yield the places of a migrated database and of an empty one."""
     with url(way[0], folder) as old, url(way[1], folder, empty=True) as new:
         yield read_place(old, folder), read_place(new, folder)
 
@@ -99,7 +99,7 @@ def test_every_row_comes_over_and_the_fleet_goes_on(
 
 
 def check_goes_on(database: Database, fleet: RolledFleet) -> None:
-    """Numbers, versions, the log and the rollout continue where they were."""
+    """Check that numbers, versions, the log and the rollout continue where they were."""
     with database.write() as connection:
         for name in COUNTED:
             table = metadata.tables[name]
@@ -177,7 +177,7 @@ COMMIT = "commit"
 def filled(
     way: tuple[str, str], repository: FleetRepository, folder: Path
 ) -> Iterator[tuple[DatabaseLocation, DatabaseLocation]]:
-    """Places of a full database and of an empty one."""
+    """Yield the places of a full database and of an empty one."""
     with places(way, folder) as (old, new):
         with full_fleet(old, repository):
             pass
@@ -185,7 +185,7 @@ def filled(
 
 
 def points(old: DatabaseLocation, new: DatabaseLocation) -> tuple[list[str], list[str]]:
-    """Statements and commits of a move, in each of its databases."""
+    """Return statements and commits of a move, in each of its databases."""
     passed: tuple[list[str], list[str]] = ([], [])
     with closing(open_alone(old, SETTINGS)) as source, closing(open_alone(new, SETTINGS)) as target:
         for database, names in zip((source, target), passed, strict=True):
@@ -348,7 +348,7 @@ def test_a_copy_that_differs_is_not_moved(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_running_controller_is_left_alone(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In processes of their own: SQLite's locks belong to a process, and one close of the file would drop them."""
+    """The programs are processes of their own: SQLite's locks belong to a process, and one close would drop them."""
     folder, quick = tmp_path / "fleet", {"database": {"busy_timeout_ms": 100}}
     with url(kind, tmp_path) as text, served_fleet(folder, database=text, tables=quick) as fleet:
         fleet.database.close()

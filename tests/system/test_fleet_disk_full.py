@@ -38,7 +38,10 @@ Fill, Clear = Callable[[], None], Callable[[], None]
 
 @contextmanager
 def crowded(folder: Path, kind: str) -> Iterator[Callable[[int], tuple[Fill, Clear]]]:
-    """Ways to take a process's disk away and to give it back: a small file system, or a limit of every file's size."""
+    """Yield a way to take a process's disk away and to give it back.
+
+    It is a small file system, or a limit of every file's size.
+    """
     mounted = kind == "tmpfs" and _mount(folder)
     filler = folder / "filler"
 
@@ -100,7 +103,7 @@ class Telling:
         self._random = random.Random(7)
 
     def tell(self, batch: int) -> httpx.Response:
-        """Rows that no compression makes smaller in the database."""
+        """Send rows that no compression makes smaller in the database."""
         first = batch * BATCH_ROWS + 1
         return self.client.post("/v1/self/telemetry", content=self._lines(first), headers={"content-encoding": "gzip"})
 
@@ -149,7 +152,7 @@ def _leads(operator: httpx.Client) -> bool:
 
 
 def _offered(operator: httpx.Client, rollout: str) -> list[str]:
-    """Devices, by the recorded facts."""
+    """Return the devices that were offered the release, by the recorded facts."""
     facts = answered(operator.get(f"{rollout}/facts", params={"limit": 1000}))["items"]
     assert [fact["seq"] for fact in facts] == [*range(1, len(facts) + 1)]
     return [fact["event"]["device"] for fact in facts if fact["event"].get("decision") == "offer"]
@@ -169,7 +172,7 @@ def _come_while_full(fleet: ServedFleet, name: str, fill: Fill) -> None:
 
 
 def _come(fleet: ServedFleet, name: str) -> bool:
-    """Not where the controller was stopped while it wrote itself."""
+    """Enrol a device; return False where the controller was stopped while it wrote itself."""
     with suppress(AwayError), fleet.database.write() as connection:
         devices.enrol(connection, name, datetime.now(UTC))
         return True

@@ -32,7 +32,7 @@ __all__ = ["memory_path"]
 SHARES = {"lying": 2.5, "replaying": 5.0, "flooding": 2.5, "failing": 5.0, "silent": 2.5}
 FEW = {"committed": 36, "failed": 1, "rolled_back": 2, "offered": 1}
 MANY = {"committed": 180, "failed": 5, "rolled_back": 10, "offered": 5}
-"""Of 40 and 200 devices. Of the silent nobody knows before `silence_s`."""
+"""Ends of 40 and 200 devices. The end of silent devices is unknown before `silence_s`."""
 SPEC = document(
     waves=[{"percent": 25}, {"percent": 100}],
     success={"min_sample": 5, "min_percent": 50},
@@ -76,7 +76,7 @@ Away = Callable[[Cluster], AbstractContextManager[None]]
 
 
 def away_in_a_wave(folder: Path, ends: Mapping[str, int], away: Away, seconds: float, **spec: Any) -> None:
-    """Devices and scheduler go on asking."""
+    """Take the database away in a wave; devices and scheduler go on asking."""
     with (
         own_cluster() as server,
         served_fleet(folder / "fleet", database=server.url("postgres"), tables=TABLES) as fleet,
@@ -112,13 +112,13 @@ def test_postgresql_hangs_for_a_minute_in_a_wave(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_postgresql_is_gone_for_longer_than_devices_may_be_silent(tmp_path: Path) -> None:
-    """Only who says nothing afterwards, too, has failed."""
+    """A device has failed only if it says nothing afterwards, too."""
     away_in_a_wave(tmp_path, fallen_silent(MANY), halted, 1.2 * SILENCE_S, silence_s=SILENCE_S)
 
 
 # ---- the controller is killed ---------------------------------------------------------------------------------------
 def killed_in_waves(folder: Path, ends: Mapping[str, int], kills: int, seed: int) -> None:
-    """While the devices commit, at moments drawn from the seed."""
+    """Kill the controller while the devices commit, at moments drawn from the seed."""
     chance = random.Random(seed)
     moments = sorted(chance.sample(range(1, ends["committed"]), kills))
     with served_fleet(folder / "fleet", tables=TABLES) as fleet:
@@ -155,7 +155,7 @@ def test_the_controller_is_killed_again_and_again_in_waves(tmp_path: Path, seed:
 
 # ---- devices fall silent --------------------------------------------------------------------------------------------
 CLOCK_STEP_S, STEP_S = 1.0, 0.1
-"""The clock goes ten times as fast, evenly: a leap would be taken for time in which nobody looked."""
+"""The clock goes ten times as fast, evenly: a jump would be taken for time in which rollouts were not evaluated."""
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def known(device: MemberDevice) -> Device:
 
 
 def rollout_is(device: MemberDevice, operator: httpx.Client, rollout: str, *states: str) -> dict[str, Any]:
-    """Once it is in one of these states; the scheduler turns by itself."""
+    """Return the rollout once it is in one of these states; the scheduler ticks by itself."""
     deadline = time.monotonic() + WAIT_S
     while True:
         found: dict[str, Any] = operator.get(f"/v1/rollouts/{rollout}").json()

@@ -31,7 +31,7 @@ SPEC = document(
     silence_s=86_400,
 )
 TAKEN = {"enrol 200", "assignment 200", "assignment 304", "telemetry 200", "inventory 204", "repository 200"}
-"""What is asked, with the status of the answer."""
+"""Requests, with the status of the answer."""
 NO_NEWER_ROOT = "repository 404"
 
 

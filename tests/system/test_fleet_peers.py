@@ -25,7 +25,7 @@ SOFT_HSM = Path("/usr/lib/softhsm/libsofthsm2.so")
 
 
 def tuf_js(folder: Path, root: Path, url: str, target: str) -> subprocess.CompletedProcess[str]:
-    """npm's client in a process of its own; its metadata stays in `folder`."""
+    """Run npm's client in a process of its own; its metadata stays in `folder`."""
     assert TUF_JS.is_dir(), "npm's client is not installed; make .venv/.npm"
     script = ROOT / "tests" / "system" / "peers" / "tuf-js" / "download.js"
     command = ["/usr/bin/env", "node", str(script), str(folder), str(root), url, target]
@@ -41,7 +41,7 @@ def test_the_tuf_client_of_npm_downloads_a_release(publisher: Publisher, tmp_pat
 
 
 def test_it_refuses_what_an_owner_did_not_sign(publisher: Publisher, tmp_path: Path) -> None:
-    """So that the test above says something."""
+    """The test above is meaningless without this refusal."""
     shutil.copytree(publisher.public, tmp_path / "public")
     (file,) = (tmp_path / "public/metadata").glob("*.models-acme.json")
     file.write_bytes(file.read_bytes().replace(b'"floor":"1"', b'"floor":"0"'))

@@ -46,7 +46,7 @@ def replicas(kind: str, folder: Path, *names: str) -> Iterator[tuple[Database, l
 
 
 def race(racers: list[Racer], line: str) -> list[str]:
-    """All begin before any is heard."""
+    """Send the line to all racers before any answer is read; return the answers."""
     for racer in racers:
         racer.tell(line)
     return [racer.said() for racer in racers]

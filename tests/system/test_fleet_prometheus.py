@@ -28,7 +28,7 @@ scrape_configs:
 
 @contextmanager
 def prometheus(fleet: RunningController, folder: Path) -> Iterator[str]:
-    """Its URL while it runs."""
+    """Yield Prometheus' URL while it runs."""
     folder.mkdir()
     (folder / "token").write_text(fleet.token(Role.VIEWER))
     target = fleet.url.removeprefix("https://").replace("localhost", "127.0.0.1")

@@ -117,7 +117,10 @@ def test_a_draft_is_signed_where_nothing_else_is(publisher: Publisher, tmp_path:
 
 
 def typed(publisher: Publisher, answers: dict[str, str], *arguments: str) -> tuple[int, str]:
-    """At a terminal: each answer is typed once its question stands there. Exit code and all that was shown."""
+    """Run a command at a terminal, where each answer is typed once its question stands there.
+
+    Return exit code and all that was shown.
+    """
     environment = {k: v for k, v in publisher.environment.items() if k != "EDGE_FLEET_PASSPHRASE"}
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "fleet", *arguments]

@@ -220,7 +220,7 @@ PUBLISHED_FILES = 6
 
 
 SAMPLE = (0, 2, PUBLISHED_FILES - 1, PUBLISHED_FILES)
-"""Of the beginnings of a publication, in `make test`."""
+"""Sample of the beginnings of a publication, in `make test`."""
 BEGINNINGS = [
     pytest.param(after, marks=() if after in SAMPLE else pytest.mark.long) for after in range(PUBLISHED_FILES + 1)
 ]

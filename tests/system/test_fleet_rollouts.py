@@ -42,7 +42,7 @@ LEFT = {
 
 
 def sweep(kind: str, cast: str, step: int) -> int:
-    """At how many points the scheduler was killed; each time the next one goes on to the same end."""
+    """Return at how many points the scheduler was killed; each time the next one goes on to the same end."""
     command = [sys.executable, "-m", "tests.simulators.rolled_killed", kind, cast, str(step)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ class Watched(RolledFleet):
         self.enrol(NAMES)
 
     def said(self, rollout: str, state: str = "committed") -> None:
-        """Everybody who was offered it says so."""
+        """Let every device that was offered it report this state."""
         self.now = datetime.now(UTC)
         self.report(rollout, self.members(rollout, "offered"), state)
 
@@ -93,7 +93,7 @@ class Watched(RolledFleet):
             return roll_out(operator, document(**changes))
 
     def offered(self, rollout: str, number: int, limit_s: float = 30) -> None:
-        """So many have an offer by now."""
+        """Wait until so many devices have an offer."""
         wait_until(lambda: len(self.members(rollout, "offered")) == number, limit_s)
 
     def leader(self) -> str:
@@ -175,7 +175,7 @@ def test_a_database_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) -> No
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_controller_that_is_killed_again_and_again(kind: str, tmp_path: Path) -> None:
-    """At any moment of its life, while a rollout goes through a wave for each device."""
+    """The kill comes at any moment, while a rollout goes through a wave for each device."""
     chance = random.Random(11)
     with place(kind, tmp_path) as url, served_fleet(tmp_path / "fleet", database=url, tables=QUICK) as served:
         served.repository.add_release(SLOT, "2")

@@ -57,7 +57,7 @@ def before_call(context, case, kwargs):
 
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory) -> Iterator[RunningController]:
-    """With devices and a release."""
+    """Yield a controller with devices and a release."""
     with controlling(tmp_path_factory.mktemp("controller")) as running:
         for number in range(SPARE):
             running.token(name=f"spare {number}")
@@ -91,7 +91,7 @@ def _begun(controller: RunningController) -> str:
 
 
 def _settings(controller: RunningController) -> str:
-    """Half of the names in paths are of what is there."""
+    """Return settings in which half of the names in paths are those of existing things."""
     known = {"device": DEVICES, "rollout": _rollouts(controller), "owner": ["acme"], "model": [SLOT], "version": ["2"]}
     known |= {"slot": [SLOT], "kind": ["conflict"], "role": [OWNER_ROLE], "digest": [_begun(controller)]}
     lines = ['hooks = "hooks.py"', f"checks.positive_data_acceptance.expected-statuses = {json.dumps(ACCEPTED)}"]

@@ -26,7 +26,7 @@ CURL = shutil.which("curl") or "curl"
 
 @contextmanager
 def serving(publisher: Publisher) -> Iterator[str]:
-    """Its URL; the log is `log` in the folder, and whole when this ends."""
+    """Serve and yield the URL; the log is `log` in the folder, and whole when this ends."""
     port = free_port()
     (publisher.folder / "fleet.toml").write_text(f'[listen]\naddresses = ["127.0.0.1:{port}"]\n')
     command = [sys.executable, "-m", "fleet", "serve", "--log-level", "debug", "--dir", str(publisher.folder)]

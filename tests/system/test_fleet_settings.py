@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(scope="module")
 def publisher(tmp_path_factory: pytest.TempPathFactory) -> Publisher:
-    """One whose settings are signed by two people of their own."""
+    """Return a publisher whose settings are signed by two people of their own."""
     made = Publisher(tmp_path_factory.mktemp("publisher"))
     made.begin()
     for name in ("sam", "sue"):

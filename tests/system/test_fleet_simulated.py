@@ -34,7 +34,7 @@ def test_two_hundred_devices_some_of_them_hostile_are_rolled_out_to(memory_path:
             assert (found["settled"], found["distrusted"]) == (True, 0), found
             assert set(found["answers"]["telemetry"]) <= {"200", "503"}  # 503: a flood beyond its bounds
             assert found["states"] == {"committed": 194, "rolled_back": 4, "silent": 2}
-            ends = {"committed": 192, "failed": 2, "rolled_back": 4, "offered": 2}  # of the silent nobody knows yet
+            ends = {"committed": 192, "failed": 2, "rolled_back": 4, "offered": 2}  # silent devices are not known yet
             wait_until(lambda: played.states(rollout) == ends, 30)
             assert [wave["devices"] for wave in played.rollout(rollout)["waves"]] == [50, 150]
             played.check_rollout(rollout, 200)

@@ -19,7 +19,7 @@ KIND = ("--python", PYTHON, "--machine", MACHINE)
 
 @pytest.fixture(scope="module")
 def publisher(tmp_path_factory: pytest.TempPathFactory) -> Publisher:
-    """One whose software is signed by two people of their own."""
+    """Return a publisher whose software is signed by two people of their own."""
     made = Publisher(tmp_path_factory.mktemp("publisher"))
     made.begin()
     program = made.folder / "edge-software"

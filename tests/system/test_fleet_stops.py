@@ -40,7 +40,7 @@ def judge(life: Life, whole: Life) -> str:
 
 
 def sweep(machine: Power, whole: Life, cuts: list[tuple[int, str]]) -> None:
-    """Every cut is judged, and how many there were is printed."""
+    """Check every cut, and print how many there were."""
     found = []
     for at, loss in cuts:
         name = whole.calls[at] if at < len(whole.calls) else "its end"
@@ -52,7 +52,7 @@ def sweep(machine: Power, whole: Life, cuts: list[tuple[int, str]]) -> None:
 
 
 def points(machine: Power, whole: Life) -> list[tuple[int, str]]:
-    """Every system call, with everything that a cut there may lose."""
+    """Return every system call, with everything that a cut there may lose."""
     losses = ("none",) if machine.kind == "none" else disk.LOSSES
     return [(at, loss) for at in range(len(whole.calls) + 1) for loss in losses]
 

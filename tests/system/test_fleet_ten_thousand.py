@@ -23,7 +23,7 @@ from tests.simulators.served_fleet import ServedFleet, roll_out, served_fleet, w
 DEVICES = 10_000
 SHARES = {"lying": 1.0, "replaying": 0.5, "flooding": 0.05, "failing": 1.0, "silent": 0.5}
 ENDS = {"committed": 9_750, "failed": 100, "rolled_back": 100, "offered": 50}
-"""Of the silent nobody knows yet: how long a wave takes is the machine's affair, and nobody else may seem silent."""
+"""The end of silent devices is unknown yet: waves take as long as the machine needs, and no other may seem silent."""
 WAVES = [1_000, 9_000]
 TABLES = {"director": {"poll_s": 240.0, "published_every_s": 1.0}}
 LIMIT_S = 3_000.0

@@ -28,7 +28,7 @@ def gives_up(fleet: ServedFleet, names: list[str]) -> None:
     """Store a rollback of each of these devices, like a report of theirs."""
     said = {"slot": "m", "state": "rolled_back", "version": "2", "failure": {"reason": "latency"}}
     with fleet.database.write() as connection:
-        now = datetime.now(UTC)  # nobody else writes from here on
+        now = datetime.now(UTC)  # no other transaction writes from here on
         for name in names:
             devices.enrol(connection, name, now)
             batch = Batch("updates", 1, [Row(1, now, "update", said)])

@@ -137,7 +137,7 @@ STREAMS = {
 
 @pytest.fixture(scope="module")
 def channels(tmp_path_factory, state):
-    """One to each server."""
+    """Yield one channel to each server."""
     with ExitStack() as stack:
         opened = []
         for server in ("own", "grpcio"):

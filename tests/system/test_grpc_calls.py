@@ -51,7 +51,7 @@ def is_right(reply, rows=1):
 
 
 def heavy():
-    """1024 rows, which take a model a while."""
+    """Return a request of 1024 rows, which take a model a while."""
     rows = np.repeat(golden("activity", 1).rows, 1024, axis=0)
     asked = service_pb2.ModelInferRequest(model_name="activity", raw_input_contents=[rows.tobytes()])
     asked.inputs.add(name="motion", datatype="FP32", shape=rows.shape)
@@ -229,7 +229,7 @@ def test_an_answer_that_the_client_does_not_take(wide_gateway):
 # ---- who may call --------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory, state, grpc_server, authority):
-    """Mutual TLS and tokens at once on TCP, tokens on the UNIX socket."""
+    """Yield a daemon with mutual TLS and tokens at once on TCP, tokens on the UNIX socket."""
     folder = tmp_path_factory.mktemp("g")
     (folder / "tokens").write_text(f"bench {SECRET}\n")
     files = {"cert": "localhost.pem", "key": "localhost.key", "client_ca": "ca.pem"}

@@ -24,7 +24,7 @@ def program():
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """Five golden digits, and the file that holds them."""
+    """Return five golden digits, and the file that holds them."""
     wanted = golden("meter-reader", 5)
     file = tmp_path_factory.mktemp("rows") / "rows.bin"
     file.write_bytes(wanted.rows.tobytes())

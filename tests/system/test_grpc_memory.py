@@ -20,7 +20,7 @@ AT_ONCE = 50
 LIMIT_S = 60.0
 MIB = 1 << 20
 ROOM_BYTES = 3 * MIB
-"""What allocators may take and keep; one request, connection or stream kept whole would be at least this many times."""
+"""Memory that allocators may keep; one request, connection or stream kept whole would be at least this many times."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def lonely(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[Da
 
 
 def private_bytes(daemon: Daemon) -> int:
-    """Memory that is the daemon's own, not its files'."""
+    """Return the memory that is the daemon's own, not its files'."""
     for line in Path(f"/proc/{daemon.pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -66,7 +66,7 @@ class Caller:
         self._numbers = itertools.count(1, 2)
 
     def ask(self, bodies: list[bytes]) -> list[bytes]:
-        """All at once; their answers' bodies, in the order of asking."""
+        """Send all requests at once; return their answers' bodies, in the order of the requests."""
         numbers = list(itertools.islice(self._numbers, len(bodies)))
         self.socket.sendall(b"".join(asked(number, body) for number, body in zip(numbers, bodies, strict=True)))
         answers = dict.fromkeys(numbers, b"")
@@ -108,7 +108,7 @@ def answered(caller: Caller) -> bytes:
 
 
 def ask_all(daemon: Daemon, count: int) -> None:
-    """So many requests, half of them with an id of their own; all are answered, and alike."""
+    """Send so many requests, half of them with an id of their own; check that all are answered alike."""
     caller, plain = Caller(daemon), message()
     with caller.socket:
         expected = answered(caller)
@@ -120,7 +120,7 @@ def ask_all(daemon: Daemon, count: int) -> None:
 
 
 def connect_all(daemon: Daemon, count: int) -> None:
-    """So many connections, each dropped after a request, or within its handshake."""
+    """Open so many connections, each dropped after a request, or within its handshake."""
     host, port = daemon.grpc.rsplit(":", 1)
     for number in range(count):
         if number % 2:
@@ -133,7 +133,7 @@ def connect_all(daemon: Daemon, count: int) -> None:
 
 
 def leave_open(daemon: Daemon, count: int) -> None:
-    """So many connections with a hundred streams each, half a message on every one, left without a word."""
+    """Open so many connections with a hundred streams each, half a message on every one; close them without notice."""
     part = b"\0" + (100_000).to_bytes(4) + bytes(8000)
     for _ in range(count):
         caller = Caller(daemon)

@@ -27,7 +27,7 @@ def test_an_open_listener_is_refused_naming_the_settings(tmp_path, listen):
 
 
 def curl(daemon, path, *options, scheme="http"):
-    """Status code ("000" where no answer came) and body."""
+    """Return status code ("000" where no answer came) and body."""
     url = f"{scheme}://localhost:{daemon.http.rpartition(':')[2]}{path}"
     command = ["curl", "-sS", "--ipv4", "-o", "-", "-w", "\n%{http_code}", "--max-time", "20", *options, url]
     body, _, status = subprocess.run(command, capture_output=True, text=True, check=False).stdout.rpartition("\n")

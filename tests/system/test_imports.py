@@ -39,7 +39,7 @@ def test_logs_do_not_bring_rich_which_others_may_still_import():
 
 
 def maps(daemon):
-    """Compiled modules that the process has mapped, by path."""
+    """Return the compiled modules that the process has mapped, by path."""
     with open(f"/proc/{daemon.pid}/maps") as lines:  # noqa: PTH123  a file of the kernel
         return {line.split(None, 5)[5].strip() for line in lines if "site-packages" in line}
 
@@ -49,7 +49,7 @@ def mapped(daemon, package):
 
 
 def test_without_http_and_mqtt_their_libraries_stay_out(tmp_path, state):
-    """Only compiled packages can be seen from outside: msgspec comes with litestar, Pillow with the first image."""
+    """Compiled packages can be seen from outside, others not: msgspec comes with litestar, Pillow with an image."""
     with running(tmp_path, state=state, http=["off"]) as daemon:
         wanted = golden("activity", 1)
         tensor = triton.InferInput(wanted.name, list(wanted.rows.shape), "FP32")

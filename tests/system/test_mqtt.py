@@ -55,7 +55,10 @@ def tool(name, broker, *options):
 
 @contextmanager
 def subscribed(broker, topic, count):
-    """`count` messages on `topic` as mosquitto_sub prints them, one JSON object a line; subscribed before the body."""
+    """Yield a list of `count` messages on `topic`, subscribed before the body.
+
+    mosquitto_sub prints them, one JSON object a line.
+    """
     form = '{"topic": "%t", "retained": %r, "payload": %p}'
     options = ("-v", "-d", "-V", "5", "-q", "1", "-C", str(count), "-W", "15", "-F", form, "-t", topic)
     command = ["stdbuf", "-oL", *tool("mosquitto_sub", broker, *options)]

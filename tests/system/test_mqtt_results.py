@@ -52,7 +52,7 @@ def write_classifier(path):
 
 
 def write_detector(path):
-    """Boxes by rows, [rows, 84, 100]: 33,600 bytes for each."""
+    """Write a model of boxes by rows, [rows, 84, 100]: 33,600 bytes for each."""
     nodes = [
         helper.make_node("ReduceSum", ["x", "axes"], ["sum"], keepdims=1),
         helper.make_node("Unsqueeze", ["sum", "axes"], ["cube"]),

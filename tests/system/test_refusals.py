@@ -25,7 +25,10 @@ RAW = ROWS.tobytes()
 
 
 def over_grpc(address, question):
-    """(status code, message) of a question {model, version, inputs: [(name, datatype, shape, raw)], outputs, …}."""
+    """Return (status code, message) of a question.
+
+    The question is {model, version, inputs: [(name, datatype, shape, raw)], outputs, …}.
+    """
     asked = service_pb2.ModelInferRequest(model_name=question["model"], model_version=question.get("version", ""))
     for name, datatype, shape, raw in question["inputs"]:
         asked.inputs.add(name=name, datatype=datatype, shape=shape)
@@ -44,7 +47,7 @@ def over_grpc(address, question):
 
 
 def over_http(address, question):
-    """(status code, message) of the same question with binary tensors."""
+    """Return (status code, message) of the same question with binary tensors."""
     inputs = [
         {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(raw)}}
         for name, datatype, shape, raw in question["inputs"]

@@ -175,7 +175,7 @@ def test_programs_that_are_killed_leave_nothing(device, client, left):
                 (SHARED_MEMORY / f"{name}-{part}").unlink(missing_ok=True)
     ends_s = time.monotonic() + SWEPT_WITHIN_S
     while metric(device, "regions") and time.monotonic() < ends_s:
-        pass  # nobody asks for regions any more: the daemon finds out by itself
+        pass  # no request names regions any more: the daemon finds out by itself
     assert metric(device, "regions") == 0
     assert metric(device, "drops_total") == before + 2 * DYING
     wanted = golden("meter-reader", 1)

@@ -52,7 +52,7 @@ ASSIGNMENTS: Mapping[str, tuple[str, int]] = {
     "agent-back": ("agent", 2),
     "next": ("next", 1),
 }
-"""What the fleet assigns, one after the other: a release, and at which attempt."""
+"""Assignments of the fleet, one after the other: a release, and at which attempt."""
 
 
 class Machine:
@@ -87,7 +87,7 @@ class Machine:
 
     @contextmanager
     def _booted(self, plan: tuple[str, ...]) -> Iterator[subprocess.Popen[bytes]]:
-        """At the end all that still runs is killed at once, as by a power cut."""
+        """Boot a machine; at the end kill all that still runs at once, like a power cut."""
         (self._folder / "plan").write_text("\n".join(plan) + "\n")
         command = ["unshare", "--mount", "bash", str(SCRIPT), str(installed()), str(self._fleet), str(self._folder)]
         with self._console.open("ab") as console:

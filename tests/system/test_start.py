@@ -24,7 +24,7 @@ PROTOBUF = {"google"}
 NOBODY_S = {"rich", "attr", "pygments", "cryptography", "openvino", "ai_edge_litert", "tensorflow", "httpx", "onnx"}
 ON_REQUEST = {"PIL", "cbor2", "psutil"}
 BROKER = "mqtt://127.0.0.1:1"
-"""Nobody answers there."""
+"""No broker answers there."""
 
 
 def request(daemon, method, path, body=None):
@@ -54,7 +54,7 @@ def packages(daemon):
     ids=["gRPC", "gRPC by grpcio", "gRPC and MQTT", "MQTT", "HTTP"],
 )
 def test_what_a_daemon_has_loaded(tmp_path, options, wanted, unwanted):
-    """With one ONNX model: of the shipped ones another runtime's variant may be the fastest here."""
+    """The daemon has one ONNX model: of the shipped ones another runtime's variant may be the fastest here."""
     model = tmp_path / "models" / "tiny"
     model.mkdir(parents=True)
     (model / "model.onnx").write_bytes(tiny().content)

@@ -39,7 +39,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["stopped", "killed"])
 def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
-    """State with verdicts; of a daemon that was killed they are in SQLite's write-ahead log."""
+    """Return state with verdicts; those of a daemon that was killed are in SQLite's write-ahead log."""
     folder = tmp_path_factory.mktemp("kept")
     daemon = Daemon(folder, models=models).start()
     daemon.kill() if request.param == "killed" else daemon.stop()

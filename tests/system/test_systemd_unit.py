@@ -186,7 +186,7 @@ def test_it_tells_the_manager_what_it_does(manager: socket.socket, tmp_path: Pat
 
 
 def _await(manager: socket.socket, expected: str) -> set[str]:
-    """Every assignment heard before `expected`, but for the status line."""
+    """Return every assignment received before `expected`, but for the status line."""
     heard: set[str] = set()
     while True:
         lines = manager.recv(4096).decode().splitlines()

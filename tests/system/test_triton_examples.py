@@ -28,7 +28,7 @@ TEXTS = tuple(np.array([[str(number).encode() for number in row] for row in rows
 
 
 def write_model(folder, name, kind, operators):
-    """Two inputs and two outputs of [rows, 16], as Triton's `simple` and `simple_string` have them."""
+    """Write two inputs and two outputs of [rows, 16], as Triton's `simple` and `simple_string` have them."""
     tensors = [helper.make_tensor_value_info(tensor, kind, ["rows", 16]) for tensor in NAMES]
     nodes = [
         helper.make_node(kind, inputs, [output]) for output, (kind, inputs) in zip(NAMES[2:], operators, strict=True)

@@ -54,8 +54,9 @@ LIES = (
 
 
 class TrustMachine(RuleBasedStateMachine):
-    """`signed`: every release that its owner's threshold signed, by path: what may run. `views`: what was ever served.
+    """State machine of a device, a repository and an attacker.
 
+    `signed`: every release that its owner's threshold signed, by path: what may run. `views`: what was ever served.
     `used`: whether stolen keys were used since the online keys were last rotated.
     """
 
@@ -77,7 +78,7 @@ class TrustMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """acme signs two of two; the thief is an owner as well."""
+        """Begin: acme signs two of two; the thief is an owner as well."""
         self.repository.add_owner(OWNER, keys=2, threshold=2)
         self.repository.add_release("other", "1", OWN)
         self.thief = OnlineThief(self.repository)
@@ -86,7 +87,7 @@ class TrustMachine(RuleBasedStateMachine):
 
     @rule(floor_too=st.booleans())
     def release(self, floor_too: bool) -> None:
-        """acme signs the next version, and perhaps that nothing older may run."""
+        """Let acme sign the next version, and perhaps that nothing older may run."""
         version = str(len(self.signed) + 1)
         self.floor = version if floor_too else self.floor
         path = self.repository.add_release(MODEL, version, floor=self.floor)
@@ -123,7 +124,7 @@ class TrustMachine(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 3))
     def recover(self, back: int) -> None:
-        """After the online keys were rotated, whatever was done with the stolen ones, all is well again."""
+        """Rotate the online keys: whatever was done with the stolen ones, all is well again."""
         for role in ONLINE:
             self.rotate(role)
         self.used = False
@@ -133,7 +134,7 @@ class TrustMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def mix(self, data: st.DataObject) -> None:
-        """Each moving file from another time."""
+        """Offer each moving file from another time."""
         everything = {name: content for view in self.views for name, content in view.items()}
         for name in ("metadata/timestamp.json", f"assignments/{DEVICE}.json"):
             everything[name] = data.draw(st.sampled_from(self.views)).get(name, b"")
@@ -143,7 +144,7 @@ class TrustMachine(RuleBasedStateMachine):
 
     @rule(spoilt=st.lists(st.tuples(PLACES, PLACES, st.integers(0, 255)), min_size=1, max_size=3))
     def spoil(self, spoilt: list[tuple[int, int, int]]) -> None:
-        """Files with a byte changed, or (0) withheld."""
+        """Offer files with a byte changed, or (0) withheld."""
         files = dict(self.views[-1])
         for number, place, change in spoilt:
             name = sorted(files)[number % len(files)]
@@ -208,7 +209,7 @@ class TrustMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_what_its_owner_signed(self) -> None:
-        """Every slot, and from the disk alone."""
+        """Check every slot, and again by the disk alone."""
         for activation in self.device.slots.values():
             if not activation.target.startswith(f"models/{OWN}/"):
                 assert self.signed[activation.target] == activation.release
@@ -216,7 +217,7 @@ class TrustMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_falls(self) -> None:
-        """Floors, and under the same keys the versions of every role and of assignments."""
+        """Check that floors do not fall, nor, under the same keys, the versions of every role and of assignments."""
         numbers, versions = self.before
         assert all(self.device.floors[name] >= value for name, value in numbers.items())
         assert all(version_order(self.device.model_floors[name]) >= version_order(v) for name, v in versions.items())
@@ -251,7 +252,7 @@ class TrustMachine(RuleBasedStateMachine):
         return Target(path, found.length, found.hashes["sha256"])
 
     def _allowed(self, path: str) -> bool:
-        """By acme's present floor."""
+        """Return whether acme's present floor allows it."""
         return path.startswith(f"models/{OWN}/") or version_order(path.split("/")[3]) >= version_order(self.floor)
 
     def _view(self) -> None:

@@ -49,7 +49,7 @@ systemctl daemon-reload
 systemctl start reads.service
 echo $? > fleet.reads
 
-# By hand, as root: beside the unit, which sleeps, and without it.
+# By hand, as root: while the unit sleeps, and without it.
 edge-agent sync --json > fleet.sync.beside
 echo $? > fleet.sync.beside.rc
 systemctl reload $agent
@@ -66,7 +66,7 @@ echo $? > fleet.daemon.writes
 
 . ./watch_settings.sh
 
-# Neither agent nor fleet: the gateway begins anew with nothing but its disk.
+# Neither agent nor fleet: the gateway restarts with nothing but its disk.
 mv /srv/fleet /srv/gone
 systemctl restart "$unit"
 echo $? > fleet.restart

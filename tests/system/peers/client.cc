@@ -6,7 +6,7 @@
 //   infer MODEL TIMEOUT_US INPUT FILE DIMENSION...     FILE holds one tensor of FP32; TIMEOUT_US 0 sets no deadline
 //   stream MODEL INPUT FILE DIMENSION...               each row is a request of its own; after the first, a bad one
 //
-// It writes lines of "name value"; whoever runs it judges them. It exits 0 wherever a call ended, with whatever status.
+// It writes lines of "name value"; its caller judges them. It exits 0 wherever a call ended, with whatever status.
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
