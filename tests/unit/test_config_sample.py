@@ -69,7 +69,7 @@ GATEWAY = Sample(
 )
 AGENT = Sample("edge-agent.toml", agent_config.parse_config, agent_config.SECTIONS)
 TOP = ""
-"""As if it were a table: what stands above the first one."""
+"""Name of the settings above the first table, as if they were a table."""
 FLEET = Sample("fleet.toml", fleet_config.parse_config, {TOP: FleetSettings, **fleet_config.SECTIONS})
 SOFTWARE = Sample("edge-software.toml", software_config.parse_config, software_config.SECTIONS)
 SAMPLES = (GATEWAY, AGENT, FLEET, SOFTWARE)
@@ -92,14 +92,14 @@ def _table(config: Any, table: str) -> Any:
 
 
 def _repeated(settings: type) -> dict[str, type]:
-    """Fields that are repeated tables, with what each of them holds."""
+    """Return fields that are repeated tables, with what each of them holds."""
     hints = typing.get_type_hints(settings)
     items = {name: (*typing.get_args(kind), None)[0] for name, kind in hints.items()}
     return {name: item for name, item in items.items() if isinstance(item, type) and dataclasses.is_dataclass(item)}
 
 
 def _documented(settings: type, table: str) -> Iterator[tuple[str, str]]:
-    """Every (table, key) that the settings of one table have."""
+    """Yield every (table, key) that the settings of one table have."""
     hints, repeated = typing.get_type_hints(settings), _repeated(settings)
     for spec in dataclasses.fields(settings):
         inner = repeated.get(spec.name) or hints[spec.name]
@@ -110,7 +110,7 @@ def _documented(settings: type, table: str) -> Iterator[tuple[str, str]]:
 
 
 def _written(values: dict[str, Any], table: str) -> Iterator[tuple[str, str]]:
-    """Every (table, key) of a parsed document."""
+    """Yield every (table, key) of a parsed document."""
     for key, value in values.items():
         tables = value if isinstance(value, list) and value and isinstance(value[0], dict) else [value]
         for inner in tables:
@@ -182,7 +182,7 @@ def test_the_example_route_shows_true_defaults() -> None:
 
 
 def test_gateway_agent_and_units_name_the_same_store_and_socket() -> None:
-    """So that a device that was bootstrapped needs no editing."""
+    """A device that was bootstrapped thus needs no editing."""
     daemon, agent = (
         (PACKAGING.parent / "systemd" / f"{name}.service").read_text() for name in ("edge-gateway", "edge-agent")
     )

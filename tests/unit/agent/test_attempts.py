@@ -22,7 +22,7 @@ BAD = DaemonRefusedError("INVALID", "the golden set fails")
 
 @pytest.fixture
 def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    """Version 1 is committed, version 2 was offered for the first time and did not pass."""
+    """Yield a device that committed version 1, and rejected version 2 at its first offer."""
     with enrolled_device(tmp_path, monkeypatch) as made:
         made.update("1")
         made.control.always["load"] = BAD
@@ -41,7 +41,7 @@ def tries(device: Device) -> int:
 
 
 def told(device: Device) -> tuple[tuple[str, int], list[tuple[str, int]]]:
-    """State and attempt of the slot as it was told last, and of all updates."""
+    """Return state and attempt of the slot as it was reported last, and of all updates."""
     assert device.report() == ""
     slots = [row["document"] for row in device.told.of("state") if row["kind"] == "slot"]
     updates = [row["document"] for row in device.told.of("updates")]

@@ -25,7 +25,7 @@ OK = answer("204 No Content")
 
 
 def hang_up(_exchange: Exchange) -> None:
-    """Without a word."""
+    """Close the connection without an answer."""
 
 
 def tell(server: BadServer, connections: ConnectionPool, deadline_s: float = 5.0) -> None:

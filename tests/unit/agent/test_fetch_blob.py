@@ -208,7 +208,7 @@ SLOW: dict[str, Behaviour] = {
 
 @pytest.mark.parametrize("slow", SLOW.values(), ids=SLOW)
 def test_a_slow_or_broken_server_is_given_up_for_now(blobs: LocalBlobs, slow: Behaviour) -> None:
-    error, _ = refused(blobs, slow)  # a request that nobody answers may not have been read when it is given up
+    error, _ = refused(blobs, slow)  # a request without an answer may not have been read when it is given up
     assert not error.final
     assert f"failure {QUICK.attempts} in a row" in str(error)
 

@@ -33,7 +33,7 @@ BODIES = st.sampled_from(
 
 @st.composite
 def answers(draw: st.DrawFn) -> bytes:
-    """Nearly HTTP."""
+    """Draw an answer that is nearly HTTP."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in draw(LINES))
     whole = f"HTTP/1.1 {draw(STATUS)}\r\n{lines}\r\n".encode() + draw(BODIES)
     cut = draw(st.one_of(st.none(), st.integers(0, len(whole))))

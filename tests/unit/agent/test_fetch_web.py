@@ -161,7 +161,7 @@ ILL: dict[str, Behaviour] = {
 
 @pytest.mark.parametrize("behaviour", ILL.values(), ids=ILL)
 def test_a_server_that_does_ill_is_given_up(behaviour: Behaviour) -> None:
-    error, _ = refused(behaviour)  # a request that nobody answers may not have been read when it is given up
+    error, _ = refused(behaviour)  # a request without an answer may not have been read when it is given up
     assert not error.final
     assert "file could not be fetched" in str(error)
     assert f"failure {QUICK.attempts} in a row" in str(error)

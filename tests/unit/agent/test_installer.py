@@ -80,7 +80,7 @@ class Device:
             self.step()
 
     def run(self) -> Update:
-        """To the end; how it ended."""
+        """Run the update to the end; return how it ended."""
         while self.storage.journal.update(SLOT):
             self.step()
         return self.ended
@@ -94,7 +94,7 @@ class Device:
         return self.storage.active().slots[SLOT].version
 
     def again(self) -> None:
-        """Another process goes on: what the last one had in memory is gone."""
+        """Go on like another process: what the last one had in memory is gone."""
         self.agent = self.make()
 
     def make(self) -> work.Agent:
@@ -103,7 +103,7 @@ class Device:
 
 @pytest.fixture
 def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    """Version 1 is committed."""
+    """Yield a device that committed version 1."""
     control = SimulatedControl()
     monkeypatch.setattr(work, "Control", lambda _settings: control)
     repository = FleetRepository(tmp_path / "fleet")

@@ -67,7 +67,7 @@ class Blow:
     def __init__(self, number: int, place: int) -> None:
         self._number, self._left = number, place
         self.begun = self.struck = self.asleep = False
-        """Whether it may come, came, and came no sooner than that."""
+        """True if it may come, if it came, and if it came no sooner than that."""
 
     @contextmanager
     def falling(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -111,7 +111,7 @@ def looping(folder: Path, url: str | None, turn: Callable[[int], CycleResult]) -
 
 
 def ended(loop: Loop) -> int | str | None:
-    """Its exit code."""
+    """Run the loop; return its exit code."""
     try:
         return loop.run()
     except SystemExit as stopped:

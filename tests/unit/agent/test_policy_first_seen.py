@@ -1,4 +1,4 @@
-"""For how long it counts that a change was seen, and what who steals the controller can make of that."""
+"""Times at which a change was first seen: how long they count, and what a thief of the controller can do with them."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Played:
 
 
 cohorts = st.lists(st.sampled_from(["", *RELEASES]), min_size=1, max_size=5)
-"""What is assigned to every first, second, … device."""
+"""Releases assigned to every first, second, … device."""
 tactics = cohorts | st.sampled_from(["soonest"]) | st.tuples(st.sampled_from(RELEASES), st.integers(0, 9))
 """A thief's: also to each device what its turn comes for first, or one release to those whose turn comes later."""
 quarters = st.integers(0, 200).map(lambda count: count * HOUR / 4)

@@ -23,7 +23,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture
 def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    """Version 2 is committed, and its owner allows nothing older."""
+    """Yield a device that committed version 2, whose owner allows nothing older."""
     with enrolled_device(tmp_path, monkeypatch) as made:
         made.update("1")
         target = made.fleet.repository.add_release(SLOT, "2", floor="2")

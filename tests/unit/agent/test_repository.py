@@ -40,7 +40,7 @@ class Device:
         self.floors: dict[str, int] = {}
 
     def open(self, at: datetime | None = None, *, remember: bool = True, **options: Any) -> SignedRepository:
-        """At time `at` (default: when it was published), with what is public now."""
+        """Open the repository at time `at` (default: when it was published), with what is public now."""
         for place, content in self.publisher.files.items():
             file = self.public / place
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class Device:
         return caught.value.reason
 
     def kept(self) -> Mapping[str, bytes]:
-        """Every file and link of the TUF client, by name."""
+        """Return every file and link of the TUF client, by name."""
         return {
             str(file.relative_to(self.trusted)): file.read_bytes() for file in self.trusted.rglob("*") if file.is_file()
         }

@@ -38,7 +38,7 @@ def storage(tmp_path: Path) -> Iterator[Storage]:
 
 
 def work(storage: Storage, control: Any = None) -> SettingsWork:
-    """Without a daemon: whatever asks it fails."""
+    """Return the work without a daemon: whatever asks it fails."""
     return SettingsWork(storage, control, SettingsTrialSettings())
 
 

@@ -157,7 +157,7 @@ def test_below_the_floor_nothing_is_begun(both: Both, tmp_path: Path) -> None:
 
 
 def test_a_signed_policy_holds_a_version_as_it_holds_a_model(both: Both, tmp_path: Path) -> None:
-    """So a stolen director cannot bring a version that the software keys signed to all devices at once."""
+    """A stolen director can thus not bring a version that the software keys signed to all devices at once."""
     repository, path = both.device.fleet.repository, both.publish(tmp_path, "1.0")
     slow = Policy(share_percent_per_hour=0.1, profiles=("another",), profile_delay_h=2.0)
     policy = repository.add_file("policy/night.json", policy_bytes(slow))

@@ -12,7 +12,7 @@ from gateway.agent.wake_packets import PACKET_LIMIT_BYTES, Packet, PacketKind, R
 
 CONNACK, SUBACK, PINGRESP = b"\x20\x02\x00\x00", b"\x90\x03\x00\x01\x01", b"\xd0\x00"
 MESSAGE = b"\x32\x09\x00\x03a/b\x00\x07hi"
-"""At least once, number 7."""
+"""Message at least once, number 7."""
 
 
 def test_what_is_sent_is_as_the_standard_says() -> None:

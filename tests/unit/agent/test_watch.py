@@ -40,7 +40,7 @@ class Probation:
         self.watch = ProbationWatch(as_control(self.control), NEW, settings, self.clock)
 
     def look(self, after_s: float = 1.0, **new: object) -> tuple[bool | None, str]:
-        """One more look, the new version having counted so much more."""
+        """Evaluate once more, the new version having counted so much more."""
         self.clock.now_s += after_s
         self.control.counters["2"] |= new
         judged = self.watch.evaluate()
@@ -151,7 +151,7 @@ def test_a_run_that_never_ends() -> None:
     probation = Probation()
     assert probation.look(busy=True, executions=1)[0] is None
     assert probation.look(2.0)[0] is None
-    assert probation.look(1.0, executions=2)[0] is None  # one ended: the patience begins anew
+    assert probation.look(1.0, executions=2)[0] is None  # one ended: the timeout begins again
     assert probation.look(3.0)[0] is None
     passed, reason = probation.look(1.5)
     assert (passed, "no run ended" in reason) == (False, True), reason

@@ -174,7 +174,7 @@ def test_a_failed_trial_makes_ineligible_and_an_ineligible_candidate_stays_so() 
 
 
 def candidates(*verdicts: Verdict | None) -> tuple[Candidate, ...]:
-    """One candidate per verdict, in ladder order."""
+    """Return one candidate per verdict, in ladder order."""
     of = model(*[variant(str(index), runtime="onnx") for index in range(len(verdicts))])
     found = plan(of, site())  # type: ignore[arg-type]
     return tuple(with_verdict(c, v, of) for c, v in zip(found, verdicts, strict=True))  # type: ignore[arg-type]

@@ -11,12 +11,12 @@ from gateway.domain.shares import RefusalReason, ResourceUse, ShareBounds, calle
 
 BOUNDS = ShareBounds(total=20, reserve=5, share=8)
 CALLERS = {"user:1": True, "loopback:127.0.0.1": True, "address:192.0.2.1": False, "address:192.0.2.2": False}
-"""Whether each is on this device."""
+"""Callers; true if it is on this device."""
 Taken = tuple[str, int]
 
 
 class AnySequence(RuleBasedStateMachine):
-    """Takes and returns in any order, against a list of what is held."""
+    """State machine that takes and returns in any order, against a list of what is held."""
 
     takes = Bundle("takes")
 

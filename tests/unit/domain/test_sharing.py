@@ -17,7 +17,7 @@ from gateway.domain.sharing import WeightedRoundRobin, check_weights, compare, m
 
 @st.composite
 def shares(draw: st.DrawFn) -> dict[str, int]:
-    """Percentages of up to five versions, 100 in all."""
+    """Draw percentages of up to five versions, 100 in all."""
     cuts = sorted(draw(st.lists(st.integers(0, 100), max_size=4)))
     return {str(n): high - low for n, (low, high) in enumerate(zip([0, *cuts], [*cuts, 100], strict=True))}
 

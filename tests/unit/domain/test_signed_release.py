@@ -15,7 +15,7 @@ GOLDEN = Artifact("golden.npz", "1" * 64, 10)
 
 
 def release(*paths: str, golden: Artifact | None = GOLDEN) -> SignedRelease:
-    """One variant with these files, all different ones."""
+    """Return a release of one variant with these files, all different ones."""
     files = tuple(Artifact(path, f"{number:064x}", 5) for number, path in enumerate(paths, 100))
     only = SignedVariant("only", "reference", "fp32", ("cpu",), files)
     return SignedRelease("acme", "meter", "2", "1", datetime(2027, 3, 1, tzinfo=UTC), MANIFEST, golden, (only,))

@@ -102,7 +102,7 @@ def test_rounding_is_to_the_nearest() -> None:
 
 
 def wide() -> bytes:
-    """8 wide, 4 high: left half 0, right half 200."""
+    """Return an image 8 wide, 4 high: left half 0, right half 200."""
     pixels = np.zeros((4, 8), np.uint8)
     pixels[:, 4:] = 200
     return encoded(pixels)

@@ -40,7 +40,7 @@ async def tiny_rig(p50_us: float = 10.0, row_us: float = 1.0, **changes: object)
 
 
 def submit(rig: Rig, sink: Recorder, *wanted: float, **changes: object) -> None:
-    """One request per value, which is its token too."""
+    """Submit one request per value, which is its token too."""
     for value in wanted:
         rig.engine.submit(request(value, **changes), sink, value)  # type: ignore[arg-type]
 

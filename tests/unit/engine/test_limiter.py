@@ -15,7 +15,7 @@ THREADS = 4
 
 
 class Sharing(RuleBasedStateMachine):
-    """Models ask, run and end, as their workers do: each asks again only after its run."""
+    """State machine of models that ask, run and end, like their workers: each asks again only after its run."""
 
     def __init__(self) -> None:
         super().__init__()

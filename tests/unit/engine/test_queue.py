@@ -23,7 +23,7 @@ CALLERS = st.sampled_from(["ann", "bob", "eve"])
 
 
 class Queueing(RuleBasedStateMachine):
-    """Tickets come, callers leave, time passes, runs are taken."""
+    """State machine in which tickets come, callers leave, time passes, runs are taken."""
 
     def __init__(self) -> None:
         super().__init__()

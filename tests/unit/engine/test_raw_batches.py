@@ -23,7 +23,7 @@ LOOP = threading.main_thread().ident
 
 
 def counts(counted: ServableStatistics) -> dict[str, Any]:
-    """All that is counted, without times."""
+    """Return all that is counted, without times."""
     durations = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
     plain = ("inferences", "executions", "drops", "lanes", "failed_runs", "rejected_runs", "queued", "busy")
     return {

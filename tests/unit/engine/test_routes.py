@@ -22,7 +22,7 @@ V1, V2 = manifest(version="1", variants=("a",)), manifest(version="2", variants=
 
 
 async def shared_rig(settings: EngineSettings | None = None) -> Rig:
-    """Version 1 committed, version 2 staged."""
+    """Return a rig with version 1 committed, version 2 staged."""
     rig = Rig(settings or EngineSettings())
     await rig.commit(V1)
     await rig.stage(V2)

@@ -78,7 +78,7 @@ class Fleet(RuleBasedStateMachine):
         return {*self.staged, *([self.committed] if self.committed else [])}
 
     def heal(self) -> None:
-        """Versions that are gone get nothing; what is the default by now is no route any more."""
+        """Drop versions that are gone; a route to the default alone is no route any more."""
         self.weights = {v: weight for v, weight in self.weights.items() if weight and v in self.loaded()}
         self.shadow = self.shadow if self.weights and self.shadow in self.loaded() else ""
         if list(self.weights) == [self.shadow]:
@@ -121,7 +121,7 @@ class Fleet(RuleBasedStateMachine):
         known=st.sampled_from("yyyn"),
     )
     def route(self, order: list[str], part: int, shadow: str, known: str) -> None:
-        """Between two versions, as a rule loaded ones."""
+        """Route between two versions, as a rule loaded ones."""
         among = [v for v in order if known == "n" or v in self.loaded()] or order
         weights = {among[0]: WHOLE - part, among[-1]: part} if part and len(among) > 1 else {among[0]: WHOLE}
         loaded = {*weights, *([shadow] if shadow else [])} <= self.loaded()
@@ -171,7 +171,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule()
     def ask_a_hundred(self) -> None:
-        """Whatever the turns are at."""
+        """Send a whole round of requests, whichever turn the shares are at."""
         shares = self.shares()
         total = sum(shares.values())
         if not total:
@@ -184,7 +184,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule()
     def await_answers(self) -> None:
-        """Each was answered once, by one that was there, or refused where there was none."""
+        """Check that each was answered once, by a version that was there, or refused where there was none."""
         asked, self.asked = self.asked, []
         self.do(asyncio.wait([future for future, _ in asked])) if asked else None
         for future, expected in asked:

@@ -32,7 +32,7 @@ def version(number: str, variant: str, **changes: object) -> ModelManifest:
 async def shadowed_rig(
     old: ModelManifest | None = None, new: ModelManifest | None = None, *, factor: float = 1.0, **changes: object
 ) -> tuple[Rig, SimulatedSession, SimulatedSession]:
-    """Version 1 answers everything, version 2 is compared; and the session of each."""
+    """Return a rig in which version 1 answers everything, version 2 is compared; and the session of each."""
     rig = Rig(**changes)  # type: ignore[arg-type]
     rig.runtime.factors["b"] = factor
     await rig.commit(old or version("1", "a"))

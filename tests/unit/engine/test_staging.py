@@ -19,7 +19,7 @@ V1, V2 = manifest(version="1", variants=("a",)), manifest(version="2", variants=
 
 
 async def committed_rig(settings: EngineSettings | None = None) -> Rig:
-    """Version 1 committed, version 2 staged; it answers tenfold."""
+    """Return a rig with version 1 committed, version 2 staged; that answers tenfold."""
     rig = Rig(settings or EngineSettings())
     rig.runtime.factors["b"] = 10.0
     rig.trials["b"] = measured(50.0)
@@ -173,7 +173,7 @@ async def test_synchronising_does_not_wait_for_a_trial_of_what_is_staged() -> No
 
 
 async def loaded_and_committed_at_once(rig: Rig, first: str, between: Callable[[], None] = lambda: None) -> Loaded:
-    """Both are tried side by side; `first` ends first, "load" or "commit". What the load tells."""
+    """Try both at once; `first` ends first, "load" or "commit". Return what the load tells."""
     rig.trial_gate = gate = asyncio.Event()
     loading = await trying(rig, V2)
     rig.trial_gate = other_gate = asyncio.Event()

@@ -195,7 +195,7 @@ async def test_a_deadline_that_passes_while_an_image_is_decoded_is_told_in_time(
 
 
 async def two_models(limits: EngineSettings) -> tuple[Rig, Recorder]:
-    """Models m and n on workers of a device with one thread; m's session is held."""
+    """Return a rig with models m and n on workers of a device with one thread; m's session is held."""
     rig, sink = Rig(limits, budget=Budget(threads=1)), Recorder()
     await rig.serve(manifest("m"))
     await rig.serve(manifest("m"), manifest("n"))

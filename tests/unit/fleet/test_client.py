@@ -188,7 +188,7 @@ def test_a_file_of_no_certificates(tmp_path: Path) -> None:
 
 
 def test_a_certificate_is_believed_from_the_named_authority_only(tmp_path: Path) -> None:
-    """With any other all ends before the token is sent."""
+    """The token is not sent to a server with a certificate of another authority."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate, key = AUTHORITY.issue_server(["localhost"], now())
     (tmp_path / "server.pem").write_bytes(certificate + key)

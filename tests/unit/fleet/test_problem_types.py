@@ -32,7 +32,7 @@ def test_every_fault_has_a_listed_type(fault: Fault) -> None:
 
 
 def _stated_statuses() -> set[int]:
-    """Statuses that the source writes down."""
+    """Return the statuses that the source writes down."""
     calls = (node for file in SOURCES for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
     named = (call for call in calls if getattr(call.func, "id", getattr(call.func, "attr", "")) in STATED and call.args)
     values = (call.args[0].value for call in named if isinstance(call.args[0], ast.Constant))

@@ -26,7 +26,7 @@ ROLES = ("root", "targets", "snapshot", "timestamp", "director", "profiles", "mo
 
 
 class Watched(FleetRepository):
-    """Before it publishes, every beginning of what it would write is tried on clients that were there before."""
+    """Repository that tries every beginning of a publication on existing clients before it publishes."""
 
     clients: Path | None = None
     refused = 0
@@ -65,7 +65,7 @@ def repository(tmp_path: Path) -> Watched:
 
 
 def change(repository: FleetRepository, what: str) -> None:
-    """One thing that a publisher does."""
+    """Do one thing that a publisher does."""
     if what in ROLES:
         repository.rotate(what)
     elif what == "release":
@@ -135,7 +135,7 @@ def test_a_snapshot_that_runs_out_is_signed_anew(repository: FleetRepository) ->
 
 
 def draft_of_a_release(repository: FleetRepository) -> Draft:
-    """Not signed by anybody yet."""
+    """Return a draft without signatures."""
     return signing.renew(repository.drafting(), "models-acme")
 
 

@@ -25,7 +25,7 @@ def repository(tmp_path: Path) -> FleetRepository:
 
 @pytest.fixture
 def client(tmp_path: Path, repository: FleetRepository) -> StockClient:
-    """Bootstrapped before anything changes."""
+    """Return a client that is bootstrapped before anything changes."""
     return StockClient(tmp_path / "client", repository.public, repository.root_bytes())
 
 

@@ -14,7 +14,7 @@ from gateway.frontends.oip_raw import raw_request
 
 
 def model(datatype: Datatype, *shapes: tuple[int, ...]) -> ModelManifest:
-    """One input for each of `shapes`; the output is batched where the first input can be."""
+    """Return a model with one input for each of `shapes`; the output is batched where the first input can be."""
     inputs = tuple(TensorSpec(f"x{index}", datatype, shape) for index, shape in enumerate(shapes))
     return ModelManifest("m", "1", inputs, (TensorSpec("y", datatype, shapes[0]),), ())
 

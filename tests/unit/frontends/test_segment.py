@@ -193,7 +193,7 @@ def test_another_users_segment(shm: Path) -> None:
 
 
 def test_a_segment_that_may_not_be_opened(shm: Path) -> None:
-    """In a child without root's powers."""
+    """The test runs in a child without root's powers."""
     path = made(shm, bytes(8))
     path.chmod(0o600)
     script = (

@@ -21,7 +21,7 @@ VARIANT = Variant("v", "simulated", "fp32", (Artifact("m", "0" * 64, 1),))
 
 
 class Session:
-    """Hands its input back after `pause_s`."""
+    """Session that returns its input after `pause_s`."""
 
     remarks = ()
 
@@ -38,7 +38,7 @@ class Session:
 
 
 class Runtime:
-    """`pauses_s`: what a run takes by number of threads; an exception instead is raised by `open`."""
+    """Runtime. `pauses_s`: what a run takes by number of threads; an exception instead is raised by `open`."""
 
     def __init__(self, pauses_s):
         self.pauses_s, self.opened, self.runs = pauses_s, [], []

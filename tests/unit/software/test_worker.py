@@ -51,7 +51,7 @@ def test_a_version_that_proves_itself_is_kept(device: Device, repository: FleetR
     assert device.units.restarts == [UNITS]
     program = device.home.environment(begun.environment) / "bin" / "edge-gateway"
     assert subprocess.run([program, "--version"], capture_output=True, check=True).stdout == b"edge-gateway 1.0\n"
-    assert device.run(worker).phase is Phase.PROBATION  # nobody confirmed
+    assert device.run(worker).phase is Phase.PROBATION  # not confirmed yet
     worker.take(Confirm(begun.environment))
     assert device.run(worker).phase is Phase.PROBATION  # its units have not run for long
     device.clock[0] += 21

@@ -232,7 +232,7 @@ def test_a_release_may_be_tried_again_once_another_was_assigned(journal: Journal
         journal.accept(assignment, b"{}", Floors())
 
     journal.reject(Rejection("meter", "a" * 64, "slow"), NOW)
-    assigned("meter", "a" * 64, 8)  # the same, signed anew
+    assigned("meter", "a" * 64, 8)  # the same, signed again
     assert journal.rejected("meter", "a" * 64) == "slow"
     assigned("meter", "b" * 64, 9)
     assert journal.rejected("meter", "a" * 64) == ""

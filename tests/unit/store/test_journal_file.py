@@ -191,7 +191,7 @@ FIRST_ROWS = {
     ),
     "rejected": (1, "meter", "3" * 64, "slow", THEN),
 }
-"""By table, as an agent wrote them that knew of no attempts."""
+"""Rows by table, as an agent wrote them that knew of no attempts."""
 
 
 def test_what_was_written_before_attempts_were_counted_is_read_and_goes_on(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ WAY = {Step.COMMIT: {Step.COMMIT, Step.RETIRE}, Step.RETIRE: {Step.RETIRE}, Step
 
 
 class JournalMachine(RuleBasedStateMachine):
-    """`steps`, `seen` and so on are what the journal must say."""
+    """State machine of a journal; `steps`, `seen` and so on are what the journal must say."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -263,7 +263,7 @@ def test_a_folder_that_cannot_be_looked_through_refuses_that_model_only(
             raise PermissionError(13, "Permission denied", str(folder))
         return listing(folder)
 
-    monkeypatch.setattr(Path, "iterdir", refusing)  # tests may run as root, whom no mode bits stop
+    monkeypatch.setattr(Path, "iterdir", refusing)  # tests may run as root, which no mode bits stop
     assert problem(tmp_path).startswith(f"{tmp_path / 'm'}: cannot be read: Permission denied; check that it is there")
 
 

@@ -37,7 +37,7 @@ class Known:
 
 
 class SpoolMachine(RuleBasedStateMachine):
-    """`records` in the order in which they came, `lost` and `last` by source are what the spool must say."""
+    """State machine of a spool, which must say `records` in order of arrival, and `lost` and `last` by source."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -240,7 +240,7 @@ def test_what_waits_for_the_disk_is_written_at_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["state.sqlite", "state.lock"])
 def test_where_the_file_cannot_be_written_state_is_in_memory(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()  # as root, mode bits would stop nobody
+    (tmp_path / name).mkdir()  # as root, mode bits would have no effect
     state = StateStore.open(tmp_path)
     assert f"the state in {tmp_path} cannot be written" in state.problem
     state.keep_verdict("key", PASSED)
@@ -250,7 +250,7 @@ def test_where_the_file_cannot_be_written_state_is_in_memory(tmp_path: Path, nam
 
 
 def test_what_can_be_read_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
-    """At most as many rows as are kept on disk, the newest; then they are bounded as they are there."""
+    """The newest rows are read, at most as many as are kept on disk; then they are bounded as they are there."""
     kept = StateStore.open(tmp_path)
     for key in "abcd":
         kept.keep_verdict(key, PASSED)

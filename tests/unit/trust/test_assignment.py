@@ -32,11 +32,11 @@ MADE = Assignment(
     poll_s=900.0,
     extra={"wave": 3},
 )
-"""As the director makes it."""
+"""Assignment as the director makes it."""
 
 
 def director(*keys: Any, threshold: int = 1, paths: str = "assignments/*") -> Targets:
-    """Targets that name these director's keys."""
+    """Return targets that name these director's keys."""
     role = DelegatedRole(DIRECTOR, [key.public_key.keyid for key in keys], threshold, terminating=True, paths=[paths])
     public = {key.public_key.keyid: key.public_key for key in keys}
     return Targets(expires=NOW, delegations=Delegations(public, {DIRECTOR: role}))

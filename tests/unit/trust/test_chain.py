@@ -148,7 +148,7 @@ def test_the_targets_role_alone_vouches_for_nothing(installed: TrustingDevice, r
 def chained(
     repository: FleetRepository, device: TrustingDevice, change: Callable[[Targets], Any], *below: Any
 ) -> tuple[str, ...]:
-    """Evidence in which targets, signed by its true holders, is as `change` makes it; and then `below`."""
+    """Return evidence in which targets, signed by its true holders, is as `change` makes it; and then `below`."""
     targets = evidence(device, 0)
     change(targets.signed)
     targets.sign(repository.keys["targets"][0])

@@ -23,7 +23,7 @@ SLOTS = {"reader": "models/acme/reader/2/release", "older": "models/acme/reader/
 
 @pytest.fixture
 def installed(repository: FleetRepository, device: TrustingDevice) -> TrustingDevice:
-    """Two slots on the same proof."""
+    """Return a device with two slots on the same evidence."""
     repository.assign(DEVICE, SLOTS)
     device.sync(folder_files(repository.public).__getitem__, repository.now)
     return device

@@ -50,7 +50,7 @@ def signed(metadata: Metadata[Any]) -> bytes:
 
 
 def documents() -> dict[str, bytes]:
-    """Root, targets, the owner's role, each signed by one and the same key."""
+    """Return root, targets, and the owner's role, each signed by one and the same key."""
     root, public = Root(expires=NOW), {KEY.public_key.keyid: KEY.public_key}
     for role in ("root", "targets", "snapshot", "timestamp"):
         root.add_key(KEY.public_key, role)

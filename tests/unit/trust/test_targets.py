@@ -125,7 +125,7 @@ def test_a_target_is_as_it_is_signed(found: TargetFile | None, reason: Reason) -
 
 
 def owner(**floors: Any) -> Targets:
-    """acme's role, with a release of `reader` for each version and its floor."""
+    """Return acme's role, with a release of `reader` for each version and its floor."""
     files = {
         f"models/acme/reader/{version[1:]}/release": TargetFile(1, {"sha256": "ab"}, "x", {"custom": {"floor": floor}})
         for version, floor in floors.items()

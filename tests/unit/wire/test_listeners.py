@@ -48,7 +48,7 @@ class Said:
 
 
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-    """/large is more than sockets hold; /unread leaves the body where it is."""
+    """Answer; /large is more than sockets hold, /unread leaves the body where it is."""
     if scope["path"] != "/large":
         await respond(Said(200, "hello"), send)
         return
@@ -78,7 +78,7 @@ async def serving(app: Application = hello, **changes: float) -> AsyncIterator[t
 
 
 async def heard(address: Address, sent: bytes) -> bytes:
-    """Everything until the other side closes."""
+    """Return everything until the other side closes."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     writer.write(sent)
     try:
@@ -134,7 +134,7 @@ async def test_an_answer_that_nobody_takes_is_given_up() -> None:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Bounded by the test's own time."""
+    """Wait until this is true, bounded by the test's own time."""
     while not true():
         await asyncio.sleep(0.005)
 

@@ -14,7 +14,7 @@ from fleet.authority.ca import Authority, new_authority
 
 @pytest.fixture(scope="session")
 def now() -> datetime:
-    """Whole seconds: certificates know no others."""
+    """Return whole seconds: certificates know no others."""
     return datetime.now(UTC).replace(microsecond=0)
 
 

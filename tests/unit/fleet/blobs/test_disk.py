@@ -49,7 +49,7 @@ with mounted(folder / "image", "ext4", folder / "disk"):
 
 
 def test_a_full_disk_is_told_leaves_nothing_and_heals(tmp_path: Path) -> None:
-    """In a process of its own, which alone sees the file system it mounts."""
+    """The test runs in a process of its own, which alone sees the file system it mounts."""
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""By what time things are destroyed: clocks that leap, that are set back, that were wrong from the beginning."""
+"""Time by which data is deleted: clocks that jump, that are set back, that were wrong from the beginning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY, STEP_S = timedelta(days=1), 5.0
 
 
 class Machine:
-    """`true` time goes on; the wall clock is wrong by `error`."""
+    """Machine on which `true` time goes on; the wall clock is wrong by `error`."""
 
     def __init__(self, error: timedelta = timedelta(), latest: datetime | None = None) -> None:
         self.uptime_s, self.true, self.error = 1000.0, BEGIN, error

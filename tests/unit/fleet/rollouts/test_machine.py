@@ -48,7 +48,7 @@ from tests.simulators.rollouts import DIGEST, OTHER, Record, spec_of
 
 ZONES = ("", "Europe/Berlin", "Asia/Tokyo", "America/New_York")
 ODD = tuple(f"{number:03}{'x' * 125}" for number in range(4))
-"""Of the longest names that a device can say."""
+"""Accelerators with the longest names that a device can say."""
 KINDS = ((), ("hailo-8",), ODD)
 WINDOW = {"start": "20:00", "end": "09:00", "zone": "site", "days": ["mon", "tue", "wed", "sat"]}
 BLACKOUT = {"start": "2027-03-01T18:00:00Z", "end": "2027-03-03T02:00:00Z"}
@@ -61,7 +61,7 @@ PLANS = (
 TOUGH = {"min_sample": 5, "max_failed_percent": 10}
 LAX = {"min_sample": 50, "max_failed_percent": 90}
 GAP = timedelta(seconds=120)
-"""A leader that looked so long ago records that nobody did."""
+"""A leader whose last evaluation is so long ago records that there was none."""
 
 
 class RolloutMachine(RuleBasedStateMachine):
@@ -113,7 +113,7 @@ class RolloutMachine(RuleBasedStateMachine):
 
     @rule()
     def tick_of_a_leader_that_dies(self) -> None:
-        """Only the first part is recorded."""
+        """Record only the first part of a tick."""
         self.look()
         next(self.parts(PART_LOW), None)
 
@@ -126,7 +126,7 @@ class RolloutMachine(RuleBasedStateMachine):
         self.looked = now
 
     def attend(self, hours: float) -> None:
-        """So much time goes by, with nothing to decide."""
+        """Let so much time go by, with nothing to decide."""
         passed = timedelta(hours=hours)
         self.record.now += passed
         self.looked += passed
@@ -201,7 +201,10 @@ class RolloutMachine(RuleBasedStateMachine):
         attempt=st.sampled_from([None, None, None, 0, 1, 2]),
     )
     def some_report(self, share_of, state, release, attempt) -> None:
-        """One in `share_of` of all devices that ever got an offer, under way or not; late, doubled, false or true."""
+        """Report for one in `share_of` of all devices that ever got an offer, under way or not.
+
+        Reports are late, doubled, false or true.
+        """
         members = [m for m in self.record.state.members.values() if m.attempt][::share_of]
         self.hear(*(Reported(m.device, state, release, m.attempt if attempt is None else attempt) for m in members))
 
@@ -250,7 +253,7 @@ class RolloutMachine(RuleBasedStateMachine):
 
     @rule(hours=st.sampled_from([-200, -5, -0.1, 300, 300]), at_once=st.booleans())
     def the_clock_jumps(self, hours, at_once) -> None:
-        """Between two leaps the leader looks; what else happens may come before it does."""
+        """Set the clock. Between two jumps the leader evaluates; other events may come before it does."""
         self.look()
         self.record.now += timedelta(hours=hours)
         if at_once:

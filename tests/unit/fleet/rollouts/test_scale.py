@@ -42,7 +42,7 @@ def started(devices: int) -> Record:
 
 
 def all_offered(devices: int) -> Record:
-    """Canaries committed; everybody else holds an offer."""
+    """Return a record in which canaries committed, and all other devices hold an offer."""
     record = started(devices)
     for device in offered(record.tick()):
         record.report(device, "committed")

@@ -24,7 +24,7 @@ def running(devices: int = 1, **changes) -> Record:
 
 
 def usual(devices: int) -> Record:
-    """With the patience of a specification that says nothing of it."""
+    """Return a record with the default timeouts of a specification that states none."""
     said = document(waves=ALL)
     del said["silence_s"], said["deadline_s"]
     record = Record(read_spec(said)).start(devices)

@@ -32,7 +32,7 @@ def saying(answer: bytes, context: ssl.SSLContext | None = None) -> Iterator[str
                         peer.recv(65_536)
                         peer.sendall(answer)
             except OSError:
-                return  # whoever asked has hung up
+                return  # the client has hung up
 
         thread = threading.Thread(target=serve)
         thread.start()

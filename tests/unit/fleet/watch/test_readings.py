@@ -52,7 +52,7 @@ def test_a_clock_that_is_ahead_is_told_one_that_is_behind_may_be_a_device_that_w
 
 def test_a_share_of_failed_runs_needs_a_sample() -> None:
     samples = Samples(100, 1000)
-    assert values(counters(1_000, 900), samples=samples) == {}  # what was before nobody knows
+    assert values(counters(1_000, 900), samples=samples) == {}  # earlier values are unknown
     assert values(counters(1_050, 925), counters(1_099, 949), samples=samples) == {}
     assert values(counters(1_100, 950), samples=samples) == {("errors", "camera-1", "m"): 50.0}
     assert values(counters(1_150, 950), samples=samples) == {}

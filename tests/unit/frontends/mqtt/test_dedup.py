@@ -71,7 +71,7 @@ def test_qos_0_without_an_id_cannot_repeat() -> None:
 
 
 class Remembering(RuleBasedStateMachine):
-    """Messages come, are answered and forgotten in any order, whether or not their records are still remembered."""
+    """State machine of messages that come, are answered and forgotten in any order, also without their records."""
 
     records = Bundle("records")
 

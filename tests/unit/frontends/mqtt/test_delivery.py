@@ -22,7 +22,7 @@ SETTINGS = MqttSettings(url="mqtt://127.0.0.1")
 
 
 class Outlet:
-    """Takes everything and keeps nothing."""
+    """Outlet that takes everything and keeps nothing."""
 
     def publish(self, publication: OutgoingPublish) -> bool:
         return True

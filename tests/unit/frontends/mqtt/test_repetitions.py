@@ -62,7 +62,7 @@ class Outlet:
             self.acknowledged.append(message.mid)
 
     def answers(self, name: bytes) -> list[tuple[int, bool]]:
-        """QoS of each answer to the request so named, and whether it is one and no refusal."""
+        """Return the QoS of each answer to the request so named, and whether it is one and no refusal."""
         return [(one.qos, b"outputs" in one.payload) for one in self.sent if one.correlation == name]
 
     def pause(self, *, on: bool) -> None: ...

@@ -180,7 +180,7 @@ specs = st.builds(
 
 @st.composite
 def tensors(draw: st.DrawFn, shape: tuple[int, ...], datatype: Datatype) -> Tensor:
-    """Most often as declared, sometimes of another shape."""
+    """Draw a tensor, most often as declared, sometimes of another shape."""
     actual = [draw(st.integers(0, 3)) if draw(st.integers(0, 9)) == 0 else max(size, 1) for size in shape]
     count = math.prod(actual)
     if datatype is Datatype.BYTES:

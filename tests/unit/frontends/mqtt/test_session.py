@@ -101,7 +101,7 @@ async def test_a_packet_id_at_qos_0_settles_nothing_that_waits_at_qos_1_under_th
 async def test_messages_that_have_come_are_read_in_one_pass_of_the_event_loop(
     monkeypatch: pytest.MonkeyPatch, read_s: float, together: int
 ) -> None:
-    """With the time that a pass may take at an end, the others wait for the next pass."""
+    """The others wait for the next pass once the time of a pass is over."""
     monkeypatch.setattr("gateway.frontends.mqtt.session.READ_S", read_s)
     publish = b"\x30\x06\x00\x01t\x00{}"
     may_write = asyncio.Event()

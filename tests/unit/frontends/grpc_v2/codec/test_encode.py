@@ -1,4 +1,4 @@
-"""Answers as clients read them."""
+"""Encoded answers, read like clients do it."""
 
 import numpy as np
 import pytest

@@ -36,7 +36,7 @@ VIEWS = {
     "by columns": np.asfortranarray,
     "big-endian": lambda array: array.astype(array.dtype.newbyteorder(">")),
 }
-"""What an engine may hand out."""
+"""Arrays that an engine may hand out."""
 
 
 @st.composite

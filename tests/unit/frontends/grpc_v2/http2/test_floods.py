@@ -132,7 +132,7 @@ def test_a_request_of_many_small_frames() -> None:
 
 # ---- what an attacker's byte costs ----------------------------------------------------------------------------------
 def calls_in(act: Callable[[], object]) -> int:
-    """Python functions called: a cost that does not depend on the machine."""
+    """Return the number of Python functions called: a cost that does not depend on the machine."""
     count = 0
 
     def note(_frame: Any, event: str, _argument: Any) -> None:
@@ -148,7 +148,7 @@ def calls_in(act: Callable[[], object]) -> int:
 
 
 def waiting(connection: Http2Connection, streams: int) -> None:
-    """Answers that wait for the peer's windows."""
+    """Answer streams whose data waits for the peer's windows."""
     for number in itertools.islice(STREAMS, streams):
         answer(connection, opened(connection, number, END), bytes(100_000))
     connection.take()

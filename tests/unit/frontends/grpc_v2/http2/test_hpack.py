@@ -126,7 +126,7 @@ def test_the_static_table() -> None:
     "block",
     [
         b"\x80",  # index 0
-        b"\xbe",  # an entry that nobody made
+        b"\xbe",  # an entry that was not made
         b"\xff\x80\x80\x80\x80\x80\x01",  # an integer of too many bytes
         b"\xff\xff\xff\xff\xff\x0f",  # an integer over 2^31
         b"\xff",  # an integer that goes on
@@ -136,7 +136,7 @@ def test_the_static_table() -> None:
         b"\x00\x81\xff\x00",  # Huffman padding of eight bits
         b"\x00\x81\x00\x00",  # Huffman padding of zeros
         b"\x00\x84\xff\xff\xff\xff\x00",  # EOS
-        b"\x3f\xe2\x1f",  # a table of 4097 bytes, which nobody offered
+        b"\x3f\xe2\x1f",  # a table of 4097 bytes, which was not offered
         b"\x82\x20",  # a table's size behind a field
     ],
     ids=bytes.hex,

@@ -29,7 +29,7 @@ EXTRA = st.lists(st.tuples(st.sampled_from(["a", "b", "traceparent"]), st.text("
 
 
 class Machine(RuleBasedStateMachine):
-    """Every rule may carry bytes both ways behind what it does."""
+    """State machine of two peers; every rule may carry bytes both ways after what it does."""
 
     @initialize(window=st.sampled_from(WINDOWS), frame_bytes=st.sampled_from(FRAMES), bounds=st.sampled_from(BOUNDS))
     def connect(self, window: int, frame_bytes: int, bounds: tuple[int, int, int]) -> None:
@@ -104,7 +104,7 @@ TestMachine = Machine.TestCase
 
 @pytest.mark.parametrize("seed", range(20))
 def test_long_conversations(seed: int) -> None:
-    """By chance alone, but much longer: most of what is said arrives, and not by `finish`."""
+    """Steps are drawn by chance alone, but many more: most of what is said arrives, and not by `finish`."""
     peers = Peers.converse(random.Random(seed), 400)
     assert sum(len(call.read) for call in peers.calls.values()) > 100_000
     assert sum(len(call.heard) for call in peers.calls.values()) > 20_000

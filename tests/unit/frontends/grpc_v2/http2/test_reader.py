@@ -20,7 +20,10 @@ Seen = tuple[Any, ...]
 
 
 class Listener:
-    """Writes down what it is told, DATA with its content. DATA frames in a row that may come as one are one."""
+    """Listener that records what it is told.
+
+    DATA is recorded with its content; DATA frames in a row that may come as one are one.
+    """
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []

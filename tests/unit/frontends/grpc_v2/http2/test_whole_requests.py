@@ -99,7 +99,7 @@ def test_one_step_leaves_out_no_rule() -> None:
 
 # ---- any bytes, cut anywhere -----------------------------------------------------------------------------------------
 def seen(events: list[Event]) -> list[Any]:
-    """Events without a difference between one step and two; bodies as a whole."""
+    """Return events without a difference between one step and two; bodies as a whole."""
     told: list[Any] = []
     for event in events:
         number = event.stream.id  # type: ignore[union-attr]
@@ -120,7 +120,7 @@ def seen(events: list[Event]) -> list[Any]:
 
 
 def facts(connection: Http2Connection, events: list[Event]) -> dict[str, Any]:
-    """All that the owner and the peer learn; without the last stream's events if the connection fails."""
+    """Return all that the owner and the peer learn; without the last stream's events if the connection fails."""
     last = max(connection.streams, default=0) if connection.failed else -1
     windows = {number: (each.state, each.send_window) for number, each in connection.streams.items()}
     for stream in list(connection.streams.values()):
@@ -178,7 +178,7 @@ def carried(kind: type[Http2Connection], parts: list[bytes], cuts: list[int]) ->
 
 
 def _kept(events: list[Event]) -> list[Event]:
-    """Payloads are lent until the next read."""
+    """Copy payloads, which are lent until the next read."""
     for event in events:
         if isinstance(event, RequestReceived):
             event.payload = memoryview(bytes(event.payload))

@@ -78,7 +78,7 @@ def own(raw: bytes) -> Facts:
 
 @pytest.fixture
 def no_contents_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contents of any size are read by `typed`, and in windows of a few bytes."""
+    """Let `typed` read contents of any size, in windows of a few bytes."""
     monkeypatch.setattr(outline, "KEPT_BYTES", 0)
     monkeypatch.setattr(typed, "STEP_BYTES", 16)
 

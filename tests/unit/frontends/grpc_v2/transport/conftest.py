@@ -25,7 +25,7 @@ Serve = Callable[..., AbstractAsyncContextManager[grpc_gateway.Gateway]]
 
 @pytest.fixture
 def no_search() -> Iterator[None]:
-    """No search for garbage meanwhile."""
+    """Disable the garbage collector meanwhile."""
     gc.disable()
     yield
     gc.enable()

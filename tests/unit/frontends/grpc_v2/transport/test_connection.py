@@ -37,7 +37,7 @@ CANCEL = 8
 
 
 class Slow(SimulatedInference):
-    """Loads no model until it is cancelled."""
+    """Inference whose load of a model ends only when it is cancelled."""
 
     async def load(self, model: str) -> None:
         self.loaded.append(model)
@@ -251,7 +251,7 @@ async def test_a_request_given_up_in_the_read_that_brought_it(served: Serve) -> 
 
 # ---- refusals, defects, deadlines ------------------------------------------------------------------------------------
 class Broken(SimulatedInference):
-    """Answers what cannot be encoded."""
+    """Inference whose answer cannot be encoded."""
 
     async def infer(self, request: InferRequest) -> InferResponse:
         return InferResponse("m", "1", request.id, {"y": None})  # type: ignore[dict-item]

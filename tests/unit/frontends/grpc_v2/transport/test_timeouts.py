@@ -28,7 +28,7 @@ LIMITS = {"handshake_timeout_s": LONG_S, "receive_timeout_s": LONG_S, "write_tim
 
 
 def short(name: str, **more: Any) -> dict[str, Any]:
-    """One limit that runs out within the test."""
+    """Return limits, one of which runs out within the test."""
     return {**LIMITS, name: SHORT_S, **more}
 
 

@@ -27,7 +27,7 @@ LIMIT_S = 0.05
 
 @pytest.fixture
 def limit_s() -> float:
-    """Longest handshake."""
+    """Return the longest handshake."""
     return 60.0
 
 
@@ -45,7 +45,7 @@ async def secured(security: Security, limit_s: float) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def shaken(served: Served, **more: Any) -> AsyncIterator[tuple[Kept, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Our side's protocol, and the peer's streams."""
+    """Yield our side's protocol, and the peer's streams."""
     context = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
     context.set_alpn_protocols(["h2"])
     host, port = served.listener.getsockname()
