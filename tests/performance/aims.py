@@ -33,7 +33,7 @@ Values = Callable[[Samples], list[Value]]
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """`values` answers one a pass, or none where its rows were not measured; `form` writes the figure."""
+    """Aim. `values` returns one a pass, or none where its rows were not measured; `form` writes the figure."""
 
     what: str
     limit: float
@@ -56,7 +56,7 @@ class Verdict:
 
     @property
     def met(self) -> bool:
-        """By the median."""
+        """True if the median reaches the limit."""
         return self.median >= self.aim.limit if self.aim.at_least else self.median <= self.aim.limit
 
     @property
@@ -79,7 +79,7 @@ def judged(samples: Samples) -> list[Verdict]:
 
 
 def _figure(table: str, what: str, key: str, server: str = OWN) -> Values:
-    """`key` of the first row of `table` by `server` whose name contains `what`."""
+    """Return a function for `key` of the first row of `table` by `server` whose name contains `what`."""
 
     def values(samples: Samples) -> list[Value]:
         rows = [row for row in samples if (row.table, row.server) == (table, server) and what in row.what]

@@ -24,7 +24,7 @@ WARM_UP_S = 0.2
 
 
 def main() -> None:
-    """Arguments: model directory, model, variant, seconds, core."""
+    """Run the loop. Arguments: model directory, model, variant, seconds, core."""
     models, model, variant_name, seconds, core = sys.argv[1:]
     os.sched_setaffinity(0, {int(core)})
     release = scan_model(Path(models), model)[-1]

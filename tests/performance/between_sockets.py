@@ -61,7 +61,7 @@ class Instant:
 
 
 class Nowhere(asyncio.Transport):
-    """Keeps nothing of what is written."""
+    """Transport that keeps nothing of what is written."""
 
     def write(self, data: Any) -> None:
         pass
@@ -82,7 +82,7 @@ def opened(*_: object) -> Session:
 
 
 def words(number: int) -> bytes:
-    """HEADERS and DATA of one request."""
+    """Return HEADERS and DATA of one request."""
     asked = message("inference.ModelInferRequest")(model_name="m")
     asked.inputs.add(name="x", datatype="FP32", shape=[1, WIDTH])
     asked.raw_input_contents.append(np.ones(WIDTH, "<f4").tobytes())
@@ -100,7 +100,7 @@ def linked(server: GrpcServer) -> GrpcConnection:
 
 
 async def measure(connections: int, at_once: int, passes: int, *, instant: bool) -> float:
-    """Microseconds of the quickest pass, per request."""
+    """Return the microseconds of the quickest pass, per request."""
     rig = Rig()
     rig.trials["a"] = measured(10.0, row_us=1.0)
     object.__setattr__(rig.repository._loader, "open_session", (lambda *_: Instant()) if instant else opened)

@@ -50,7 +50,7 @@ class Instant:
 
 
 class InstantRuntime:
-    """Opens such sessions."""
+    """Runtime that opens such sessions."""
 
     def open(self, *_: object) -> Session:
         return Instant()
@@ -74,7 +74,7 @@ def build() -> InferRequest:
 
 
 async def timed(turn: Callable[[], object]) -> float:
-    """Microseconds per turn of the loop, the quickest of a few passes."""
+    """Return microseconds per turn of the loop, the quickest of a few passes."""
     best = float("inf")
     for _ in range(PASSES):
         began = time.perf_counter()
@@ -106,7 +106,7 @@ async def measure(per_turn: int, *, profile: bool) -> None:
 
 
 def copies(frame_bytes: int, frames: int = 8) -> None:
-    """Frames joined into a new array each time, or into one that stays."""
+    """Measure frames joined into a new array each time, or into one that stays."""
     parts, slab = (
         [np.ones((1, frame_bytes), np.uint8) for _ in range(frames)],
         np.empty((frames, frame_bytes), np.uint8),

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured(folder: Path, database: str, wanted: argparse.Namespace, console: Console) -> Figures:
-    """All figures, printed as they come."""
+    """Return all figures, printed as they come."""
     devices = wanted.devices
     found: Figures = {
         "machine": f"{machine()}, Python {platform.python_version()}",
@@ -79,7 +79,7 @@ def measured(folder: Path, database: str, wanted: argparse.Namespace, console: C
 
 # ---- enrolment and rollout -------------------------------------------------------------------------------------------
 def _enrolled(fleet: ServedFleet, devices: int, kept: Path, console: Console) -> Figures:
-    """Everybody gets in, tells its inventory and asks once."""
+    """Let every device enrol, send its inventory and poll once."""
     fleet.replicas[0].end()
     before_bytes, tokens = fleet.database_bytes, fleet.tokens(devices)
     fleet.replicas[0].start()
@@ -114,7 +114,7 @@ def _enrolled(fleet: ServedFleet, devices: int, kept: Path, console: Console) ->
 
 
 def _rolled_out(fleet: ServedFleet, devices: int, kept: Path, console: Console) -> Figures:
-    """Two waves, every device asks once a minute and talks as agents do."""
+    """Roll out in two waves; every device polls once a minute and reports like agents do."""
     replica, poll_s = fleet.replicas[0], max(10.0, devices / 50.0)
     settings = Settings(replica.url, devices, poll_s=poll_s)
     run = Run(settings, tokens=[], authority=fleet.ca_file.read_text(), keep=kept, seconds=3600.0, until_committed=True)

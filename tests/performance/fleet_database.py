@@ -36,7 +36,7 @@ WAVE = 1_000
 
 
 def fill(database: Database, count: int) -> None:
-    """Devices as they are after a rollout."""
+    """Store devices as they are after a rollout."""
     migrate.upgrade(database)
     for first in range(0, count, WAVE):
         with database.write() as connection:
@@ -125,7 +125,7 @@ def bytes_per_row(database: Database) -> None:
 
 
 def run(place: DatabaseLocation, count: int) -> None:
-    """One database."""
+    """Measure one database."""
     print(place.url.get_backend_name())
     with closing(open_database(place)) as database:
         begin = time.perf_counter()
@@ -136,7 +136,7 @@ def run(place: DatabaseLocation, count: int) -> None:
 
 
 def main(count: int = 10_000) -> None:
-    """Both."""
+    """Measure both databases."""
     with tempfile.TemporaryDirectory() as folder:
         run(read_place("", Path(folder)), count)
     with own_cluster() as cluster:

@@ -26,7 +26,7 @@ REPORTS = 20
 
 
 def specification() -> Spec:
-    """One wave of all devices."""
+    """Return a spec with one wave of all devices."""
     document = {
         "name": "meter-reader-2",
         "slot": "meter-reader",
@@ -40,14 +40,14 @@ def specification() -> Spec:
 
 
 def spent_ms(work: Callable[[], object]) -> float:
-    """Processor time."""
+    """Return the processor time of `work`."""
     began = time.process_time()
     work()
     return 1000.0 * (time.process_time() - began)
 
 
 def offered(spec: Spec, devices: int) -> RolloutState:
-    """Everybody is in the wave, and was offered the release."""
+    """Return a state in which every device is in the wave, and was offered the release."""
     names = [f"device-{number:07}" for number in range(devices)]
     events: list[Event] = [Created("r", "ann"), Approved("ann", spec_digest(spec)), Started("ann")]
     events += [Joined(name, ("cpu",)) for name in names]
@@ -56,7 +56,7 @@ def offered(spec: Spec, devices: int) -> RolloutState:
 
 
 def measured(devices: int) -> dict[str, float]:
-    """Milliseconds, and bytes a device takes in memory."""
+    """Return milliseconds, and bytes a device takes in memory."""
     spec = specification()
     tracemalloc.start()
     state = offered(spec, devices)

@@ -64,7 +64,7 @@ def move(folder: Path, old: str, new: str) -> None:
 
 
 def main(count: int = 10_000, rows: int = 50) -> None:
-    """SQLite to PostgreSQL, and back into another file."""
+    """Move SQLite to PostgreSQL, and back into another file."""
     print(f"{machine()}; calibration: {calibration()}", flush=True)
     with own_cluster() as cluster, tempfile.TemporaryDirectory() as name:
         folder, server = Path(name), cluster.url("postgres")

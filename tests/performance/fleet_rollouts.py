@@ -57,7 +57,7 @@ def timed(what: str, longest: Longest) -> Iterator[None]:
 
 
 def run(place: DatabaseLocation, folder: Path, count: int) -> None:
-    """One database."""
+    """Measure one database."""
     print(place.url.get_backend_name())
     with closing(open_database(place)) as database:
         migrate.upgrade(database)
@@ -111,7 +111,7 @@ def told(fleet: RolledFleet, rollout: str) -> bool:
 
 
 def turns(fleet: RolledFleet, over: Callable[[], bool]) -> None:
-    """Until it is over."""
+    """Run ticks until it is over."""
     while True:
         fleet.turn(1)
         if over():
@@ -119,7 +119,7 @@ def turns(fleet: RolledFleet, over: Callable[[], bool]) -> None:
 
 
 def main(count: int = 10_000) -> None:
-    """Both."""
+    """Measure both databases."""
     with tempfile.TemporaryDirectory() as folder:
         run(read_place("", Path(folder)), Path(folder), count)
     with own_cluster() as cluster, tempfile.TemporaryDirectory() as folder:

@@ -31,7 +31,7 @@ TARGET = Target(f"models/acme/{SLOT}/1/release", 900, "ab" * 32)
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process so far."""
+    """Return user and system time of a process so far."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
@@ -105,7 +105,7 @@ async def _metadata(member: Member, _: int) -> Response:
 
 
 def _told(rows: int) -> Asking:
-    """Vitals and statistics, as agents tell them with each question; `rows` of them."""
+    """Return a request of `rows` vitals and statistics, as agents send them with each poll."""
 
     async def tell(member: Member, _: int) -> Response:
         spool, now = member.device.spool, datetime.now(UTC)
@@ -144,7 +144,7 @@ STEPS: Sequence[Step] = (
 
 
 class Crowd:
-    """Make it with `gathered`."""
+    """Devices that a step asks with, made by `gathered`."""
 
     def __init__(self, members: Sequence[Member], tally: Tally, pid: int) -> None:
         self._members, self._tally, self._pid = members, tally, pid
@@ -152,7 +152,7 @@ class Crowd:
 
     @staticmethod
     async def gathered(url: str, authority: str, kept: Path, pid: int) -> Crowd:
-        """Devices that were enrolled before."""
+        """Return a crowd of devices that were enrolled before."""
         door, tally, epoch = await find_door(url, 60.0, spread=True), Tally(), int(time.time())
         members = []
         for number, identity in enumerate(read_identities(kept).identities[:CROWD]):

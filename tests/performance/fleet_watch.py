@@ -36,7 +36,7 @@ NEW = {"profile": "", "accelerators": [], "site": "", "inventory": {}, "health":
 
 
 def filled(database: Database, count: int) -> None:
-    """So many devices that were seen just now, each with a certificate and four streams."""
+    """Store so many devices that were seen just now, each with a certificate and four streams."""
     names = [f"device-{number:07}" for number in range(count)]
     empty = {"contiguous": 1, "spans": [], "lost": 0, "rows": 1, "bytes": 900, "boot_epoch": 1}
     with database.write() as connection:
@@ -56,7 +56,7 @@ def filled(database: Database, count: int) -> None:
 
 
 def told(database: Database, rows: int, at_s: float) -> None:
-    """So many devices tell vitals and statistics."""
+    """Store vitals and statistics of so many devices."""
     at = NOW + timedelta(seconds=at_s)
     with database.write() as connection:
         wanted = telemetry_sources.c.stream.in_(["vitals", "statistics"])
@@ -80,7 +80,7 @@ def timed(name: str, work: Callable[[], object], times: int = 3) -> None:
 
 
 def main(count: int, kind: str) -> None:
-    """All of it."""
+    """Measure all of it."""
     with tempfile.TemporaryDirectory() as folder, made(kind, Path(folder)) as database:
         filled(database, count)
         fence = leader.candidate(database, "me").stand(NOW)

@@ -51,7 +51,7 @@ class Posting:
 
 
 def request(folder: Path, network: Network, region: str = "", rows: int = 1) -> Body:
-    """`rows` equal rows for `network`; with `region`, a reference to that shared memory instead of the tensor."""
+    """Return `rows` equal rows for `network`; with `region`, a reference to shared memory instead of the tensor."""
     row = np.repeat(network.row(), rows, axis=0)
     made = message("inference.ModelInferRequest")(model_name=network.name)
     tensor = made.inputs.add(name=network.input, datatype=network.datatype, shape=row.shape)
@@ -68,12 +68,12 @@ def request(folder: Path, network: Network, region: str = "", rows: int = 1) -> 
 
 # ---- h2load ---------------------------------------------------------------------------------------------------------
 def h2load(postings: Sequence[Posting], seconds: float, reply_bytes: Sequence[int]) -> list[Figures]:
-    """All postings at once; figures of each."""
+    """Run all postings at once; return the figures of each."""
     return [_read(log, seconds, report) for log, report in post(postings, seconds, reply_bytes)]
 
 
 def post(postings: Sequence[Posting], seconds: float, reply_bytes: Sequence[int]) -> list[tuple[Path, str]]:
-    """All postings at once, one request in flight on each connection; the log and the words of each h2load.
+    """Run all postings at once, one request in flight on each connection; return log and words of each h2load.
 
     `reply_bytes`: what a reply to each holds without its headers; less on average means calls that failed behind 200.
     """
@@ -112,7 +112,10 @@ def _refuse_failure(code: int, report: str, reply_bytes: int) -> None:
 
 
 def _read(log: Path, seconds: float, report: str) -> Figures:
-    """Columns of the log: start in µs since the epoch, status (-1: cut off by the end), µs to the end of the reply."""
+    """Return the figures of a log.
+
+    Its columns: start in µs since the epoch, status (-1: cut off by the end), µs to the end of the reply.
+    """
     rows = np.array([line.split("\t")[:3] for line in log.read_text().splitlines()], np.int64).reshape(-1, 3)
     rows = rows[rows[:, 1] == 200]
     if not len(rows):
@@ -125,7 +128,10 @@ def _read(log: Path, seconds: float, report: str) -> Figures:
 
 # ---- real gRPC clients ----------------------------------------------------------------------------------------------
 def ask_once(server: Server, body: Body, *, unix: bool = False, roots: bytes = b"") -> int:
-    """One call by grpcio: the length of its reply as gRPC frames it. A refusal ends the run with its status."""
+    """Make one call by grpcio; return the length of its reply as gRPC frames it.
+
+    A refusal ends the run with its status.
+    """
     import grpc
 
     target = f"unix:{server.unix}" if unix else f"localhost:{server.port}"
@@ -147,14 +153,14 @@ def call(server: Server, body: Body, seconds: float, *, connections: int, calls:
 
 
 def streams(server: Server, body: Body, seconds: float, *, connections: int, in_flight: int) -> Figures:
-    """One stream on each connection, with requests in flight on it."""
+    """Open one stream on each connection, with requests in flight on it."""
     plan = streaming.Plan(server.port, str(body.file), STREAM, connections, in_flight, seconds)
     command = [sys.executable, "-m", "tests.performance.streams", json.dumps(asdict(plan))]
     return dict(json.loads(said(command, LOAD_CORE, seconds + WAIT_S)))
 
 
 def rest(server: Server, network: Network, folder: Path, seconds: float, *, connections: int, query: str) -> Figures:
-    """One row for `network` as JSON over HTTP/1.1, one request in flight on each connection."""
+    """Send one row for `network` as JSON over HTTP/1.1, one request in flight on each connection."""
     row = network.row()
     tensor = {"name": network.input, "datatype": network.datatype, "shape": row.shape, "data": row.ravel().tolist()}
     file, log = folder / f"{network.name}.json", folder / f"{network.name}-rest.log"

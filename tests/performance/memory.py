@@ -31,7 +31,7 @@ WHO = Registrant("camera", uid=os.getuid())
 
 
 def measured(runs: int) -> dict[str, float]:
-    """Median µs of each cost."""
+    """Return the median µs of each cost."""
     with folder() as shm:
         regions = Regions(SharedMemorySettings(allowed=True), shm)
         _register(regions, shm)

@@ -33,7 +33,7 @@ class Network:
     parameters: int
 
     def row(self) -> np.ndarray[Any, Any]:
-        """One row that no compression and no cache can profit from, the same at each call."""
+        """Return one row that no compression and no cache can profit from, the same at each call."""
         generator = np.random.default_rng(1)
         if self.datatype == "UINT8":
             return generator.integers(0, 256, self.shape, dtype=np.uint8)
@@ -41,21 +41,21 @@ class Network:
 
 
 def built() -> dict[str, Network]:
-    """All of them by name."""
+    """Return all networks by name."""
     frames = (("frame-150k", FRAME_150_KB), ("frame-2.7m", FRAME_2_7_MB))
     networks = (tiny(), mobilenet(), *(corner(name, shape) for name, shape in frames))
     return {network.name: network for network in networks}
 
 
 def tiny(width: int = 16, classes: int = 4) -> Network:
-    """x [rows, width] → y [rows, classes], one Gemm."""
+    """Return x [rows, width] → y [rows, classes], one Gemm."""
     graph = _Graph()
     graph.dense("x", width, classes)
     return graph.network("tiny", f"dense {width} → {classes}", entry=("x", "FP32", (width,)), classes=classes)
 
 
 def corner(name: str, shape: tuple[int, int, int]) -> Network:
-    """frame [rows, height, width, 3] UINT8 → brightness [rows, 1] of its first 8 × 8 pixels: next to no work."""
+    """Return frame [rows, height, width, 3] UINT8 → brightness [rows, 1] of its first 8 × 8 pixels: next to no work."""
     graph = _Graph()
     bounds = {key: graph.weights(np.array(value, "<i8")) for key, value in {"from": [0, 0], "to": [8, 8]}.items()}
     cut = graph.node("Slice", ["frame", bounds["from"], bounds["to"], graph.weights(np.array([1, 2], "<i8"))])
@@ -83,7 +83,7 @@ _BLOCKS = (
 
 
 def mobilenet(side: int = 224, classes: int = 1000) -> Network:
-    """MobileNetV2 1.4: image [rows, 3, 224, 224] FP32 → scores [rows, 1000]; 582 million multiply-adds."""
+    """Return MobileNetV2 1.4: image [rows, 3, 224, 224] FP32 → scores [rows, 1000]; 582 million multiply-adds."""
     graph = _Graph()
     graph.side = side
     value, channels = graph.convolution("image", 3, 48, kernel=3, stride=2), 48
@@ -140,7 +140,7 @@ class _Graph:
         group: int = 1,
         relu: bool = True,
     ) -> str:
-        """Convolution with folded batch norm, and ReLU6."""
+        """Add a convolution with folded batch norm, and ReLU6."""
         self.side //= stride
         fan_in = channels // group * kernel**2
         self.macs += self.side**2 * width * fan_in

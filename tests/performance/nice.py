@@ -47,7 +47,7 @@ class Multiplying:
 
 
 class Caller:
-    """Asks again as soon as it is answered."""
+    """Caller that asks again as soon as it is answered."""
 
     def __init__(self, rig: Rig, model: str) -> None:
         self.rig, self.model = rig, model

@@ -49,7 +49,7 @@ def opened(kind: str, folder: Path, width: int) -> dict[str, float]:
     manifest = ModelManifest("opened", "1", (x,), (y,), (Variant("only", "onnx", "fp32", (artifact,)),))
     runtime = get_runtime("onnx")
     runtime.devices()  # its library is loaded
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew (proc(5))
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak (proc(5))
     began_s = time.perf_counter()
     how = _open_session if kind == "copies" else runtime.open
     session = how(manifest, manifest.variants[0], folder, SessionBudget(threads=1))

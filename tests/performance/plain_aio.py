@@ -47,7 +47,7 @@ class Model:
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Until it is killed."""
+    """Serve until it is killed."""
     models = {file.parent.name: Model(file) for file in options.models.glob("*/model.onnx")}
 
     async def infer(request: Any, _context: grpc.aio.ServicerContext[Any, Any]) -> Any:

@@ -42,13 +42,13 @@ CONFIG = AgentConfig(
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory of a process."""
+    """Return the resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE") / 2**20
 
 
 def measured(folder: Path, polls: int) -> dict[str, float]:
-    """CPU milliseconds of an unchanged poll, and memory."""
+    """Return CPU milliseconds of an unchanged poll, and memory."""
     repository = FleetRepository(folder / "repository")
     slots = {f"model-{at}": repository.add_release(f"model-{at}", "1") for at in range(SLOTS)}
     repository.assign(DEVICE, slots)
@@ -79,7 +79,7 @@ def _times(agent: work.Agent, polls: int) -> dict[str, float]:
 
 
 def asleep_mib(store: Path) -> float:
-    """Resident memory of `edge-agent run` that has asked once and sleeps."""
+    """Return the resident memory of `edge-agent run` that has asked once and sleeps."""
     command = [sys.executable, "-m", "gateway.agent", "run", "--state", str(store)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout

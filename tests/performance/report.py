@@ -25,7 +25,7 @@ STYLES = {"met": "green", "missed": "red", "too noisy to say": "yellow"}
 
 
 def medians(samples: Samples) -> dict[Row, Figures]:
-    """By row, each figure's median over the passes."""
+    """Return, by row, each figure's median over the passes."""
     return {
         row: {key: statistics.median(each[key] for each in passes) for key in passes[0]}
         for row, passes in samples.items()
@@ -40,7 +40,7 @@ def show(
     samples: Samples,
     verdicts: Sequence[Verdict],
 ) -> None:
-    """Everything, in the order of the steps."""
+    """Print everything, in the order of the steps."""
     middle = medians(samples)
     console.print(_facts(facts))
     if facts["chosen"].keys() & networks.keys():

@@ -17,7 +17,7 @@ WARM_UP_S = 0.25
 
 
 class Rig:
-    """Used as a context once per pass: servers start when a step asks for them and end with the pass."""
+    """Context of one pass: servers start when a step asks for them and end with the pass."""
 
     def __init__(self, folder: Path, names: set[str], seconds: float) -> None:
         self.folder, self.seconds = folder, seconds
@@ -28,7 +28,7 @@ class Rig:
         self._replies: dict[Posting, int] = {}
 
     def try_variants(self, tell: Callable[[str], None]) -> None:
-        """Trials of all models, kept for every start that follows."""
+        """Run the trials of all models, kept for every start that follows."""
         for model in sorted(path.name for path in self.models.iterdir()):
             tell(model)
             self.chosen[model] = servers.chosen_variant(self.folder, self.models, model)
@@ -55,7 +55,7 @@ class Rig:
         return self._running[name, tls]
 
     def body(self, model: str, region: str = "", *, rows: int = 1) -> Body:
-        """One request of one row, or of several."""
+        """Return one request of one row, or of several."""
         return load.request(self.folder, self.networks[model], region, rows)
 
     def _certificate(self) -> Path:
@@ -76,7 +76,7 @@ class Rig:
 
     # ---- measuring -----------------------------------------------------------------------------------------------
     def post(self, *postings: Posting) -> list[Figures]:
-        """h2load's postings to one server at once, each warm; the server's costs are those of all together."""
+        """Run h2load's postings to one server at once, each warm; the server's costs are those of all together."""
         replies = [self._warm(posting) for posting in postings]
         return self.costed(postings[0].server, lambda: load.h2load(postings, self.seconds, replies))
 
@@ -113,5 +113,5 @@ def _children_s() -> float:
 
 
 def single(figures: list[Figures]) -> Mapping[str, Figures]:
-    """One row of figures, under the step's own name."""
+    """Return one row of figures, under the step's own name."""
     return {"": figures[0]}

@@ -22,12 +22,12 @@ QOS_0_PER_S = 2000
 
 
 def play(port: int, qos: int) -> dict[str, float]:
-    """Forty sensors' windows as fast as the broker takes them; ends with the last result."""
+    """Send forty sensors' windows as fast as the broker takes them; end with the last result."""
     return _child("windows", port, qos)
 
 
 def ask(port: int, qos: int, seconds: float) -> dict[str, float]:
-    """Single messages, IN_FLIGHT at a time; each result brings the next."""
+    """Send single messages, IN_FLIGHT at a time; each result brings the next."""
     return _child("singles", port, qos, seconds)
 
 

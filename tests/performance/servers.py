@@ -69,7 +69,7 @@ local_percent = 0
 
 
 def model_directory(folder: Path, names: Iterable[str] = ("meter-reader", "activity", "tiny")) -> Path:
-    """Shipped models are copied, the others built (`networks.built`), as bare models."""
+    """Copy shipped models and build the others (`networks.built`), as bare models."""
     built = networks.built()
     for name in names:
         target = folder / "models" / name
@@ -82,12 +82,12 @@ def model_directory(folder: Path, names: Iterable[str] = ("meter-reader", "activ
 
 
 def compiled(folder: Path) -> dict[str, str]:
-    """Environment in which Python keeps byte code, in a cache of this run's own: as an installation has it."""
+    """Return an environment in which Python keeps byte code, in a cache of this run's own, like an installation."""
     return {"PYTHONPYCACHEPREFIX": str(folder / "pyc"), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def core_busy_s(core: int) -> float:
-    """All that a core did since boot, interrupts and stolen time included (proc_stat(5))."""
+    """Return all that a core did since boot, interrupts and stolen time included (proc_stat(5))."""
     line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{core} "))
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, line.split()[1:9])
     return (user + nice + system + irq + softirq + steal) / TICKS_PER_S
@@ -141,7 +141,7 @@ def chosen_variant(folder: Path, models: Path, model: str) -> str:
 
 
 def bare_loop(models: Path, model: str, variant: str, seconds: float) -> dict[str, float]:
-    """`session.run` on one row, over and over, in a process of its own."""
+    """Run `session.run` on one row, over and over, in a process of its own."""
     words = [str(models), model, variant, str(seconds), str(SERVER_CORE)]
     command = [sys.executable, "-m", "tests.performance.bare", *words]
     return dict(json.loads(said(command, SERVER_CORE, seconds + WAIT_S)))
@@ -149,7 +149,7 @@ def bare_loop(models: Path, model: str, variant: str, seconds: float) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One that is ready. `ready_s`: from exec to READY=1 (or, plain, to its port). `rest`: its HTTP address, or ""."""
+    """Ready server. `ready_s`: from exec to READY=1 (or, plain, to its port). `rest`: its HTTP address, or ""."""
 
     name: str
     pid: int
@@ -161,11 +161,11 @@ class Server:
     rest: str = ""
 
     def cpu_s(self) -> float:
-        """User and system time of all its threads so far, to the nanosecond (clock_getcpuclockid(3))."""
+        """Return user and system time of all its threads so far, to the nanosecond (clock_getcpuclockid(3))."""
         return time.clock_gettime(~self.pid << 3 | 2)
 
     def memory_mib(self) -> dict[str, float]:
-        """Resident set, and the part of it that is its own or its share (PSS)."""
+        """Return the resident set, and the part of it that is its own or its share (PSS)."""
         text = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
         kib = dict(re.findall(r"^(Rss|Pss): +(\d+) kB$", text, re.MULTILINE))
         return {"rss_mib": int(kib["Rss"]) / 1024, "pss_mib": int(kib["Pss"]) / 1024}
@@ -261,7 +261,7 @@ def _plain_paho(models: Path, port: int, qos: int) -> Server:
 
 @contextmanager
 def broker(folder: Path) -> Iterator[Mosquitto]:
-    """mosquitto, on the core of the load."""
+    """Yield mosquitto, on the core of the load."""
     with asyncio.Runner() as runner:
         started = Mosquitto(folder, "max_queued_messages 0\nautosave_on_changes false")
         runner.run(started.start())

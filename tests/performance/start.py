@@ -43,10 +43,10 @@ gc.freeze()
 print(f"frozen: {full_ms():.2f} ms")
 """
 BROKER = "mqtt://127.0.0.1:1"
-"""Nobody answers there; the client's library is loaded all the same."""
+"""No broker answers there; the client's library is loaded all the same."""
 
 SWAPS = "swaps"
-"""Of a configuration: how often its model directory gets a newer version and loses the older one."""
+"""Number of times that a configuration's model directory gets a newer version and loses the older one."""
 
 Figures = dict[str, float]
 CONFIGURATIONS: dict[str, dict[str, object]] = {
@@ -89,7 +89,7 @@ def _options() -> argparse.Namespace:
 
 
 def _prepare(folder: Path) -> None:
-    """Model directories: the bench's three, `tiny` alone, a larger one of 14 MiB."""
+    """Prepare model directories: the bench's three, `tiny` alone, a larger one of 14 MiB."""
     models = servers.model_directory(folder)
     shutil.copytree(models / "tiny", folder / "one" / "tiny")
     (folder / "large" / "mobilenet" / "1").mkdir(parents=True)

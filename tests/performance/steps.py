@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`measure` answers figures by what is added to `row.what`: one entry, "", where the step is one row."""
+    """Step. `measure` returns figures by what is added to `row.what`: one entry, "", if the step is one row."""
 
     row: Row
     measure: Measure
@@ -44,7 +44,7 @@ class Step:
 
 
 def all_steps(chosen: Sequence[str]) -> list[Step]:
-    """In the order of one pass: what is compared stands side by side."""
+    """Return the steps in the order of one pass: what is compared stands side by side."""
     gateways = [name for name in chosen if name not in {PLAIN, CPP}]
     python = [name for name in chosen if name != CPP]
     return [
@@ -100,7 +100,7 @@ def _posting(
 
 
 def _clients(chosen: Sequence[str]) -> Iterator[Step]:
-    """C-core by its C++ API: 8 and 32 connections with one call each, and one connection that carries 32 calls."""
+    """Yield steps of C-core by its C++ API: 8 and 32 connections with one call each, and one that carries 32 calls."""
     for connections, calls in ((8, 1), (32, 1), (1, 32)):
         what = _counted(connections) + (f" with {calls} calls" if calls > 1 else "")
         for name in chosen:
@@ -171,7 +171,7 @@ def _wired(row: Row, vary: str) -> Step:
 
 
 def _streams(chosen: Sequence[str]) -> Iterator[Step]:
-    """ModelStreamInfer: one stream on each connection."""
+    """Yield steps of ModelStreamInfer: one stream on each connection."""
     for connections, in_flight in ((1, 1), (1, 8), (8, 1)):
         what = f"{connections} stream{'s' if connections > 1 else ''}, {in_flight} in flight"
         for name in chosen:
@@ -195,7 +195,7 @@ WAYS = {"": "", ", the usual way": "?usual"}
 
 
 def _rest(chosen: Sequence[str]) -> Iterator[Step]:
-    """JSON over HTTP/1.1."""
+    """Yield steps of JSON over HTTP/1.1."""
     for connections in (1, 8):
         for way, query in WAYS.items():
             for name in chosen:
@@ -266,7 +266,7 @@ def _start(row: Row, *, http: bool) -> Step:
 
 
 def _started(rig: Rig, name: str, *, http: bool) -> Figures:
-    """Seconds to READY=1 with kept verdicts and byte code; memory once it has settled, and after load."""
+    """Return seconds to READY=1 with kept verdicts and byte code; memory once it has settled, and after load."""
     models = rig.folder / "one" / "models"
     folder = models.with_name(f"{name}-{http}")
     if not (models / TINY).exists():

@@ -24,7 +24,7 @@ PREFIX_BYTES = 5
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`in_flight` requests on each of `connections` streams."""
+    """Plan of a run: `in_flight` requests on each of `connections` streams."""
 
     port: int
     body: str

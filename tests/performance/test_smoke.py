@@ -21,7 +21,7 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 def measured(*patterns: str) -> list[dict[str, Any]]:
-    """Rows of one short pass over what matches."""
+    """Return the rows of one short pass over what matches."""
     only = [word for pattern in patterns for word in ("--only", pattern)]
     done = bench("--json", "--seconds", "0.2", "--passes", "1", *only)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -32,7 +32,7 @@ ID_CHARS = 16
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`requests` are made beforehand per connection; the run ends after `seconds`, or when one has none left."""
+    """Plan of a run: `requests` per connection, made beforehand; it ends after `seconds`, or when one has none left."""
 
     port: int
     body: str
@@ -44,12 +44,12 @@ class Plan:
 
 
 class RefusedError(Exception):
-    """The server did not answer as it should; the message says what came."""
+    """Wrong answer of the server; the message says what came."""
 
 
 # ---- requests, made beforehand --------------------------------------------------------------------------------------
 def rendered(plan: Plan, connection: int) -> Iterator[bytes]:
-    """HEADERS and DATA of the requests of one connection, in the order in which they are sent."""
+    """Yield HEADERS and DATA of the requests of one connection, in the order in which they are sent."""
     body, fields = Path(plan.body).read_bytes(), headers(plan.port, plan.path)
     extend, vary = EXTENSIONS.get(plan.vary, _no_header), plan.vary == "id"
     for index in range(plan.requests):
@@ -112,7 +112,7 @@ EXTENSIONS: dict[str, Callable[[int, int], bytes]] = {"traceparent": _never_inde
 
 # ---- one connection -------------------------------------------------------------------------------------------------
 class Connection:
-    """Sends the next request when the reply to the last has ended with `grpc-status: 0`."""
+    """Connection that sends the next request when the reply to the last has ended with `grpc-status: 0`."""
 
     def __init__(self, port: int, requests: list[bytes]) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -213,7 +213,7 @@ def drive(plan: Plan) -> dict[str, float]:
 
 
 def _turn(selector: selectors.BaseSelector) -> bool:
-    """Answers that have come, and the requests that follow them; False once a connection has none left."""
+    """Read answers that have come, and send the requests that follow; return False once a connection has none left."""
     ready: list[tuple[Any, int]] = selector.select(SILENCE_S)
     if not ready:
         raise RefusedError(f"no answer came for {SILENCE_S} s")
