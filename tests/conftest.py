@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """None: as pytest-xdist does it, where something else than files is shared."""
+    """Return None, which means pytest-xdist's own scheduler, where something else than files is shared."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling

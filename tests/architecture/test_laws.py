@@ -26,7 +26,7 @@ TREES = {file: ast.parse(text) for file, text in TEXTS.items()}
 FILE_LIMIT_LINES = 400
 FUNCTION_LIMIT_LINES = 60
 REASONS: dict[str, str] = {}
-"""Why a file (`path`) or function (`path:name`) may be longer than the limits."""
+"""Reason why a file (`path`) or function (`path:name`) may be longer than the limits."""
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "handler", "handlers"}
 METAPHORS = {"door", "house", "desk", "chores", "climb", "sights", "careful", "beneath", "beside", "judge", "together"}
 """Names of files that the field's terms have replaced (gateway/GLOSSARY.md)."""
@@ -42,7 +42,10 @@ def definitions(tree: ast.AST) -> Iterator[Definition]:
 
 
 def public(node: ast.Module | ast.ClassDef) -> Iterator[Definition]:
-    """Public classes and functions of a module, and the public methods of its public classes; of overloads the last."""
+    """Yield public classes and functions of a module, and public methods of its public classes.
+
+    Of overloads the last is given.
+    """
     for child in node.body:
         if isinstance(child, Definition) and not child.name.startswith("_") and not is_overload(child):
             yield child
@@ -56,7 +59,7 @@ def is_overload(node: Definition) -> bool:
 
 
 def overrides(tree: ast.Module) -> set[str]:
-    """Names whose contract stands in the Protocol or base class that declares them (gateway/domain/ports.py)."""
+    """Return names whose contract stands in the Protocol or base class that declares them (gateway/domain/ports.py)."""
     return {
         method.name
         for node in definitions(tree)
@@ -104,7 +107,7 @@ def imported(tree: ast.Module, modules: Collection[str]) -> set[str]:
 
 
 def loaded_by(statement: str) -> set[str]:
-    """Top-level packages in a fresh interpreter after `statement`."""
+    """Return the top-level packages in a fresh interpreter after `statement`."""
     script = f"import sys\n{statement}\nprint(' '.join({{name.partition('.')[0] for name in sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     return set(done.stdout.split())

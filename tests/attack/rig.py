@@ -232,7 +232,7 @@ class Watch:
         return max(later - sooner for sooner, later in pairwise(self._pings_s))
 
     def cpu_s(self) -> float:
-        """Processor time of the daemon's process so far."""
+        """Return the processor time of the daemon's process so far."""
         times = self._process.cpu_times()
         return times.user + times.system
 

@@ -32,7 +32,7 @@ class Client:
         self.trusted, self.downloads = folder / "metadata", folder / "downloads"
         self._folder, self._url = folder, url
         self.executed = False
-        """Whether all of it is the executable's doing."""
+        """True if the executable does all of it."""
         self.trusted.mkdir()
         self.downloads.mkdir()
         self.said = ""
@@ -63,7 +63,7 @@ class Client:
         return {role: metadata.signed.version for role, metadata in found.items()}
 
     def downloaded(self) -> list[bytes]:
-        """Contents of all files that were downloaded."""
+        """Return the contents of all files that were downloaded."""
         return sorted(file.read_bytes() for file in self.downloads.rglob("*") if file.is_file())
 
     def _run(self, *arguments: str, at: datetime | None = None) -> bool:
@@ -114,7 +114,7 @@ def publisher() -> Publisher:
 
 @pytest.fixture
 def client(publisher: Publisher, tmp_path: Path) -> Iterator[Client]:
-    """Not initialised yet."""
+    """Yield a client that is not initialised yet."""
     with publisher.served() as url:
         yield Client(tmp_path, url)
 

@@ -114,7 +114,7 @@ class Publisher:
         return self.md.setdefault(role.name, Metadata(Targets(expires=expires or self.now + LATER))).signed
 
     def delegate_bins(self, bits: int, prefix: str) -> None:
-        """Succinct delegations: 2^bits roles, published with the next refresh."""
+        """Add succinct delegations: 2^bits roles, published with the next refresh."""
         bins = SuccinctRoles([], 1, bits, prefix)
         self.targets.delegations = Delegations({}, None, bins)
         self.targets.add_key(key(300).public_key)
@@ -134,7 +134,7 @@ class Publisher:
         return f"targets/{folder}{slash}{prefix}{name}"
 
     def asked_metadata(self) -> list[str]:
-        """Metadata files asked for so far, without folder and ending."""
+        """Return the metadata files asked for so far, without folder and ending."""
         return [
             path.removeprefix("metadata/").removesuffix(".json")
             for path in self.requests
@@ -159,7 +159,7 @@ class Publisher:
 
     @contextmanager
     def served(self) -> Iterator[str]:
-        """Public on a free port of this machine; the URL, ending in a slash."""
+        """Serve the repository on a free port of this machine; yield the URL, ending in a slash."""
         publisher = self
 
         class Answers(BaseHTTPRequestHandler):

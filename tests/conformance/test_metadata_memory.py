@@ -40,7 +40,7 @@ print(*(line.split()[1] for line in Path("/proc/self/status").read_text().splitl
 
 
 def published(folder: Path, count: int) -> Publisher:
-    """Two owners, the metadata of each with `count` empty lists in it."""
+    """Return a publisher with two owners, the metadata of each with `count` empty lists in it."""
     publisher = Publisher()
     for owner in OWNERS:
         role = f"models-{owner}"

@@ -1,4 +1,4 @@
-"""Two roles that delegate to one name, each to keys of its own: whose document it is, is asked at every look."""
+"""Two roles that delegate to one name, each to keys of its own: each use of the document checks whose it is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Thief:
         return SourceDocument(self.files[path])
 
     def copy(self, path: str, receiver: object, size_bytes: int) -> None:
-        """No blob is asked for."""
+        """Fail: no blob is asked for."""
         raise NotImplementedError
 
 

@@ -48,7 +48,7 @@ def test_delegations_are_searched_in_order_and_depth_first(
 
 @pytest.fixture
 def tree(publisher: Publisher) -> Publisher:
-    """targets → A (*.md), B (releases/*/*) → C (releases/x/*), D (releases/y/*.zip)."""
+    """Return targets → A (*.md), B (releases/*/*) → C (releases/x/*), D (releases/y/*.zip)."""
     publisher.delegate(DelegatedRole("A", [], 1, False, ["*.doc", "*.md"]))
     publisher.delegate(DelegatedRole("B", [], 1, False, ["releases/*/*"]))
     publisher.delegate(DelegatedRole("C", [], 1, False, ["releases/x/*"]), "B")

@@ -14,5 +14,5 @@ Only = Callable[..., Accelerator]
 
 
 def rung(accelerator: Accelerator, name: str) -> tuple[bool | None, str, str]:
-    """(ok, detail, remedy) of a rung."""
+    """Return (ok, detail, remedy) of a rung."""
     return next((found.ok, found.detail, found.remedy) for found in accelerator.rungs if found.name == name)

@@ -96,7 +96,7 @@ def usb(
 
 
 def device_tree(model: str, *compatible: str) -> dict[str, Entry]:
-    """Model and compatible, each string ended by a NUL."""
+    """Return model and compatible, each string ended by a NUL."""
     return {
         "/proc/device-tree/model": f"{model}\0",
         "/proc/device-tree/compatible": "".join(f"{name}\0" for name in compatible),
@@ -104,7 +104,7 @@ def device_tree(model: str, *compatible: str) -> dict[str, Entry]:
 
 
 def arm_cpuinfo(*parts: str, features: str, implementer: str = "0x41") -> dict[str, Entry]:
-    """One block per logical CPU, in the order of `parts`."""
+    """Return one block per logical CPU, in the order of `parts`."""
     blocks = [
         f"processor\t: {index}\nBogoMIPS\t: 48.00\nFeatures\t: {features}\nCPU implementer\t: {implementer}\n"
         f"CPU architecture: 8\nCPU variant\t: 0x1\nCPU part\t: {part}\nCPU revision\t: 0\n\n"

@@ -42,7 +42,7 @@ def conversations() -> list[bytes]:
 
 
 def blocks() -> list[bytes]:
-    """Header blocks behind their lengths, as one encoder says them."""
+    """Return header blocks after their lengths, as one encoder writes them."""
     encoder, said = hpack.Encoder(), b""
     for number in range(6):
         if number == 3:
@@ -54,7 +54,7 @@ def blocks() -> list[bytes]:
 
 
 def requests() -> list[bytes]:
-    """ModelInferRequests behind their lengths: of one layout, and of others."""
+    """Return ModelInferRequests after their lengths: of one layout, and of others."""
     kind = message("inference.ModelInferRequest")
     made = []
     for ident, name, datatype, shape, raw in (
@@ -74,7 +74,7 @@ def requests() -> list[bytes]:
 
 
 def large() -> list[bytes]:
-    """ModelInferRequests whose contents protobuf's parser does not see."""
+    """Return ModelInferRequests whose contents protobuf's parser does not see."""
     kind = message("inference.ModelInferRequest")
     made = []
     for datatype, field, values in (
@@ -93,7 +93,7 @@ def large() -> list[bytes]:
 
 
 def bodies() -> list[bytes]:
-    """Inference requests in JSON: numbers, text and what looks like a number in text."""
+    """Return inference requests in JSON: numbers, text and what looks like a number in text."""
     texts = (
         rb'{"id":"NaN \" [","inputs":[{"name":"x","datatype":"BYTES","shape":[3],"data":["-Infinity","\\","a\"NaN,"]}'
     )
@@ -108,7 +108,7 @@ def bodies() -> list[bytes]:
 
 
 def models() -> list[bytes]:
-    """ONNX files: external data in an initializer, an attribute and a subgraph; lists of numbers."""
+    """Return ONNX files: external data in an initializer, an attribute and a subgraph; lists of numbers."""
     tensor = onnx.TensorProto(name="w", data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="w.bin")
     branch = onnx.helper.make_graph([onnx.helper.make_node("Relu", [], [])], "then", [], [], [tensor])
@@ -132,7 +132,7 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
 
 
 def spoil(words: bytes, chance: random.Random, others: list[bytes]) -> bytes:
-    """One to four changes."""
+    """Make one to four changes."""
     for _ in range(chance.randint(1, 4)):
         words = chance.choice(WAYS)(words, chance, others)
     return words[:100_000]
@@ -168,7 +168,7 @@ def _insert(words: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
 
 
 def _frames(words: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
-    """Frames of a conversation changed in kind, flags, stream and order."""
+    """Change frames of a conversation in kind, flags, stream and order."""
     found, place = [], 1
     while place + frames.HEADER_BYTES <= len(words):
         high, low, kind, flags, number = frames.HEADER.unpack_from(words, place)

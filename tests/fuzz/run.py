@@ -20,7 +20,7 @@ INPUT_LIMIT_BYTES = 8192
 
 
 def main() -> int:
-    """Without arguments all targets, each in a process of its own; with a target and seconds, that one."""
+    """Fuzz all targets, each in a process of its own, or, given a target and seconds, that one."""
     if len(sys.argv) > 2:
         return fuzz(sys.argv[1], float(sys.argv[2]), sys.argv[:1])
     from tests.fuzz.targets import TARGETS
@@ -33,14 +33,14 @@ def main() -> int:
 
 
 def fuzz(name: str, seconds: float, program: list[str]) -> int:
-    """One target."""
+    """Fuzz one target."""
     if importlib.util.find_spec("atheris") is None:
         return by_chance(name, seconds)
     return by_coverage(name, seconds, program)
 
 
 def by_chance(name: str, seconds: float) -> int:
-    """Spoilt bytes, each time others."""
+    """Fuzz with malformed bytes, each time others."""
     from tests.fuzz.mutation import SEEDS, spoil
     from tests.fuzz.targets import TARGETS
 
@@ -59,7 +59,7 @@ def by_chance(name: str, seconds: float) -> int:
 
 
 def by_coverage(name: str, seconds: float, program: list[str]) -> int:
-    """atheris; the ways to spoil bytes are ours, half of the time."""
+    """Fuzz with atheris; half of the time the mutations are ours."""
     import atheris
 
     with atheris.instrument_imports(include=["gateway.frontends.grpc_v2"]):

@@ -63,7 +63,7 @@ CHUNKS = (1, 2, 9, 10, 64, 1000)
 
 # ---- the connection -------------------------------------------------------------------------------------------------
 class Owner:
-    """Answers what is complete, gives windows, and writes down what it saw in a form that chunks do not change."""
+    """Connection owner that answers what is complete, gives windows, and records what it saw, without chunks."""
 
     def __init__(self, limits: Http2Limits, *, answers: bool) -> None:
         self.connection, self._limits, self._answers = Http2Connection(limits, read_request), limits, answers
@@ -156,7 +156,7 @@ def _without_windows(owner: Owner) -> list[Any]:
 
 # ---- header blocks --------------------------------------------------------------------------------------------------
 def hpack_blocks(words: bytes) -> None:
-    """Blocks, each behind a byte of its length."""
+    """Read blocks, each after a byte of its length."""
     theirs, ours = oracle.Decoder(1 << 16), Decoder(1 << 16)
     theirs.max_allowed_table_size = TABLE_BYTES
     while words:
@@ -185,7 +185,10 @@ def _oracle(decoder: oracle.Decoder, block: bytes) -> Headers | None:
 
 
 def _has_large_integer(block: bytes) -> bool:
-    """Ours reads no integer of more than five bytes, which only zeros can make small (RFC 7541, section 5.1)."""
+    """Return whether an integer has more than five bytes, which only zeros can make small (RFC 7541, section 5.1).
+
+    Our decoder reads none of these.
+    """
     return any(all(byte & 0x80 for byte in block[place : place + 4]) for place in range(len(block) - 3))
 
 
@@ -193,7 +196,7 @@ ENCODER = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 
 
 def huffman_code(words: bytes) -> None:
-    """Any bytes as a code, and as a string."""
+    """Decode any bytes as a code, and encode them as a string."""
     assert huffman.decode(ENCODER.encode(words)) == words
     try:
         expected = bytes(decode_huffman(words))
@@ -209,7 +212,7 @@ def huffman_code(words: bytes) -> None:
 
 # ---- messages -------------------------------------------------------------------------------------------------------
 def infer_codec(words: bytes) -> None:
-    """Messages, each behind two bytes of its length."""
+    """Read messages, each after two bytes of its length."""
     remembers = InferCodec(None)
     call = CallInfo("caller", None)
     while words:
@@ -293,7 +296,7 @@ def onnx_facts(words: bytes) -> None:
 
 
 def onnx_names(model: onnx.ModelProto) -> tuple[set[str], tuple[str, ...]]:
-    """Operators and external files in messages of any kind, found by walking all of them."""
+    """Return operators and external files in messages of any kind, found by walking all of them."""
     operators: set[str] = set()
     external: dict[str, None] = {}
     waiting: list[Any] = [model]

@@ -45,6 +45,6 @@ def _compare(got: Array, expected: Array, *, shapes_only: bool) -> Judgement:
 
 
 def _same_special(got: Array, expected: Array) -> bool:
-    """NaN and infinities are at the same places."""
+    """Return whether NaN and infinities are at the same places."""
     finite = np.isfinite(expected)
     return np.array_equal(got[~finite], expected[~finite], equal_nan=True) and bool(np.isfinite(got[finite]).all())

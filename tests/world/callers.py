@@ -34,7 +34,7 @@ class Load:
 
 
 class CallError(Exception):
-    """The gateway refused a request that the runtime itself takes."""
+    """Refusal by the gateway of a request that the runtime itself takes."""
 
 
 @dataclass(slots=True)

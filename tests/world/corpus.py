@@ -28,7 +28,10 @@ class Member:
 
 
 def collect(groups: Sequence[str], folder: Path, packages: Path, torch_python: str) -> list[Entry]:
-    """Every entry of `groups`. `folder` gets what exporters write; `packages` is where requirements/world.txt is."""
+    """Return every entry of `groups`.
+
+    `folder` gets what exporters write; `packages` is where requirements/world.txt is.
+    """
     for group in GROUPS:
         (folder / group).mkdir(parents=True)
     packaged = list(package_entries(packages)) if {"packages", "openvino"} & {*groups} else []
@@ -69,7 +72,7 @@ def agrees(answer: Tensors, case: Case) -> bool:
 
 
 def _tried(entry: Entry, file: Path, asks: int, seconds: float, seed: int) -> Asks | None:
-    """None where the runtime itself cannot open the model, run it, or answer as its data say."""
+    """Return requests, or None where the runtime itself cannot open the model, run it, or answer as its data say."""
     try:
         direct = open_direct(entry.runtime, file)
     except NotCallableError:

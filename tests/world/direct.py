@@ -24,7 +24,7 @@ ONNX_DTYPES: Mapping[str, Any] = {
 
 
 class NotCallableError(Exception):
-    """The model has a tensor that numpy cannot hold, or no tensor at all."""
+    """Error of a model with a tensor that numpy cannot hold, or without tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class OnnxDirect:
         self.operators = frozenset(_operators(onnx.load(file, load_external_data=False)))
 
     def run(self, feeds: Tensors) -> Tensors:
-        """Strings are UTF-8 bytes here, as the protocol carries them, and text in ONNX Runtime."""
+        """Run the model. Strings are UTF-8 bytes here, as the protocol carries them, and text in ONNX Runtime."""
         fed = {name: _mapped(array, bytes.decode) for name, array in feeds.items()}
         answers = self._session.run(self._outputs, fed)
         return {name: _mapped(answer, str.encode) for name, answer in zip(self._outputs, answers, strict=True)}
@@ -133,7 +133,7 @@ def _mapped(array: Array, convert: Callable[[Any], Any]) -> Array:
 
 
 def _operators(model: Any) -> set[str]:
-    """Operator types of the graph, its subgraphs and its functions."""
+    """Return operator types of the graph, its subgraphs and its functions."""
     found, waiting = set(), [*model.graph.node, *(node for function in model.functions for node in function.node)]
     while waiting:
         node = waiting.pop()

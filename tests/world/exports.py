@@ -30,7 +30,7 @@ IR_OF = frozenset(
         "torch/running",
     }
 )
-"""What is converted to OpenVINO's IR, by source and name."""
+"""Models that are converted to OpenVINO's IR, by source and name."""
 EXTERNAL_OF = ("attention", "convolution", "recurrent")
 TOKENS = {"attention": {"x": Hint(0, 50, ((1, 3), (2, 7), (3, 3)))}}
 IMAGES = {"convolution": {"x": Hint(-1.0, 1.0, ((1, 3, 16, 16), (2, 3, 16, 16), (3, 3, 8, 24)))}}
@@ -130,7 +130,7 @@ def _scaled() -> Any:
 
 
 def _one_hot() -> Any:
-    """Strings [batch, 1] in, one column per word out."""
+    """Return a model that takes strings [batch, 1] and gives one column per word."""
     from skl2onnx import to_onnx
     from skl2onnx.common.data_types import StringTensorType
     from sklearn.preprocessing import OneHotEncoder
@@ -141,7 +141,7 @@ def _one_hot() -> Any:
 
 
 def _bag_of_words() -> Any:
-    """Texts [batch, 1] in, weights of their words out."""
+    """Return a model that takes texts [batch, 1] and gives weights of their words."""
     from skl2onnx import to_onnx
     from skl2onnx.common.data_types import StringTensorType
     from sklearn.feature_extraction.text import TfidfVectorizer

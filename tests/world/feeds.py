@@ -40,7 +40,7 @@ class Asks:
 
 
 def make_asks(entry: Entry, direct: Direct, count: int, seconds: float, seed: int) -> Asks:
-    """Up to `count` different requests that the runtime accepts, in at most about `seconds`."""
+    """Return up to `count` different requests that the runtime accepts, in at most about `seconds`."""
     random = np.random.default_rng(seed)
     asks: list[Ask] = []
     end_s = time.monotonic() + seconds
@@ -54,7 +54,7 @@ def make_asks(entry: Entry, direct: Direct, count: int, seconds: float, seed: in
 
 
 def _ask(direct: Direct, inputs: Tensors) -> Ask | None:
-    """None where the runtime refuses the inputs, or answers at a length that no client asks for."""
+    """Return a request, or None where the runtime refuses the inputs, or answers longer than any client asks for."""
     try:
         expected = {name: np.array(array) for name, array in direct.run(inputs).items()}
     except Exception:  # noqa: BLE001  runtimes' exceptions share no root
@@ -88,7 +88,7 @@ def _inputs(entry: Entry, direct: Direct, random: np.random.Generator, count: in
 
 
 def _opened(port: Port, array: Array, turn: int, random: np.random.Generator) -> Array:
-    """Rows of `array` by chance, as many as `turn` says, where the first dimension is open."""
+    """Return rows of `array` by chance, as many as `turn` says, where the first dimension is open."""
     if not port.shape or isinstance(port.shape[0], int) or not array.size:
         return array
     if array.ndim == 1 and array.dtype.kind in "iu":  # a shape of fifteen dimensions would take all memory
@@ -123,7 +123,7 @@ def _generated(port: Port, hint: Hint | None, turn: int, random: np.random.Gener
 
 
 def _sized(port: Port, turn: int) -> tuple[int, ...]:
-    """Sizes of open dimensions: one per symbol, so that inputs that share a symbol agree."""
+    """Return sizes of open dimensions: one per symbol, so that inputs that share a symbol agree."""
     return tuple(
         size if isinstance(size, int) and size >= 0 else SIZES[(turn + sum(str(size).encode())) % len(SIZES)]
         for size in port.shape

@@ -13,11 +13,11 @@ import numpy as np
 from tests.world.entry import Case, Entry, Tensors
 
 KINDS = ("simple", "pytorch-converted", "pytorch-operator")
-"""Kinds of backend tests that the package ships as files, beside those that it makes in memory ("node")."""
+"""Kinds of backend tests that the package ships as files, in addition to those that it makes in memory ("node")."""
 
 
 def node_entries() -> Iterator[Entry]:
-    """Every backend test with its data, as the package makes or ships it."""
+    """Yield every backend test with its data, as the package makes or ships it."""
     for test in _tests():
         yield _entry(f"onnx-{test.kind}", test, test.model or _read_model(Path(test.model_dir)))
 
@@ -58,7 +58,7 @@ def _named(names: Sequence[str], values: Sequence[Any]) -> Tensors:
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Strings as the protocol carries them: objects that are UTF-8 bytes."""
+    """Return strings as the protocol carries them: objects that are UTF-8 bytes."""
     if array.dtype.kind not in "OUS":
         return array
     flat = [each.encode() if isinstance(each, str) else each for each in array.ravel()]

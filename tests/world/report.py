@@ -80,7 +80,7 @@ def print_report(rows: Sequence[Row], listed: Mapping[str, Mapping[str, str]]) -
 
 
 def refused_rows(file: Path) -> dict[str, dict[str, str]]:
-    """Reasons by source and model name."""
+    """Return reasons by source and model name."""
     return tomllib.loads(file.read_text()) if file.exists() else {}
 
 

@@ -98,7 +98,7 @@ def _row(member: Member, client: triton.InferenceServerClient, daemon: Daemon, o
 
 
 def _state(client: triton.InferenceServerClient, model: str) -> tuple[str, str]:
-    """State and reason in the repository index; a model that is not in it is invisible."""
+    """Return state and reason in the repository index; a model that is not in it is invisible."""
     for line in client.get_model_repository_index().models:
         if line.name == model:
             return line.state, line.reason

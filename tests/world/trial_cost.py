@@ -41,7 +41,7 @@ CLASSES = {
 
 
 async def trial_seconds(entry: Entry, file: Path, settings: TrialSettings) -> tuple[float, float, str]:
-    """Wall time and processor time of one trial, and its verdict's reason."""
+    """Return wall time and processor time of one trial, and its verdict's reason."""
     digest = Artifact(file.name, "0" * 64, file.stat().st_size)
     variant = bare_variant(file.name, (digest,))
     try:
@@ -55,7 +55,7 @@ async def trial_seconds(entry: Entry, file: Path, settings: TrialSettings) -> tu
 
 
 def _children_s() -> float:
-    """Processor time of ended child processes."""
+    """Return the processor time of ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

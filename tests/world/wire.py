@@ -37,7 +37,7 @@ def read_grpc(raw: bytes) -> Tensors:
 
 
 def http_request(inputs: Tensors) -> tuple[dict[str, str], bytes]:
-    """Headers and body of a request with binary tensors in both directions."""
+    """Return headers and body of a request with binary tensors in both directions."""
     raw = {name: _raw(array) for name, array in inputs.items()}
     tensors = [
         {
