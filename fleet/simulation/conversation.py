@@ -182,7 +182,9 @@ class Conversation:
         return 1
 
     # ---- requests ----------------------------------------------------------------------------------------------------
-    async def _request(self, what: str, method: str, path: str, content: bytes = b"", headers: Headers = ()) -> Response:
+    async def _request(
+        self, what: str, method: str, path: str, content: bytes = b"", headers: Headers = ()
+    ) -> Response:
         answer = await self.line.ask(what, method, path, content, headers)
         self._check(answer)
         return answer

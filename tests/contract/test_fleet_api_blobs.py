@@ -298,7 +298,7 @@ def test_of_many_complete_files_one_is_verified_at_a_time(tmp_path: Path) -> Non
     config = replace(FleetConfig(), drafts=replace(BOUNDS, lock_wait_s=0.2))
     with controlling(tmp_path, config) as running, running.client() as admin:
         begun(admin)
-        with running.control.uploads._door.entered("another file"):
+        with running.control.uploads._limit.entered("another file"):
             assert problem(appended(admin, CONTENT)) == (503, "overloaded")
             assert admin.get(PATH).json()["received_bytes"] == len(CONTENT)
         file = tmp_path / "file"

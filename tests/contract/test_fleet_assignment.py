@@ -304,7 +304,7 @@ def test_who_cannot_be_signed_for_now_goes_by_what_it_has(running, name) -> None
     made, busy = running.enrolled(name), directors(running, 1)[0]
     first = busy.assigned(made.certificate.serial, running.clock())
     want(running, name, "models/acme/meter/1/release")
-    with busy._door.entered(name):
+    with busy._limit.entered(name):
         held = busy.assigned(made.certificate.serial, running.clock())
         assert (held.digest, held.content) == (first.digest, first.content)
         with pytest.raises(RequestError, match="request later"):

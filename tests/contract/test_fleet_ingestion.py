@@ -125,7 +125,7 @@ def test_who_tells_too_much_at_once_is_told_to_come_later(running, name) -> None
     control, made = running.control, running.enrolled(name)
     intake = Intake(control.database, control.settings.intake, control.rollouts.states, control.counts)
     serial = made.certificate.serial
-    with intake._door.entered(name), pytest.raises(Exception, match="again later"):
+    with intake._limit.entered(name), pytest.raises(Exception, match="again later"):
         intake.take(serial, packed(record("vitals", 1, {})), "gzip", running.clock)
     assert intake.take(serial, packed(record("vitals", 1, {})), "gzip", running.clock)
 
@@ -288,7 +288,7 @@ def test_what_is_no_inventory_is_refused(client) -> None:
 def test_inventories_wait_for_each_other_too(running, name) -> None:
     made, inventories = running.enrolled(name), running.control.inventories
     serial = made.certificate.serial
-    with inventories._door.entered(name), pytest.raises(Exception, match="again later"):
+    with inventories._limit.entered(name), pytest.raises(Exception, match="again later"):
         inventories.keep(serial, b"{}", "", running.clock())
     inventories.keep(serial, b"{}", "", running.clock())
 

@@ -36,12 +36,12 @@ def test_before_all_doors_as_many_wait_as_may_and_others_are_answered(tmp_path: 
         *waiting, last = [opened.enter_context(running.device_client(one)) for one in made]
         viewer = opened.enter_context(running.client(Role.VIEWER))
         control = running.control
-        doors = [control.intake._door, control.inventories._door, control.director._door]
+        limits = [control.intake._limit, control.inventories._limit, control.director._limit]
         with control.database.write():
             asked = [threads.submit(tell, one, record("vitals", 1, {})) for one in waiting]
             asked += [threads.submit(one.put, "/v1/self/inventory", json={}) for one in waiting]
             asked += [threads.submit(one.get, "/v1/self/assignment?nonce=n") for one in waiting]
-            until(lambda: [len(door._inside) for door in doors] == [places] * 3, "not all of them came so far")
+            until(lambda: [len(door._inside) for door in limits] == [places] * 3, "not all of them came so far")
             assert tell(last, record("vitals", 1, {})).status_code == 503
             assert viewer.get("/v1/devices").status_code == 200
         assert {one.result().status_code for one in asked} == {200, 204}

@@ -138,7 +138,7 @@ def test_a_dead_webhook_slows_nobody_and_hears_of_it_later(tmp_path: Path) -> No
             ids = {hook.wait().headers["webhook-id"] for _ in range(4)}
             assert len(ids) == 1
             assert len({posted.content for posted in hook.posted}) == 1
-            while "edge_fleet_alerts_untold 0.0" not in (page := fleet.replica._desk.page.render()[0].decode()):
+            while "edge_fleet_alerts_untold 0.0" not in (page := fleet.replica._monitoring.page.render()[0].decode()):
                 time.sleep(0.05)
             assert 'edge_fleet_webhook_messages_total{outcome="failed"} 3.0' in page
             assert viewer.get("/metrics").status_code == 200
