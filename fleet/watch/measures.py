@@ -69,14 +69,14 @@ class Measures:
     def _itself(self, found: Figures | None) -> Iterator[MetricSample]:
         yield _gauge("build_info", "The controller's version; always 1.", 1, {"version": __version__})
         yield _gauge("leader", "1 where this replica decides, else 0.", int(self._sources.leads()))
-        text = "1 where this replica can sign assignments, else 0: too few of the director's keys lie here."
+        text = "1 if this replica can sign assignments, 0 if too few of the director's keys are in its `keys` folder."
         yield _gauge("director_signs", text, int(not self._control.director.obstacle()))
         yield _gauge("database_up", "1 where the database answered, else 0.", int(found is not None))
         yield _gauge("change_streams", "Open streams of changes.", len(self._control.subscriptions))
         for name, length in sorted(self._sources.queues.items()):
             yield _gauge("queue_length", "Queue length, by queue.", length(), {"queue": name})
         for chore, at_s in sorted(self._sources.done().items()):
-            text = "When a chore was done last, in seconds since 1970."
+            text = "Time at which a maintenance job ended last, in seconds since 1970."
             yield _gauge("chore_done_timestamp_seconds", text, at_s, {"chore": chore})
         yield from _process()
 

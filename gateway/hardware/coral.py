@@ -21,7 +21,7 @@ _NEEDS = Needs(
     library_remedy="install the Edge TPU library built for your LiteRT: package libedgetpu1-std",
     runtime="litert",
     devices=("EDGETPU",),
-    runtime_remedy="install LiteRT beside libedgetpu1-std: pip install 'edge-inference-gateway[litert]', "
+    runtime_remedy="install LiteRT in addition to libedgetpu1-std: pip install 'edge-inference-gateway[litert]', "
     "and stop any other process that uses this TPU",
 )
 NEEDS = {"coral-usb": _NEEDS, "coral-pcie": _NEEDS}
