@@ -194,10 +194,10 @@ async def test_nothing_is_loaded_before_somebody_connects(tmp_path):
 import asyncio, socket, sys
 from gateway.domain.access import Address
 from gateway.frontends.control.server import ControlFrontend
-from gateway.frontends.control.settings import ControlSettings
+from gateway.frontends.control.settings import ControlServerSettings
 
 async def main():
-    frontend = ControlFrontend(None, None, None, None, None, ControlSettings())
+    frontend = ControlFrontend(None, None, None, None, None, ControlServerSettings())
     await frontend.start([Address(path={str(tmp_path / "s")!r})])
     serving = asyncio.create_task(frontend.serve())
     await asyncio.sleep(0)

@@ -154,7 +154,7 @@ def test_a_sweep_that_takes_too_long_goes_on_in_the_next_turn(replica: Maintaine
     control = replace(replica.control, settings=replace(replica.control.settings, chores=chores))
     slow = Maintenance(control, replica.maintenance.fence, replica.monotonic_clock())
     replica.uptime_s += (11 * DAY).total_seconds()
-    slow.turn(replica.now + 11 * DAY)
+    slow.tick(replica.now + 11 * DAY)
     assert "sweep" not in slow.done
     replica.leap(11 * DAY)
     assert ("sweep" in replica.maintenance.done, kept_rows(replica)) == (True, 0)

@@ -379,7 +379,7 @@ def test_who_leads_no_more_changes_nothing(database: Database) -> None:
     fleet.look(after_s=HOUR + 60)
     before = content(database)
     with pytest.raises(FencedError):
-        fleet.watch.evaluation(99, fleet.now + timedelta(minutes=1))
+        fleet.watch.evaluate(99, fleet.now + timedelta(minutes=1))
     assert content(database) == before
 
 

@@ -252,9 +252,9 @@ from pathlib import Path
 from gateway.agent.fetch import fetch_blob
 from gateway.agent.settings import FetchSettings
 from gateway.agent.web import WebSource
-from gateway.store.blobs import Blobs
+from gateway.store.blobs import LocalBlobs
 url, folder, digest, size = sys.argv[1:]
-blobs = Blobs(Path(folder))
+blobs = LocalBlobs(Path(folder))
 blobs.prepare()
 say = lambda here, _: print(here, flush=True)
 fetch_blob(WebSource(url, FetchSettings()), blobs, digest, int(size), say)

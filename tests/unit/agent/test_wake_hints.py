@@ -203,8 +203,8 @@ import sys, threading
 from pathlib import Path
 from gateway.agent.config import AgentConfig
 from gateway.agent.loop import Loop
-from gateway.agent.settings import WakeSettings
-loop = Loop(Path(sys.argv[1]), AgentConfig(wake=WakeSettings(url=sys.argv[2], retry_s=0.01)))
+from gateway.agent.settings import WakeClientSettings
+loop = Loop(Path(sys.argv[1]), AgentConfig(wake=WakeClientSettings(url=sys.argv[2], retry_s=0.01)))
 assert not loop._wake.sleep(0.5)
 heavy = {"urllib3", "tuf", "cryptography", "paho"} & set(sys.modules)
 print(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 2**20, sorted(heavy))

@@ -85,13 +85,13 @@ def test_a_child_dies_with_its_parent(tmp_path):
     models.write_onnx_endless(tmp_path / "model.onnx")
     code = (
         "import asyncio\nfrom dataclasses import replace\nfrom pathlib import Path\n"
-        "from gateway.domain.manifest import Artifact, Variant\nfrom gateway.domain.verdict import Budget\n"
+        "from gateway.domain.manifest import Artifact, Variant\nfrom gateway.domain.verdict import SessionBudget\n"
         "from gateway.runtimes.settings import TrialSettings\nfrom gateway.runtimes.trial import try_variant\n"
         "from tests.simulators import models\nmanifest = models.identity()\n"
         "x, y = (replace(spec, shape=(1,)) for spec in (*manifest.inputs, *manifest.outputs))\n"
         "manifest = replace(manifest, inputs=(x,), outputs=(y,))\n"
         "variant = Variant('endless', 'onnx', 'fp32', (Artifact('model.onnx', '0' * 64, 1),))\n"
-        f"asyncio.run(try_variant(manifest, variant, Path({str(tmp_path)!r}), Budget(), TrialSettings()))"
+        f"asyncio.run(try_variant(manifest, variant, Path({str(tmp_path)!r}), SessionBudget(), TrialSettings()))"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL) as parent:
         while not (at_work := [child for child in psutil.Process(parent.pid).children() if is_lost_in_its_job(child)]):

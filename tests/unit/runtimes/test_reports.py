@@ -13,13 +13,13 @@ import os
 import sys
 from pathlib import Path
 import numpy as np
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.catalog import get_runtime
 from gateway.store.library import scan_version
 release = scan_version(Path("models/meter-reader/1"))
 for name in ("onnx-fp32", "openvino-fp16", "litert-fp32"):
     variant = release.manifest.variant(name)
-    session = get_runtime(variant.runtime).open(release.manifest, variant, release.folder, Budget())
+    session = get_runtime(variant.runtime).open(release.manifest, variant, release.folder, SessionBudget())
     session.run({"image": np.zeros((1, 1, 8, 8), np.float32)})
 descriptors = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
 files = [os.readlink(entry) for entry in descriptors if os.path.lexists(entry)]

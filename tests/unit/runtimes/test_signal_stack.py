@@ -36,7 +36,7 @@ print(len(set(heard)))
 OPENING = """
 import ctypes, sys
 from pathlib import Path
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import SessionBudget
 from gateway.runtimes.openvino import OpenVinoRuntime
 from gateway.runtimes.signal_stack import SignalStack
 from tests.simulators import models
@@ -50,7 +50,7 @@ folder, before = Path(sys.argv[1]), stack()
 manifest = models.write_variant(folder, models.dense(), "openvino")
 runtime = OpenVinoRuntime()
 runtime.devices()
-session = runtime.open(manifest, manifest.variants[0], folder, Budget())
+session = runtime.open(manifest, manifest.variants[0], folder, SessionBudget())
 print(stack() == before)
 """
 

@@ -161,11 +161,11 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from gateway.store.spool import Spool
-from gateway.store.spool_rows import Priority, Record
+from gateway.store.spool_rows import Priority, SpoolRecord
 now = datetime(2027, 1, 1, tzinfo=UTC)
 spool = Spool.open(Path(sys.argv[1]), "boot-1", now)
 for number in range(1, 100_000):
-    spool.append([Record("vitals", Priority.VITALS, "sample", now, {"number": number})], now)
+    spool.append([SpoolRecord("vitals", Priority.VITALS, "sample", now, {"number": number})], now)
     print(number, flush=True)
 """
 

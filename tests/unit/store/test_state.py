@@ -26,9 +26,9 @@ WRITER = """
 import sys
 from pathlib import Path
 from gateway.domain.verdict import Verdict
-from gateway.store.state import REMEDY, State
+from gateway.store.state import REMEDY, StateStore
 name, folder, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-state = State.open(folder)
+state = StateStore.open(folder)
 for index in range(count):
     state.keep_verdict(f"{name}-{index}", Verdict(True, name))
     if index == 20:
