@@ -97,7 +97,7 @@ class Fleet:
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     control = Daemon()
     for room in (work, reporting):
-        monkeypatch.setattr(room, "Control", lambda _settings: control)
+        monkeypatch.setattr(room, "DaemonClient", lambda _settings: control)
     with controlling(tmp_path / "fleet", SOON) as controller, controller.client() as operator:
         yield Fleet(controller, operator, control)
 
@@ -228,7 +228,7 @@ def test_a_new_directors_key_is_used_as_soon_as_devices_can_know_it(
     """However old the controller lets become what it knows of the publication."""
     control = Daemon()
     for room in (work, reporting):
-        monkeypatch.setattr(room, "Control", lambda _settings: control)
+        monkeypatch.setattr(room, "DaemonClient", lambda _settings: control)
     config = replace(SOON, director=replace(SOON.director, published_every_s=3600.0))
     with controlling(tmp_path / "fleet", config) as controller, controller.client() as operator:
         fleet = Fleet(controller, operator, control)

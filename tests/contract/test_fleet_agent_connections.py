@@ -65,7 +65,7 @@ class Watched:
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     daemon = Daemon()
     for room in (work, reporting):
-        monkeypatch.setattr(room, "Control", lambda _settings: daemon)
+        monkeypatch.setattr(room, "DaemonClient", lambda _settings: daemon)
     config = FleetConfig(director=DirectorSettings(published_every_s=0.0))
     with controlling(tmp_path / "fleet", config) as controller:
         token, folder = enrolment_token(controller, DEVICE), tmp_path / "device"

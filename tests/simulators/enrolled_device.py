@@ -126,8 +126,8 @@ class Device:
 def enrolled_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     """Enrol a device in a fleet that runs until the block ends."""
     control = Daemon()
-    monkeypatch.setattr(work, "Control", lambda _settings: control)
-    monkeypatch.setattr(reporting, "Control", lambda _settings: control)
+    monkeypatch.setattr(work, "DaemonClient", lambda _settings: control)
+    monkeypatch.setattr(reporting, "DaemonClient", lambda _settings: control)
     repository = FleetRepository(folder / "fleet")
     with FleetController(folder / "controller", repository).running() as fleet:
         fleet.tokens["t"] = DEVICE

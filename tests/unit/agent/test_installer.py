@@ -105,7 +105,7 @@ class Device:
 def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     """Yield a device that committed version 1."""
     control = SimulatedControl()
-    monkeypatch.setattr(work, "Control", lambda _settings: control)
+    monkeypatch.setattr(work, "DaemonClient", lambda _settings: control)
     repository = FleetRepository(tmp_path / "fleet")
     source = tmp_path / "bootstrap"
     source.mkdir()

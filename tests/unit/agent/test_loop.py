@@ -39,7 +39,7 @@ CONFIG = AgentConfig(
 def control(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedControl]:
     """Yield the daemon; signal handlers are put back afterwards."""
     made = SimulatedControl()
-    monkeypatch.setattr(work, "Control", lambda _settings: made)
+    monkeypatch.setattr(work, "DaemonClient", lambda _settings: made)
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     yield made
     for number, handler in kept.items():

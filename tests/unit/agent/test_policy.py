@@ -82,7 +82,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     document["assignment"] = f"file://{repository.public}/assignments/{DEVICE}.json"
     (tmp_path / "given" / "device.json").write_text(json.dumps(document))
     bootstrap(read_identity(tmp_path / "given"), tmp_path / "store", JournalSettings())
-    monkeypatch.setattr(work, "Control", lambda _settings: control)
+    monkeypatch.setattr(work, "DaemonClient", lambda _settings: control)
     with opened(tmp_path / "store", CONFIG) as storage:
         made = Device(repository, storage, work.Agent(storage, CONFIG), control)
         monkeypatch.setattr(agent_policy, "system_now", lambda: made.now)
