@@ -20,7 +20,7 @@ from fleet.simulation.identities import SimulatedIdentity, read_identities
 from fleet.simulation.line import DeviceHttpClient
 from fleet.simulation.spool import body
 from fleet.simulation.tally import Spread, Tally
-from fleet.simulation.wire import Response, device_context, find_door
+from fleet.simulation.wire import Response, device_context, find_server
 from gateway.domain.assignment import Target
 
 WORKERS = 16
@@ -153,7 +153,7 @@ class Crowd:
     @staticmethod
     async def gathered(url: str, authority: str, kept: Path, pid: int) -> Crowd:
         """Return a crowd of devices that were enrolled before."""
-        door, tally, epoch = await find_door(url, 60.0, spread=True), Tally(), int(time.time())
+        door, tally, epoch = await find_server(url, 60.0, spread=True), Tally(), int(time.time())
         members = []
         for number, identity in enumerate(read_identities(kept).identities[:CROWD]):
             contexts = [device_context(authority, identity.identity.encode()) for _ in range(2)]
