@@ -363,11 +363,8 @@ class Daemon:
 
     def _apply(self, config: Config) -> None:
         """Apply [models] and [log] (Credentials has applied [auth] and [tls]); log what needs a restart."""
-        waiting = [
-            spec.name
-            for spec in dataclasses.fields(Config)
-            if spec.name not in LIVE and getattr(config, spec.name) != getattr(self._config, spec.name)
-        ]
+        names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in LIVE]
+        waiting = [name for name in names if getattr(config, name) != getattr(self._config, name)]
         if waiting:
             self._log.warning("these settings wait for a restart", settings=", ".join(waiting))
         self._config = dataclasses.replace(self._config, models=config.models, log=config.log)
@@ -396,7 +393,6 @@ def _grpc_listener(server: str) -> type[GrpcServer | GrpcFrontend]:
     try:
         from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
     except ModuleNotFoundError as error:
-        problem = f"needs the package grpcio ({error.name} is not installed)"
-        remedy = "run `pip install grpcio` in this environment, or write own"
-        raise ConfigurationError(f"{problem}; {remedy}", table="grpc", key="server") from None
+        problem = f"needs the package grpcio ({error.name} is not installed); run `pip install grpcio`, or write own"
+        raise ConfigurationError(problem, table="grpc", key="server") from None
     return GrpcFrontend
