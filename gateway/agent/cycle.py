@@ -11,6 +11,7 @@ import signal
 import time
 from pathlib import Path
 
+from gateway.agent import events
 from gateway.agent.config import AgentConfig
 from gateway.agent.pauses import CycleResult, pause_s
 from gateway.agent.reporting import Reporter
@@ -42,10 +43,10 @@ def run_cycle(folder: Path, config: AgentConfig, failures: int, chance: float) -
             reporter.close(config.telemetry.deadline_s, lambda: signals.stopping)
             return turned
     except UnreachableError as error:  # edge-agent sync is running
-        get_logger("agent").warning("the agent has to wait", problem=str(error))
+        get_logger("agent").warning(events.CYCLE_POSTPONED, problem=str(error))
         return CycleResult(config.agent.retry_s, failed=True)
     except (ConfigurationError, StoreError) as error:
-        get_logger("agent").error("the agent cannot work", problem=str(error))
+        get_logger("agent").error(events.CYCLE_FAILED, problem=str(error))
         return None
 
 
@@ -63,7 +64,7 @@ def _asked(
     left_s = max(0.0, until_s - time.monotonic())
     if waiting and not failed:
         left_s = min(left_s, config.agent.retry_s)
-    get_logger("agent").info("next poll", in_s=round(left_s, 1))
+    get_logger("agent").info(events.POLL_SCHEDULED, in_s=round(left_s, 1))
     return CycleResult(0.0 if interrupt.is_set() else left_s, failed=failed), agent.goes_on(waiting)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from gateway.agent import events
 from gateway.agent.controller import ControllerClient
 from gateway.agent.health_report import Subject, checkup, vitals
 from gateway.agent.journal_tail import last_lines
@@ -70,7 +71,7 @@ def diagnose(
             if error.status not in OVER:
                 raise
             get_logger("telemetry").warning(
-                "diagnostics refused by the controller", request=request.named, problem=str(error)
+                events.DIAGNOSTICS_ANSWER_REFUSED, request=request.named, problem=str(error)
             )
         yield request.named
 

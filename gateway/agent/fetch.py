@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from gateway.agent import events
 from gateway.agent.source import FetchError, RepositorySource
 from gateway.observe.logs import get_logger
 from gateway.store.errors import DamagedError
@@ -62,7 +63,7 @@ def fetch_blob(
     if blobs.has(digest, size_bytes):
         if blobs.verify(digest):
             return blobs.path(digest)
-        get_logger("fetch").warning("a blob is damaged and fetched again", sha256=digest)
+        get_logger("fetch").warning(events.DAMAGED_BLOB_DISCARDED, sha256=digest)
         blobs.discard(digest)
     try:
         resumed, path = _download(source, blobs, digest, size_bytes, progress)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gateway.agent import events
 from gateway.agent.clock import system_now
 from gateway.agent.committing import commit, tell
 from gateway.agent.config import AgentConfig
@@ -88,9 +89,16 @@ class Installer:
         reject: bool = True,
     ) -> None:
         """Start the roll-back of the update. With `reject`, this assignment does not try the release again."""
-        self._log.warning("update fails", slot=update.slot, step=update.step.value, reason=reason)
+        self._log.warning(events.UPDATE_FAILED, slot=update.slot, step=update.step.value, reason=reason)
         failure = Failure(update.step, reason, dict(evidence or {}))
         self._storage.journal.fail(update.slot, failure, system_now(), reject=reject)
+
+    def give_up(self, update: Update) -> None:
+        """Roll back the update at once, so that its successor need not wait for another poll. Raise StoreError."""
+        self._log.info(events.UPDATE_GIVEN_UP, slot=update.slot, step=update.step.value)
+        failure = Failure(update.step, "something else is assigned now", {})
+        self._storage.journal.fail(update.slot, failure, system_now(), reject=False)
+        self.advance(replace(update, step=Step.ROLL_BACK))
 
     def mend(self, activation: Activation) -> None:
         """Restore a committed release that was damaged. Raise FetchError, StoreError."""
@@ -142,7 +150,7 @@ class Installer:
             return self._config.probation.look_s
         if not judged.passed:
             raise StepFailedError(judged.reason, judged.evidence)
-        self._log.info("probation passed", slot=update.slot, reason=judged.reason, **judged.evidence)
+        self._log.info(events.PROBATION_PASSED, slot=update.slot, reason=judged.reason, **judged.evidence)
         return self._record(update, Step.TAKE_OVER)
 
     def _take_over(self, update: Update) -> float:
@@ -173,14 +181,14 @@ class Installer:
         try:
             self._control.unload(update.slot, update.activation.version, self._config.agent.drain_s)
         except (UnreachableError, DaemonRefusedError) as error:
-            self._log.warning("the daemon was not notified of the roll-back", slot=update.slot, problem=str(error))
+            self._log.warning(events.DAEMON_NOT_NOTIFIED, slot=update.slot, problem=str(error))
         self._end(update)
         self._storage.collect()
         return 0.0
 
     # ---- parts of the steps -----------------------------------------------------------------------------------------
     def _record(self, update: Update, step: Step, activation: Activation | None = None) -> float:
-        self._log.info("step", slot=update.slot, target=update.activation.target, step=step.value)
+        self._log.info(events.UPDATE_STEP_BEGUN, slot=update.slot, target=update.activation.target, step=step.value)
         self._storage.journal.record(update.slot, step, system_now(), activation)
         return 0.0
 
@@ -188,7 +196,7 @@ class Installer:
         self._watches.pop(update.slot, None)
         self._loaded.discard(update.slot)
         ended = self._storage.journal.finish(update.slot, system_now())
-        self._log.info("update ended", slot=update.slot, target=update.activation.target, outcome=ended.step.value)
+        self._log.info(events.UPDATE_ENDED, slot=update.slot, target=update.activation.target, outcome=ended.step.value)
 
     def _release(self, activation: Activation) -> SignedRelease:
         return read_release(self._storage.blobs.read(activation.release, RELEASE_LIMIT_BYTES))
@@ -216,7 +224,7 @@ class Installer:
             another = self._choose(activation)
         except (StepFailedError, DaemonRefusedError):
             raise StepFailedError(f"the daemon refuses it: {refusal}") from None
-        self._log.warning("another variant is tried", slot=update.slot, variant=another, because=str(refusal))
+        self._log.warning(events.VARIANT_REPLACED, slot=update.slot, variant=another, reason=str(refusal))
         return self._record(update, Step.FETCH, replace(activation, variants=(*activation.variants, another)))
 
     def _stands_in(self, update: Update) -> bool:

@@ -114,9 +114,10 @@ class Loop:
 
     def _late(self, _number: int, _frame: object) -> None:
         """Kill a child that did not end in time."""
+        from gateway.agent import events
         from gateway.observe.logs import configure_logging, get_logger  # the sleeping parent does not log
 
         if self._child:
             os.kill(self._child, signal.SIGKILL)
             configure_logging(self._config.log)
-            get_logger("agent").info("broken off", then="the next start continues from here")
+            get_logger("agent").info(events.CYCLE_ABORTED, then="the next start continues from here")

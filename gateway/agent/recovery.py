@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gateway.agent import events
 from gateway.agent.config import check_bootstrapped
 from gateway.agent.storage import alone
 from gateway.observe.logs import get_logger
@@ -32,7 +33,7 @@ def recover(folder: Path, settings: JournalSettings) -> str:
         if problem:
             set_aside(folder)
             Journal.create(folder, settings).close()
-            get_logger("recovery").warning("journal recreated", problem=problem, lost=LOST)
+            get_logger("recovery").warning(events.JOURNAL_RECREATED, problem=problem, lost=LOST)
         return problem
 
 

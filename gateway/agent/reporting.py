@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from gateway.agent import events
 from gateway.agent.certificate import read_held, renew
 from gateway.agent.clock import boot_name
 from gateway.agent.config import AgentConfig
@@ -89,9 +90,9 @@ class Reporter:
             try:
                 self._report()
             except (StoreError, ConfigurationError) as error:
-                get_logger("telemetry").warning("report failed", problem=str(error))
+                get_logger("telemetry").warning(events.REPORT_FAILED, problem=str(error))
             except Exception as error:  # noqa: BLE001  a thread's boundary: telemetry must not stop updates
-                get_logger("telemetry").error("report failed", problem=f"{type(error).__name__}: {error}")
+                get_logger("telemetry").error(events.REPORT_CRASHED, problem=f"{type(error).__name__}: {error}")
 
 
 def report(folder: Path, config: AgentConfig, identity: DeviceIdentity, connections: ConnectionPool) -> str:
@@ -177,7 +178,7 @@ class _Report:
         if failed and failed[-1].status in UNWELCOME:
             problem = f"the fleet refuses this device; enrol it again: {failed[-1]}"
         if problem:
-            get_logger("telemetry").warning("report failed", problem=problem)
+            get_logger("telemetry").warning(events.REPORT_NOT_SENT, problem=problem)
         self._remember(problem, max((error.retry_after_s for error in failed), default=0.0))
         return problem
 

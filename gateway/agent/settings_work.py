@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from gateway.agent import events
 from gateway.agent.clock import system_now
 from gateway.agent.control import DaemonClient, DaemonRefusedError, Document
 from gateway.agent.policy import Pacing
@@ -104,7 +105,7 @@ class SettingsWork:
             self._control.try_settings(state.activation, self._settings.within_s)
         except DaemonRefusedError as error:
             return self._failed(state, LOAD, f"the gateway refuses them: {error}")
-        self._log.info("settings on trial", target=state.target)
+        self._log.info(events.SETTINGS_TRIAL_BEGUN, target=state.target)
         self._watched = _TrialTimes(self._monotonic())
         return moved(state, PROBATION, now)
 
@@ -125,9 +126,9 @@ class SettingsWork:
         if judged.passed is None:
             return state
         if judged.passed:
-            self._log.info("settings trial passed", target=state.target, reason=judged.reason)
+            self._log.info(events.SETTINGS_TRIAL_PASSED, target=state.target, reason=judged.reason)
             return moved(state, COMMIT, system_now())
-        self._log.warning("settings reverted", target=state.target, reason=judged.reason)
+        self._log.warning(events.SETTINGS_TRIAL_FAILED, target=state.target, reason=judged.reason)
         return self._given_up(state, judged.reason)
 
     def _judged(self, before: DaemonHealth, health: DaemonHealth, *, complete: bool) -> Judgement:
@@ -141,7 +142,7 @@ class SettingsWork:
             self._control.confirm_settings(state.release)
         except DaemonRefusedError as error:
             return self._failed(state, COMMIT, f"they could not be committed: {error}")
-        self._log.info("settings committed", target=state.target)
+        self._log.info(events.SETTINGS_COMMITTED, target=state.target)
         return moved(state, DONE, system_now())
 
     def _given_up(self, state: SlotState, reason: str) -> SlotState:
@@ -150,7 +151,7 @@ class SettingsWork:
             try:
                 self._control.revert_settings(state.release, reason)
             except DaemonRefusedError as error:  # it took them back by itself
-                self._log.info("settings already reverted", reason=str(error))
+                self._log.info(events.SETTINGS_REVERT_REFUSED, reason=str(error))
         state = self._failed(state, state.phase or LOAD, reason)
         self._keep(state)
         return state

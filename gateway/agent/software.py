@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from gateway.agent import events
 from gateway.agent.settings import InstallerSettings
 from gateway.domain.errors import UnreachableError
 from gateway.domain.software_request import Confirm, Request, request_line
@@ -58,9 +59,9 @@ def confirm(settings: InstallerSettings) -> None:
         update = _settled(settings)
         if update and update.phase is Phase.PROBATION and not update.confirmed:
             ask(settings, Confirm(update.environment))
-            get_logger("agent").info("software confirmed", version=update.version)
+            get_logger("agent").info(events.SOFTWARE_CONFIRMED, version=update.version)
     except (UnreachableError, InstallerRefusedError) as error:
-        get_logger("agent").warning("software not confirmed", problem=str(error))
+        get_logger("agent").warning(events.SOFTWARE_NOT_CONFIRMED, problem=str(error))
 
 
 def _settled(settings: InstallerSettings) -> SoftwareUpdate | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from gateway.agent import events
 from gateway.agent.clock import system_now
 from gateway.agent.fetch import Progress, fetch_blob
 from gateway.agent.policy import Pacing
@@ -106,10 +107,10 @@ class SoftwareWork:
         try:
             update = ask(self._settings, InstallRequest(state.target, state.release, state.evidence))
         except InstallerRefusedError as error:
-            self._log.warning("the installer refuses", target=state.target, reason=str(error))
+            self._log.warning(events.SOFTWARE_UPDATE_REFUSED, target=state.target, reason=str(error))
             state = failed(state, Phase.BUILD.value, f"the installer refuses it: {error}", now)
         else:
-            self._log.info("software update asked", target=state.target)
+            self._log.info(events.SOFTWARE_UPDATE_REQUESTED, target=state.target)
             state = moved(state, update.phase.value, now)
         keep_state(self._storage.journal, state)
         return state
@@ -117,9 +118,9 @@ class SoftwareWork:
     def _give_up(self) -> None:
         try:
             update = ask(self._settings, GiveUp("another version is assigned, or none"))
-            self._log.info("software update given up", version=update.version)
+            self._log.info(events.SOFTWARE_UPDATE_GIVEN_UP, version=update.version)
         except InstallerRefusedError as error:  # it ended meanwhile
-            self._log.info("software update ended", reason=str(error))
+            self._log.info(events.SOFTWARE_GIVE_UP_REFUSED, reason=str(error))
 
 
 def _is_ours(state: SlotState) -> bool:

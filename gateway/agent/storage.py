@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.agent import events
 from gateway.agent.config import AgentConfig, check_bootstrapped
 from gateway.agent.slot_state import read_state
 from gateway.domain.activation import Activation
@@ -76,8 +77,12 @@ class Storage:
         needed |= self._needed_reserved()
         collected = self.blobs.collect(needed, keep_parts=needed)
         if collected.removed or collected.strangers:
-            counts = {"removed": collected.removed, "freed_bytes": collected.freed_bytes}
-            get_logger("storage").info("store tidied", strangers=collected.strangers, **counts)
+            get_logger("storage").info(
+                events.STORE_TIDIED,
+                removed=collected.removed,
+                freed_bytes=collected.freed_bytes,
+                unknown=collected.strangers,
+            )
 
     def _needed_reserved(self) -> set[str]:
         """Return digests that updates of settings and programs need while they continue."""

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gateway.agent import events
 from gateway.agent.certificate import with_certificate
 from gateway.agent.config import DEVICE_FILE, AgentConfig
 from gateway.agent.signals import Alarm
@@ -127,7 +128,7 @@ class Wake:
         if not self._logs:  # only now: the sleeping parent logs nothing else and is smaller without it
             configure_logging(self._config.log)
             self._logs = True
-        get_logger("wake").warning("broker unreachable", broker=self._host, problem=problem)
+        get_logger("wake").warning(events.BROKER_CONNECTION_FAILED, broker=self._host, problem=problem)
 
     def _hang_up(self) -> None:
         if self._line is not None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from gateway.agent import events
 from gateway.agent.answers import plain
 from gateway.agent.certificate import with_certificate
 from gateway.agent.clock import Clocks, read_clocks, system_now
@@ -33,7 +34,7 @@ from gateway.domain.activation import Activation
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment
 from gateway.domain.errors import UnreachableError
 from gateway.domain.reconcile import Change, Install, Supersede, UnderWay, Withdraw, changes
-from gateway.domain.update import REVOCABLE, Step
+from gateway.domain.update import REVOCABLE
 from gateway.observe.logs import get_logger
 from gateway.store.active import Active, retired, without_stopped
 from gateway.store.errors import SpaceError, StoreError
@@ -97,9 +98,10 @@ class Agent:
             clocks=self._clocks,
         )
         polled = self._ask(poll, retry=retry, thorough=thorough)
-        log = self._log.warning if polled.problem else self._log.info
-        version = polled.assignment.version if polled.assignment else None
-        log("polled", assignment=version, reason=polled.reason or "believed", problem=polled.problem)
+        if polled.problem:
+            self._log.warning(events.POLL_FAILED, reason=polled.reason, problem=polled.problem)
+        elif polled.assignment:
+            self._log.info(events.POLL_COMPLETED, assignment=polled.assignment.version)
         fact = {"at": system_now().isoformat(), "reason": polled.reason, "problem": polled.problem}
         self._storage.journal.keep_facts({POLLED: json.dumps(fact)})
         return polled
@@ -136,7 +138,7 @@ class Agent:
             except (FetchError, StoreError, UnreachableError, DaemonRefusedError) as error:
                 self._make_room(error)
                 waiting[update.slot] = str(error)
-                self._log.warning("update waits", slot=update.slot, step=update.step.value, problem=str(error))
+                self._log.warning(events.UPDATE_POSTPONED, slot=update.slot, step=update.step.value, problem=str(error))
 
     def _work_on_reserved(self, slot: str, stop: Alarm, until_s: float, waiting: dict[str, str]) -> None:
         """Continue the update of a reserved slot. Add the reason to `waiting` if it cannot continue now."""
@@ -146,7 +148,7 @@ class Agent:
             self._reserved[slot].work(stop, until_s)
         except (FetchError, StoreError, UnreachableError, DaemonRefusedError) as error:
             self._make_room(error)
-            self._log.warning("update waits", slot=slot, problem=str(error))
+            self._log.warning(events.UPDATE_POSTPONED, slot=slot, problem=str(error))
             waiting[slot] = str(error)
 
     def goes_on(self, waiting: Mapping[str, str]) -> bool:
@@ -207,7 +209,7 @@ class Agent:
         for slot, work in self._reserved.items():
             problems += self._begin_reserved(slot, work, (assignment, poll, pacing, profile), retry=retry)
         for slot, held in pacing.end(assignment.slots).items():
-            self._log.info("held", slot=slot, change=held.change, why=held.why)
+            self._log.info(events.CHANGE_HELD, slot=slot, change=held.change, reason=held.why)
         for activation in coming:  # before removals delete files that are no longer needed
             attempt = assignment.attempt(activation.slot)
             self._storage.journal.begin(activation, assignment.version, system_now(), attempt)
@@ -227,7 +229,7 @@ class Agent:
         try:
             work.begin(*asked, retry=retry)
         except (Distrust, FetchError, UnreachableError, DaemonRefusedError) as error:
-            self._log.warning("not begun", slot=slot, problem=str(error))
+            self._log.warning(events.UPDATE_NOT_BEGUN, slot=slot, problem=str(error))
             return [error]
         return []
 
@@ -239,7 +241,7 @@ class Agent:
         active = self._storage.active()
         left = without_stopped(active, lambda one: poll.withdrawal(one.target) is Withdrawal.REMOVE)
         if left != active:
-            self._log.warning("stopped by its owner", slots=sorted(active.slots.keys() - left.slots.keys()))
+            self._log.warning(events.STOP_ORDER_RECEIVED, slots=sorted(active.slots.keys() - left.slots.keys()))
             self._serve(left)
 
     def _going(self, found: Iterable[Change], pacing: Pacing, profile: str) -> list[str]:
@@ -267,7 +269,7 @@ class Agent:
             except StoreError as error:
                 return coming, [error, *problems]
             except (Distrust, FetchError, UnreachableError, DaemonRefusedError) as error:
-                self._log.warning("not begun", slot=change.slot, problem=str(error))
+                self._log.warning(events.UPDATE_NOT_BEGUN, slot=change.slot, problem=str(error))
                 problems.append(error)
         return coming, problems
 
@@ -295,11 +297,9 @@ class Agent:
         return changes(assignment.models, committed, under_way, rejected, assignment.removed)
 
     def _supersede(self, slot: str) -> None:
-        """Roll back the update at once, so that its successor need not wait for another poll."""
         update = self._storage.journal.update(slot)
         if update is not None:
-            self._installer.fail(update, "something else is assigned now", reject=False)
-            self._installer.advance(replace(update, step=Step.ROLL_BACK))
+            self._installer.give_up(update)
 
     def _mend(self, poll: Poll, *, thorough: bool) -> None:
         """Fetch damaged committed releases again and serve them; also damaged previous releases."""
@@ -313,14 +313,14 @@ class Agent:
                 try:
                     active = self._mended(active, activation, poll)
                 except (Distrust, FetchError, StoreError) as error:
-                    self._log.warning("not repaired", target=activation.target, problem=str(error))
+                    self._log.warning(events.RELEASE_NOT_REPAIRED, target=activation.target, problem=str(error))
         if active != before:
             commit(self._storage, active)
         if active != before or refused:
             tell(self._storage, self._control)
 
     def _mended(self, active: Active, activation: Activation, poll: Poll) -> Active:
-        self._log.warning("damaged, fetched again", slot=activation.slot, target=activation.target)
+        self._log.warning(events.RELEASE_REPAIR_BEGUN, slot=activation.slot, target=activation.target)
         fresh = poll.recovered(activation)
         self._installer.mend(fresh)
         slots, previous = (
@@ -339,7 +339,7 @@ class Agent:
         return {slot for slot, activation in active.slots.items() if (slot, activation.version) not in ready}
 
     def _withdraw(self, slot: str) -> None:
-        self._log.info("withdrawn", slot=slot)
+        self._log.info(events.REMOVAL_BEGUN, slot=slot)
         self._serve(retired(self._storage.active(), slot))
 
     def _serve(self, active: Active) -> None:

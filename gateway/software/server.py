@@ -16,6 +16,7 @@ from gateway.domain.software_request import REQUEST_LIMIT_BYTES, parse_request
 from gateway.domain.software_update import record_bytes
 from gateway.observe.logs import get_logger
 from gateway.observe.notify import Notifier
+from gateway.software import events
 from gateway.software.settings import SoftwareSettings
 from gateway.software.worker import InstallerWorker, RequestRefusedError
 from gateway.store.errors import StoreError
@@ -53,15 +54,15 @@ class InstallerServer:
                 line = _line(peer, self._settings.request_timeout_s)
                 answer = record_bytes(self._worker.take(parse_request(line)))
             except (RequestRefusedError, StoreError, ValueError) as error:
-                self._log.warning("software request refused", problem=str(error))
+                self._log.warning(events.SOFTWARE_REQUEST_REFUSED, problem=str(error))
                 answer = json.dumps({"error": str(error)}).encode()
             except OSError as error:
-                self._log.warning("software request unreadable", problem=str(error))
+                self._log.warning(events.SOFTWARE_REQUEST_NOT_READ, problem=str(error))
                 return
             try:
                 peer.sendall(answer)
             except OSError as error:
-                self._log.warning("software request unanswered", problem=str(error))
+                self._log.warning(events.SOFTWARE_REQUEST_NOT_ANSWERED, problem=str(error))
 
 
 def activated(environ: Mapping[str, str]) -> socket.socket:

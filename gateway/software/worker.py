@@ -22,6 +22,7 @@ from gateway.domain.software_update import (
     watched,
 )
 from gateway.observe.logs import get_logger
+from gateway.software import events
 from gateway.software.building import build, check_size, self_test
 from gateway.software.commands import CommandError
 from gateway.software.places import CONFIRMED, CURRENT, VersionFolder
@@ -102,7 +103,7 @@ class InstallerWorker:
         except (CommandError, VariantError, Distrust, StoreError, OSError, ValueError) as error:
             after = given_up(update, f"{update.phase.value}: {error}")
             if after is update:  # too late to give up: repeat the phase
-                self._log.error("software phase fails", phase=update.phase.value, problem=str(error))
+                self._log.error(events.SOFTWARE_PHASE_FAILED, phase=update.phase.value, problem=str(error))
                 return self._settings.look_s
         if after == update:
             return self._settings.look_s
@@ -125,7 +126,7 @@ class InstallerWorker:
         self._records.keep_root(verified.root)
         previous = self._home.leads_to(CONFIRMED)
         begun = SoftwareUpdate(request.target, release.version, verified.floor, request.release, name, previous)
-        self._log.info("software update begun", version=begun.version, environment=name)
+        self._log.info(events.SOFTWARE_UPDATE_BEGUN, version=begun.version, environment=name)
         self._records.keep_update(begun)
         return begun
 
@@ -201,9 +202,17 @@ class InstallerWorker:
         if after != before:
             self._records.keep_update(after)
         if after.phase is not before.phase:
-            log = self._log.warning if after.phase in {Phase.ROLL_BACK, Phase.ROLLED_BACK} else self._log.info
-            log("software phase", version=after.version, phase=after.phase.value, reason=after.reason)
+            self._log_phase(before.phase, after)
         return after
+
+    def _log_phase(self, before: Phase, after: SoftwareUpdate) -> None:
+        version, phase = after.version, after.phase.value
+        if after.ended:
+            self._log.info(events.SOFTWARE_UPDATE_ENDED, version=version, outcome=phase)
+        elif after.phase is Phase.ROLL_BACK:
+            self._log.warning(events.SOFTWARE_UPDATE_FAILED, version=version, phase=before.value, reason=after.reason)
+        else:
+            self._log.info(events.SOFTWARE_PHASE_BEGUN, version=version, phase=phase)
 
 
 def boot_now() -> tuple[str, float]:

@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -212,3 +213,83 @@ def test_a_document_that_is_named_exists() -> None:
     }
     missing = [place for place in sorted(named_documents) if place[1] not in known | FOREIGN_DOCUMENTS]
     assert missing == []
+
+
+LOG_METHODS = {"debug", "info", "warning", "error", "critical", "exception"}
+CATALOGUES = [ROOT / "gateway/agent/events.py", ROOT / "gateway/software/events.py"]
+"""Log events of one program each: the modules of its package log no other events."""
+LOG_EVENTS = ROOT / "gateway/agent/README.md"
+EVENT_ROW = r"^\| `([\w -]+)` \| (info|warning|error) \|.*\| ([\w, ]+) \|$"
+"""Row of the table of log events: name, level, meaning, fields."""
+
+
+class LoggedEvent(NamedTuple):
+    """Use of a logger's method: `event` is the constant's name, "" if its first argument is none of `events`."""
+
+    place: str
+    level: str
+    event: str
+    fields: frozenset[str]
+
+
+def logged_events(package: Path) -> Iterator[LoggedEvent]:
+    """Yield every use of a logger's method in a package. Uses without a call, such as `log = self._log.info`, count."""
+    for file in (file for file in SOURCES if file.is_relative_to(package)):
+        calls = {id(node.func): node for node in ast.walk(TREES[file]) if isinstance(node, ast.Call)}
+        for node in ast.walk(TREES[file]):
+            if isinstance(node, ast.Attribute) and node.attr in LOG_METHODS:
+                call = calls.get(id(node))
+                fields = {keyword.arg for keyword in call.keywords if keyword.arg} if call else set()
+                place, event = f"{named(file)}:{node.lineno}", event_constant(call.args) if call else ""
+                yield LoggedEvent(place, node.attr, event, frozenset(fields))
+
+
+def event_constant(arguments: list[ast.expr]) -> str:
+    """Return NAME if the only argument by position is `events.NAME`, else ""."""
+    match arguments:
+        case [ast.Attribute(value=ast.Name("events"), attr=name)]:
+            return name
+    return ""
+
+
+def catalogue(file: Path) -> Mapping[str, str]:
+    """Return the events of a catalogue, by the names of their constants."""
+    return {
+        target.id: str(node.value.value)
+        for node in TREES[file].body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+@pytest.mark.parametrize("file", CATALOGUES, ids=named)
+def test_log_events_are_constants_of_their_catalogue(file: Path) -> None:
+    logged, known = list(logged_events(file.parent)), catalogue(file)
+    assert [one.place for one in logged if one.event not in known] == []
+    assert known.keys() - {one.event for one in logged} == set()
+    assert len({*known.values()}) == len(known)
+
+
+@pytest.mark.parametrize("file", CATALOGUES, ids=named)
+def test_each_log_event_has_a_docstring_of_one_line_with_its_fields(file: Path) -> None:
+    texts = re.findall(r'^([A-Z_]+) = ".*"\n"""(.*)"""$', TEXTS[file], re.MULTILINE)
+    documented = {name: set(re.findall(r"`(\w+)`", text)) for name, text in texts}
+    assert documented.keys() == catalogue(file).keys()
+    missing = [
+        f"{one.place} {field}"
+        for one in logged_events(file.parent)
+        for field in one.fields - documented.get(one.event, set())
+    ]
+    assert missing == []
+
+
+def test_the_table_of_log_events_names_the_events_with_level_and_fields() -> None:
+    logged = defaultdict[str, set[str]](set)
+    for file in CATALOGUES:
+        known = catalogue(file)
+        for one in logged_events(file.parent):
+            logged[known[one.event]] |= {one.level, *one.fields}
+    rows = re.findall(EVENT_ROW, LOG_EVENTS.read_text("utf-8"), re.MULTILINE)
+    assert len({name for name, *_ in rows}) == len(rows)
+    assert {name: {level, *re.findall(r"\w+", fields)} for name, level, fields in rows} == logged

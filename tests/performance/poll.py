@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gateway.agent import work
+from gateway.agent import events, work
 from gateway.agent.config import AgentConfig
 from gateway.agent.identity import bootstrap, read_identity
 from gateway.agent.settings import AgentSettings
@@ -86,7 +86,7 @@ def asleep_mib(store: Path) -> float:
         said = []
         for line in process.stdout:
             said.append(line)
-            if "next poll" in line:
+            if events.POLL_SCHEDULED in line:
                 break
         else:
             raise RuntimeError("".join(said))

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gateway.agent import events
 from gateway.agent.cli import main as edge_agent
 from tests.simulators.syscalls import Traced
 
@@ -41,7 +42,7 @@ def _steps(log: Path) -> list[str]:
     for line in log.read_text().splitlines():
         with contextlib.suppress(ValueError):
             document = json.loads(line)
-            if document["event"] == "step":
+            if document["event"] == events.UPDATE_STEP_BEGUN:
                 found.append(document["step"])
     return found
 

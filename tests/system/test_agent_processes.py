@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.agent import events
 from gateway.domain.policy import Policy, policy_bytes
 from tests.simulators.daemon import ROOT, WAIT_S
 from tests.simulators.fleet_device import SETTINGS, SLOT, FleetDevice, device
@@ -149,12 +150,12 @@ def test_run_keeps_in_step_wakes_by_sighup_and_stops_by_sigterm(device: FleetDev
     log.unlink(missing_ok=True)
     with device.hammered(), running(device) as agent:
         try:
-            wait_log(device, '"next poll"')
+            wait_log(device, events.POLL_SCHEDULED)
             device.assign(device.publish())
             agent.send_signal(signal.SIGHUP)
             wait_log(device, '"outcome": "done"')
             assert device.serving == {str(device.newest): 100}
-            wait_log(device, '"next poll"', 2)
+            wait_log(device, events.POLL_SCHEDULED, 2)
             resident = resident_bytes(agent.pid)
             print(f"\nedge-agent run sleeps in {resident / 2**20:.1f} MiB (RSS)")
             assert resident < 45e6
@@ -180,7 +181,7 @@ def test_run_finishes_a_probation_that_lasts_longer_than_its_polls_are_apart(dev
         try:
             wait_log(device, '"outcome": "done"')
             assert log.read_text().count('"step": "probation"') == 1
-            assert log.read_text().count('"event": "polled"') >= 3
+            assert log.read_text().count(events.POLL_COMPLETED) >= 3
             agent.send_signal(signal.SIGTERM)
             assert agent.wait(WAIT_S) == 0
         finally:

@@ -52,7 +52,7 @@ SHOWN = (
     "models/acme/meter-reader/2/release",
     "0123456789abcdef" * 4,
     "/var/lib/edge-agent/blobs/sha256/" + "0a" * 32,
-    "2027-01-01T00:00:00+00:00 camera-7 edge-agent[7]: polled assignment=7 reason=believed",
+    "2027-01-01T00:00:00+00:00 camera-7 edge-agent[7]: poll completed assignment=7",
     "https://fleet.example/v1/self/assignment",
     "acme/meter version 2: the key of the role is unknown",
     "tokenizer-v2 is loaded",
