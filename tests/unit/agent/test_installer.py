@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from gateway.agent import work
+from gateway.agent import events, work
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonRefusedError
 from gateway.agent.identity import bootstrap, read_identity
@@ -21,6 +22,7 @@ from gateway.domain.errors import UnreachableError
 from gateway.domain.policy import Policy, policy_bytes
 from gateway.domain.probation import ProbationSettings
 from gateway.domain.update import Step
+from gateway.observe.logs import configure_logging
 from gateway.store.journal_rows import Update
 from gateway.store.settings import JournalSettings, StoreSettings
 from tests.simulators.agent_control import SimulatedControl
@@ -206,8 +208,12 @@ def test_a_roll_back_needs_no_daemon(device: Device) -> None:
 def test_another_assignment_takes_the_place_of_an_update_at_once(device: Device) -> None:
     device.assign("2")
     device.until(Step.PROBATION)
-    device.assign("3")
+    configure_logging()
+    with capture_logs() as logged:
+        device.assign("3")
     assert device.update().activation.version == "3"
+    told = [line["event"] for line in logged if line["event"].startswith("update")]
+    assert told == [events.UPDATE_GIVEN_UP, events.UPDATE_ENDED]
     over = device.ended
     assert over.failure
     assert (over.activation.version, over.step, over.failure.reason) == (

@@ -6,9 +6,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.domain.software_request import Confirm, GiveUp, InstallRequest
 from gateway.domain.software_update import Phase
+from gateway.observe.logs import configure_logging
+from gateway.software import events
 from gateway.software.places import CONFIRMED, CURRENT
 from gateway.software.worker import RequestRefusedError
 from tests.simulators.fleet_repository import FleetRepository, new_key
@@ -81,7 +84,14 @@ def test_without_confirmation_the_deadline_brings_the_old_version_back(
     begun = worker.take(device.serve(release(repository, "1.0")))
     device.run(worker)
     device.clock[0] += 901
-    ended = device.run(worker)
+    configure_logging()
+    with capture_logs() as logged:
+        ended = device.run(worker)
+    told = [(line["event"], line["log_level"], line.get("phase"), line.get("outcome")) for line in logged]
+    assert told == [
+        (events.SOFTWARE_UPDATE_FAILED, "warning", "probation", None),
+        (events.SOFTWARE_UPDATE_ENDED, "info", None, "rolled-back"),
+    ]
     assert (ended.phase, ended.failed_in) == (Phase.ROLLED_BACK, Phase.PROBATION)
     assert "the new agent did not complete a poll" in ended.reason
     assert links(device) == (FIRST, FIRST)
