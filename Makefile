@@ -34,6 +34,8 @@ $(VENV)/.grpcio: requirements/grpcio.txt | $(VENV)/.runtime
 
 # What tests start runs without the packages of the tests, as where it is installed (tests/simulators/runtime_only.py).
 runtime-only: | $(VENV)/bin/python
+	@[ ! -d .venv-runtime ] || [ .venv-runtime/.runtime -nt requirements/runtime.txt ] || \
+		find .venv-runtime -mindepth 1 -maxdepth 1 ! -name .lock -exec rm -rf {} +  # packages that the lock left out
 	@$(MAKE) --no-print-directory VENV=.venv-runtime PYTHON=$(BIN)/python .venv-runtime/.runtime
 
 $(VENV)/.test: requirements/test.txt | $(VENV)/bin/python

@@ -385,14 +385,11 @@ class Daemon:
 
 
 def _grpc_listener(server: str) -> type[GrpcServer | GrpcFrontend]:
-    """Return the class of the gRPC server; only the selected one is imported. Raises ConfigurationError."""
+    """Return the class of the gRPC server. Only the one selected is imported."""
     if server == "own":
         from gateway.frontends.grpc_v2.transport.server import GrpcServer
 
         return GrpcServer
-    try:
-        from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
-    except ModuleNotFoundError as error:
-        problem = f"needs the package grpcio ({error.name} is not installed); run `pip install grpcio`, or write own"
-        raise ConfigurationError(problem, table="grpc", key="server") from None
+    from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
+
     return GrpcFrontend

@@ -18,6 +18,8 @@ from gateway.domain.errors import ConfigurationError, RequestError, UnreachableE
 from gateway.terminal.tables import plain
 
 DISTRIBUTION = "edge-inference-gateway"
+EXTRAS = {"grpc": "grpcio"}
+"""Extra of the distribution by module, where it is not the program's own."""
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 
 EXIT_CODES = (
@@ -118,7 +120,8 @@ class Program:
         module = (error.name or "").partition(".")[0]
         if module in {"", __package__.partition(".")[0], self.package.partition(".")[0]}:
             raise error
-        wanted = f"{DISTRIBUTION}[{self.extra}]" if self.extra else DISTRIBUTION
+        extra = EXTRAS.get(module, self.extra)
+        wanted = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
         return f"the Python package {module} is not installed; pip install '{wanted}'"
 
     def _complain(self, message: str, code: int) -> int:
