@@ -36,7 +36,7 @@ def _print(inventory: Inventory, profile: str) -> None:
         print(f"{name:14}{value}")
     print()
     if not inventory.accelerators:
-        print("no accelerator besides the CPU was found")
+        print("no accelerator other than the CPU was found")
         return
     rows = [_row(accelerator) for accelerator in inventory.accelerators]
     print_table(("accelerator", "device", "usable", "rungs", "first broken rung, and what to do"), rows)

@@ -76,7 +76,7 @@ def print_device(inventory: dict[str, Any]) -> None:
             f"          {found['kind']} at {found['device']}: {'usable' if found['usable'] else 'not usable'}"
         )
     if not inventory["accelerators"]:
-        console.print("          no accelerator beside the CPU")
+        console.print("          no accelerator other than the CPU")
     console.print(f"[bold]Profile[/bold]   {inventory['profile']}\n")
 
 
