@@ -15,6 +15,7 @@ from pathlib import Path
 
 from securesystemslib.signer import Signer
 
+from fleet import events
 from fleet.api.application import application
 from fleet.authority.ca import Authority
 from fleet.blobs.choice import open_blobs
@@ -175,7 +176,7 @@ class Controller:
                 self._server.renew(*pair)
                 self._pair = pair
         except (ConfigurationError, RequestError) as error:
-            _log.warning("the port keeps its old certificate: %s", error)
+            _log.warning(events.SERVER_CERTIFICATE_NOT_RENEWED, error)
 
 
 def _monotonic_clock(origin: Origin, database: Database) -> MonotonicClock:

@@ -17,6 +17,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import Method
 from litestar.types.internal_types import PathParameterDefinition
 
+from fleet import events
 from fleet.api import (
     alerts,
     audit,
@@ -30,7 +31,6 @@ from fleet.api import (
     drafts,
     enrol,
     enrolments,
-    events,
     health,
     metrics,
     problems,
@@ -43,6 +43,7 @@ from fleet.api import (
     telemetry,
     tokens,
 )
+from fleet.api import events as event_routes
 from fleet.api.conditions import STATE, is_operators, is_tagged, refuse_stateless, tag_answers
 from fleet.api.document import BODY, CHECKED, SchemaRenderer, allowed_methods
 from fleet.api.idempotency import take_keys, takes_key
@@ -72,7 +73,7 @@ HANDLERS = (
     *drafts.HANDLERS,
     *enrol.HANDLERS,
     *enrolments.HANDLERS,
-    *events.HANDLERS,
+    *event_routes.HANDLERS,
     *metrics.HANDLERS,
     *problems.HANDLERS,
     *publication.HANDLERS,
@@ -209,7 +210,7 @@ def _found(entry: Any) -> str:
 def _defect(request: Call, error: Exception) -> Response[bytes]:
     """Log a defect in full, and answer 500."""
     number = request_id(cast("Any", request.scope))
-    _log.error("%s: a request to %s failed", number, request.scope["path"], exc_info=error)
+    _log.error(events.REQUEST_CRASHED, number, request.scope["path"], exc_info=error)
     return _response(request, plain_problem(500, "internal error; the controller's log says more"))
 
 

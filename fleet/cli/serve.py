@@ -13,6 +13,7 @@ from pathlib import Path
 
 from securesystemslib.signer import Signer
 
+from fleet import events
 from fleet.app import Controller, Origin
 from fleet.cli.common import asker
 from fleet.cli.observed import observe
@@ -67,9 +68,9 @@ def _warn(folder: Path, config: FleetConfig) -> None:
     """Log the findings of `edge-fleet doctor`. None of them keeps this replica from what it can do."""
     try:
         for finding in findings(observe(folder, config)):
-            _log.warning("%s: %s; %s", finding.where, finding.problem, finding.remedy)
+            _log.warning(events.PROBLEM_FOUND, finding.where, finding.problem, finding.remedy)
     except (ConfigurationError, OSError) as error:
-        _log.warning("not everything could be checked: %s", error)
+        _log.warning(events.CHECKS_NOT_COMPLETED, error)
 
 
 def _signers(folder: Path, arguments: argparse.Namespace) -> Sequence[Signer]:
@@ -89,5 +90,4 @@ def _allow_files(settings: ServingSettings) -> None:
     wanted = settings.max_connections + settings.max_handshakes + settings.max_requests + FILES_BESIDE
     allowed = allow_open_files(wanted)
     if allowed < wanted:
-        problem = "[serve] allows up to %d open files, this process may open %d; raise that, or lower max_connections"
-        _log.warning(problem, wanted, allowed)
+        _log.warning(events.OPEN_FILES_LIMITED, wanted, allowed)

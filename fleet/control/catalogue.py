@@ -11,6 +11,7 @@ from functools import partial
 
 from tuf.api.metadata import TargetFile, Targets
 
+from fleet import events
 from fleet.database import leader, releases
 from fleet.database.engine import Connection, Database
 from fleet.database.errors import ConflictError, RefusedError
@@ -59,7 +60,7 @@ class Catalogue:
             fresh = synchronise(self._database, self._workspace, now, fence)
             self._again = None
         except (ConfigurationError, ConflictError, RefusedError) as error:
-            _log.warning("the published releases are not read: %s", error)
+            _log.warning(events.RELEASES_NOT_READ, error)
             self._again = now + RETRY
         self._seen = seen
         return fresh
@@ -99,7 +100,7 @@ def verified_releases(
         try:
             yield _read(workspace, target)
         except (ConfigurationError, ValueError, OSError) as error:
-            _log.warning("%s is left out: %s; see edge-fleet verify", path, error)
+            _log.warning(events.RELEASE_EXCLUDED, path, error)
 
 
 def usable(connection: Connection, target: str) -> str:
@@ -158,7 +159,7 @@ def _verified_targets(published: Published) -> Iterator[tuple[str, TargetFile]]:
             continue
         listed = published.snapshot.signed.meta[f"{name}.json"].version
         if quorum(targets.signed, name).missing(owner) or owner.signed.version != listed:
-            _log.warning("the releases of %s are left out: not signed by its keys; see edge-fleet verify", name)
+            _log.warning(events.ROLE_EXCLUDED, name)
             continue
         signed: Targets = owner.signed
         mine = ((path, target) for path, target in signed.targets.items() if delegated.is_delegated_path(path))
@@ -169,7 +170,7 @@ def _is_withdrawn(target: TargetFile) -> bool:
     try:
         return read_withdrawal(target) is not None
     except Distrust as error:
-        _log.warning("%s is left out: %s", target.path, error)
+        _log.warning(events.RELEASE_EXCLUDED, target.path, error)
         return True
 
 

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from tuf.api.metadata import Metadata, Targets
 
+from fleet import events
 from fleet.audit import Deed
 from fleet.control.director_published import PublishedMetadata
 from fleet.database import audit, desired
@@ -70,9 +71,9 @@ def by_hand(workspace: Workspace, publication: PublishedMetadata, device: str) -
         )
         found = read_assignment(metadata.signed, file, DEFAULTS)
     except (ConfigurationError, Distrust, OSError) as error:
-        _log.warning("%s is not adopted: %s", file, error)
+        _log.warning(events.ASSIGNMENT_NOT_ADOPTED, file, error)
         return None
     if publication.director.missing(metadata) or found.device != device:
-        _log.warning("%s is not adopted: the director's keys did not sign it for this device", file)
+        _log.warning(events.ASSIGNMENT_NOT_ADOPTED, file, "the director's keys did not sign it for this device")
         return None
     return ByHand(found)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fleet import events
 from fleet.assignments import assigned
 from fleet.database import desired, releases
 from fleet.database.engine import Connection, Database
@@ -126,7 +127,7 @@ class Publications:
             if known is None:
                 raise
             self._looked_s, self._damaged = self._monotonic(), publication_mark(self._workspace.public)
-            _log.warning("the published repository cannot be read; the publication known before is used", exc_info=True)
+            _log.warning(events.PUBLICATION_NOT_READ, exc_info=True)
             return known
         finally:
             self._lock.release()

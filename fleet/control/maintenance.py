@@ -9,13 +9,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from fleet import events
 from fleet.control.archiving import ACTOR, archive_before
 from fleet.control.control import Control
 from fleet.control.device_ca import AUTHORITY_FOLDER
 from fleet.control.monotonic_clock import MonotonicClock
 from fleet.control.renewal import renew_published
 from fleet.control.revocation_file import write_revocations
-from fleet.database import certificates, changes, devices, enrolment, events, idempotency, sweep, tokens
+from fleet.database import certificates, changes, devices, enrolment, idempotency, sweep, tokens
+from fleet.database import events as device_events
 from fleet.database.engine import Connection
 from fleet.database.leader import guard
 from fleet.database.rows import chunks
@@ -89,10 +91,10 @@ class Maintenance:
                 del self._due[job.name]
         except (RequestError, ConfigurationError, OSError) as error:
             self._failed(job)
-            _log.warning("%s: %s", job.name, error)
+            _log.warning(events.MAINTENANCE_JOB_FAILED, job.name, error)
         except Exception:  # noqa: BLE001  a job's boundary: a defect in one must not stop the others
             self._failed(job)
-            _log.exception("%s failed", job.name)
+            _log.exception(events.MAINTENANCE_JOB_CRASHED, job.name)
 
     def _failed(self, job: MaintenanceJob) -> None:
         self.control.counts[f"{FAILED}{job.name}"] += 1
@@ -150,7 +152,7 @@ def expire_uploads(control: Control, now: datetime) -> bool:
             return False
         targets = [target for draft in work.drafts().values() for target in new_targets(draft)]
         if removed := control.uploads.expire(now, frozenset(work.needed(targets))):
-            _log.info("%d uploads expired and were removed", removed)
+            _log.info(events.UPLOADS_EXPIRED, removed)
     return True
 
 
@@ -178,7 +180,7 @@ def sweep_records(control: Control, fence: int, now: datetime) -> bool:
         with control.database.write() as connection:
             guard(connection, fence)
             swept = sweep.sweep(connection, now, settings.telemetry) if due else 0
-            swept = swept or events.sweep(connection, now, settings) or changes.sweep(connection, now, settings)
+            swept = swept or device_events.sweep(connection, now, settings) or changes.sweep(connection, now, settings)
         if not swept:
             return True
     return False

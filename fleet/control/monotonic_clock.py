@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from fleet import events
 from fleet.control.settings import MaintenanceSettings
 
 _log = logging.getLogger(__name__)
@@ -92,12 +93,7 @@ class MonotonicClock:
         reading, doubted = self._reading, self._reading.leap > timedelta()
         if doubted and not self._told:
             steady_s = self._settings.clock_steady_s
-            problem = (
-                "the clock says %s, %s later than expected; records expire as of %s until the clock advanced evenly"
-            )
-            _log.warning(
-                f"{problem} for %g s: set it if it is wrong", reading.wall, reading.leap, reading.believed, steady_s
-            )
+            _log.warning(events.CLOCK_DOUBTED, reading.wall, reading.leap, reading.believed, steady_s)
         elif self._told and not doubted:
-            _log.warning("the clock is believed again: %s", reading.wall)
+            _log.warning(events.CLOCK_TRUSTED, reading.wall)
         self._told = doubted

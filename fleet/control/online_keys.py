@@ -11,6 +11,7 @@ from pathlib import Path
 from securesystemslib.signer import Signer
 from tuf.api.metadata import Root
 
+from fleet import events
 from fleet.keys import PUBLIC_SUFFIX, Ask, has_secret, load_signer, read_public
 from fleet.roles import ONLINE
 from gateway.domain.errors import ConfigurationError, UnreachableError
@@ -74,10 +75,10 @@ class OnlineKeys:
         if read_public(file).key.keyid in missing and has_secret(file):
             signer = load_signer(file, self._ask)
             self._held[signer.public_key.keyid] = signer
-            _log.info("key loaded: %s", file)
+            _log.info(events.KEY_LOADED, file)
 
     def _note(self, file: Path, problem: str) -> None:
         """Log a problem once, until it is another one or solved."""
         if self._problems.get(file) != problem:
             self._problems[file] = problem
-            _log.warning("a key cannot be loaded; it is tried again when it is needed: %s", problem)
+            _log.warning(events.KEY_NOT_LOADED, problem)

@@ -9,6 +9,7 @@ import logging
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 
+from fleet import events
 from fleet.control.online_keys import OnlineKeys
 from fleet.publish import online_roots, plan_publication
 from fleet.repository import Published
@@ -32,13 +33,13 @@ def renew_published(workspace: Workspace, keys: OnlineKeys, now: datetime, share
         try:
             stack.enter_context(workspace.locked())
         except UnreachableError as error:
-            _log.info("timestamp and snapshot will be signed later: %s", error)
+            _log.info(events.PUBLICATION_RENEWAL_POSTPONED, error)
             return False
         published = workspace.published()
         if is_due(workspace, published, now, share):
             signers = keys.of_roots(online_roots(published, {}))
             workspace.publish(plan_publication(published, [], signers, now, workspace.settings))
-            _log.info("timestamp and snapshot signed")
+            _log.info(events.PUBLICATION_RENEWED)
     return True
 
 

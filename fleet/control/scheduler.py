@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from fleet import events
 from fleet.control.catalogue import Catalogue
 from fleet.control.evaluation import EvaluationContext
 from fleet.control.evaluation_log import Attendance
@@ -23,11 +24,6 @@ from gateway.domain.errors import ConfigurationError
 
 LEASE_SHARE = 3
 """Number of times within a lease that the leadership is renewed."""
-UNATTENDED = (
-    "rollouts were not evaluated between %s and %s (no controller, no database, or a clock that leapt); "
-    "their timers are extended by that gap"
-)
-PASSED_OVER = "the rollout %s is skipped in this tick"
 _log = logging.getLogger(__name__)
 
 
@@ -91,7 +87,7 @@ class Scheduler:
     def _forget(self, fence: int | None) -> None:
         """Forget what was known, and set the fencing token: a new leader begins with what the database holds."""
         if fence is not None:
-            _log.info("%s leads now (fence %d)", self._holder, fence)
+            _log.info(events.LEADERSHIP_ACQUIRED, self._holder, fence)
         self._fence, self._after = fence, ""
         self._stood_s = self._stood_s if fence is not None else float("-inf")
         self._swept.clear()
@@ -130,10 +126,10 @@ class Scheduler:
                 self._keep_office(ask=True)
                 kept_waiting = True
                 missed.add(rollout.id)
-                _log.warning(PASSED_OVER + ": %s", rollout.id, error)
+                _log.warning(events.ROLLOUT_SKIPPED, rollout.id, error)
             except Exception:  # noqa: BLE001  one rollout's boundary: a defect in it must not stop the others
                 missed.add(rollout.id)
-                _log.exception(PASSED_OVER, rollout.id)
+                _log.exception(events.ROLLOUT_EVALUATION_CRASHED, rollout.id)
         return missed
 
     def _evaluate_one(
@@ -171,7 +167,7 @@ class Scheduler:
     def _warn(self, now: datetime) -> None:
         looked = self._attendance.last(now)
         if now - looked > timedelta(seconds=self._rolling.settings.gap_s):
-            _log.warning(UNATTENDED, looked, now)
+            _log.warning(events.ROLLOUTS_NOT_EVALUATED, looked, now)
 
     def _live(self) -> Sequence[StoredRollout]:
         """Return the live rollouts: those that end first, because they free devices for others; then the oldest."""

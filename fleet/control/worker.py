@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 
+from fleet import events
 from fleet.control.control import Clock
 from gateway.domain.errors import RequestError
 
@@ -58,6 +59,6 @@ class PeriodicThread:
         try:
             work()
         except (RequestError, OSError) as error:
-            _log.warning("%s: %s", self._name, error)
+            _log.warning(events.PERIODIC_WORK_FAILED, self._name, error)
         except Exception:  # noqa: BLE001  a thread's boundary: a defect in one turn must not be the end of all
-            _log.exception("%s failed", self._name)
+            _log.exception(events.PERIODIC_WORK_CRASHED, self._name)

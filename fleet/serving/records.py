@@ -10,6 +10,7 @@ from collections import Counter
 from http import HTTPStatus
 from typing import Any
 
+from fleet import events
 from fleet.problems import Problem, ProblemError, plain_problem, problem_of
 from fleet.serving.asgi import Application, Message, Receive, Scope, Send, respond
 from gateway.domain.errors import Fault, RequestError
@@ -62,11 +63,11 @@ class AccessLog:
             await answer.refuse(problem_of(error))
         except asyncio.CancelledError:
             # The server stops and the grace is over; this is the request's outermost frame, so it ends here.
-            _log.warning("%s: a request to %s was cut off by the shutdown", *answer.named)
+            _log.warning(events.REQUEST_CUT_OFF, *answer.named)
             problem = "the controller is stopping; try again later"
             await answer.refuse(problem_of(RequestError(Fault.UNAVAILABLE, problem)))
         except Exception:  # noqa: BLE001  the task of one request: a defect in it must not take down others
-            _log.exception("%s: a request to %s failed", *answer.named)
+            _log.exception(events.REQUEST_CRASHED, *answer.named)
             await answer.refuse(plain_problem(500, "internal error; the controller's log says more"))
 
     def _check_load(self, path: str) -> None:
@@ -111,9 +112,12 @@ class _Answer:
         address = (peer.address if peer else (self._scope.get("client") or ("",))[0]) or "-"
         took_ms = (time.monotonic_ns() - self._began_ns) / 1e6
         number, path = self.named
-        words = (number, address, str(caller)[:128], self._scope["method"][:16], path)
-        level = logging.DEBUG if self._is_usual(peer.device if peer else "") else logging.INFO
-        _access.log(level, "%s %s %s %s %s %d %d bytes %.1f ms", *words, self._status, self._bytes, took_ms)
+        asked = (number, address, str(caller)[:128], self._scope["method"][:16], path)
+        said = (*asked, self._status, self._bytes, took_ms)
+        if self._is_usual(peer.device if peer else ""):
+            _access.debug(events.REQUEST_ANSWERED, *said)
+        else:
+            _access.info(events.REQUEST_ANSWERED, *said)
 
     def _is_usual(self, device: str) -> bool:
         """Return whether the request is routine: a success of a device, or of a read. It is logged at DEBUG level."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
+from fleet import events
 from fleet.database import alerts, watching
 from fleet.database.alerts import Alert, AlertState
 from fleet.database.engine import Connection, Database
@@ -138,7 +139,7 @@ class AlertEvaluation:
         more, self._left_out = judged.left_out - self._left_out, judged.left_out
         if more > 0:
             self._counts[LEFT_OUT] += more
-            _log.warning("%d alerts are not opened: too many are open, of all devices or of one", judged.left_out)
+            _log.warning(events.ALERTS_NOT_OPENED, judged.left_out)
         for alert in judged.changed:
             self._changes += alert.state is not AlertState.PENDING
-            _log.info("alert %s, %s: %s", alert.rule, alert.state, alert.summary)
+            _log.info(events.ALERT_CHANGED, alert.rule, alert.state, alert.summary)

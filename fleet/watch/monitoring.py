@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from fleet import events
 from fleet.control.control import Control
 from fleet.control.worker import PeriodicThread
 from fleet.database.tail import ReceivedRow
@@ -128,7 +129,7 @@ def _roles(control: Control, notice_d: float, now: datetime) -> Iterable[RuleVal
     try:
         return [*signed_roles(control.workspace, now, notice_d)]
     except (ConfigurationError, OSError) as error:
-        _log.warning("the expiry of signed roles is not checked: %s", error)
+        _log.warning(events.ROLE_EXPIRY_NOT_CHECKED, error)
         return ()
 
 

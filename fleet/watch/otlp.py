@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from fleet import events
 from fleet.database.tail import ReceivedRow
 from fleet.watch.documents import count, mapping
 from fleet.watch.otlp_devices import LOGS, METRICS, Piece, pieces
@@ -132,7 +133,7 @@ class Exporter:
             return True
         self._attempts += 1
         if answer.taken or self._attempts >= self._settings.attempts:
-            _log.warning("%d items are not sent to the OTLP endpoint: %s", export.count, answer.problem)
+            _log.warning(events.OTLP_ITEMS_DROPPED, export.count, answer.problem)
             outcome = "refused" if answer.status else "unknown" if answer.taken else "unreachable"
             self._done(export, outcome)
             return bool(answer.status)

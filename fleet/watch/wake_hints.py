@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from paho.mqtt.client import Client, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
+from fleet import events
 from fleet.control.wake_hints import Hints
 from fleet.watch.credentials import secret_text, trusting
 from fleet.watch.settings import WakeBrokerSettings
@@ -77,9 +78,9 @@ class Waker:
     def _connected(self, *said: Any) -> None:
         code = said[3]
         if code.is_failure:
-            _log.warning("the broker %s refuses this controller: %s; see [wake]", self._host, code)
+            _log.warning(events.BROKER_CONNECTION_REFUSED, self._host, code)
         else:
-            _log.info("devices are woken over %s", self._host)
+            _log.info(events.BROKER_CONNECTED, self._host)
             self._up.set()
 
     def _lost(self, *said: Any) -> None:
@@ -87,7 +88,7 @@ class Waker:
             self._up.clear()
             if self._ended.is_set():  # `stop` ran since the check above; `_run` must not wait for `_up`
                 self._up.set()
-            _log.warning("the broker %s is away (%s); devices poll periodically", self._host, said[3])
+            _log.warning(events.BROKER_CONNECTION_LOST, self._host, said[3])
 
 
 def broker(url: str) -> tuple[str, int, bool]:

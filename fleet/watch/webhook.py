@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
+from fleet import events
 from fleet.database import alerts
 from fleet.database.alerts import Untold
 from fleet.database.engine import Database
@@ -103,7 +104,7 @@ class Webhook:
         self._failures += 1
         if answer.status == GONE:
             self._gone = True
-            _log.error("the webhook answers that it is gone (410): nothing is sent to it until the controller restarts")
+            _log.error(events.WEBHOOK_DISABLED)
             return False
         if answer.status in CLIENT_ERRORS and answer.status not in ANY_MESSAGE:
             named = message_id(untold)
@@ -115,7 +116,7 @@ class Webhook:
         wait_s = pause_s(self._failures, settings.retry_s, settings.retry_limit_s, self._chance())
         wait_s = max(wait_s, min(answer.retry_after_s, settings.retry_limit_s))
         self._not_before = now + timedelta(seconds=wait_s)
-        _log.warning("the webhook did not accept an alert, next attempt in %.0f s: %s", wait_s, answer.problem)
+        _log.warning(events.ALERT_DELIVERY_FAILED, answer.problem, wait_s)
         return False
 
     def _stale(self, untold: Untold, now: datetime) -> bool:
@@ -125,4 +126,4 @@ class Webhook:
     def _drop(self, untold: Untold, done: list[Untold], because: str) -> None:
         self._counts[DROPPED] += 1
         done.append(untold)
-        _log.error("an alert is not sent to the webhook, %s: %s", because, untold.alert.summary)
+        _log.error(events.ALERT_DROPPED, because, untold.alert.summary)

@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -215,20 +216,29 @@ def test_a_document_that_is_named_exists() -> None:
     assert missing == []
 
 
-LOG_METHODS = {"debug", "info", "warning", "error", "critical", "exception"}
-CATALOGUES = [ROOT / "gateway/agent/events.py", ROOT / "gateway/software/events.py"]
-"""Log events of one program each: the modules of its package log no other events."""
-LOG_EVENTS = ROOT / "gateway/agent/README.md"
-EVENT_ROW = r"^\| `([\w -]+)` \| (info|warning|error) \|.*\| ([\w, ]+) \|$"
-"""Row of the table of log events: name, level, meaning, fields."""
+LOG_METHODS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
+LOGGERS = {"log", "_log", "_access"}
+"""Names of loggers; other objects have methods of the same names."""
+CATALOGUES = {
+    ROOT / "gateway/agent/events.py": ROOT / "gateway/agent/README.md",
+    ROOT / "gateway/software/events.py": ROOT / "gateway/agent/README.md",
+    ROOT / "fleet/events.py": ROOT / "fleet/watch/README.md",
+}
+"""Log events of one program each, with the document that lists them: the modules of its package log no other events."""
+EVENT_ROW = r"^\| `([\w -]+)` \| ([a-z, ]+) \|.*\| (.*) \|$"
+"""Row of a table of log events: name, levels, meaning, and the fields or what to do."""
 
 
 class LoggedEvent(NamedTuple):
-    """Use of a logger's method: `event` is the constant's name, "" if its first argument is none of `events`."""
+    """Use of a logger's method: `event` is the constant's name, "" if its first argument is none of `events`.
+
+    `values`: arguments that fill the message, None if their number is not known.
+    """
 
     place: str
     level: str
     event: str
+    values: int | None
     fields: frozenset[str]
 
 
@@ -237,23 +247,33 @@ def logged_events(package: Path) -> Iterator[LoggedEvent]:
     for file in (file for file in SOURCES if file.is_relative_to(package)):
         calls = {id(node.func): node for node in ast.walk(TREES[file]) if isinstance(node, ast.Call)}
         for node in ast.walk(TREES[file]):
-            if isinstance(node, ast.Attribute) and node.attr in LOG_METHODS:
-                call = calls.get(id(node))
-                fields = {keyword.arg for keyword in call.keywords if keyword.arg} if call else set()
-                place, event = f"{named(file)}:{node.lineno}", event_constant(call.args) if call else ""
-                yield LoggedEvent(place, node.attr, event, frozenset(fields))
+            if isinstance(node, ast.Attribute) and node.attr in LOG_METHODS and is_logger(node.value):
+                yield logged_event(f"{named(file)}:{node.lineno}", node.attr, calls.get(id(node)))
+
+
+def is_logger(node: ast.expr) -> bool:
+    """Return whether the name of a logger, or the call of a function that may return one, stands there."""
+    return isinstance(node, ast.Call) or getattr(node, "attr", getattr(node, "id", "")) in LOGGERS
+
+
+def logged_event(place: str, method: str, call: ast.Call | None) -> LoggedEvent:
+    arguments = call.args if call else []
+    level = "error" if method == "exception" else method
+    values = None if any(isinstance(one, ast.Starred) for one in arguments) else len(arguments) - 1
+    fields = frozenset(keyword.arg for keyword in call.keywords if keyword.arg) if call else frozenset[str]()
+    return LoggedEvent(place, level, event_constant(arguments), values, fields - {"exc_info"})
 
 
 def event_constant(arguments: list[ast.expr]) -> str:
-    """Return NAME if the only argument by position is `events.NAME`, else ""."""
+    """Return NAME if the first argument by position is `events.NAME`, else ""."""
     match arguments:
-        case [ast.Attribute(value=ast.Name("events"), attr=name)]:
+        case [ast.Attribute(value=ast.Name("events"), attr=name), *_]:
             return name
     return ""
 
 
 def catalogue(file: Path) -> Mapping[str, str]:
-    """Return the events of a catalogue, by the names of their constants."""
+    """Return the messages of a catalogue, by the names of their constants."""
     return {
         target.id: str(node.value.value)
         for node in TREES[file].body
@@ -263,33 +283,68 @@ def catalogue(file: Path) -> Mapping[str, str]:
     }
 
 
+def event_named(message: str) -> str:
+    """Return the event's name, with which its message begins."""
+    return message.partition(":")[0]
+
+
 @pytest.mark.parametrize("file", CATALOGUES, ids=named)
 def test_log_events_are_constants_of_their_catalogue(file: Path) -> None:
     logged, known = list(logged_events(file.parent)), catalogue(file)
     assert [one.place for one in logged if one.event not in known] == []
     assert known.keys() - {one.event for one in logged} == set()
-    assert len({*known.values()}) == len(known)
+    names = {name: event_named(message).replace("-", " ") for name, message in known.items()}
+    assert {name: words.upper().replace(" ", "_") for name, words in names.items()} == {name: name for name in known}
+
+
+@pytest.mark.parametrize("file", CATALOGUES, ids=named)
+def test_a_log_event_gets_as_many_values_as_its_message_has_places(file: Path) -> None:
+    places = {name: len(re.findall(r"%[.\d]*[a-z]", message)) for name, message in catalogue(file).items()}
+    wrong = [one.place for one in logged_events(file.parent) if one.values not in {None, places.get(one.event)}]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("file", CATALOGUES, ids=named)
 def test_each_log_event_has_a_docstring_of_one_line_with_its_fields(file: Path) -> None:
-    texts = re.findall(r'^([A-Z_]+) = ".*"\n"""(.*)"""$', TEXTS[file], re.MULTILINE)
-    documented = {name: set(re.findall(r"`(\w+)`", text)) for name, text in texts}
+    documented = dict(documented_constants(TREES[file].body))
     assert documented.keys() == catalogue(file).keys()
+    assert [name for name, text in documented.items() if "\n" in text] == []
     missing = [
         f"{one.place} {field}"
         for one in logged_events(file.parent)
-        for field in one.fields - documented.get(one.event, set())
+        for field in one.fields - set(re.findall(r"`(\w+)`", documented.get(one.event, "")))
     ]
     assert missing == []
 
 
-def test_the_table_of_log_events_names_the_events_with_level_and_fields() -> None:
+def documented_constants(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """Yield the constants of a module that a docstring follows, with it."""
+    for node, following in pairwise(body):
+        match node, following:
+            case ast.Assign(targets=[ast.Name(name)]), ast.Expr(ast.Constant(str(text))):
+                yield name, text
+
+
+@pytest.mark.parametrize("document", sorted({*CATALOGUES.values()}), ids=named)
+def test_the_table_of_log_events_names_the_events_with_their_levels(document: Path) -> None:
     logged = defaultdict[str, set[str]](set)
-    for file in CATALOGUES:
-        known = catalogue(file)
+    for file in (file for file, place in CATALOGUES.items() if place == document):
         for one in logged_events(file.parent):
-            logged[known[one.event]] |= {one.level, *one.fields}
-    rows = re.findall(EVENT_ROW, LOG_EVENTS.read_text("utf-8"), re.MULTILINE)
+            logged[event_named(catalogue(file)[one.event])].add(one.level)
+    rows = event_rows(document)
     assert len({name for name, *_ in rows}) == len(rows)
-    assert {name: {level, *re.findall(r"\w+", fields)} for name, level, fields in rows} == logged
+    assert {name: set(levels.split(", ")) for name, levels, _ in rows} == logged
+
+
+@pytest.mark.parametrize("file", CATALOGUES, ids=named)
+def test_the_table_of_log_events_names_their_fields(file: Path) -> None:
+    last_columns = {name: set(re.findall(r"\w+", last)) for name, _, last in event_rows(CATALOGUES[file])}
+    fields = defaultdict[str, set[str]](set)
+    for one in logged_events(file.parent):
+        fields[event_named(catalogue(file)[one.event])] |= one.fields
+    given = {name: found for name, found in fields.items() if found}
+    assert {name: last_columns[name] for name in given} == given
+
+
+def event_rows(document: Path) -> list[tuple[str, str, str]]:
+    return re.findall(EVENT_ROW, document.read_text("utf-8"), re.MULTILINE)

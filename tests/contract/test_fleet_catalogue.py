@@ -76,7 +76,7 @@ def test_what_an_owner_did_not_sign_is_left_out_and_withdrawn(fleet: RolledFleet
     looking = catalogue(fleet)
     with caplog.at_level(logging.WARNING):
         looking.refresh(fleet.now, FENCE)
-    assert "models-acme are left out: not signed by its keys" in caplog.text
+    assert "role excluded: models-acme is not signed by its keys" in caplog.text
     assert known(fleet) == {V1: False, V2: False}
     with fleet.database.read() as connection:
         assert usable(connection, V2) == f"{V2} is withdrawn, or not published any more"
@@ -116,7 +116,7 @@ def test_a_release_whose_document_is_not_what_was_signed_is_left_out(fleet: Roll
         fleet.repository.forge(owner_role("acme"), targets, fleet.repository.keys[owner_role("acme")])
     with caplog.at_level(logging.WARNING):
         catalogue(fleet).refresh(fleet.now, FENCE)
-    assert f"{V3} is left out" in caplog.text
+    assert f"release excluded: {V3}: " in caplog.text
     assert known(fleet) == {V1: True, V2: True}
 
 

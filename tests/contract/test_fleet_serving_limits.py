@@ -314,7 +314,8 @@ async def test_the_log_says_who_asked_what_and_no_secret(tmp_path, caplog) -> No
             await client.get("/denied")
     usual, refused = (record for record in caplog.records if record.name == "fleet.access")
     assert (usual.levelno, refused.levelno) == (logging.DEBUG, logging.INFO)
-    assert usual.getMessage().startswith(f"{answer.headers['x-request-id']} 127.0.0.1 camera-7 GET /a%0Ab 200 ")
+    number = answer.headers["x-request-id"]
+    assert usual.getMessage().startswith(f"request answered: {number} 127.0.0.1 camera-7 GET /a%0Ab 200 ")
     assert "secret" not in caplog.text
 
 

@@ -429,7 +429,7 @@ def test_what_a_device_says_writes_no_line_of_the_log(tmp_path: Path, caplog: py
         fleet.says("liar", "updates", update("rolled_back") | {"failure": {"reason": forged}, "version": "2\r"})
         fleet.look(after_s=30)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == ("alert rollback, open: liar gave up m 2?: latency?ERROR fleet.audit: all is lost?[2J??")
+    assert line == ("alert changed: rollback is open: liar gave up m 2?: latency?ERROR fleet.audit: all is lost?[2J??")
 
 
 def test_what_wavers_is_one_alert(database: Database) -> None:

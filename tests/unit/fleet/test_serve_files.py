@@ -23,7 +23,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
     ("connections", "limits", "said"),
     [
         (50, "(336, 400)", ""),
-        (500, "(400, 400)", "[serve] allows up to 786 open files, this process may open 400"),
+        (500, "(400, 400)", "open files limited: [serve] allows up to 786, this process may open 400; "),
     ],
 )
 def test_as_many_files_as_connections_are_promised(connections: int, limits: str, said: str) -> None:
