@@ -53,7 +53,7 @@ from fleet.control.control import Control
 from fleet.control.ingestion_lines import UNSUPPORTED_MEDIA
 from fleet.database.errors import ConflictError
 from fleet.problems import Problem, ProblemError, plain_problem, problem_of
-from fleet.serving.asgi import Application, request_id
+from fleet.serving.asgi import Application, logged_path, request_id
 from fleet.watch.page import MetricsPage
 from gateway import __version__
 from gateway.domain.errors import RequestError
@@ -209,8 +209,8 @@ def _found(entry: Any) -> str:
 
 def _defect(request: Call, error: Exception) -> Response[bytes]:
     """Log a defect in full, and answer 500."""
-    number = request_id(cast("Any", request.scope))
-    _log.error(events.REQUEST_CRASHED, number, request.scope["path"], exc_info=error)
+    scope = cast("Any", request.scope)
+    _log.error(events.REQUEST_CRASHED, request_id(scope), logged_path(scope), exc_info=error)
     return _response(request, plain_problem(500, "internal error; the controller's log says more"))
 
 

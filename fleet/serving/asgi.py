@@ -11,10 +11,11 @@ from gateway.wire import asgi
 from gateway.wire.asgi import Application, Headers, Message, Receive, Scope, Send
 
 __all__ = (
-    "ZERO_COPY", "Application", "Message", "Receive", "Scope", "Send", "header_values", "name_caller", "peer_of",
-    "plain", "request_id", "respond", "without_headers",
+    "ZERO_COPY", "Application", "Message", "Receive", "Scope", "Send", "header_values", "logged_path", "name_caller",
+    "peer_of", "plain", "request_id", "respond", "without_headers",
 )  # fmt: skip
 
+PATH_LIMIT_CHARACTERS = 200
 ZERO_COPY = "http.response.zerocopysend"
 """ASGI extension for sendfile: {"file", "offset", "count", "more_body"}."""
 
@@ -28,6 +29,12 @@ def peer_of(scope: Scope) -> RequestPeer:
 def request_id(scope: Scope) -> str:
     """Return the request's id in the log."""
     return str(scope.get("state", {}).get("request_id", ""))
+
+
+def logged_path(scope: Scope) -> str:
+    """Return the request's path for the log: percent-encoded, so it contains no line break, and bounded."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw[:PATH_LIMIT_CHARACTERS].decode("ascii", "replace")
 
 
 def name_caller(scope: Scope, name: str) -> None:

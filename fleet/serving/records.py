@@ -12,10 +12,9 @@ from typing import Any
 
 from fleet import events
 from fleet.problems import Problem, ProblemError, plain_problem, problem_of
-from fleet.serving.asgi import Application, Message, Receive, Scope, Send, respond
+from fleet.serving.asgi import Application, Message, Receive, Scope, Send, logged_path, respond
 from gateway.domain.errors import Fault, RequestError
 
-PATH_LIMIT_CHARACTERS = 200
 SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -86,9 +85,8 @@ class _Answer:
 
     @property
     def named(self) -> tuple[str, str]:
-        """The request's id and path. The path is percent-encoded, so it contains no line break."""
-        raw = self._scope.get("raw_path") or self._scope["path"].encode()
-        return self._scope["state"]["request_id"], raw[:PATH_LIMIT_CHARACTERS].decode("ascii", "replace")
+        """The request's id and path."""
+        return self._scope["state"]["request_id"], logged_path(self._scope)
 
     async def send(self, message: Message) -> None:
         """Send a message of the response, with added headers."""

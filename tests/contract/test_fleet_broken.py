@@ -12,6 +12,7 @@ from fleet.access import Role
 from fleet.control.ingestion_lines import NESTING_LIMIT, NUMBER_LIMIT
 from fleet.database import certificates
 from fleet.database.certificates import Certificate
+from fleet.database.engine import Database
 from tests.simulators.asking import ask, csr, enrolment_token, gap, new_key, record, tell
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import until
@@ -158,3 +159,17 @@ def test_a_clock_that_was_far_ahead_for_a_moment_costs_no_device_its_place(contr
         kept = certificates.of_device(connection, "ahead", controller.control.database.settings)
         assert certificates.find(connection, before.certificate.serial) is None
     assert [one.serial for one in kept] == [made.serial]
+
+
+def test_the_path_of_a_request_that_crashes_begins_no_line_of_the_log(
+    controller: RunningController, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_self: Database) -> object:
+        raise RuntimeError("a defect")
+
+    with controller.client() as admin, monkeypatch.context() as patch:
+        patch.setattr(Database, "read", broken)
+        assert admin.get("/v1/devices/a%0AERROR fleet.audit: all is lost").status_code == 500
+    (line,) = (one.getMessage() for one in caplog.records if one.name == "fleet.api.application")
+    assert line.startswith("request crashed: ")
+    assert " /v1/devices/a%0AERROR%20fleet.audit:%20all%20is%20lost;" in line
