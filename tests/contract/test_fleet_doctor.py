@@ -129,5 +129,5 @@ def test_serve_logs_what_the_doctor_finds(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "fleet" / "keys")
         fleet.replicas[0].start()
         said = fleet.replicas[0].said()
-        assert "WARNING fleet.cli.serve: director: 1 of its published keys must sign, and 0 are" in said
+        assert "WARNING fleet.cli.serve: problem found: director: 1 of its published keys must sign, and 0 are" in said
         assert "devices are assigned nothing" in said

@@ -13,7 +13,7 @@ from tests.simulators.served_fleet import roll_out, served_fleet, wait_until
 
 __all__ = ["memory_path"]
 SHARES = {"lying": 1.0, "replaying": 1.0, "flooding": 0.5, "failing": 2.0, "silent": 1.0}
-CLOCK = "fleet.cli.serve: clock:"
+CLOCK = "fleet.cli.serve: problem found: clock:"
 """A warning that depends on the machine."""
 SPEC = document(
     waves=[{"percent": 25}, {"percent": 100}],
