@@ -36,9 +36,9 @@ def named(connection: Guarded, handler: BaseRouteHandler) -> None:
 
     Raise RequestError UNAUTHENTICATED.
     """
-    anybody = connection.headers.get("authorization") or peer_of(cast("Scope", connection.scope)).device
-    if ACTION in handler.opt and not anybody:
-        raise _nobody()
+    caller = connection.headers.get("authorization") or peer_of(cast("Scope", connection.scope)).device
+    if ACTION in handler.opt and not caller:
+        raise _unauthenticated()
 
 
 def identify(request: Call) -> Identity:
@@ -55,7 +55,7 @@ def known_token(request: Call) -> ApiToken:
         return read
     text, control = bearer_of(request), control_of(request)
     if not text:
-        raise _nobody()
+        raise _unauthenticated()
     with control.database.glance() as connection:
         known = tokens.identify(connection, text, control.clock())
     if known is None:
@@ -72,7 +72,7 @@ def bearer_of(request: Call) -> str:
     return said[len(BEARER) :].strip() if said.lower().startswith(BEARER) else ""
 
 
-def _nobody() -> RequestError:
+def _unauthenticated() -> RequestError:
     problem = "a token is required: send 'Authorization: Bearer TOKEN'; devices send their certificate"
     return RequestError(Fault.UNAUTHENTICATED, problem)
 

@@ -50,9 +50,9 @@ def _verify(arguments: argparse.Namespace) -> int:
     """Verify the log. Return 1 if it was changed, or does not contain the noted head."""
     noted = _noted(arguments.head) if arguments.head else None
     if arguments.dir:
-        from fleet.cli.local_database import beside
+        from fleet.cli.local_database import opened_database
 
-        with beside(arguments.dir) as database:
+        with opened_database(arguments.dir) as database:
             return _judge(arguments, _beside(database), noted)
     return _judge(arguments, _asked(client(arguments)), noted)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fleet.cli.local_database import beside, place_of
+from fleet.cli.local_database import opened_database, place_of
 from fleet.config import load_config
 from fleet.database import backup
 from fleet.database.backup import Saved
@@ -27,7 +27,7 @@ def _save(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("is the database itself; name another file", file=arguments.file)
     if file.exists() and not backup.is_backup(file):
         raise ConfigurationError("exists already and is not a backup; name another file", file=arguments.file)
-    with beside(arguments.dir) as database:
+    with opened_database(arguments.dir) as database:
         return _say(arguments, backup.save(database, file), "saved, and read again")
 
 

@@ -115,8 +115,8 @@ def own_signers(work: Workspace, arguments: argparse.Namespace, wanted: Collecti
 
 def program_beside(program: str, named: str | None) -> str:
     """Return the path of a device's program on this machine. Raise UnreachableError if there is none."""
-    beside = Path(sys.executable).with_name(program)
-    found = named or (str(beside) if beside.exists() else shutil.which(program))
+    installed = Path(sys.executable).with_name(program)
+    found = named or (str(installed) if installed.exists() else shutil.which(program))
     if not found:
         raise UnreachableError(f"there is no {program} here, which checks releases; name it with --{program} PATH")
     return found

@@ -167,8 +167,10 @@ def _token(arguments: argparse.Namespace) -> int:
     if arguments.json and not arguments.out:
         print_json(made)
         return 0
-    whom = made["device"] or "one device"
-    hand_out(made["token"], arguments.out, f"enrolment token {made['id']} for {whom}, until {local(made['expires'])}")
+    recipient = made["device"] or "one device"
+    hand_out(
+        made["token"], arguments.out, f"enrolment token {made['id']} for {recipient}, until {local(made['expires'])}"
+    )
     if arguments.json:
         print_json({name: value for name, value in made.items() if name != "token"})
     return 0
@@ -181,8 +183,8 @@ def _tokens(arguments: argparse.Namespace) -> int:
 
 
 def _token_row(one: Json) -> tuple[str, ...]:
-    tags, whom = ", ".join(one["tags"]), one["device"] or "any"
-    return str(one["id"]), f"{one['prefix']}…", whom, tags, one["site"], _standing(one), one["created_by"]
+    tags, recipient = ", ".join(one["tags"]), one["device"] or "any"
+    return str(one["id"]), f"{one['prefix']}…", recipient, tags, one["site"], _standing(one), one["created_by"]
 
 
 def _standing(one: Json) -> str:

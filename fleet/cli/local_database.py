@@ -14,7 +14,7 @@ from gateway.domain.errors import ConfigurationError, UnreachableError
 
 
 @contextmanager
-def beside(folder: str, *, make: bool = False) -> Iterator[Database]:
+def opened_database(folder: str, *, make: bool = False) -> Iterator[Database]:
     """Open the database that `fleet.toml` names. `make`: create it if it does not exist, as serve does.
 
     Raise ConfigurationError, UnreachableError if it does not answer, OSError.

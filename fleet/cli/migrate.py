@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fleet.audit import Break
 from fleet.cli.common import now
-from fleet.cli.local_database import beside, place_of
+from fleet.cli.local_database import opened_database, place_of
 from fleet.config import load_config
 from fleet.database import migrate, move
 from fleet.database.engine import open_alone
@@ -29,7 +29,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _upgrade(arguments: argparse.Namespace) -> int:
     """Migrate, or only check. Return 0; with --check 1 if the tables are older than this program's."""
-    with beside(arguments.dir, make=not arguments.check) as database:
+    with opened_database(arguments.dir, make=not arguments.check) as database:
         before, newest = migrate.known(database), migrate.newest()
         after = before if arguments.check else migrate.upgrade(database)
     if arguments.json:

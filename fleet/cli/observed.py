@@ -10,7 +10,7 @@ from cryptography import x509
 
 from fleet.authority.folder import CERTIFICATE_FILE
 from fleet.cli.common import now
-from fleet.cli.local_database import beside, place_of
+from fleet.cli.local_database import opened_database, place_of
 from fleet.config import FleetConfig
 from fleet.control.checks import BlobUrls, Clock, HeldRoleKeys, Lifetime, StartFacts, Tables
 from fleet.control.device_ca import AUTHORITY_FOLDER
@@ -52,7 +52,7 @@ def _database(folder: Path) -> tuple[Tables, datetime | None]:
     if file is not None and not file.exists():
         return Tables("", newest), None
     try:
-        with beside(str(folder)) as database:
+        with opened_database(str(folder)) as database:
             tables = Tables(migrate.known(database), newest, server=server_version(database))
             if tables.revision != newest:
                 return tables, None

@@ -49,10 +49,10 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _running(folder: str) -> Mapping[tuple[str, str], int]:
     """Return how many devices run each release, by slot and path; empty if no controller's database can be read."""
-    from fleet.cli.local_database import beside
+    from fleet.cli.local_database import opened_database
 
     try:
-        with beside(folder) as database, database.read() as connection:
+        with opened_database(folder) as database, database.read() as connection:
             return watching.running_by_slot(connection)
     except ConfigurationError:  # no controller works in this folder
         return {}

@@ -44,13 +44,13 @@ def _made(arguments: argparse.Namespace) -> Json:
 
 def _made_beside(arguments: argparse.Namespace) -> Json:
     """Create the token directly in the database, as a user who may write there: the way to the first token."""
-    from fleet.cli.local_database import beside
+    from fleet.cli.local_database import opened_database
     from fleet.control.tokens import WantedToken, make_token
     from fleet.database import migrate
 
     validity = {} if arguments.days is None else {"validity_d": arguments.days}
     wanted = WantedToken(arguments.name, Role(arguments.role), frozenset(arguments.tag), **validity)
-    with beside(arguments.dir, make=True) as database:
+    with opened_database(arguments.dir, make=True) as database:
         migrate.upgrade(database)
         credential, made = make_token(database, wanted, f"local:{getpass.getuser()}", datetime.now(UTC))
     plain = {"id": made.id, "prefix": made.prefix, "name": made.name, "role": made.role, "tags": sorted(made.tags)}
@@ -69,8 +69,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _row(one: Json, now: datetime) -> tuple[str, ...]:
-    whom = ", ".join(one["tags"]) or "all devices"
-    return str(one["id"]), one["name"], one["role"], whom, f"{one['prefix']}…", _standing(one, now)
+    recipient = ", ".join(one["tags"]) or "all devices"
+    return str(one["id"]), one["name"], one["role"], recipient, f"{one['prefix']}…", _standing(one, now)
 
 
 def _standing(one: Json, now: datetime) -> str:

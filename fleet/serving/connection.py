@@ -71,8 +71,8 @@ class ControllerConnection(BoundedConnection):
 
     def _too_many(self) -> bool:
         theirs = self._shared.addresses[self._group] if self._group else 0
-        everybody = len(self.connections) > self._settings.max_connections
-        return everybody or theirs > self._settings.max_connections_per_address
+        too_many = len(self.connections) > self._settings.max_connections
+        return too_many or theirs > self._settings.max_connections_per_address
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, with the sendfile extension if there is no TLS."""

@@ -22,7 +22,7 @@ from gateway.trust.paths import release_path
 EVIDENCE: Mapping[str, float | int | str] = {"failed_runs": 3, "requests": 40}
 REASON = "3 of 40 runs failed"
 UNDER_WAY = frozenset({"offered", "downloading", "probation"})
-ELSE = hashlib.sha256(b"what nobody assigned").hexdigest()
+ELSE = hashlib.sha256(b"not assigned").hexdigest()
 """Digest of what a lying device runs."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.domain.errors import ConfigurationError
 
-BESIDE = ("", "-wal")
+SUFFIXES = ("", "-wal")
 """Suffixes of an SQLite database's files: the write-ahead log holds data that are not in the main file yet."""
 
 
@@ -70,5 +70,5 @@ def _process(pid: int) -> tuple[float, int]:
 def _size(file: Path) -> int:
     if not file.is_file():
         raise ConfigurationError("is no file; --database names the controller's SQLite file", file=str(file))
-    parts = [file.with_name(file.name + suffix) for suffix in BESIDE]
+    parts = [file.with_name(file.name + suffix) for suffix in SUFFIXES]
     return sum(part.stat().st_size for part in parts if part.exists())

@@ -139,13 +139,13 @@ class Spool:
         source, seq = row["source"], row["seq"]
         self._file.do("DELETE FROM record WHERE id = ?", (row["id"],))
         query = "SELECT * FROM gap WHERE source = ? AND (last = ? OR first = ?)"
-        beside = self._file.ask(query, (source, seq - 1, seq + 1))
-        first = min([seq, *(gap["first"] for gap in beside)])
-        last = max([seq, *(gap["last"] for gap in beside)])
-        counts = rows.added({Priority(row["priority"]): 1}, *map(rows.gap_counts, beside))
+        neighbours = self._file.ask(query, (source, seq - 1, seq + 1))
+        first = min([seq, *(gap["first"] for gap in neighbours)])
+        last = max([seq, *(gap["last"] for gap in neighbours)])
+        counts = rows.added({Priority(row["priority"]): 1}, *map(rows.gap_counts, neighbours))
         self._file.do("DELETE FROM gap WHERE source = ? AND first BETWEEN ? AND ?", (source, first, last))
         self._file.do("INSERT INTO gap VALUES (?, ?, ?, ?)", (source, first, last, rows.counts_text(counts)))
-        return int(row["bytes"]) + (len(beside) - 1) * rows.OVERHEAD_BYTES
+        return int(row["bytes"]) + (len(neighbours) - 1) * rows.OVERHEAD_BYTES
 
     # ---- out --------------------------------------------------------------------------------------------------------
     def batch(self, limit_rows: int, limit_bytes: int) -> tuple[SpooledRecord | Gap, ...]:

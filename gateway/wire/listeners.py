@@ -83,7 +83,7 @@ class Listeners:
             listener.listen(self._bounds.backlog)  # asyncio has called it with the number that it accepts at once
             self._servers.append(server)
 
-    async def somebody(self) -> None:
+    async def first_peer(self) -> None:
         """Wait until the first peer has connected, by UNIX socket or TCP. It stays in the backlog until `answer`."""
         loop, came = asyncio.get_running_loop(), asyncio.Event()
         for listener in self._sockets:

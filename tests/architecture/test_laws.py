@@ -32,6 +32,8 @@ REASONS: dict[str, str] = {}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "handler", "handlers"}
 METAPHORS = {"door", "house", "desk", "chores", "climb", "sights", "careful", "beneath", "beside", "judge", "together"}
 """Names of files that the field's terms have replaced (gateway/GLOSSARY.md)."""
+ARCHAIC = re.compile(r"\b(nobody|somebody|anybody|everybody|whoever|whom|beside)\b|(?<!begun-)\banew\b", re.IGNORECASE)
+"""Words that plain technical English has not; `…-begun-anew` are events of the controller's API."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -170,6 +172,16 @@ def test_names_say_what_is_inside() -> None:
     forbidden = VAGUE_NAMES | METAPHORS
     vague = [named(file) for file in SOURCES if forbidden & {*file.relative_to(ROOT).with_suffix("").parts}]
     assert vague == []
+
+
+def test_words_are_plain() -> None:
+    found = [
+        f"{named(file)}:{number} {word.group()}"
+        for file, text in TEXTS.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        for word in ARCHAIC.finditer(line)
+    ]
+    assert found == []
 
 
 def test_a_class_name_occurs_once() -> None:

@@ -46,5 +46,5 @@ class ControlFrontend(HttpServer):
 
     async def serve(self) -> None:
         """Wait for the first peer, then answer it and all later ones. Cancel this before `stop`."""
-        await self.somebody()
+        await self.first_peer()
         await self.answer()

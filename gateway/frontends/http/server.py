@@ -87,9 +87,9 @@ class HttpServer:
         self._context = context
         self.authentication.replace(security)
 
-    async def somebody(self) -> None:
+    async def first_peer(self) -> None:
         """Wait until the first peer has connected, by UNIX socket or TCP. It stays in the backlog until `answer`."""
-        await self._listeners.somebody()
+        await self._listeners.first_peer()
 
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more, let requests finish within `grace_s`, then close the other connections."""

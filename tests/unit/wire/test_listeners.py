@@ -177,7 +177,7 @@ async def test_a_stop_before_the_answer_leaves_nothing(tmp_path: Path) -> None:
     listeners, path = Listeners(Bounds()), tmp_path / "x.sock"
     (address,) = listeners.listen([Address(path=str(path))], "http")
     reader, writer = await asyncio.open_unix_connection(address.path)
-    await listeners.somebody()
+    await listeners.first_peer()
     await listeners.stop(0)
     with suppress(ConnectionResetError):  # Linux says this, or that it ends
         assert await reader.read() == b""
