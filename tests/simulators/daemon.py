@@ -29,8 +29,6 @@ from tests.simulators import runtime_only
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "models"
 COMMAND = (runtime_only.interpreter(), "-m", "gateway")
-WITH_GRPCIO = (sys.executable, "-m", "gateway")
-"""Command for the server `grpcio`, an extra that `requirements/runtime.txt` leaves out."""
 WAIT_S = 30.0
 QUIET = "[selection]\nidle_before_trial_s = 3600.0\n"
 """No trials in the background during a test."""
@@ -61,8 +59,8 @@ class Daemon:
         environ: Mapping[str, str] | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        if "grpcio" in arguments and command == COMMAND:
-            command = WITH_GRPCIO
+        if "grpcio" in arguments:  # an extra that `requirements/runtime.txt` leaves out
+            command = [sys.executable if word == COMMAND[0] else word for word in command]
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.models, self.state = folder, models, state or folder / "state"
         self.config_file, self.log_file = folder / "edge-gateway.toml", folder / "log.jsonl"
