@@ -64,18 +64,22 @@ Waiting = Callable[[ExitStack, Path, FleetRepository], Wait]
 def black_hole(stack: ExitStack) -> tuple[int, Callable[[], bool]]:
     """Return a port that answers no SYN, because its backlog is full, and whether another client waits for it."""
     port = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0)).getsockname()[1]
+    mine = set[int]()
     for _ in range(4):
         peer = stack.enter_context(socket.socket())
         peer.setblocking(False)
         peer.connect_ex(("127.0.0.1", port))
-    mine = syn_sent(port)
-    return port, lambda: syn_sent(port) > mine
+        mine.add(peer.getsockname()[1])
+    return port, lambda: not syn_sent(port) <= mine
 
 
-def syn_sent(port: int) -> int:
-    """Return how many sockets wait for this port to answer, as proc(5) has it."""
+def syn_sent(port: int) -> set[int]:
+    """Return the ports of the sockets that wait for this port to answer, as proc(5) has it.
+
+    Some may be missing: the kernel writes the list in pieces, and others open and close sockets meanwhile.
+    """
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return sum(row[2].endswith(f":{port:04X}") and row[3] == "02" for row in rows)
+    return {int(row[1][-4:], 16) for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "02"}
 
 
 def unreachable(stack: ExitStack, *_: object) -> Wait:
