@@ -75,7 +75,7 @@ class Receiver:
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self.url = f"{'https' if context else 'http'}://127.0.0.1:{self._server.server_address[1]}"
 
-    def wait(self, timeout_s: float = 20.0) -> Posted:
+    def wait(self, timeout_s: float = 60.0) -> Posted:
         """Return the next request that was not returned before."""
         return self._arrived.get(timeout=timeout_s)
 

@@ -32,6 +32,7 @@ from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.receiver import Posted, Receiver, Said, receiving
 
+pytestmark = pytest.mark.timeout(180)
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 UPDATE = {
     "key": "k1",
