@@ -76,7 +76,6 @@ class DiskBlobs:
         try:
             yield
         except OSError as error:
-            problem = (
-                f"the disk of {self._folder} fails: {error.strerror or error}; make room or mend it, and try again"
-            )
-            raise RequestError(Fault.UNAVAILABLE, problem) from error
+            problem = f"the disk of {self._folder} fails: {error.strerror or error}"
+            remedy = "free space on it or repair it, then try again"
+            raise RequestError(Fault.UNAVAILABLE, f"{problem}; {remedy}") from error

@@ -93,11 +93,10 @@ class Installer:
         failure = Failure(update.step, reason, dict(evidence or {}))
         self._storage.journal.fail(update.slot, failure, system_now(), reject=reject)
 
-    def give_up(self, update: Update) -> None:
+    def give_up(self, update: Update, reason: str) -> None:
         """Roll back the update at once, so that its successor need not wait for another poll. Raise StoreError."""
-        self._log.info(events.UPDATE_GIVEN_UP, slot=update.slot, step=update.step.value)
-        failure = Failure(update.step, "something else is assigned now", {})
-        self._storage.journal.fail(update.slot, failure, system_now(), reject=False)
+        self._log.info(events.UPDATE_GIVEN_UP, slot=update.slot, step=update.step.value, reason=reason)
+        self._storage.journal.fail(update.slot, Failure(update.step, reason, {}), system_now(), reject=False)
         self.advance(replace(update, step=Step.ROLL_BACK))
 
     def mend(self, activation: Activation) -> None:

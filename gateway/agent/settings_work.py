@@ -31,7 +31,7 @@ from gateway.domain.settings_trial import (
     read_health,
     wants_trial,
 )
-from gateway.domain.update import Step
+from gateway.domain.update import SUPERSEDED, Step
 from gateway.observe.logs import get_logger
 
 BEFORE = "settings_before"
@@ -57,7 +57,7 @@ class SettingsWork:
         """Begin the assigned settings, or give up others. Raise Distrust, FetchError, StoreError, UnreachableError."""
         state, target = self._state(), assignment.slots.get(SETTINGS_SLOT)
         if state.wanted and (target is None or target.sha256 != state.release):
-            state = self._given_up(state, "something else is assigned now")
+            state = self._given_up(state, SUPERSEDED)
         if state.wanted or target is None:
             return
         state = self._compared(state)

@@ -26,7 +26,7 @@ from gateway.domain.software_choice import Choice, choose
 from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, fitting, read_software
 from gateway.domain.software_request import GiveUp, InstallRequest
 from gateway.domain.software_update import Phase, environment_name
-from gateway.domain.update import Step
+from gateway.domain.update import SUPERSEDED, Step
 from gateway.observe.logs import get_logger
 from gateway.store.this_machine import this_machine
 
@@ -58,7 +58,7 @@ class SoftwareWork:
         choice = choose(target, attempt, own_environment(), record(self._settings), tried)
         if state.wanted and not state.asked and (target is None or target.sha256 != state.release):
             # the installer was not asked yet
-            state = failed(state, Phase.BUILD.value, "something else is assigned now", system_now())
+            state = failed(state, Phase.BUILD.value, SUPERSEDED, system_now())
             keep_state(self._storage.journal, state)
         if choice is Choice.GIVE_UP:
             self._give_up()

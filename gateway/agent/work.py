@@ -34,7 +34,7 @@ from gateway.domain.activation import Activation
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment
 from gateway.domain.errors import UnreachableError
 from gateway.domain.reconcile import Change, Install, Supersede, UnderWay, Withdraw, changes
-from gateway.domain.update import REVOCABLE
+from gateway.domain.update import REVOCABLE, SUPERSEDED, WITHDRAWN
 from gateway.observe.logs import get_logger
 from gateway.store.active import Active, retired, without_stopped
 from gateway.store.errors import SpaceError, StoreError
@@ -200,7 +200,7 @@ class Agent:
         self._obey_withdrawals(poll)
         for change in self._changes(assignment, retry=retry):
             if isinstance(change, Supersede):
-                self._supersede(change.slot)
+                self._give_up(change.slot, SUPERSEDED)
         found = self._changes(assignment, retry=retry)  # some changes were blocked by updates that are now superseded
         pacing = Pacing(self._storage, self.identity.device, present(self._storage.journal.time_floor()))
         profile = self._profile() if pacing.asks_for_profile else ""
@@ -237,7 +237,7 @@ class Agent:
         """Stop releases whose owner orders it, and give up updates to withdrawn releases. Raise as `_begin`."""
         for update in self._storage.journal.updates():
             if update.step in REVOCABLE and poll.withdrawal(update.activation.target):
-                self._supersede(update.slot)
+                self._give_up(update.slot, WITHDRAWN)
         active = self._storage.active()
         left = without_stopped(active, lambda one: poll.withdrawal(one.target) is Withdrawal.REMOVE)
         if left != active:
@@ -296,10 +296,10 @@ class Agent:
         rejected = self._rejected(assignment, retry=retry)
         return changes(assignment.models, committed, under_way, rejected, assignment.removed)
 
-    def _supersede(self, slot: str) -> None:
+    def _give_up(self, slot: str, reason: str) -> None:
         update = self._storage.journal.update(slot)
         if update is not None:
-            self._installer.give_up(update)
+            self._installer.give_up(update, reason)
 
     def _mend(self, poll: Poll, *, thorough: bool) -> None:
         """Fetch damaged committed releases again and serve them; also damaged previous releases."""

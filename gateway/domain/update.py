@@ -71,6 +71,11 @@ def after(step: Step) -> Step:
     return _NEXT[step]
 
 
+SUPERSEDED = "something else is assigned now"
+WITHDRAWN = "its owner withdrew the release"
+"""Reasons why an update is given up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Failure of an update. `reason` is text; `evidence` holds the measurements."""

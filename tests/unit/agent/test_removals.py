@@ -162,6 +162,8 @@ def test_an_update_to_what_its_owner_withdraws_is_given_up(two: Device) -> None:
     assert [update.slot for update in two.storage.journal.updates()] == [SLOT]
     two.repository.withdraw(SLOT, "2", "offer")
     assert "withdrawn" in two.agent.poll().problem
+    (ended,) = two.storage.journal.finished(1)
+    assert (ended.failure and ended.failure.reason) == "its owner withdrew the release"
     assert two.storage.journal.updates() == ()
     assert running(two) == {SLOT: "1", OTHER: "1"}
 

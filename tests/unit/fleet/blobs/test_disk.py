@@ -56,7 +56,7 @@ def test_a_full_disk_is_told_leaves_nothing_and_heals(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told, healed = done.stdout.splitlines()
     assert told.startswith("UNAVAILABLE the disk of ")
-    assert told.endswith("No space left on device; make room or mend it, and try again []")
+    assert told.endswith("No space left on device; free space on it or repair it, then try again []")
     assert healed == "True"
 
 
