@@ -66,8 +66,8 @@ def storing(connection: Connection, now: Callable[[], datetime]) -> datetime:
 def settled(connection: Connection, until: datetime) -> datetime:
     """Return the time up to which no more rows will be added; `until` at most.
 
-    Call it in a `glance`, before the `read` that uses it begins: what is stored between the two is seen, or comes
-    later.
+    Call it in a `write`, before the `read` that uses it begins: what is stored between the two is seen, or comes
+    later. On SQLite, which has one writer, the `write` waits for a transaction that has a time of receipt already.
     """
     if connection.dialect.name != "postgresql":
         return until

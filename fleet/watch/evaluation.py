@@ -84,7 +84,7 @@ class AlertEvaluation:
 
     def _page(self, fence: int, now: datetime, up_since: datetime, said: Sequence[RuleValue]) -> bool:
         """Judge one page of rows and store the result. Return whether there are more rows."""
-        with self._database.glance() as connection:
+        with self._database.write() as connection:
             until = settled(connection, now - timedelta(seconds=self._settings.settle_s))
         with self._database.read() as connection:
             standing = alerts.standing(connection)

@@ -5,7 +5,9 @@ It tests what opens an alert, what closes it, and that a restart neither forgets
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -97,7 +99,7 @@ def test_only_pending_ones_are_dropped_and_only_closed_ones_forgotten(database: 
 
 
 def test_what_is_committed_late_is_read_late_and_not_missed(tmp_path: Path) -> None:
-    """SQLite is left out: no other transaction commits there meanwhile."""
+    """SQLite has one writer: its evaluation waits for it, see the next test."""
     with made("postgresql", tmp_path) as database:
         enrolled(database, "a", "b")
         fleet = WatchedFleet(database)
@@ -113,6 +115,26 @@ def test_what_is_committed_late_is_read_late_and_not_missed(tmp_path: Path) -> N
             assert fleet.open == []
         fleet.look(after_s=100)
         assert fleet.open == [("rollback", "a", "m"), ("rollback", "b", "m")]
+
+
+def test_on_sqlite_a_commit_that_takes_long_hides_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk may need longer for a commit than `settle_s`. The evaluation waits for it, and reads then."""
+    asks, write = threading.Event(), Database.write
+    with made("sqlite", tmp_path) as database, ThreadPoolExecutor() as pool:
+        enrolled(database, "a")
+        fleet = WatchedFleet(database)
+        fleet.look()
+        fence = fleet._leader.stand(fleet.now)
+        assert fence
+        with database.write() as slow:
+            received = tail.storing(slow, lambda: fleet.now + timedelta(seconds=1))
+            rows = [Row(1, fleet.now, "update", update("rolled_back"))]
+            telemetry.receive(slow, "a", Batch("updates", 1, rows), received, TelemetryStorageSettings())
+            monkeypatch.setattr(Database, "write", lambda self: (asks.set(), write(self))[1])
+            evaluated = pool.submit(fleet.watch.evaluate, fence, fleet.now + timedelta(seconds=100))
+            asks.wait()
+        evaluated.result()
+        assert fleet.open == [("rollback", "a", "m")]
 
 
 def test_a_reader_of_telemetry_sees_every_row_once(database: Database) -> None:
