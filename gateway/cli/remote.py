@@ -76,14 +76,22 @@ def _binary(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, str]]:
 
 
 def read_object(status: int, content: bytes) -> dict[str, Any]:
-    """Return the JSON object of an answer. Raises as `read_answer` does."""
-    answer = read_answer(status, content)
+    """Return the JSON object of an answer. Raises as `_read_answer` does, and UnreachableError for other JSON."""
+    answer = _read_answer(status, content)
     if not isinstance(answer, dict):
         raise UnreachableError(f"the answer (HTTP {status}) is no JSON object; is this address a gateway's?")
     return answer
 
 
-def read_answer(status: int, content: bytes) -> Any:
+def read_array(status: int, content: bytes) -> list[Any]:
+    """Return the JSON array of an answer. Raises as `_read_answer` does, and UnreachableError for other JSON."""
+    answer = _read_answer(status, content)
+    if not isinstance(answer, list):
+        raise UnreachableError(f"the answer (HTTP {status}) is no JSON array; is this address a gateway's?")
+    return answer
+
+
+def _read_answer(status: int, content: bytes) -> Any:
     """Return the JSON of an answer. Raises UnreachableError if it is none, RequestError if the request was refused."""
     try:
         answer = json.loads(content)

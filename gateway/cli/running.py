@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from gateway.cli.common import configured
 from gateway.cli.http_client import GatewayAddress, GatewayClient, Keys, NoListenerError, pem_exists, read_url
-from gateway.cli.remote import checked, model_path, read_answer, read_object
+from gateway.cli.remote import checked, model_path, read_array, read_object
 from gateway.config import Config
 from gateway.domain.access import Address
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
@@ -174,7 +174,7 @@ def _place(address: Address, *, tls: bool) -> GatewayAddress:
 
 def _ask_http(place: GatewayAddress, keys: Keys) -> RunningGateway:
     with GatewayClient(place, keys, LOCAL_TIMEOUT_S) as client, checked(place):
-        index = read_answer(*client.exchange("POST", "/v2/repository/index"))
+        index = read_array(*client.exchange("POST", "/v2/repository/index"))
         return RunningGateway(str(place), [_served(client, line) for line in index])
 
 
