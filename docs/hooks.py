@@ -15,9 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = {
     "packaging/README.md": "start/install.md",
     "fleet/README.md": "howto/fleet-guide.md",
-    "fleet/rollouts/README.md": "howto/fleet-rollouts.md",
-    "fleet/serving/README.md": "howto/fleet-serving.md",
-    "fleet/watch/README.md": "howto/fleet-alerts.md",
+    "fleet/controller/rollouts/README.md": "howto/fleet-rollouts.md",
+    "fleet/controller/serving/README.md": "howto/fleet-serving.md",
+    "fleet/controller/monitoring/README.md": "howto/fleet-alerts.md",
     "gateway/agent/README.md": "howto/fleet-agent.md",
     "device_profiles/SCHEMA.md": "reference/device-profiles.md",
     "gateway/observe/METRICS.md": "reference/metrics.md",

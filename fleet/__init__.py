@@ -1,5 +1,4 @@
-"""The fleet controller and its command line. It shares `gateway.domain` and `gateway.trust` with the device.
+"""The fleet: what publishes releases, the controller of the devices, and the command line of both.
 
-The modules of this level publish: keys, drafts, releases, the repository that devices read, assignments. The packages
-hold the controller.
+It shares `gateway.domain` and `gateway.trust` with the device.
 """

@@ -1,6 +1,7 @@
 """Catalogue of the log events of the controller: the form of each message, and when it is logged.
 
-A message begins with the event's name, which searches use. fleet/watch/README.md has levels, meanings and remedies.
+A message begins with the event's name, which searches use. Levels, meanings and remedies:
+fleet/controller/monitoring/README.md.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ from dataclasses import replace
 from securesystemslib.signer import Signer
 from tuf.api.metadata import Metadata, Targets
 
-from fleet.assignments import assigned, next_assignment, renewed_assignment, slots_of
 from fleet.cli.common import now, own_signers, writing
 from fleet.disk import write_durably
-from fleet.repository import Published, assignment_file, read_assignments
-from fleet.roles import DIRECTOR, add_signature, quorum
-from fleet.workspace import Workspace
+from fleet.publisher.assignments import assigned, next_assignment, renewed_assignment, slots_of
+from fleet.publisher.repository import Published, assignment_file, read_assignments
+from fleet.publisher.roles import DIRECTOR, add_signature, quorum
+from fleet.publisher.workspace import Workspace
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN

@@ -13,7 +13,7 @@ from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import counted, print_json
 
 if TYPE_CHECKING:
-    from fleet.database.engine import Database
+    from fleet.controller.database.engine import Database
 
 DIGEST_CHARACTERS = 64
 
@@ -87,8 +87,8 @@ def _asked(asked: Client) -> Log:
 
 
 def _beside(database: Database) -> Log:
-    from fleet.audit import Break
-    from fleet.database import audit
+    from fleet.controller.audit import Break
+    from fleet.controller.database import audit
 
     with database.read() as connection:
         found = audit.verify(connection, database.settings)

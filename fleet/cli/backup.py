@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from fleet.cli.local_database import opened_database, place_of
-from fleet.config import load_config
-from fleet.database import backup
-from fleet.database.backup import Saved
+from fleet.controller.config import load_config
+from fleet.controller.database import backup
+from fleet.controller.database.backup import Saved
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import counted, print_json
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fleet.cli.common import workspace
 from fleet.disk import write_durably
-from fleet.repository import assignment_file, metadata_file, root_versions
-from fleet.roles import ROOT
+from fleet.publisher.repository import assignment_file, metadata_file, root_versions
+from fleet.publisher.roles import ROOT
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.terminal.tables import print_json

@@ -19,15 +19,15 @@ from securesystemslib.signer import Key, Signer
 
 from fleet.cli.remote import client
 from fleet.client.workspace import remote_workspace
-from fleet.config import load_config
+from fleet.controller.config import load_config
 from fleet.disk import read_bounded
-from fleet.drafts import Draft
-from fleet.keys import KEY_LIMIT_BYTES, PUBLIC_SUFFIX, ask_nobody, load_signer, read_public
-from fleet.releases import plan_withdrawal
-from fleet.roles import signer_name
-from fleet.settings import FleetSettings
-from fleet.wording import progress_lines
-from fleet.workspace import Workspace
+from fleet.publisher.drafts import Draft
+from fleet.publisher.keys import KEY_LIMIT_BYTES, PUBLIC_SUFFIX, ask_nobody, load_signer, read_public
+from fleet.publisher.releases import plan_withdrawal
+from fleet.publisher.roles import signer_name
+from fleet.publisher.settings import FleetSettings
+from fleet.publisher.wording import progress_lines
+from fleet.publisher.workspace import Workspace
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.domain.release_paths import fits_slot, parse_written
 from gateway.terminal.tables import print_json, progress

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from fleet.cli.common import now, public_keys, save_drafts, writing
-from fleet.roles import default_threshold, owner_role
-from fleet.signing import delegate
+from fleet.publisher.roles import default_threshold, owner_role
+from fleet.publisher.signing import delegate
 from gateway.domain.assignment import RESERVED_SLOTS
 from gateway.domain.errors import ConfigurationError
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 from fleet.cli.devices_tag import tag
 from fleet.cli.diagnose import answers, diagnose
-from fleet.cli.remote import ago, bounded, check_out, client, facts, hand_out, listed, local, short, target_of
+from fleet.cli.remote import ago, bounded, check_out, client, hand_out, listed, local, short, target_of
 from fleet.client.client import Json, path_of
 from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted, plain, print_json, print_table
+from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
 
 COLUMNS = ("device", "state", "profile", "site", "tags", "runs", "seen ago")
 
@@ -56,7 +56,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(device)
         return 0
-    facts(_facts(device))
+    print_facts(_facts(device))
     _print_slots(device)
     if arguments.inventory:
         print_json(device["inventory"])

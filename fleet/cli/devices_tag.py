@@ -6,10 +6,10 @@ import argparse
 import sys
 from typing import Any
 
-from fleet.cli.remote import client, facts
+from fleet.cli.remote import client
 from fleet.client.client import Client, Json, path_of
 from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted, plain, print_json
+from gateway.terminal.tables import counted, plain, print_facts, print_json
 
 
 def tag(arguments: argparse.Namespace) -> int:
@@ -22,7 +22,7 @@ def tag(arguments: argparse.Namespace) -> int:
         if arguments.json or not sys.stdin.isatty():
             problem = f"{found['changed']} devices would change and there is no terminal to confirm it"
             raise ConfigurationError(f"{problem}; add --yes, or --dry-run for a preview only")
-        facts([*_words(body), ("changes", _devices(found))])
+        print_facts([*_words(body), ("changes", _devices(found))])
         if input("change these? [y/N] ").strip().lower() not in {"y", "yes"}:
             print("nothing was changed")
             return 1

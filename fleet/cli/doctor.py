@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fleet.cli.observed import observe
-from fleet.config import load_config
-from fleet.control.checks import findings
+from fleet.controller.config import load_config
+from fleet.controller.control.checks import findings
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import print_json, print_table
 

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fleet.cli.common import asker
-from fleet.cli.remote import client, facts, listed, local
+from fleet.cli.remote import client, listed, local
 from fleet.cli.sign import check_seen, sign_draft
 from fleet.client.client import Client, Json, path_of, record_of
 from fleet.client.settings import ClientSettings
 from fleet.disk import read_bounded, write_durably
-from fleet.drafts import Draft, draft_bytes, draft_document, read_draft
-from fleet.impact import Impact
-from fleet.keys import load_signer
-from fleet.settings import FleetSettings
+from fleet.publisher.drafts import Draft, draft_bytes, draft_document, read_draft
+from fleet.publisher.impact import Impact
+from fleet.publisher.keys import load_signer
+from fleet.publisher.settings import FleetSettings
 from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import counted, plain, print_json
+from gateway.terminal.tables import counted, plain, print_facts, print_json
 
 PUBLISH_TIMEOUT_S = 1_800.0
 """Files of new releases are copied before the controller answers."""
@@ -77,7 +77,7 @@ def _show(arguments: argparse.Namespace) -> int:
         print(plain(line))
     for sentence in _concerns(found):
         print(f"  {sentence}")
-    facts([("document", found["document"]), ("waits for", found["waits"] or "publication")])
+    print_facts([("document", found["document"]), ("waits for", found["waits"] or "publication")])
     return 0
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from fleet.cli.common import now, save_drafts, writing
 from fleet.disk import read_bounded
-from fleet.files import SUFFIXES, check_content, given_back
-from fleet.releases import target_of
-from fleet.roles import POLICY
-from fleet.signing import add_targets
-from fleet.workspace import Workspace
+from fleet.publisher.files import SUFFIXES, check_content, given_back
+from fleet.publisher.releases import target_of
+from fleet.publisher.roles import POLICY
+from fleet.publisher.signing import add_targets
+from fleet.publisher.workspace import Workspace
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.policy import Blackout, read_policy

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.cli.common import PASSPHRASE_VARIABLE, asker
-from fleet.keys import PUBLIC_SUFFIX, PublicKey, import_token_key, make_key, read_public
+from fleet.publisher.keys import PUBLIC_SUFFIX, PublicKey, import_token_key, make_key, read_public
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import print_json, print_table
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from fleet.config import load_config
-from fleet.database.engine import Database, open_database
-from fleet.database.errors import AwayError
-from fleet.database.place import DatabaseLocation, read_place
+from fleet.controller.config import load_config
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.errors import AwayError
+from fleet.controller.database.place import DatabaseLocation, read_place
 from gateway.domain.errors import ConfigurationError, UnreachableError
 
 

@@ -7,15 +7,15 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
-from fleet.audit import Break
 from fleet.cli.common import now
 from fleet.cli.local_database import opened_database, place_of
-from fleet.config import load_config
-from fleet.database import migrate, move
-from fleet.database.engine import open_alone
-from fleet.database.errors import AwayError
-from fleet.database.move import Contents
-from fleet.database.place import DatabaseLocation, read_place
+from fleet.controller.audit import Break
+from fleet.controller.config import load_config
+from fleet.controller.database import migrate, move
+from fleet.controller.database.engine import open_alone
+from fleet.controller.database.errors import AwayError
+from fleet.controller.database.move import Contents
+from fleet.controller.database.place import DatabaseLocation, read_place
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.tables import counted, print_json, progress
 

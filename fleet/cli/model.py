@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.cli.common import byte_progress, now, program_beside, run_check, save_drafts, withdraw, writing
-from fleet.releases import (
+from fleet.publisher.releases import (
     MANIFEST,
     Model,
     Planned,
@@ -19,8 +19,8 @@ from fleet.releases import (
     plan_release,
     read_model,
 )
-from fleet.settings import FleetSettings
-from fleet.workspace import Workspace
+from fleet.publisher.settings import FleetSettings
+from fleet.publisher.workspace import Workspace
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import LEVELS
 from gateway.domain.selection import required_level

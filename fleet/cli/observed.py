@@ -8,21 +8,21 @@ from pathlib import Path
 
 from cryptography import x509
 
-from fleet.authority.folder import CERTIFICATE_FILE
 from fleet.cli.common import now
 from fleet.cli.local_database import opened_database, place_of
-from fleet.config import FleetConfig
-from fleet.control.checks import BlobUrls, Clock, HeldRoleKeys, Lifetime, StartFacts, Tables
-from fleet.control.device_ca import AUTHORITY_FOLDER
-from fleet.database import migrate
-from fleet.database.engine import server_version
-from fleet.database.latest import latest
+from fleet.controller.authority.folder import CERTIFICATE_FILE
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.checks import BlobUrls, Clock, HeldRoleKeys, Lifetime, StartFacts, Tables
+from fleet.controller.control.device_ca import AUTHORITY_FOLDER
+from fleet.controller.database import migrate
+from fleet.controller.database.engine import server_version
+from fleet.controller.database.latest import latest
+from fleet.controller.serving.server_certificate import PEM_LIMIT_BYTES
 from fleet.disk import read_bounded
-from fleet.keys import PUBLIC_SUFFIX, has_secret, read_public
-from fleet.repository import Published
-from fleet.roles import DIRECTOR, ONLINE, Quorum, quorum
-from fleet.serving.server_certificate import PEM_LIMIT_BYTES
-from fleet.workspace import Workspace
+from fleet.publisher.keys import PUBLIC_SUFFIX, has_secret, read_public
+from fleet.publisher.repository import Published
+from fleet.publisher.roles import DIRECTOR, ONLINE, Quorum, quorum
+from fleet.publisher.workspace import Workspace
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.kernel_clock import clock_synchronised
 

@@ -11,15 +11,13 @@ from fleet.cli.options import (
     beside_option,
     device_argument,
     limit_option,
-    number,
-    positive,
     query_option,
     remote_options,
-    span,
     tags_option,
 )
 from fleet.cli.records_parser import RECORD_VERBS
 from fleet.cli.rollouts_parser import ROLLOUT_VERBS
+from gateway.terminal.numbers import number, positive, span
 from gateway.terminal.program import Verb, named
 
 ROLES = ("viewer", "operator", "publisher", "admin")

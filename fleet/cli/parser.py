@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Sequence
 
 from fleet.cli.operator_parser import OPERATOR_VERBS
-from fleet.cli.options import drafting_options, positive, publisher_options
+from fleet.cli.options import drafting_options, publisher_options
 from fleet.cli.releases_parser import RELEASE_VERBS
-from fleet.cli.simulating import SIMULATE
 from gateway import __version__
+from gateway.terminal.numbers import positive
 from gateway.terminal.program import Program, Verb, json_option, named
 
 
@@ -274,7 +274,6 @@ VERBS = (
         "  edge-fleet status\n  edge-fleet status --json | jq .drafts",
         publisher_options,
     ),
-    SIMULATE,
     *OPERATOR_VERBS,
 )
 

@@ -8,19 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fleet.blobs.choice import open_blobs, upload
 from fleet.cli.common import byte_progress, is_remote, now, own_signers, writing
 from fleet.cli.drafts import publish_remote
-from fleet.config import load_config
-from fleet.database import watching
-from fleet.database.errors import AwayError
-from fleet.drafts import Draft, merged
-from fleet.impact import Impact, impacts
-from fleet.publish import Publication, is_published, online_roots, plan_publication
-from fleet.repository import BLOBS, Published
-from fleet.roles import ONLINE
-from fleet.verify import expiries
-from fleet.workspace import Workspace
+from fleet.controller.blobs.choice import open_blobs, upload
+from fleet.controller.config import load_config
+from fleet.controller.database import watching
+from fleet.controller.database.errors import AwayError
+from fleet.publisher.drafts import Draft, merged
+from fleet.publisher.impact import Impact, impacts
+from fleet.publisher.publish import Publication, is_published, online_roots, plan_publication
+from fleet.publisher.repository import BLOBS, Published
+from fleet.publisher.roles import ONLINE
+from fleet.publisher.verify import expiries
+from fleet.publisher.workspace import Workspace
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 from gateway.domain.release_form import TIME_FORMAT
 from gateway.terminal.tables import counted, print_json

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.remote import bounded, client, facts, listed, local, release_of, short
+from fleet.cli.remote import bounded, client, listed, local, release_of, short
 from fleet.client.client import Json, path_of
-from gateway.terminal.tables import plain, print_json
+from gateway.terminal.tables import plain, print_facts, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -37,7 +37,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
         return 0
-    facts(_facts(found))
+    print_facts(_facts(found))
     for line in str(found["document"].get("toml", "")).splitlines():
         print(f"  | {plain(line)}")
     return 0

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import islice
@@ -25,8 +23,6 @@ CA_VARIABLE = "EDGE_FLEET_CA"
 TOKEN_VARIABLE = "EDGE_FLEET_TOKEN"  # noqa: S105  # its name, not one
 TOKEN_LIMIT_BYTES = 4_096
 SAID_CHARACTERS = 160
-FACT_WIDTH = 20
-"""Least width of a value on a narrow terminal."""
 
 
 def client(arguments: argparse.Namespace, settings: ClientSettings | None = None) -> Client:
@@ -104,15 +100,6 @@ def one_line(document: Json, limit: int = SAID_CHARACTERS) -> str:
     filled = {name: value for name, value in document.items() if value not in (None, "", [], {})}
     text = " ".join(f"{name}={one if isinstance(one, str) else json.dumps(one)}" for name, one in filled.items())
     return plain(text if len(text) <= limit else f"{text[: limit - 1].rpartition(' ')[0] or text[: limit - 1]}…")
-
-
-def facts(pairs: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, line by line; on a terminal long values are wrapped."""
-    width = max(len(name) for name, _ in pairs) + 2
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    for name, value in pairs:
-        lines = textwrap.wrap(plain(value), max(room - width, FACT_WIDTH), break_on_hyphens=False)
-        print(f"{name:<{width}}" + f"\n{'':<{width}}".join(lines))
 
 
 def listed(

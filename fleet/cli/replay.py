@@ -7,10 +7,10 @@ import json
 
 from fleet.cli.remote import client
 from fleet.client.client import Json, path_of
-from fleet.rollouts import replay as replaying
-from fleet.rollouts.decisions import Decision
-from fleet.rollouts.facts_form import decision_document, read_fact
-from fleet.rollouts.spec_form import read_spec
+from fleet.controller.rollouts import replay as replaying
+from fleet.controller.rollouts.decisions import Decision
+from fleet.controller.rollouts.facts_form import decision_document, read_fact
+from fleet.controller.rollouts.spec_form import read_spec
 from gateway.terminal.tables import counted, print_json
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from fleet.cli.common import now, public_keys, save_drafts, writing
-from fleet.roles import default_threshold
-from fleet.signing import Beginning, begin
+from fleet.publisher.roles import default_threshold
+from fleet.publisher.signing import Beginning, begin
 
 
 def command(arguments: argparse.Namespace) -> int:

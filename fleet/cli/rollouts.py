@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from fleet.cli.remote import ago, bounded, client, facts, listed, local, short
+from fleet.cli.remote import ago, bounded, client, listed, local, short
 from fleet.cli.replay import replay
 from fleet.cli.rollouts_spec import specification, words
 from fleet.cli.rollouts_view import headline, notes, running_words, wave_rows
 from fleet.cli.watch import watch
 from fleet.client.client import Json, Query, path_of
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
-from gateway.terminal.tables import counted, plain, print_json, print_table
+from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -55,7 +55,7 @@ def _print(arguments: argparse.Namespace, view: Json) -> int:
     revised = f", revised by {view['revised_by']}" if view["revised_by"] else ""
     made = f"{local(view['created'])} by {view['created_by']}{revised}"
     begin = [("rollout", f"{view['id']} {view['name']}"), ("state", headline(view)), ("created", made)]
-    facts([*begin, *words(view["spec"]), ("spec digest", view["spec_digest"])])
+    print_facts([*begin, *words(view["spec"]), ("spec digest", view["spec_digest"])])
     rows = [
         (row.label, "yes" if row.opened else "-", str(row.expected), str(row.committed), row.states)
         for row in wave_rows(view)
@@ -70,7 +70,7 @@ def _print(arguments: argparse.Namespace, view: Json) -> int:
 def _create(arguments: argparse.Namespace) -> int:
     asked, document = client(arguments), specification(arguments)
     if not arguments.json:
-        facts([("changes", running_words(asked.ask("POST", path_of("rollouts", "preview"), body=document)))])
+        print_facts([("changes", running_words(asked.ask("POST", path_of("rollouts", "preview"), body=document)))])
     view = asked.ask("POST", path_of("rollouts"), body=document)
     if arguments.start:
         path = path_of("rollouts", view["id"])
@@ -96,7 +96,7 @@ def _preview(arguments: argparse.Namespace) -> int:
         return 0
     kinds = ", ".join(f"{count} {kind}" for kind, count in found["accelerators"].items())
     matches = f"{counted(found['devices'], 'device')}{f': {kinds}' if kinds else ''}"
-    facts([*words(found["spec"]), ("matches", matches), ("changes", running_words(found))])
+    print_facts([*words(found["spec"]), ("matches", matches), ("changes", running_words(found))])
     print()
     print_table(("wave", "takes"), [(_wave(one["wave"]), str(one["devices"])) for one in found["waves"]])
     if found["held"]:
@@ -120,7 +120,7 @@ def _approve(arguments: argparse.Namespace) -> int:
         if arguments.json or not sys.stdin.isatty():
             problem = f"there is no terminal to ask on; --spec {digest} approves what you saw, --yes whatever it is"
             raise ConfigurationError(problem)
-        facts([("rollout", f"{view['id']} {view['name']}"), *words(view["spec"])])
+        print_facts([("rollout", f"{view['id']} {view['name']}"), *words(view["spec"])])
         if input("approve this? [y/N] ").strip().lower() not in {"y", "yes"}:
             print("nothing was approved")
             return 1

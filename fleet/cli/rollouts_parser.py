@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.options import Options, VerbAction, actions, limit_option, number, positive, remote_options, whole
+from fleet.cli.options import Options, VerbAction, actions, limit_option, remote_options
 from fleet.cli.rollouts_options import WAVES, day, digest, duration, waves
+from gateway.terminal.numbers import number, positive, whole
 from gateway.terminal.program import Verb, named
 
 STATES = ("draft", "approved", "running", "paused", "finished", "aborted")

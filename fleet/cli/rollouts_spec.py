@@ -1,4 +1,4 @@
-"""Specification of a rollout: from a file, from options, and in words (`fleet/rollouts/README.md` has the form)."""
+"""Specification of a rollout: from a file, from options, and in words (form: `fleet/controller/rollouts/README.md`)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def _from_file(file: Path) -> Json:
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"is neither JSON nor, as NAME.toml, TOML: {error}", file=str(file)) from None
     if not isinstance(document, dict):
-        raise ConfigurationError("is not an object; fleet/rollouts/README.md shows a specification", file=str(file))
+        raise ConfigurationError(
+            "is not an object; fleet/controller/rollouts/README.md shows a specification", file=str(file)
+        )
     return document
 
 

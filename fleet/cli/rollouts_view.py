@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from fleet.cli.remote import local, short
 from fleet.client.client import Json
-from fleet.rollouts.spec import CANARY, Wave
-from fleet.rollouts.waves import places
+from fleet.controller.rollouts.spec import CANARY, Wave
+from fleet.controller.rollouts.waves import places
 from gateway.terminal.tables import counted, plain
 
 UNDER_WAY = ("offered", "downloading", "probation")

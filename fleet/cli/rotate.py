@@ -6,9 +6,9 @@ import argparse
 from dataclasses import replace
 
 from fleet.cli.common import now, public_keys, save_drafts, writing
-from fleet.drafts import Draft
-from fleet.roles import DIRECTOR
-from fleet.signing import Drafting, renew, rotate
+from fleet.publisher.drafts import Draft
+from fleet.publisher.roles import DIRECTOR
+from fleet.publisher.signing import Drafting, renew, rotate
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -14,13 +14,13 @@ from pathlib import Path
 from securesystemslib.signer import Signer
 
 from fleet import events
-from fleet.app import Controller, Origin
 from fleet.cli.common import asker
 from fleet.cli.observed import observe
-from fleet.config import FleetConfig, load_config
-from fleet.control.checks import findings
-from fleet.keys import PUBLIC_SUFFIX, has_secret, load_signer
-from fleet.serving.settings import ServingSettings
+from fleet.controller.app import Controller, Origin
+from fleet.controller.config import FleetConfig, load_config
+from fleet.controller.control.checks import findings
+from fleet.controller.serving.settings import ServingSettings
+from fleet.publisher.keys import PUBLIC_SUFFIX, has_secret, load_signer
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 from gateway.terminal.open_files import allow_open_files
 

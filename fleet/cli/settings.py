@@ -9,12 +9,12 @@ from pathlib import Path
 from tuf.api.metadata import TargetFile
 
 from fleet.cli.common import now, print_findings, program_beside, run_check, save_drafts, withdraw, writing
-from fleet.device_settings import check_tables, plan_settings, previous_settings, settings_path
 from fleet.disk import read_bounded
-from fleet.releases import newest_targets
-from fleet.roles import owner_role
-from fleet.signing import Drafting
-from fleet.workspace import Workspace
+from fleet.publisher.device_settings import check_tables, plan_settings, previous_settings, settings_path
+from fleet.publisher.releases import newest_targets
+from fleet.publisher.roles import owner_role
+from fleet.publisher.signing import Drafting
+from fleet.publisher.workspace import Workspace
 from gateway.domain.assignment import SETTINGS_SLOT
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN

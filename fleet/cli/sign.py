@@ -11,12 +11,12 @@ from securesystemslib.signer import Signer
 
 from fleet.cli.common import asker
 from fleet.disk import read_bounded, write_durably
-from fleet.drafts import Draft, draft_bytes, read_draft
-from fleet.keys import load_signer
-from fleet.roles import Quorum
-from fleet.settings import FleetSettings
-from fleet.signing import signed_with
-from fleet.wording import describe
+from fleet.publisher.drafts import Draft, draft_bytes, read_draft
+from fleet.publisher.keys import load_signer
+from fleet.publisher.roles import Quorum
+from fleet.publisher.settings import FleetSettings
+from fleet.publisher.signing import signed_with
+from fleet.publisher.wording import describe
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import counted, print_json
 

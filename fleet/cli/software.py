@@ -18,9 +18,9 @@ from fleet.cli.common import (
     withdraw,
     writing,
 )
-from fleet.settings import FleetSettings
-from fleet.software import plan_software, read_variant, software_files
-from fleet.workspace import Workspace
+from fleet.publisher.settings import FleetSettings
+from fleet.publisher.software import plan_software, read_variant, software_files
+from fleet.publisher.workspace import Workspace
 from gateway.domain.assignment import SOFTWARE_SLOT
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact

@@ -10,20 +10,20 @@ from typing import Any
 
 from tuf.api.metadata import Metadata, Targets
 
-from fleet.assignments import slots_of
 from fleet.cli.common import draft_json, now, workspace
 from fleet.cli.remote import short
 from fleet.cli.verify import expiry_json
-from fleet.drafts import Draft
-from fleet.impact import barred
-from fleet.publish import is_published
-from fleet.releases import signed_floor
-from fleet.repository import ASSIGNMENTS, Published, read_assignments
-from fleet.roles import Quorum, delegated_roles, quorum
-from fleet.settings import FleetSettings
-from fleet.signing import expiry_d
-from fleet.verify import Expiry, expiries, expiry_of
-from fleet.wording import names
+from fleet.publisher.assignments import slots_of
+from fleet.publisher.drafts import Draft
+from fleet.publisher.impact import barred
+from fleet.publisher.publish import is_published
+from fleet.publisher.releases import signed_floor
+from fleet.publisher.repository import ASSIGNMENTS, Published, read_assignments
+from fleet.publisher.roles import Quorum, delegated_roles, quorum
+from fleet.publisher.settings import FleetSettings
+from fleet.publisher.signing import expiry_d
+from fleet.publisher.verify import Expiry, expiries, expiry_of
+from fleet.publisher.wording import names
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.release_paths import is_release
 from gateway.domain.routing import version_order

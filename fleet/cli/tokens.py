@@ -6,9 +6,9 @@ import argparse
 import getpass
 from datetime import UTC, datetime, timedelta
 
-from fleet.access import Role
 from fleet.cli.remote import bounded, check_out, client, hand_out, listed, local
 from fleet.client.client import Json, path_of
+from fleet.controller.access import Role
 from fleet.times import moment
 from gateway.terminal.tables import print_json
 
@@ -45,8 +45,8 @@ def _made(arguments: argparse.Namespace) -> Json:
 def _made_beside(arguments: argparse.Namespace) -> Json:
     """Create the token directly in the database, as a user who may write there: the way to the first token."""
     from fleet.cli.local_database import opened_database
-    from fleet.control.tokens import WantedToken, make_token
-    from fleet.database import migrate
+    from fleet.controller.control.tokens import WantedToken, make_token
+    from fleet.controller.database import migrate
 
     validity = {} if arguments.days is None else {"validity_d": arguments.days}
     wanted = WantedToken(arguments.name, Role(arguments.role), frozenset(arguments.tag), **validity)

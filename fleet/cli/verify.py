@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fleet.cli.common import byte_progress, now, workspace
-from fleet.verify import Expiry, Report, stated_bytes, verify
+from fleet.publisher.verify import Expiry, Report, stated_bytes, verify
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.release_form import TIME_FORMAT
 from gateway.terminal.tables import counted, mark, print_json, print_table

@@ -12,11 +12,11 @@ from tuf.api.metadata import TargetFile
 
 from fleet.client.client import Client, Json, path_of, record_of
 from fleet.disk import write_durably
-from fleet.drafts import Draft, draft_document
-from fleet.repository import METADATA, TIMESTAMP_FILE, metadata_file, target_file
-from fleet.roles import ONLINE, ROOT, TARGETS, TIMESTAMP, role_paths
-from fleet.settings import FleetSettings
-from fleet.workspace import Advance, Workspace
+from fleet.publisher.drafts import Draft, draft_document
+from fleet.publisher.repository import METADATA, TIMESTAMP_FILE, metadata_file, target_file
+from fleet.publisher.roles import ONLINE, ROOT, TARGETS, TIMESTAMP, role_paths
+from fleet.publisher.settings import FleetSettings
+from fleet.publisher.workspace import Advance, Workspace
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 from gateway.domain.manifest import Artifact
 

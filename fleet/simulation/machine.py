@@ -40,7 +40,7 @@ def read(pids: Sequence[int], database: Path | None) -> MachineReading:
 def spent(
     before: MachineReading, after: MachineReading, requests: int, *, pids: bool, database: bool
 ) -> dict[str, Any]:
-    """Return the difference of two readings in the form of `edge-fleet simulate --json`."""
+    """Return the difference of two readings in the form of `run --json`."""
     passed_s = after.at_s - before.at_s
     found: dict[str, Any] = {"simulator_busy": round((after.own_s - before.own_s) / passed_s, 3) if passed_s else 0.0}
     if pids:

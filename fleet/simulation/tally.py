@@ -116,7 +116,7 @@ def by_status(answers: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int
 
 
 def summary(tally: Tally, characters: Iterable[Character], seconds: float, seed: int) -> dict[str, Any]:
-    """Return the result of `edge-fleet simulate --json`, without the costs on the controller's machine."""
+    """Return the result of `run --json`, without the costs on the controller's machine."""
     cast = tuple(characters)
     parts = Counter(character.part for character in cast)
     states = Counter(tally.states.get(character.number, "waiting") for character in cast)

@@ -14,10 +14,10 @@ from pathlib import Path
 from gateway.agent import events
 from gateway.agent.config import AgentConfig
 from gateway.agent.pauses import CycleResult, pause_s
-from gateway.agent.reporting import Reporter
+from gateway.agent.report.reporting import Reporter
 from gateway.agent.signals import NUMBERS, Alarm
-from gateway.agent.storage import opened
-from gateway.agent.work import Agent
+from gateway.agent.state.storage import opened
+from gateway.agent.update.work import Agent
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.observe.logs import configure_logging, get_logger
 from gateway.store.errors import StoreError

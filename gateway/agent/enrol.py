@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway import __version__
-from gateway.agent.certificate import (
+from gateway.agent.config import DEVICE_FILE, AgentConfig
+from gateway.agent.fetch.certificate import (
     CA_FILE,
     forget_pending,
     keep,
@@ -23,12 +24,11 @@ from gateway.agent.certificate import (
     texts,
     with_certificate,
 )
-from gateway.agent.config import DEVICE_FILE, AgentConfig
-from gateway.agent.connection import ConnectionPool
-from gateway.agent.controller import ControllerClient
-from gateway.agent.identity import ROOT_FILE, SCHEMA, DeviceIdentity, parse_identity, read_identity
-from gateway.agent.source import FetchError
-from gateway.agent.storage import alone
+from gateway.agent.fetch.connection import ConnectionPool
+from gateway.agent.fetch.controller import ControllerClient
+from gateway.agent.fetch.source import FetchError
+from gateway.agent.state.identity import ROOT_FILE, SCHEMA, DeviceIdentity, parse_identity, read_identity
+from gateway.agent.state.storage import alone
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.files.durable import make_folder, temporary, write_file
 from gateway.store.errors import store_errors

@@ -22,7 +22,7 @@ from gateway.agent.pauses import CycleResult
 from gateway.agent.signals import NUMBERS, Alarm, ending_at_once, held_back
 
 if TYPE_CHECKING:
-    from gateway.agent.wake_hints import Wake
+    from gateway.agent.fetch.wake_hints import Wake
 
 ANSWER_LIMIT_BYTES = 4096
 """Limit of a child's result; it fits into a pipe even before it is read."""
@@ -58,7 +58,7 @@ class Loop:
         return 0
 
     def _listener(self) -> Wake:
-        from gateway.agent.wake_hints import Wake  # TLS would add 7 MB to the sleeping parent
+        from gateway.agent.fetch.wake_hints import Wake  # TLS would add 7 MB to the sleeping parent
 
         return Wake(self._config, self._folder, self._chance, self._interrupt, connecting=ending_at_once)
 

@@ -20,6 +20,8 @@ KEPT_WIDTH, WORD_WIDTH = 16, 24
 While other columns can be narrowed, a column up to the first width is not broken over lines. After that, no word up to
 the second width is broken. Last, no part of a word such as `meter-reader/2` is.
 """
+FACT_WIDTH = 20
+"""Least width of a value on a narrow terminal."""
 GAP_WIDTH = 3
 """Width of the gap between two columns."""
 PIPED_WIDTH = 200
@@ -59,6 +61,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     for row in cells:
         table.add_row(*(Text(broken(cell, width)) for cell, width in zip(row, widths, strict=True)))
     console.print(table)
+
+
+def print_facts(pairs: Sequence[tuple[str, str]]) -> None:
+    """Print names and values, line by line; on a terminal long values are wrapped."""
+    width = max(len(name) for name, _ in pairs) + 2
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for name, value in pairs:
+        lines = textwrap.wrap(plain(value), max(room - width, FACT_WIDTH), break_on_hyphens=False)
+        print(f"{name:<{width}}" + f"\n{'':<{width}}".join(lines))
 
 
 def print_remarks(remarks: Iterable[tuple[str, str, str]]) -> None:

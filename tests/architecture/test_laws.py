@@ -234,7 +234,7 @@ LOGGERS = {"log", "_log", "_access"}
 CATALOGUES = {
     ROOT / "gateway/agent/events.py": ROOT / "gateway/agent/README.md",
     ROOT / "gateway/software/events.py": ROOT / "gateway/agent/README.md",
-    ROOT / "fleet/events.py": ROOT / "fleet/watch/README.md",
+    ROOT / "fleet/events.py": ROOT / "fleet/controller/monitoring/README.md",
 }
 """Log events of one program each, with the document that lists them: the modules of its package log no other events."""
 EVENT_ROW = r"^\| `([\w -]+)` \| ([a-z, ]+) \|.*\| (.*) \|$"

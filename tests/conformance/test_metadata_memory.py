@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tuf.api.metadata import DelegatedRole
 
-from gateway.agent.folder import FolderSource
-from gateway.agent.repository import SignedRepository
+from gateway.agent.fetch.folder import FolderSource
+from gateway.agent.fetch.repository import SignedRepository
 from gateway.agent.settings import RepositorySettings
 from gateway.trust.distrust import Distrust, Reason
 from tests.conformance.publisher import Publisher
@@ -22,8 +22,8 @@ PROGRAM = """
 import sys
 from datetime import datetime
 from pathlib import Path
-from gateway.agent.folder import FolderSource
-from gateway.agent.repository import SignedRepository
+from gateway.agent.fetch.folder import FolderSource
+from gateway.agent.fetch.repository import SignedRepository
 from gateway.trust.distrust import Distrust
 folder, now, *paths = sys.argv[1:]
 public = Path(folder) / "public"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tuf.api.metadata import DelegatedRole, Delegations, Metadata, TargetFile, Targets
 
-from gateway.agent.repository import SignedRepository
-from gateway.agent.source import FetchError, SourceDocument
+from gateway.agent.fetch.repository import SignedRepository
+from gateway.agent.fetch.source import FetchError, SourceDocument
 from gateway.trust.distrust import Distrust
 from tests.conformance.publisher import Publisher, key
 

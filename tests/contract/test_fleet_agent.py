@@ -13,13 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.agent import reporting, work
 from gateway.agent.clock import Clocks
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonRefusedError
 from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.poll import Poll
-from gateway.agent.storage import opened_for_reading
+from gateway.agent.report import reporting
+from gateway.agent.state.storage import opened_for_reading
+from gateway.agent.update import work
+from gateway.agent.update.poll import Poll
 from gateway.trust.clock import BootClock
 from tests.simulators.controller import SOON, RunningController, controlling
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Daemon, Device

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from fleet.config import FleetConfig
-from fleet.control.settings import DirectorSettings
-from fleet.database import telemetry
-from gateway.agent import certificate, reporting, work
-from gateway.agent.certificate import read_held
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.settings import DirectorSettings
+from fleet.controller.database import telemetry
 from gateway.agent.clock import boot_name
 from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.reporting import report
+from gateway.agent.fetch import certificate
+from gateway.agent.fetch.certificate import read_held
+from gateway.agent.report import reporting
+from gateway.agent.report.reporting import report
+from gateway.agent.update import work
 from gateway.store.spool import Spool
 from gateway.wire.connection import BoundedConnection
 from tests.simulators.asking import enrolment_token

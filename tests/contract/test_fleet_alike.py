@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from fleet.database import certificates, devices, diagnostics
-from gateway.agent.certificate import read_held, renew, with_certificate
+from fleet.controller.database import certificates, devices, diagnostics
 from gateway.agent.config import AgentConfig
-from gateway.agent.connection import ConnectionPool
-from gateway.agent.controller import ControllerClient
 from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.identity import DeviceIdentity
-from gateway.agent.source import FetchError
-from gateway.agent.web import WebSource
+from gateway.agent.fetch.certificate import read_held, renew, with_certificate
+from gateway.agent.fetch.connection import ConnectionPool
+from gateway.agent.fetch.controller import ControllerClient
+from gateway.agent.fetch.source import FetchError
+from gateway.agent.fetch.web import WebSource
+from gateway.agent.state.identity import DeviceIdentity
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.asking import enrolment_token, gap, record
 from tests.simulators.asking import packed as lines

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.access import Action
-from fleet.api.application import HANDLERS
-from fleet.api.document import SchemaRenderer
-from fleet.api.identity import ACTION
+from fleet.controller.access import Action
+from fleet.controller.api.application import HANDLERS
+from fleet.controller.api.document import SchemaRenderer
+from fleet.controller.api.identity import ACTION
 from tests.simulators.controller import RunningController, controlling
 
 

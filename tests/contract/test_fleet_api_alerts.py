@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.access import Role
-from fleet.database import alerts
-from fleet.database.alerts import Alert, AlertState
+from fleet.controller.access import Role
+from fleet.controller.database import alerts
+from fleet.controller.database.alerts import Alert, AlertState
 from tests.simulators.controller import RunningController, controlling
 
 

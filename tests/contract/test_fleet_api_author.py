@@ -8,9 +8,9 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from fleet.access import AccessSettings, Role
-from fleet.config import FleetConfig, parse_config
-from fleet.control import rollouts as words
+from fleet.controller.access import AccessSettings, Role
+from fleet.controller.config import FleetConfig, parse_config
+from fleet.controller.control import rollouts as words
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, document

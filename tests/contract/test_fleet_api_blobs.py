@@ -14,20 +14,20 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fleet.access import Role
 from fleet.client.client import Access, Client
 from fleet.client.workspace import upload_file
-from fleet.config import FleetConfig
-from fleet.control.folder_problems import folder_problems
-from fleet.control.maintenance import expire_uploads
-from fleet.control.settings import DraftSettings
+from fleet.controller.access import Role
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.folder_problems import folder_problems
+from fleet.controller.control.maintenance import expire_uploads
+from fleet.controller.control.settings import DraftSettings
+from fleet.controller.problems import ProblemError
 from fleet.disk import locked
-from fleet.draft_rules import new_targets
 from fleet.problem_types import FOLDER_NOT_WRITABLE
-from fleet.problems import ProblemError
-from fleet.repository import blob_file
-from fleet.settings import FleetSettings
-from fleet.workspace import Workspace
+from fleet.publisher.draft_rules import new_targets
+from fleet.publisher.repository import blob_file
+from fleet.publisher.settings import FleetSettings
+from fleet.publisher.workspace import Workspace
 from gateway.domain.manifest import Artifact
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from fleet.access import Role
-from fleet.config import FleetConfig
-from fleet.control.rollouts_record import new_fact
-from fleet.control.settings import ChangesSettings
-from fleet.database import alerts, changes, events, rollouts
-from fleet.database.alerts import Alert, AlertState
-from fleet.database.events import Event
-from fleet.database.rollouts import StoredRollout
-from fleet.rollouts.facts import Created
+from fleet.controller.access import Role
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.rollouts_record import new_fact
+from fleet.controller.control.settings import ChangesSettings
+from fleet.controller.database import alerts, changes, events, rollouts
+from fleet.controller.database.alerts import Alert, AlertState
+from fleet.controller.database.events import Event
+from fleet.controller.database.rollouts import StoredRollout
+from fleet.controller.rollouts.facts import Created
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.following import following
 from tests.simulators.operator import until

@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fleet.api.application import HANDLERS
-from fleet.api.conditions import STATE, is_operators, is_tagged
-from fleet.config import FleetConfig, parse_config
-from fleet.database import devices
+from fleet.controller.api.application import HANDLERS
+from fleet.controller.api.conditions import STATE, is_operators, is_tagged
+from fleet.controller.config import FleetConfig, parse_config
+from fleet.controller.database import devices
 from tests.simulators import databases
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import operator_with

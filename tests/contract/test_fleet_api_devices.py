@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.access import Role
-from fleet.database import audit, devices, enrolment
-from fleet.database.devices import Running
-from fleet.database.enrolment import TokenRefusedError
+from fleet.controller.access import Role
+from fleet.controller.database import audit, devices, enrolment
+from fleet.controller.database.devices import Running
+from fleet.controller.database.enrolment import TokenRefusedError
 from tests.simulators.controller import RunningController, controlling
 
 TARGET = "models/acme/reader/1/release"

@@ -9,16 +9,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fleet import signing
-from fleet.access import Role
-from fleet.config import FleetConfig
-from fleet.control.settings import DraftSettings
-from fleet.database import devices
-from fleet.database.devices import Running
-from fleet.drafts import draft_bytes
-from fleet.releases import plan_withdrawal, target_of
-from fleet.roles import Quorum
-from fleet.verify import verify
+from fleet.controller.access import Role
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.settings import DraftSettings
+from fleet.controller.database import devices
+from fleet.controller.database.devices import Running
+from fleet.publisher import signing
+from fleet.publisher.drafts import draft_bytes
+from fleet.publisher.releases import plan_withdrawal, target_of
+from fleet.publisher.roles import Quorum
+from fleet.publisher.verify import verify
 from gateway.trust.targets import Withdrawal
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository, new_key

@@ -16,10 +16,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from fleet import signing
-from fleet.access import Role
-from fleet.drafts import draft_bytes
-from fleet.roles import TARGETS
+from fleet.controller.access import Role
+from fleet.publisher import signing
+from fleet.publisher.drafts import draft_bytes
+from fleet.publisher.roles import TARGETS
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import new_key
 from tests.simulators.uploading import OWNER_ROLE, MadeRelease, downloaded, put, release, sent, signatures, upload

@@ -1,4 +1,4 @@
-"""The commands of `fleet/api/README.md`, as a reader copies them, against a running controller."""
+"""The commands of `fleet/controller/api/README.md`, as a reader copies them, against a running controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulators.controller import RunningController, controlling
 
-GUIDE = (Path(__file__).parents[2] / "fleet" / "api" / "README.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "fleet/controller/api" / "README.md").read_text()
 
 
 def _environment(running: RunningController) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fleet.access import Role
+from fleet.controller.access import Role
 from tests.simulators.controller import RunningController, controlling
 
 pytestmark = pytest.mark.timeout(120)

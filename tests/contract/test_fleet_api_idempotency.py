@@ -11,11 +11,11 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from fleet.access import Role
-from fleet.api.application import HANDLERS
-from fleet.api.idempotency import KEY_CHARACTERS, takes_key
-from fleet.config import FleetConfig
-from fleet.database import audit
+from fleet.controller.access import Role
+from fleet.controller.api.application import HANDLERS
+from fleet.controller.api.idempotency import KEY_CHARACTERS, takes_key
+from fleet.controller.config import FleetConfig
+from fleet.controller.database import audit
 from tests.simulators import databases
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.walked_api import Ground, operations

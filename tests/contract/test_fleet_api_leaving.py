@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fleet.access import Role
-from fleet.config import FleetConfig
-from fleet.database import audit, certificates
+from fleet.controller.access import Role
+from fleet.controller.config import FleetConfig
+from fleet.controller.database import audit, certificates
 from gateway.domain.assignment import Assignment
 from gateway.trust.assignment import verify_assignment
 from tests.simulators.asking import ask, csr, enrolment_token, made_of, new_key, running, want

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from fleet import signing
-from fleet.access import Role
-from fleet.blobs.disk import DiskBlobs
 from fleet.client.client import Access, Client, record_of
 from fleet.client.workspace import remote_workspace
-from fleet.config import FleetConfig
-from fleet.control.publication import Publisher
-from fleet.control.settings import DraftSettings
-from fleet.control.uploads import Uploads
-from fleet.database.settings import DatabaseSettings
-from fleet.impact import Impact
-from fleet.problems import ProblemError
-from fleet.software import plan_software, read_variant, software_files
-from fleet.verify import verify
+from fleet.controller.access import Role
+from fleet.controller.blobs.disk import DiskBlobs
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.publication import Publisher
+from fleet.controller.control.settings import DraftSettings
+from fleet.controller.control.uploads import Uploads
+from fleet.controller.database.settings import DatabaseSettings
+from fleet.controller.problems import ProblemError
+from fleet.publisher import signing
+from fleet.publisher.impact import Impact
+from fleet.publisher.software import plan_software, read_variant, software_files
+from fleet.publisher.verify import verify
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import new_key

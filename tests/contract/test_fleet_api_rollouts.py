@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.access import Role
-from fleet.config import FleetConfig
-from fleet.control.settings import SchedulerSettings
-from fleet.database import desired
-from fleet.rollouts.facts_form import read_fact
-from fleet.rollouts.replay import replay
-from fleet.rollouts.spec_form import read_spec
+from fleet.controller.access import Role
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.database import desired
+from fleet.controller.rollouts.facts_form import read_fact
+from fleet.controller.rollouts.replay import replay
+from fleet.controller.rollouts.spec_form import read_spec
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, V1, V2, document

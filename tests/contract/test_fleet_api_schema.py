@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fleet.api.conditions import HEADER_CHARACTERS
-from fleet.api.idempotency import KEY_CHARACTERS
-from fleet.control.tokens import NAME_CHARACTERS as TOKEN_CHARACTERS
-from fleet.database.devices import TAGS_LIMIT
+from fleet.controller.api.conditions import HEADER_CHARACTERS
+from fleet.controller.api.idempotency import KEY_CHARACTERS
+from fleet.controller.control.tokens import NAME_CHARACTERS as TOKEN_CHARACTERS
+from fleet.controller.database.devices import TAGS_LIMIT
+from fleet.controller.rollouts import spec_form
 from fleet.problem_types import TYPES
-from fleet.rollouts import spec_form
 from gateway.domain.policy import BLACKOUTS_LIMIT
 from tests.simulators.controller import controlling
 

@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.access import Role
-from fleet.config import FleetConfig
-from fleet.database import diagnostics, events, telemetry
-from fleet.database.events import Event
-from fleet.database.ingestion import Batch, Row
-from fleet.database.settings import DatabaseSettings
+from fleet.controller.access import Role
+from fleet.controller.config import FleetConfig
+from fleet.controller.database import diagnostics, events, telemetry
+from fleet.controller.database.events import Event
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.settings import DatabaseSettings
 from tests.simulators.controller import RunningController, controlling
 
 VITALS = "/v1/devices/camera/telemetry/vitals"

@@ -13,10 +13,10 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from fleet.access import Role
-from fleet.api.application import HANDLERS
-from fleet.database import tokens
-from fleet.database.credentials import new_credential
+from fleet.controller.access import Role
+from fleet.controller.api.application import HANDLERS
+from fleet.controller.database import tokens
+from fleet.controller.database.credentials import new_credential
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.walked_api import Ground, Operation, operations
 

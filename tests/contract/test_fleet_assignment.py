@@ -13,14 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.config import FleetConfig
-from fleet.control.director import BARRED, Director
-from fleet.control.online_keys import OnlineKeys
-from fleet.database import assignments, audit, certificates, desired, devices, diagnostics, events
-from fleet.database.certificates import Certificate
-from fleet.database.devices import Running
-from fleet.keys import ask_nobody
-from fleet.roles import DIRECTOR
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.director import BARRED, Director
+from fleet.controller.control.online_keys import OnlineKeys
+from fleet.controller.database import assignments, audit, certificates, desired, devices, diagnostics, events
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.devices import Running
+from fleet.publisher.keys import ask_nobody
+from fleet.publisher.roles import DIRECTOR
 from gateway.domain.assignment import Assignment
 from gateway.domain.errors import Fault, RequestError
 from gateway.trust.assignment import verify_assignment

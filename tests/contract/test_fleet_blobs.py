@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from fleet.blobs.disk import DiskBlobs
-from fleet.blobs.s3 import S3Blobs
-from fleet.blobs.settings import S3Settings
-from fleet.blobs.store import BlobStore
+from fleet.controller.blobs.disk import DiskBlobs
+from fleet.controller.blobs.s3 import S3Blobs
+from fleet.controller.blobs.settings import S3Settings
+from fleet.controller.blobs.store import BlobStore
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from tests.simulators.bad_server import BadServer, answer, silence
 from tests.simulators.s3_server import BUCKET, KEYS, S3Server, keys, s3

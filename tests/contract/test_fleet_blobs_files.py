@@ -11,17 +11,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fleet.blobs.disk import DiskBlobs
-from fleet.blobs.files import files
-from fleet.blobs.places import BlobPlace, PublicFolder
-from fleet.blobs.s3 import S3Blobs
-from fleet.blobs.settings import S3Settings
-from fleet.serving.asgi import peer_of
-from fleet.serving.settings import RateSettings, ServingSettings
-from fleet.serving.stack import mounted
+from fleet.controller.blobs.disk import DiskBlobs
+from fleet.controller.blobs.files import files
+from fleet.controller.blobs.places import BlobPlace, PublicFolder
+from fleet.controller.blobs.s3 import S3Blobs
+from fleet.controller.blobs.settings import S3Settings
+from fleet.controller.serving.asgi import peer_of
+from fleet.controller.serving.settings import RateSettings, ServingSettings
+from fleet.controller.serving.stack import mounted
+from gateway.agent.fetch.source import FetchError
+from gateway.agent.fetch.web import WebSource
 from gateway.agent.settings import FetchSettings
-from gateway.agent.source import FetchError
-from gateway.agent.web import WebSource
 from gateway.domain.errors import Fault, RequestError
 from tests.simulators.fleet_http import controlling, device, echo, hang_up
 from tests.simulators.s3_server import BUCKET, S3Server, keys, s3

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.access import Role
-from fleet.control.ingestion_lines import NESTING_LIMIT, NUMBER_LIMIT
-from fleet.database import certificates
-from fleet.database.certificates import Certificate
-from fleet.database.engine import Database
+from fleet.controller.access import Role
+from fleet.controller.control.ingestion_lines import NESTING_LIMIT, NUMBER_LIMIT
+from fleet.controller.database import certificates
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.engine import Database
 from tests.simulators.asking import ask, csr, enrolment_token, gap, new_key, record, tell
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import until
@@ -170,6 +170,6 @@ def test_the_path_of_a_request_that_crashes_begins_no_line_of_the_log(
     with controller.client() as admin, monkeypatch.context() as patch:
         patch.setattr(Database, "read", broken)
         assert admin.get("/v1/devices/a%0AERROR fleet.audit: all is lost").status_code == 500
-    (line,) = (one.getMessage() for one in caplog.records if one.name == "fleet.api.application")
+    (line,) = (one.getMessage() for one in caplog.records if one.name == "fleet.controller.api.application")
     assert line.startswith("request crashed: ")
     assert " /v1/devices/a%0AERROR%20fleet.audit:%20all%20is%20lost;" in line

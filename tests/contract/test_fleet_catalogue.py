@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.control.catalogue import Catalogue, resolve, usable
-from fleet.database import leader, releases
-from fleet.database.errors import ConflictError, RefusedError
-from fleet.releases import target_of
-from fleet.repository import target_file
-from fleet.roles import owner_role
+from fleet.controller.control.catalogue import Catalogue, resolve, usable
+from fleet.controller.database import leader, releases
+from fleet.controller.database.errors import ConflictError, RefusedError
+from fleet.publisher.releases import target_of
+from fleet.publisher.repository import target_file
+from fleet.publisher.roles import owner_role
 from tests.simulators.fleet_repository import new_key
 from tests.simulators.rolled_fleet import SLOT, V1, V2, V3, RolledFleet, rolling
 

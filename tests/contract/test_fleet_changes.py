@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from fleet.control.changes import Change, ChangeFilter, ChangeReader, Position, read_position
-from fleet.database import alerts, changes, devices, events, rollouts
-from fleet.database.alerts import Alert, AlertState
-from fleet.database.changes import ChangeKind
-from fleet.database.engine import Database
-from fleet.database.errors import RefusedError
-from fleet.database.events import Event
-from fleet.database.rollouts import NewFact, StoredRollout
+from fleet.controller.control.changes import Change, ChangeFilter, ChangeReader, Position, read_position
+from fleet.controller.database import alerts, changes, devices, events, rollouts
+from fleet.controller.database.alerts import Alert, AlertState
+from fleet.controller.database.changes import ChangeKind
+from fleet.controller.database.engine import Database
+from fleet.controller.database.errors import RefusedError
+from fleet.controller.database.events import Event
+from fleet.controller.database.rollouts import NewFact, StoredRollout
 from tests.simulators.databases import NOW, database, enrolled, made
 
 __all__ = ("database",)

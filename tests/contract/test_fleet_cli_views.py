@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.control.rollouts_record import new_fact
-from fleet.database import alerts, events, rollouts
-from fleet.database.alerts import Alert
-from fleet.database.events import Event
-from fleet.database.rollouts import StoredRollout
-from fleet.rollouts.facts import Created
+from fleet.controller.control.rollouts_record import new_fact
+from fleet.controller.database import alerts, events, rollouts
+from fleet.controller.database.alerts import Alert
+from fleet.controller.database.events import Event
+from fleet.controller.database.rollouts import StoredRollout
+from fleet.controller.rollouts.facts import Created
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import Operator, operator
 from tests.simulators.rolled_fleet import SLOT, document

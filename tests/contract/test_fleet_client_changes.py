@@ -14,10 +14,10 @@ from fleet.cli.following import follow
 from fleet.client.client import Access, Client
 from fleet.client.messages import ServerSentMessage
 from fleet.client.settings import ClientSettings
-from fleet.config import FleetConfig
-from fleet.control.settings import ChangesSettings
-from fleet.database import events
-from fleet.database.events import Event
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.settings import ChangesSettings
+from fleet.controller.database import events
+from fleet.controller.database.events import Event
 from gateway.domain.errors import RequestError, UnreachableError
 from tests.simulators.controller import RunningController, controlling, free_port
 from tests.simulators.fleet_repository import FleetRepository

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.access import Role
-from fleet.control.tokens import WantedToken, holding, make_token, revoke_token
-from fleet.database import audit
-from fleet.database.engine import Database
-from fleet.database.errors import AbsentError, ConflictError, RefusedError
+from fleet.controller.access import Role
+from fleet.controller.control.tokens import WantedToken, holding, make_token, revoke_token
+from fleet.controller.database import audit
+from fleet.controller.database.engine import Database
+from fleet.controller.database.errors import AbsentError, ConflictError, RefusedError
 from tests.simulators.databases import NOW, database
 
 __all__ = ["database"]

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.audit import Deed, Head
-from fleet.database import assignments, audit, backup, devices, migrate
-from fleet.database.assignments import BASE, StoredAssignment
-from fleet.database.engine import Database, open_database
-from fleet.database.place import DatabaseLocation, read_place
-from fleet.database.settings import DatabaseSettings
+from fleet.controller.audit import Deed, Head
+from fleet.controller.database import assignments, audit, backup, devices, migrate
+from fleet.controller.database.assignments import BASE, StoredAssignment
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.place import DatabaseLocation, read_place
+from fleet.controller.database.settings import DatabaseSettings
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made, shape, url
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.database import sweep, telemetry
-from fleet.database.engine import Connection, Database
-from fleet.database.ingestion import Batch, Row
-from fleet.database.settings import DatabaseSettings, TelemetryStorageSettings
+from fleet.controller.database import sweep, telemetry
+from fleet.controller.database.engine import Connection, Database
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.settings import DatabaseSettings, TelemetryStorageSettings
 from tests.simulators.databases import NOW, enrolled, made
 
 OLD = TelemetryStorageSettings(age_limit_d=1.0)

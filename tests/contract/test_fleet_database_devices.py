@@ -7,14 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.database import certificates, devices, enrolment, polling
-from fleet.database.certificates import Certificate
-from fleet.database.credentials import new_credential
-from fleet.database.devices import DeviceSelection, EnrolmentState, Running
-from fleet.database.engine import Database
-from fleet.database.enrolment import TokenRefusedError
-from fleet.database.errors import AbsentError, ConflictError, RefusedError
-from fleet.database.settings import DatabaseSettings
+from fleet.controller.database import certificates, devices, enrolment, polling
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.credentials import new_credential
+from fleet.controller.database.devices import DeviceSelection, EnrolmentState, Running
+from fleet.controller.database.engine import Database
+from fleet.controller.database.enrolment import TokenRefusedError
+from fleet.controller.database.errors import AbsentError, ConflictError, RefusedError
+from fleet.controller.database.settings import DatabaseSettings
 from gateway.domain.errors import Fault
 from tests.simulators.databases import NOW, database, enrolled
 

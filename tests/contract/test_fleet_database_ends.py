@@ -13,12 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from fleet.config import FleetConfig
-from fleet.database.engine import open_database
-from fleet.database.leader import candidate
-from fleet.database.place import read_place
-from fleet.database.settings import DatabaseSettings
-from fleet.watch.settings import AlertSettings
+from fleet.controller.config import FleetConfig
+from fleet.controller.database.engine import open_database
+from fleet.controller.database.leader import candidate
+from fleet.controller.database.place import read_place
+from fleet.controller.database.settings import DatabaseSettings
+from fleet.controller.monitoring.settings import AlertSettings
 from gateway.domain.errors import ConfigurationError, RequestError
 from tests.simulators import databases
 from tests.simulators.controller import controlling

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from fleet.access import Role
-from fleet.audit import Deed, Head
-from fleet.database import (
+from fleet.controller.access import Role
+from fleet.controller.audit import Deed, Head
+from fleet.controller.database import (
     alerts,
     assignments,
     audit,
@@ -43,12 +43,12 @@ from fleet.database import (
     tokens,
     watching,
 )
-from fleet.database.credentials import Credential, new_credential
-from fleet.database.device_filter import Filter
-from fleet.database.engine import Database
-from fleet.database.errors import DatabaseError
-from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import NAME_BYTES
+from fleet.controller.database.credentials import Credential, new_credential
+from fleet.controller.database.device_filter import Filter
+from fleet.controller.database.engine import Database
+from fleet.controller.database.errors import DatabaseError
+from fleet.controller.database.settings import DatabaseSettings
+from fleet.controller.database.tables import NAME_BYTES
 from tests.simulators.databases import KINDS, NOW, content, enrolled, made
 
 ROOMS = (

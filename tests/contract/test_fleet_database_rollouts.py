@@ -8,16 +8,25 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from fleet.database import assignments, certificates, desired, devices, diagnostics, polling, releases, rollouts
-from fleet.database.assignments import StoredAssignment
-from fleet.database.certificates import Certificate
-from fleet.database.desired import Desired, PreviousRelease
-from fleet.database.devices import EnrolmentState
-from fleet.database.engine import Database
-from fleet.database.errors import AbsentError, ConflictError, RefusedError
-from fleet.database.releases import StoredRelease
-from fleet.database.rollouts import NewFact, StoredRollout
-from fleet.database.settings import DatabaseSettings
+from fleet.controller.database import (
+    assignments,
+    certificates,
+    desired,
+    devices,
+    diagnostics,
+    polling,
+    releases,
+    rollouts,
+)
+from fleet.controller.database.assignments import StoredAssignment
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.desired import Desired, PreviousRelease
+from fleet.controller.database.devices import EnrolmentState
+from fleet.controller.database.engine import Database
+from fleet.controller.database.errors import AbsentError, ConflictError, RefusedError
+from fleet.controller.database.releases import StoredRelease
+from fleet.controller.database.rollouts import NewFact, StoredRollout
+from fleet.controller.database.settings import DatabaseSettings
 from tests.simulators.databases import NOW, database, enrolled
 
 __all__ = ["database"]

@@ -16,15 +16,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from fleet.audit import Deed
-from fleet.database import audit, devices, enrolment, migrate, rollouts
-from fleet.database.credentials import new_credential
-from fleet.database.engine import Database, open_database
-from fleet.database.errors import AwayError, ConflictError
-from fleet.database.place import read_place
-from fleet.database.rollouts import StoredRollout
-from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import metadata
+from fleet.controller.audit import Deed
+from fleet.controller.database import audit, devices, enrolment, migrate, rollouts
+from fleet.controller.database.credentials import new_credential
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.errors import AwayError, ConflictError
+from fleet.controller.database.place import read_place
+from fleet.controller.database.rollouts import StoredRollout
+from fleet.controller.database.settings import DatabaseSettings
+from fleet.controller.database.tables import metadata
 from gateway.domain.errors import ConfigurationError, Fault
 from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made, shape, url
 

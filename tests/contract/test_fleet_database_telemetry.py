@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet.database import diagnostics, events, sweep, telemetry
-from fleet.database.engine import Database
-from fleet.database.errors import AbsentError, ConflictError, RefusedError
-from fleet.database.events import Event
-from fleet.database.ingestion import DUPLICATE, Batch, Row
-from fleet.database.settings import DatabaseSettings, TelemetryStorageSettings
-from fleet.database.spans import Received, Span
-from fleet.database.telemetry import STALE, StoredBatch
+from fleet.controller.database import diagnostics, events, sweep, telemetry
+from fleet.controller.database.engine import Database
+from fleet.controller.database.errors import AbsentError, ConflictError, RefusedError
+from fleet.controller.database.events import Event
+from fleet.controller.database.ingestion import DUPLICATE, Batch, Row
+from fleet.controller.database.settings import DatabaseSettings, TelemetryStorageSettings
+from fleet.controller.database.spans import Received, Span
+from fleet.controller.database.telemetry import STALE, StoredBatch
 from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made
 
 __all__ = ["database"]

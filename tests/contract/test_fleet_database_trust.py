@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from fleet.access import Role, TokenCaller
-from fleet.audit import Break, Deed, Head
-from fleet.database import audit, devices, leader, tokens
-from fleet.database.credentials import new_credential
-from fleet.database.engine import Database, open_database
-from fleet.database.errors import AbsentError, AwayError, ConflictError, FencedError, RefusedError
-from fleet.database.place import read_place
-from fleet.database.settings import DatabaseSettings
+from fleet.controller.access import Role, TokenCaller
+from fleet.controller.audit import Break, Deed, Head
+from fleet.controller.database import audit, devices, leader, tokens
+from fleet.controller.database.credentials import new_credential
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.errors import AbsentError, AwayError, ConflictError, FencedError, RefusedError
+from fleet.controller.database.place import read_place
+from fleet.controller.database.settings import DatabaseSettings
 from tests.simulators.databases import KINDS, NOW, database, enrolled, made, url
 
 __all__ = ["database"]

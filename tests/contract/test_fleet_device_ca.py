@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from fleet.authority.ca import Authority, name_of, new_authority
-from fleet.authority.settings import AuthoritySettings
-from fleet.authority.verify import verified
-from fleet.control.device_ca import open_device_ca
-from fleet.database import audit, authority
-from fleet.database.engine import Database, open_database
-from fleet.database.place import read_place
+from fleet.controller.authority.ca import Authority, name_of, new_authority
+from fleet.controller.authority.settings import AuthoritySettings
+from fleet.controller.authority.verify import verified
+from fleet.controller.control.device_ca import open_device_ca
+from fleet.controller.database import audit, authority
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.place import read_place
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.asking import csr, new_key
 from tests.simulators.databases import KINDS, NOW, database, enrolled, url

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet.access import Role
-from fleet.control.device_query import COMPARISONS_LIMIT, filter_of, selected
-from fleet.control.membership import device_of
-from fleet.database import alerts, devices, events
-from fleet.database.alerts import Alert
-from fleet.database.devices import Device, DeviceSelection, Running
-from fleet.database.engine import Database
-from fleet.database.errors import RefusedError
-from fleet.database.events import Event
-from fleet.rollouts.query import And, FieldMatch, Not, Operator, Or, Query, matches
-from fleet.rollouts.query_parser import parse, query_text
+from fleet.controller.access import Role
+from fleet.controller.control.device_query import COMPARISONS_LIMIT, filter_of, selected
+from fleet.controller.control.membership import device_of
+from fleet.controller.database import alerts, devices, events
+from fleet.controller.database.alerts import Alert
+from fleet.controller.database.devices import Device, DeviceSelection, Running
+from fleet.controller.database.engine import Database
+from fleet.controller.database.errors import RefusedError
+from fleet.controller.database.events import Event
+from fleet.controller.rollouts.query import And, FieldMatch, Not, Operator, Or, Query, matches
+from fleet.controller.rollouts.query_parser import parse, query_text
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.databases import NOW, database
 
@@ -121,7 +121,7 @@ def test_versions_are_compared_with_a_bounded_number_of_releases(
         described = ("", "", frozenset(), (), {"reader": f"models/acme/reader/{number}/release"})
         add(database, f"device-{number}", described)
     assert [one.id for one in listed(database, parse("version.reader >= 1"))] == ["device-1", "device-2"]
-    monkeypatch.setattr("fleet.database.device_filter.TARGETS_LIMIT", 2)
+    monkeypatch.setattr("fleet.controller.database.device_filter.TARGETS_LIMIT", 2)
     with pytest.raises(RefusedError, match="more than 2 releases run in 'reader'"):
         listed(database, parse("version.reader >= 1"))
 

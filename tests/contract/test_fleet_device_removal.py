@@ -15,22 +15,22 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from fleet.audit import Deed
-from fleet.control import device_removal, scheduler
-from fleet.control.device_removal import RemovalReason
-from fleet.control.wake_hints import Hints
-from fleet.database import assignments, audit, certificates, desired, devices, diagnostics, events, telemetry
-from fleet.database.assignments import StoredAssignment
-from fleet.database.certificates import Certificate
-from fleet.database.desired import Desired, PreviousRelease
-from fleet.database.devices import DeviceSelection, EnrolmentState, Running
-from fleet.database.errors import AbsentError, ConflictError, RefusedError
-from fleet.database.events import Event
-from fleet.database.ingestion import Batch, Row
-from fleet.database.settings import TelemetryStorageSettings
-from fleet.database.tables import metadata
-from fleet.rollouts.facts import Aborted
-from fleet.rollouts.state import Status
+from fleet.controller.audit import Deed
+from fleet.controller.control import device_removal, scheduler
+from fleet.controller.control.device_removal import RemovalReason
+from fleet.controller.control.wake_hints import Hints
+from fleet.controller.database import assignments, audit, certificates, desired, devices, diagnostics, events, telemetry
+from fleet.controller.database.assignments import StoredAssignment
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.desired import Desired, PreviousRelease
+from fleet.controller.database.devices import DeviceSelection, EnrolmentState, Running
+from fleet.controller.database.errors import AbsentError, ConflictError, RefusedError
+from fleet.controller.database.events import Event
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.settings import TelemetryStorageSettings
+from fleet.controller.database.tables import metadata
+from fleet.controller.rollouts.facts import Aborted
+from fleet.controller.rollouts.state import Status
 from gateway.domain.assignment import RESERVED_SLOTS
 from tests.simulators.databases import KINDS, waiting
 from tests.simulators.operator import until

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.control import device_removal, ingestion
-from fleet.control.device_removal import RemovalReason
-from fleet.control.ingestion import Intake
-from fleet.control.settings import IntakeSettings
-from fleet.database import certificates, devices, removal, sweep, telemetry
-from fleet.database.certificates import Certificate
+from fleet.controller.control import device_removal, ingestion
+from fleet.controller.control.device_removal import RemovalReason
+from fleet.controller.control.ingestion import Intake
+from fleet.controller.control.settings import IntakeSettings
+from fleet.controller.database import certificates, devices, removal, sweep, telemetry
+from fleet.controller.database.certificates import Certificate
 from tests.simulators.asking import record
 from tests.simulators.databases import waiting
 from tests.simulators.operator import until

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from fleet.audit import Deed
-from fleet.control.rollouts_record import new_fact
-from fleet.database import audit, devices, events, rollouts, telemetry
-from fleet.database.devices import Running
-from fleet.database.events import Event
-from fleet.database.ingestion import Batch, Row
-from fleet.database.rollouts import StoredRollout
-from fleet.rollouts.facts import Reported
+from fleet.controller.audit import Deed
+from fleet.controller.control.rollouts_record import new_fact
+from fleet.controller.database import audit, devices, events, rollouts, telemetry
+from fleet.controller.database.devices import Running
+from fleet.controller.database.events import Event
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.rollouts import StoredRollout
+from fleet.controller.rollouts.facts import Reported
 from tests.simulators.controller import RunningController, controlling
 
 ROOT = Path(__file__).parents[2]

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from fleet.audit import Deed
-from fleet.authority.folder import open_authority
-from fleet.authority.settings import AuthoritySettings
 from fleet.cli import observed
 from fleet.cli.common import now
 from fleet.cli.parser import main
-from fleet.control import checks
-from fleet.database import audit, migrate
-from fleet.database.engine import open_database
-from fleet.database.place import read_place
-from fleet.roles import DIRECTOR, ONLINE
+from fleet.controller.audit import Deed
+from fleet.controller.authority.folder import open_authority
+from fleet.controller.authority.settings import AuthoritySettings
+from fleet.controller.control import checks
+from fleet.controller.database import audit, migrate
+from fleet.controller.database.engine import open_database
+from fleet.controller.database.place import read_place
+from fleet.publisher.roles import DIRECTOR, ONLINE
 from tests.simulators.databases import url
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.served_fleet import served_fleet

@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.access import Role
-from fleet.audit import Deed
-from fleet.database import audit, certificates, devices
-from fleet.database.devices import EnrolmentState
+from fleet.controller.access import Role
+from fleet.controller.audit import Deed
+from fleet.controller.database import audit, certificates, devices
+from fleet.controller.database.devices import EnrolmentState
 from gateway.trust.chain import trusted_root
 from tests.simulators.asking import ask, csr, enrolment_token, made_of, new_key, plane, running
 from tests.simulators.controller import RunningController

@@ -15,11 +15,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fleet.audit import Deed
-from fleet.config import FleetConfig
-from fleet.control import enrolling
-from fleet.control.settings import DirectorSettings
-from fleet.database import audit, certificates, devices
+from fleet.controller.audit import Deed
+from fleet.controller.config import FleetConfig
+from fleet.controller.control import enrolling
+from fleet.controller.control.settings import DirectorSettings
+from fleet.controller.database import audit, certificates, devices
 from tests.simulators.asking import ask, csr, enrolment_token, made_of, new_key, plane
 from tests.simulators.controller import RunningController
 from tests.simulators.databases import waiting

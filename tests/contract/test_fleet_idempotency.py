@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from fleet.access import Role
-from fleet.audit import Head
-from fleet.control.idempotency import KeyedAnswer, KeyedAnswers, KeyedRequest
-from fleet.control.settings import RequestSettings
-from fleet.control.tokens import WantedToken, holding, make_token
-from fleet.database import audit, idempotency, tokens
-from fleet.database.credentials import new_credential
-from fleet.database.engine import Database, open_database
-from fleet.database.idempotency import Key
-from fleet.database.place import read_place
-from fleet.problems import ProblemError
+from fleet.controller.access import Role
+from fleet.controller.audit import Head
+from fleet.controller.control.idempotency import KeyedAnswer, KeyedAnswers, KeyedRequest
+from fleet.controller.control.settings import RequestSettings
+from fleet.controller.control.tokens import WantedToken, holding, make_token
+from fleet.controller.database import audit, idempotency, tokens
+from fleet.controller.database.credentials import new_credential
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.idempotency import Key
+from fleet.controller.database.place import read_place
+from fleet.controller.problems import ProblemError
 from gateway.domain.errors import RequestError
 from tests.simulators import databases
 from tests.simulators.databases import NOW, database

@@ -20,10 +20,10 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.config import FleetConfig
-from fleet.control.ingestion import Intake
-from fleet.control.settings import IntakeSettings
-from fleet.database import devices, telemetry
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.ingestion import Intake
+from fleet.controller.control.settings import IntakeSettings
+from fleet.controller.database import devices, telemetry
 from gateway.domain.errors import Fault, RequestError
 from tests.simulators.asking import gap, packed, plane, record, tell
 from tests.simulators.controller import RunningController

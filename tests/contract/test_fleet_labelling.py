@@ -7,14 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.access import Role
-from fleet.control.labelling import Order, Outcome, preview, relabel
-from fleet.database import audit, devices, enrolment
-from fleet.database.credentials import new_credential
-from fleet.database.engine import Database
-from fleet.database.errors import AbsentError, ConflictError, RefusedError
-from fleet.database.labels import LabelChange
-from fleet.database.settings import DatabaseSettings
+from fleet.controller.access import Role
+from fleet.controller.control.labelling import Order, Outcome, preview, relabel
+from fleet.controller.database import audit, devices, enrolment
+from fleet.controller.database.credentials import new_credential
+from fleet.controller.database.engine import Database
+from fleet.controller.database.errors import AbsentError, ConflictError, RefusedError
+from fleet.controller.database.labels import LabelChange
+from fleet.controller.database.settings import DatabaseSettings
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.databases import KINDS, NOW, database, enrolled, made
 

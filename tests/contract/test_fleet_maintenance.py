@@ -13,24 +13,24 @@ import pytest
 from cryptography import x509
 from tuf.api.metadata import Metadata, Timestamp
 
-from fleet.access import Role
-from fleet.app import Controller, Origin
-from fleet.audit import Deed
-from fleet.config import FleetConfig
-from fleet.control.maintenance import FAILED, Maintenance, MaintenanceJob
-from fleet.control.monotonic_clock import MonotonicClock
-from fleet.control.online_keys import OnlineKeys
-from fleet.control.settings import MaintenanceSettings
-from fleet.database import audit, certificates, devices, enrolment, events, leader, telemetry, tokens
-from fleet.database.certificates import Certificate
-from fleet.database.credentials import new_credential
-from fleet.database.errors import AbsentError
-from fleet.database.events import Event
-from fleet.database.ingestion import Batch, Row
-from fleet.database.latest import latest
-from fleet.database.settings import DatabaseSettings, TelemetryStorageSettings
-from fleet.keys import ask_nobody
-from fleet.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
+from fleet.controller.access import Role
+from fleet.controller.app import Controller, Origin
+from fleet.controller.audit import Deed
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.maintenance import FAILED, Maintenance, MaintenanceJob
+from fleet.controller.control.monotonic_clock import MonotonicClock
+from fleet.controller.control.online_keys import OnlineKeys
+from fleet.controller.control.settings import MaintenanceSettings
+from fleet.controller.database import audit, certificates, devices, enrolment, events, leader, telemetry, tokens
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.credentials import new_credential
+from fleet.controller.database.errors import AbsentError
+from fleet.controller.database.events import Event
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.latest import latest
+from fleet.controller.database.settings import DatabaseSettings, TelemetryStorageSettings
+from fleet.publisher.keys import ask_nobody
+from fleet.publisher.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
 from tests.simulators.databases import KINDS, url
 from tests.simulators.fleet_repository import FleetRepository
 

@@ -13,16 +13,16 @@ import pytest
 from google.protobuf import json_format
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from fleet.access import Role
-from fleet.config import FleetConfig
-from fleet.roles import DIRECTOR
-from fleet.watch.measures import PREFIX
-from fleet.watch.otlp_devices import METRICS
-from fleet.watch.otlp_own import own_piece
-from fleet.watch.otlp_points import request
-from fleet.watch.readings import RULES
-from fleet.watch.settings import MetricsSettings
-from fleet.watch.timing import OTHER, Timing, route_of
+from fleet.controller.access import Role
+from fleet.controller.config import FleetConfig
+from fleet.controller.monitoring.measures import PREFIX
+from fleet.controller.monitoring.otlp_devices import METRICS
+from fleet.controller.monitoring.otlp_own import own_piece
+from fleet.controller.monitoring.otlp_points import request
+from fleet.controller.monitoring.readings import RULES
+from fleet.controller.monitoring.settings import MetricsSettings
+from fleet.controller.monitoring.timing import OTHER, Timing, route_of
+from fleet.publisher.roles import DIRECTOR
 from gateway.domain.statistics import MetricSample
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.databases import NOW

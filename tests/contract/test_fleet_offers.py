@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fleet.control.settings import SchedulerSettings
-from fleet.database import assignments
-from fleet.database.errors import ConflictError
-from fleet.rollouts.facts import Aborted, Paused, Resumed, RollbackRequested
-from fleet.rollouts.state import DeviceState, Status
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.database import assignments
+from fleet.controller.database.errors import ConflictError
+from fleet.controller.rollouts.facts import Aborted, Paused, Resumed, RollbackRequested
+from fleet.controller.rollouts.state import DeviceState, Status
 from tests.simulators.offered_device import OfferedDevice, director
 from tests.simulators.rolled_fleet import RolledFleet, fleet, rolling
 

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from fleet.config import FleetConfig
-from fleet.control import director_published
-from fleet.control.director import Director
-from fleet.control.director_published import Publications, PublishedMetadata
-from fleet.control.online_keys import OnlineKeys
-from fleet.database import certificates, desired, devices
-from fleet.database.certificates import Certificate
-from fleet.database.desired import Desired
-from fleet.database.engine import Database
-from fleet.database.seen import LastSeenBuffer
-from fleet.keys import ask_nobody
-from fleet.roles import DIRECTOR
-from fleet.workspace import Workspace
+from fleet.controller.config import FleetConfig
+from fleet.controller.control import director_published
+from fleet.controller.control.director import Director
+from fleet.controller.control.director_published import Publications, PublishedMetadata
+from fleet.controller.control.online_keys import OnlineKeys
+from fleet.controller.database import certificates, desired, devices
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.desired import Desired
+from fleet.controller.database.engine import Database
+from fleet.controller.database.seen import LastSeenBuffer
+from fleet.publisher.keys import ask_nobody
+from fleet.publisher.roles import DIRECTOR
+from fleet.publisher.workspace import Workspace
 from gateway.domain.errors import Fault, RequestError
 from tests.simulators.databases import NOW, made
 from tests.simulators.fleet_repository import FleetRepository

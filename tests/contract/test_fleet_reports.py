@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from fleet.control.ingestion import Intake
-from fleet.control.settings import IntakeSettings
-from fleet.database import certificates, devices, events
-from fleet.database.certificates import Certificate
-from fleet.rollouts.facts import Aborted, Paused, Reported, Resumed
-from fleet.rollouts.state import DeviceState, Member
+from fleet.controller.control.ingestion import Intake
+from fleet.controller.control.settings import IntakeSettings
+from fleet.controller.database import certificates, devices, events
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.rollouts.facts import Aborted, Paused, Reported, Resumed
+from fleet.controller.rollouts.state import DeviceState, Member
 from tests.simulators.asking import packed, record
 from tests.simulators.rolled_fleet import SLOT, V1, V2, RolledFleet, fleet
 

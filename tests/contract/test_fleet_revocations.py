@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from fleet.authority.folder import open_authority
-from fleet.authority.revocation import read_list
-from fleet.control.revocation_file import FILE, write_revocations
-from fleet.control.revocations import Revocations
-from fleet.database import certificates
-from fleet.database.certificates import Certificate
-from fleet.database.engine import Database
+from fleet.controller.authority.folder import open_authority
+from fleet.controller.authority.revocation import read_list
+from fleet.controller.control.revocation_file import FILE, write_revocations
+from fleet.controller.control.revocations import Revocations
+from fleet.controller.database import certificates
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.engine import Database
 from tests.simulators.databases import NOW, database, enrolled
 from tests.simulators.operator import PATIENCE_S, until
 

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.control.settings import SchedulerSettings
-from fleet.database import desired, devices
-from fleet.database.desired import Desired
-from fleet.database.errors import ConflictError
-from fleet.rollouts.facts import Aborted, Approved, Paused, Resumed, RollbackRequested, Started
-from fleet.rollouts.spec_form import spec_digest
-from fleet.rollouts.state import Status
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.database import desired, devices
+from fleet.controller.database.desired import Desired
+from fleet.controller.database.errors import ConflictError
+from fleet.controller.rollouts.facts import Aborted, Approved, Paused, Resumed, RollbackRequested, Started
+from fleet.controller.rollouts.spec_form import spec_digest
+from fleet.controller.rollouts.state import Status
 from tests.simulators.rolled_fleet import BEGIN, V1, V2, RolledFleet, fleet, rolling
 
 __all__ = ["fleet"]

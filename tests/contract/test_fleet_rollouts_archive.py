@@ -10,18 +10,18 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.access import Role
-from fleet.config import FleetConfig
-from fleet.control import archiving
-from fleet.control.maintenance import archive_ended
-from fleet.control.settings import SchedulerSettings
-from fleet.database import audit, leader, rollouts, rollouts_archive
-from fleet.database.engine import Database
-from fleet.database.leader import FencedError
-from fleet.database.rollouts import NewFact, StoredRollout
-from fleet.rollouts.facts_form import read_fact
-from fleet.rollouts.replay import replay
-from fleet.rollouts.spec_form import read_spec
+from fleet.controller.access import Role
+from fleet.controller.config import FleetConfig
+from fleet.controller.control import archiving
+from fleet.controller.control.maintenance import archive_ended
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.database import audit, leader, rollouts, rollouts_archive
+from fleet.controller.database.engine import Database
+from fleet.controller.database.leader import FencedError
+from fleet.controller.database.rollouts import NewFact, StoredRollout
+from fleet.controller.rollouts.facts_form import read_fact
+from fleet.controller.rollouts.replay import replay
+from fleet.controller.rollouts.spec_form import read_spec
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.databases import NOW, database
 from tests.simulators.operator import until

@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fleet.audit import Break
-from fleet.control.settings import SchedulerSettings
-from fleet.database import audit, devices
-from fleet.database.errors import ConflictError
-from fleet.rollouts.decisions import Offer, Retry
-from fleet.rollouts.facts import Aborted, Decided, Event, Paused, Resumed, RollbackRequested
-from fleet.rollouts.state import DeviceState, Member
+from fleet.controller.audit import Break
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.database import audit, devices
+from fleet.controller.database.errors import ConflictError
+from fleet.controller.rollouts.decisions import Offer, Retry
+from fleet.controller.rollouts.facts import Aborted, Decided, Event, Paused, Resumed, RollbackRequested
+from fleet.controller.rollouts.state import DeviceState, Member
 from tests.simulators.rolled_fleet import V1, V2, V3, RolledFleet, rolling
 
 NAMES = [f"d-{n}" for n in range(6)]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.control.settings import SchedulerSettings
-from fleet.rollouts.decisions import PART_LOW
-from fleet.rollouts.facts import Aborted, Paused, Resumed
-from fleet.rollouts.state import Status
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.rollouts.decisions import PART_LOW
+from fleet.controller.rollouts.facts import Aborted, Paused, Resumed
+from fleet.controller.rollouts.state import Status
 from tests.simulators.databases import KINDS
 from tests.simulators.rolled_fleet import V1, V2, RolledFleet, rolling
 

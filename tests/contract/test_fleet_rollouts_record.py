@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from fleet.control import rollouts_record
-from fleet.control.rollouts_record import States, add, state_name
-from fleet.database.errors import ConflictError
-from fleet.rollouts.facts import Paused, Resumed
-from fleet.rollouts.state import Status
+from fleet.controller.control import rollouts_record
+from fleet.controller.control.rollouts_record import States, add, state_name
+from fleet.controller.database.errors import ConflictError
+from fleet.controller.rollouts.facts import Paused, Resumed
+from fleet.controller.rollouts.state import Status
 from tests.simulators.rolled_fleet import RolledFleet, fleet
 
 __all__ = ["fleet"]

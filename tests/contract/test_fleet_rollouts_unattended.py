@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.control.catalogue import Catalogue
-from fleet.control.settings import SchedulerSettings
-from fleet.rollouts.facts import Aborted, Paused, Resumed, Unattended
-from fleet.rollouts.state import Status
+from fleet.controller.control.catalogue import Catalogue
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.rollouts.facts import Aborted, Paused, Resumed, Unattended
+from fleet.controller.rollouts.state import Status
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.databases import KINDS
 from tests.simulators.rolled_fleet import RolledFleet, rolling

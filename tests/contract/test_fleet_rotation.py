@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from fleet.cli import main
-from fleet.config import FleetConfig
-from fleet.control.renewal import renew_published
-from fleet.control.settings import DirectorSettings
-from fleet.database import assignments
-from fleet.roles import DIRECTOR, ROOT, TARGETS, TIMESTAMP
-from fleet.simulate import Run, simulate
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.renewal import renew_published
+from fleet.controller.control.settings import DirectorSettings
+from fleet.controller.database import assignments
+from fleet.publisher.roles import DIRECTOR, ROOT, TARGETS, TIMESTAMP
 from fleet.simulation.settings import Settings
+from fleet.simulation.simulate import Run, simulate
 from tests.simulators.asking import enrolment_token
 from tests.simulators.controller import RunningController, controlling
 

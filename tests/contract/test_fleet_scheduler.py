@@ -14,20 +14,20 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from fleet.control import catalogue
-from fleet.control.catalogue import usable
-from fleet.control.rollouts import drafted
-from fleet.control.rollouts_preview import preview
-from fleet.control.rollouts_record import add
-from fleet.control.scheduler import zones_of
-from fleet.control.settings import SchedulerSettings
-from fleet.database import leader, releases
-from fleet.database.errors import AwayError, FencedError
-from fleet.database.releases import StoredRelease
-from fleet.database.tables import rollouts
-from fleet.repository import METADATA, TIMESTAMP_FILE
-from fleet.rollouts.facts import Paused, Unattended
-from fleet.rollouts.state import Status
+from fleet.controller.control import catalogue
+from fleet.controller.control.catalogue import usable
+from fleet.controller.control.rollouts import drafted
+from fleet.controller.control.rollouts_preview import preview
+from fleet.controller.control.rollouts_record import add
+from fleet.controller.control.scheduler import zones_of
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.database import leader, releases
+from fleet.controller.database.errors import AwayError, FencedError
+from fleet.controller.database.releases import StoredRelease
+from fleet.controller.database.tables import rollouts
+from fleet.controller.rollouts.facts import Paused, Unattended
+from fleet.controller.rollouts.state import Status
+from fleet.publisher.repository import METADATA, TIMESTAMP_FILE
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.rolled_fleet import SLOT, V3, RolledFleet, document, fleet, rolling
 

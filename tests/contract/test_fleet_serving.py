@@ -12,8 +12,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fleet.authority.ca import new_authority
-from fleet.serving.settings import ProxySettings, ServingSettings
+from fleet.controller.authority.ca import new_authority
+from fleet.controller.serving.settings import ProxySettings, ServingSettings
 from gateway.domain.access import Address
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.fleet_http import AUTHORITY, LOOPBACK, controlling, device, now

@@ -1,4 +1,4 @@
-"""The controller after nginx and Envoy, configured like `fleet/serving/README.md`; only folders and ports differ."""
+"""The controller after nginx and Envoy, configured like the guide of `serving`; only folders and ports differ."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from fleet.serving.settings import ProxySettings, ServingSettings
+from fleet.controller.serving.settings import ProxySettings, ServingSettings
 from gateway.domain.access import Address
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_http import AUTHORITY, Controller, controlling, device, now
 
 pytestmark = pytest.mark.asyncio
-GUIDE = (Path(__file__).parents[2] / "fleet" / "serving" / "README.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "fleet/controller/serving" / "README.md").read_text()
 PATHS = f"{Path(sys.prefix) / 'bin'}:/usr/sbin:/usr/bin"
 AROUND_NGINX = """
 user root;

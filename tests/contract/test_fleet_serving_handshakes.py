@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.serving.settings import ProxySettings, RateSettings, ServingSettings
-from fleet.serving.tls import server_context
+from fleet.controller.serving.settings import ProxySettings, RateSettings, ServingSettings
+from fleet.controller.serving.tls import server_context
 from gateway.wire.handshakes import HandshakeLimits, Handshakes
 from tests.simulators.fleet_http import AUTHORITY, Controller, controlling, device, hang_up, now
 

@@ -10,8 +10,8 @@ import uuid
 import httpx
 import pytest
 
-from fleet.serving.bodies import BodyBound
-from fleet.serving.settings import RateSettings, ServingSettings
+from fleet.controller.serving.bodies import BodyBound
+from fleet.controller.serving.settings import RateSettings, ServingSettings
 from tests.simulators.fleet_http import controlling, device, hang_up
 
 pytestmark = pytest.mark.asyncio

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.authority.revocation import revocation_list
-from fleet.serving.settings import ProxySettings, ServingSettings
+from fleet.controller.authority.revocation import revocation_list
+from fleet.controller.serving.settings import ProxySettings, ServingSettings
 from tests.simulators.fleet_http import AUTHORITY, Controller, controlling, device, now
 
 pytestmark = pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""Rollouts of settings for devices: the controller is real, its devices are those of `edge-fleet simulate`."""
+"""Rollouts of settings for devices: the controller is real, its devices are those of `fleet.simulation`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.simulate import Run, simulate
 from fleet.simulation.settings import BehaviourShares, Settings
+from fleet.simulation.simulate import Run, simulate
 from gateway.domain.assignment import SETTINGS_SLOT
 from gateway.trust.targets import Withdrawal
 from tests.simulators.controller import SOON, RunningController, controlling

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from fleet.cli import main
-from fleet.roles import DIRECTOR
-from fleet.simulate import Run, simulate
+from fleet.publisher.roles import DIRECTOR
+from fleet.simulation.__main__ import PROGRAM
 from fleet.simulation.casting import Behaviour, Character, cast
 from fleet.simulation.device import ELSE
 from fleet.simulation.settings import BehaviourShares, Settings
+from fleet.simulation.simulate import Run, simulate
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_controller import Answer, Call, FleetController
@@ -290,7 +290,7 @@ def test_the_command_plays_and_shows(play: Play, tmp_path: Path, capsys: pytest.
     run = play.run(devices(3))
     (tmp_path / "tokens").write_text("\n".join(run.tokens or ()))
     (tmp_path / "database").write_bytes(b"x" * 4096)
-    words = ["simulate", "--devices", "3", "--url", play.controller.url, "--ca", str(play.controller.authority.file)]
+    words = ["run", "--devices", "3", "--url", play.controller.url, "--ca", str(play.controller.authority.file)]
     words += [
         "--tokens",
         str(tmp_path / "tokens"),
@@ -303,7 +303,7 @@ def test_the_command_plays_and_shows(play: Play, tmp_path: Path, capsys: pytest.
     ]
     watched = ["--pid", "1", "--database", str(tmp_path / "database"), "--until-committed"]
     watched += ["--told", str(tmp_path / "told")]
-    assert main([*words, *watched, "--json"]) == 0
+    assert PROGRAM.main([*words, *watched, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["settled"], found["database_bytes"]) == (True, {"before": 4096, "after": 4096})
     assert found["controller"]["rss_bytes"] > 0
@@ -312,5 +312,5 @@ def test_the_command_plays_and_shows(play: Play, tmp_path: Path, capsys: pytest.
     assert sum(one["acknowledged"] for one in told) == found["telemetry_rows"]
     play.controller.repository.keys[DIRECTOR] = [new_key("thief")]
     play.controller._signed.clear()
-    assert main([*words, "--until-committed", "--seconds", "0.5"]) == 1
+    assert PROGRAM.main([*words, "--until-committed", "--seconds", "0.5"]) == 1
     assert "signatures that the role director needs" in capsys.readouterr().out

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fleet.control.reports import Made
-from fleet.control.rollouts_record import add
-from fleet.control.slot_ownership import answered
-from fleet.rollouts.facts import Aborted, Reported, Resumed, RollbackRequested
-from fleet.rollouts.state import DeviceState, Status
+from fleet.controller.control.reports import Made
+from fleet.controller.control.rollouts_record import add
+from fleet.controller.control.slot_ownership import answered
+from fleet.controller.rollouts.facts import Aborted, Reported, Resumed, RollbackRequested
+from fleet.controller.rollouts.state import DeviceState, Status
 from tests.simulators.rolled_fleet import V1, V2, RolledFleet, fleet
 
 __all__ = ["fleet"]

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.control.director_before import ByHand
-from fleet.control.slot_ownership import carry_out
-from fleet.database import assignments, desired
-from fleet.database.engine import Connection, Database
-from fleet.rollouts.decisions import Decision, Offer, RollBack
-from fleet.rollouts.facts import Aborted, RollbackRequested
+from fleet.controller.control.director_before import ByHand
+from fleet.controller.control.slot_ownership import carry_out
+from fleet.controller.database import assignments, desired
+from fleet.controller.database.engine import Connection, Database
+from fleet.controller.rollouts.decisions import Decision, Offer, RollBack
+from fleet.controller.rollouts.facts import Aborted, RollbackRequested
 from gateway.domain.assignment import Assignment, Target
 from tests.simulators.databases import waiting
 from tests.simulators.rolled_fleet import BEGIN, SLOT, V1, V2, V3, RolledFleet, fleet, rolling

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.access import Role
-from fleet.config import FleetConfig
-from fleet.control.settings import DirectorSettings, IntakeSettings
-from fleet.serving.settings import ServingSettings
+from fleet.controller.access import Role
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.settings import DirectorSettings, IntakeSettings
+from fleet.controller.serving.settings import ServingSettings
 from tests.simulators.asking import record, tell
 from tests.simulators.controller import controlling
 from tests.simulators.operator import until

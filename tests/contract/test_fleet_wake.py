@@ -14,11 +14,11 @@ from shutil import which
 
 import pytest
 
-from fleet.config import FleetConfig
-from fleet.control.settings import SchedulerSettings
-from fleet.control.wake_hints import Hints
-from fleet.watch.settings import WakeBrokerSettings
-from fleet.watch.wake_hints import Waker, broker
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.control.wake_hints import Hints
+from fleet.controller.monitoring.settings import WakeBrokerSettings
+from fleet.controller.monitoring.wake_hints import Waker, broker
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.broker import Mosquitto, free_port
 from tests.simulators.controller import RunningController, controlling

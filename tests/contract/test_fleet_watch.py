@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from fleet.control.evaluation import ACTOR
-from fleet.database import alerts, certificates, devices, releases, tail, telemetry
-from fleet.database.alerts import Alert, AlertState
-from fleet.database.certificates import Certificate
-from fleet.database.devices import Running
-from fleet.database.engine import Database
-from fleet.database.errors import FencedError
-from fleet.database.ingestion import Batch, Row
-from fleet.database.releases import StoredRelease
-from fleet.database.settings import TelemetryStorageSettings
-from fleet.watch.readings import repository
+from fleet.controller.control.evaluation import ACTOR
+from fleet.controller.database import alerts, certificates, devices, releases, tail, telemetry
+from fleet.controller.database.alerts import Alert, AlertState
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.devices import Running
+from fleet.controller.database.engine import Database
+from fleet.controller.database.errors import FencedError
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.releases import StoredRelease
+from fleet.controller.database.settings import TelemetryStorageSettings
+from fleet.controller.monitoring.readings import repository
 from tests.simulators.databases import NOW, content, database, enrolled, made
 from tests.simulators.watched_fleet import WatchedFleet
 
@@ -443,7 +443,7 @@ def test_a_device_that_lies_and_floods_opens_little_and_hides_nobody(database: D
 
 
 def test_what_a_device_says_writes_no_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with made("sqlite", tmp_path) as database, caplog.at_level("INFO", logger="fleet.watch.evaluation"):
+    with made("sqlite", tmp_path) as database, caplog.at_level("INFO", logger="fleet.controller.monitoring.evaluation"):
         enrolled(database, "liar")
         fleet = WatchedFleet(database)
         fleet.look()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fleet.control.monotonic_clock import MonotonicClock
-from fleet.control.settings import MaintenanceSettings
-from fleet.database import alerts
-from fleet.database.alerts import Alert, AlertState
+from fleet.controller.control.monotonic_clock import MonotonicClock
+from fleet.controller.control.settings import MaintenanceSettings
+from fleet.controller.database import alerts
+from fleet.controller.database.alerts import Alert, AlertState
 from tests.simulators.databases import NOW, made
 from tests.simulators.watched_fleet import WatchedFleet
 

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook as Verifier
 
-from fleet.database import alerts
-from fleet.database.alerts import Alert, AlertState
-from fleet.database.engine import Database
-from fleet.database.errors import AwayError
-from fleet.watch.message import read_secret
-from fleet.watch.post import Post
-from fleet.watch.settings import AlertSettings
-from fleet.watch.webhook import Webhook
+from fleet.controller.database import alerts
+from fleet.controller.database.alerts import Alert, AlertState
+from fleet.controller.database.engine import Database
+from fleet.controller.database.errors import AwayError
+from fleet.controller.monitoring.message import read_secret
+from fleet.controller.monitoring.post import Post
+from fleet.controller.monitoring.settings import AlertSettings
+from fleet.controller.monitoring.webhook import Webhook
 from tests.simulators.databases import NOW, database
 from tests.simulators.receiver import Receiver, Said, receiving
 

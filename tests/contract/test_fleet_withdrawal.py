@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fleet.cli import main
-from fleet.database import devices
-from fleet.database.devices import Running
-from fleet.releases import Terms, model_files, plan_release, read_model
+from fleet.controller.database import devices
+from fleet.controller.database.devices import Running
+from fleet.publisher.releases import Terms, model_files, plan_release, read_model
 from tests.simulators.controller import SOON, RunningController, controlling
 from tests.simulators.operator import until
 

@@ -15,15 +15,15 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fleet.audit import Deed
-from fleet.database import assignments, audit, certificates, desired, devices, migrate, polling, telemetry
-from fleet.database.assignments import StoredAssignment
-from fleet.database.certificates import Certificate
-from fleet.database.desired import Desired
-from fleet.database.engine import Database, open_database
-from fleet.database.ingestion import Batch, Row
-from fleet.database.place import DatabaseLocation, read_place
-from fleet.database.settings import DatabaseSettings
+from fleet.controller.audit import Deed
+from fleet.controller.database import assignments, audit, certificates, desired, devices, migrate, polling, telemetry
+from fleet.controller.database.assignments import StoredAssignment
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.desired import Desired
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.place import DatabaseLocation, read_place
+from fleet.controller.database.settings import DatabaseSettings
 from tests.simulators.postgres import own_cluster
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

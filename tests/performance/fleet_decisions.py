@@ -12,13 +12,13 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from fleet.rollouts.decide import decide
-from fleet.rollouts.decisions import Offer, OpenWave
-from fleet.rollouts.facts import Approved, Created, Decided, Event, Fact, Joined, Reported, Started
-from fleet.rollouts.fold import fold
-from fleet.rollouts.spec import Spec
-from fleet.rollouts.spec_form import read_spec, spec_digest
-from fleet.rollouts.state import RolloutState
+from fleet.controller.rollouts.decide import decide
+from fleet.controller.rollouts.decisions import Offer, OpenWave
+from fleet.controller.rollouts.facts import Approved, Created, Decided, Event, Fact, Joined, Reported, Started
+from fleet.controller.rollouts.fold import fold
+from fleet.controller.rollouts.spec import Spec
+from fleet.controller.rollouts.spec_form import read_spec, spec_digest
+from fleet.controller.rollouts.state import RolloutState
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 DIGEST = "ab" * 32

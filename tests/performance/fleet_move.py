@@ -16,10 +16,10 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
-from fleet.database import migrate, telemetry
-from fleet.database.engine import Database, open_database
-from fleet.database.ingestion import Batch, Row
-from fleet.database.place import DatabaseLocation, read_place
+from fleet.controller.database import migrate, telemetry
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.place import DatabaseLocation, read_place
 from tests.performance.servers import calibration, machine
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.full_fleet import full_fleet

@@ -13,10 +13,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from fleet.control.device_query import selected
-from fleet.database import devices, tables
-from fleet.database.devices import DeviceSelection
-from fleet.database.engine import Database
+from fleet.controller.control.device_query import selected
+from fleet.controller.database import devices, tables
+from fleet.controller.database.devices import DeviceSelection
+from fleet.controller.database.engine import Database
 from tests.simulators.databases import KINDS, made
 
 QUERIES = (

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from sqlalchemy import event
 
-from fleet.control.settings import SchedulerSettings
-from fleet.database import migrate, rollouts
-from fleet.database.engine import Database, open_database
-from fleet.database.place import DatabaseLocation, read_place
-from fleet.rollouts.facts import Aborted
-from fleet.rollouts.state import Status
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.database import migrate, rollouts
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.place import DatabaseLocation, read_place
+from fleet.controller.rollouts.facts import Aborted
+from fleet.controller.rollouts.state import Status
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.postgres import own_cluster
 from tests.simulators.rolled_fleet import RolledFleet

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from fleet.database import alerts, leader
-from fleet.database.certificates import Certificate
-from fleet.database.engine import Database
-from fleet.database.figures import figures
-from fleet.database.tables import certificates, device_seen, devices, telemetry, telemetry_sources
-from fleet.watch.evaluation import AlertEvaluation
-from fleet.watch.otlp_devices import pieces
-from fleet.watch.otlp_names import Names
-from fleet.watch.post import Post
-from fleet.watch.settings import AlertSettings
-from fleet.watch.webhook import Webhook
+from fleet.controller.database import alerts, leader
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.engine import Database
+from fleet.controller.database.figures import figures
+from fleet.controller.database.tables import certificates, device_seen, devices, telemetry, telemetry_sources
+from fleet.controller.monitoring.evaluation import AlertEvaluation
+from fleet.controller.monitoring.otlp_devices import pieces
+from fleet.controller.monitoring.otlp_names import Names
+from fleet.controller.monitoring.post import Post
+from fleet.controller.monitoring.settings import AlertSettings
+from fleet.controller.monitoring.webhook import Webhook
 from tests.simulators.databases import NOW, made
 from tests.simulators.receiver import receiving
 from tests.unit.fleet.watch.test_otlp import STATISTICS, VITALS, heard

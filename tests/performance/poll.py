@@ -16,12 +16,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from gateway.agent import events, work
+from gateway.agent import events
 from gateway.agent.config import AgentConfig
-from gateway.agent.identity import bootstrap, read_identity
 from gateway.agent.settings import AgentSettings
 from gateway.agent.signals import Alarm
-from gateway.agent.storage import opened
+from gateway.agent.state.identity import bootstrap, read_identity
+from gateway.agent.state.storage import opened
+from gateway.agent.update import work
 from gateway.domain.probation import ProbationSettings
 from gateway.observe.logs import configure_logging
 from gateway.observe.settings import LogSettings

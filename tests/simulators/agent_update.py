@@ -12,15 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gateway.agent.updater  # noqa: F401  loads tuf once, before the simulator forks
-from gateway.agent import work
+import gateway.agent.fetch.updater  # noqa: F401  loads tuf once, before the simulator forks
 from gateway.agent.config import AgentConfig
-from gateway.agent.identity import bootstrap, read_identity
-from gateway.agent.report import document, read_standing
+from gateway.agent.report.report import document, read_standing
 from gateway.agent.settings import AgentSettings
 from gateway.agent.signals import Alarm
-from gateway.agent.storage import Storage, opened, opened_for_reading
-from gateway.agent.verify import Verification
+from gateway.agent.state.identity import bootstrap, read_identity
+from gateway.agent.state.storage import Storage, opened, opened_for_reading
+from gateway.agent.update import work
+from gateway.agent.update.verify import Verification
 from gateway.domain.probation import ProbationSettings
 from gateway.observe.logs import configure_logging
 from gateway.observe.settings import LogSettings

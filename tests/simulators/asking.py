@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from fleet.authority.certificate import device_certificate
-from fleet.config import FleetConfig
-from fleet.database import desired, enrolment
-from fleet.database.credentials import new_credential
-from fleet.database.desired import Desired
+from fleet.controller.authority.certificate import device_certificate
+from fleet.controller.config import FleetConfig
+from fleet.controller.database import desired, enrolment
+from fleet.controller.database.credentials import new_credential
+from fleet.controller.database.desired import Desired
 from tests.simulators import databases
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_http import Device

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import NameOID
 
-from fleet.authority.ca import key_usage
+from fleet.controller.authority.ca import key_usage
 
 PEM = serialization.Encoding.PEM
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fleet.blobs.disk import DiskBlobs
-from fleet.blobs.settings import BlobSettings
+from fleet.controller.blobs.disk import DiskBlobs
+from fleet.controller.blobs.settings import BlobSettings
 
 KEPT = "kept"
 OLD, NEW = (bytes([seed]) * 200_000 for seed in (1, 2))

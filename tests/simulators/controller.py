@@ -14,17 +14,17 @@ from pathlib import Path
 
 import httpx
 
-from fleet.access import Role
-from fleet.app import Controller, Origin
-from fleet.authority.ca import Authority
-from fleet.config import FleetConfig
-from fleet.control.control import Control
-from fleet.control.settings import DirectorSettings, SchedulerSettings
-from fleet.database import certificates, devices, tokens
-from fleet.database.certificates import Certificate
-from fleet.database.credentials import new_credential
-from fleet.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
-from fleet.serving.settings import RateSettings
+from fleet.controller.access import Role
+from fleet.controller.app import Controller, Origin
+from fleet.controller.authority.ca import Authority
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.control import Control
+from fleet.controller.control.settings import DirectorSettings, SchedulerSettings
+from fleet.controller.database import certificates, devices, tokens
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.credentials import new_credential
+from fleet.controller.serving.settings import RateSettings
+from fleet.publisher.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
 from tests.simulators.fleet_http import Device, device
 from tests.simulators.fleet_repository import FleetRepository
 

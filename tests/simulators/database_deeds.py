@@ -16,8 +16,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from fleet.audit import Deed
-from fleet.database import (
+from fleet.controller.audit import Deed
+from fleet.controller.database import (
     assignments,
     audit,
     certificates,
@@ -30,15 +30,15 @@ from fleet.database import (
     sweep,
     telemetry,
 )
-from fleet.database.assignments import StoredAssignment
-from fleet.database.certificates import Certificate
-from fleet.database.credentials import read_credential
-from fleet.database.desired import Desired
-from fleet.database.engine import Database, open_database
-from fleet.database.ingestion import Batch, Row
-from fleet.database.place import read_place
-from fleet.database.rollouts import NewFact, StoredRollout
-from fleet.database.settings import DatabaseSettings, TelemetryStorageSettings
+from fleet.controller.database.assignments import StoredAssignment
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.credentials import read_credential
+from fleet.controller.database.desired import Desired
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.place import read_place
+from fleet.controller.database.rollouts import NewFact, StoredRollout
+from fleet.controller.database.settings import DatabaseSettings, TelemetryStorageSettings
 from tests.simulators.databases import NOW, content, shape
 from tests.simulators.dying import die_at, died
 

@@ -14,15 +14,15 @@ from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from fleet.audit import Deed
-from fleet.database import assignments, audit, devices, enrolment, leader, rollouts, telemetry
-from fleet.database.assignments import StoredAssignment
-from fleet.database.engine import Database, open_database
-from fleet.database.errors import DatabaseError
-from fleet.database.ingestion import Batch, Row
-from fleet.database.place import read_place
-from fleet.database.rollouts import NewFact
-from fleet.database.settings import DatabaseSettings
+from fleet.controller.audit import Deed
+from fleet.controller.database import assignments, audit, devices, enrolment, leader, rollouts, telemetry
+from fleet.controller.database.assignments import StoredAssignment
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.errors import DatabaseError
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.place import read_place
+from fleet.controller.database.rollouts import NewFact
+from fleet.controller.database.settings import DatabaseSettings
 from tests.simulators.databases import NOW
 
 SETTINGS = DatabaseSettings(lease_s=0.5)

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from fleet.database import devices, migrate
-from fleet.database.engine import Database, open_database
-from fleet.database.place import read_place
-from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import metadata
+from fleet.controller.database import devices, migrate
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.place import read_place
+from fleet.controller.database.settings import DatabaseSettings
+from fleet.controller.database.tables import metadata
 from tests.simulators.postgres import shared_cluster
 
 KINDS = ("sqlite", "postgresql")

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from fleet.repository import blob_file, metadata_file, root_versions, target_file
-from fleet.roles import TARGETS
+from fleet.publisher.repository import blob_file, metadata_file, root_versions, target_file
+from fleet.publisher.roles import TARGETS
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import Target
 from gateway.domain.signed_release import read_release

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sqlalchemy import event
 
-from fleet.database.engine import Database
+from fleet.controller.database.engine import Database
 
 
 def die_at(database: Database, number: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fleet.releases import Terms
+from fleet.publisher.releases import Terms
 from gateway.agent.control import DaemonClient
 from gateway.agent.settings import ControlClientSettings
 from gateway.store.plain import file_digest

@@ -20,14 +20,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from fleet.authority.ca import Authority, new_authority
-from fleet.authority.certificate import DeviceCertificate
-from fleet.serving.asgi import Application, Receive, Scope, Send, peer_of
-from fleet.serving.identity import Recognition
-from fleet.serving.server import Server
-from fleet.serving.settings import ServingSettings
-from fleet.serving.stack import Bound, stacked
-from fleet.serving.tls import server_context
+from fleet.controller.authority.ca import Authority, new_authority
+from fleet.controller.authority.certificate import DeviceCertificate
+from fleet.controller.serving.asgi import Application, Receive, Scope, Send, peer_of
+from fleet.controller.serving.identity import Recognition
+from fleet.controller.serving.server import Server
+from fleet.controller.serving.settings import ServingSettings
+from fleet.controller.serving.stack import Bound, stacked
+from fleet.controller.serving.tls import server_context
 from gateway.domain.access import Address
 from gateway.domain.errors import Fault, RequestError
 

@@ -21,15 +21,15 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import Metadata, TargetFile, Targets
 
-from fleet import releases, signing
-from fleet.assignments import assigned, next_assignment
-from fleet.device_settings import plan_settings, settings_path
-from fleet.drafts import Draft
-from fleet.keys import keep_key
-from fleet.publish import Publication, plan_publication
-from fleet.releases import Model, Terms, plan_release, release_target, target_of
-from fleet.repository import Published, assignment_file, blob_file, metadata_file, target_file
-from fleet.roles import (
+from fleet.publisher import releases, signing
+from fleet.publisher.assignments import assigned, next_assignment
+from fleet.publisher.device_settings import plan_settings, settings_path
+from fleet.publisher.drafts import Draft
+from fleet.publisher.keys import keep_key
+from fleet.publisher.publish import Publication, plan_publication
+from fleet.publisher.releases import Model, Terms, plan_release, release_target, target_of
+from fleet.publisher.repository import Published, assignment_file, blob_file, metadata_file, target_file
+from fleet.publisher.roles import (
     DIRECTOR,
     NAME_FIELD,
     POLICY,
@@ -40,9 +40,9 @@ from fleet.roles import (
     TIMESTAMP,
     owner_role,
 )
-from fleet.settings import FleetSettings
-from fleet.software import plan_software, read_variant
-from fleet.workspace import Workspace
+from fleet.publisher.settings import FleetSettings
+from fleet.publisher.software import plan_software, read_variant
+from fleet.publisher.workspace import Workspace
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT, Assignment, Target
 from gateway.domain.manifest import Artifact
 from gateway.domain.signed_release import SignedRelease, SignedVariant, target_path

@@ -9,10 +9,10 @@ from datetime import timedelta
 
 import sqlalchemy as sa
 
-from fleet.access import Role
-from fleet.audit import Deed
-from fleet.control.settings import SchedulerSettings
-from fleet.database import (
+from fleet.controller.access import Role
+from fleet.controller.audit import Deed
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.database import (
     alerts,
     assignments,
     audit,
@@ -27,17 +27,17 @@ from fleet.database import (
     telemetry,
     tokens,
 )
-from fleet.database.alerts import Alert, AlertState
-from fleet.database.assignments import BASE, StoredAssignment
-from fleet.database.authority import KnownAuthority
-from fleet.database.certificates import Certificate
-from fleet.database.credentials import new_credential
-from fleet.database.engine import Connection, open_database
-from fleet.database.events import Event
-from fleet.database.idempotency import Key, StoredAnswer
-from fleet.database.ingestion import Batch, Row
-from fleet.database.place import DatabaseLocation
-from fleet.database.tables import metadata, numbers
+from fleet.controller.database.alerts import Alert, AlertState
+from fleet.controller.database.assignments import BASE, StoredAssignment
+from fleet.controller.database.authority import KnownAuthority
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.credentials import new_credential
+from fleet.controller.database.engine import Connection, open_database
+from fleet.controller.database.events import Event
+from fleet.controller.database.idempotency import Key, StoredAnswer
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.place import DatabaseLocation
+from fleet.controller.database.tables import metadata, numbers
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.rolled_fleet import BEGIN, SLOT, V1, RolledFleet
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
-from fleet.authority.settings import AuthoritySettings
-from fleet.config import FleetConfig
-from fleet.control.settings import SchedulerSettings
+from fleet.controller.authority.settings import AuthoritySettings
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.settings import SchedulerSettings
 from tests.simulators.asking import enrolment_token
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice

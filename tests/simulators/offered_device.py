@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from fleet.config import FleetConfig
-from fleet.control.director import Director
-from fleet.control.director_published import Publications
-from fleet.control.online_keys import OnlineKeys
-from fleet.control.reports import slot_report
-from fleet.control.rollouts_record import add
-from fleet.control.slot_ownership import answered
-from fleet.database import certificates
-from fleet.database.certificates import Certificate
-from fleet.database.seen import LastSeenBuffer
-from fleet.keys import ask_nobody
-from fleet.roles import DIRECTOR
-from fleet.rollouts.state import DeviceState
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.director import Director
+from fleet.controller.control.director_published import Publications
+from fleet.controller.control.online_keys import OnlineKeys
+from fleet.controller.control.reports import slot_report
+from fleet.controller.control.rollouts_record import add
+from fleet.controller.control.slot_ownership import answered
+from fleet.controller.database import certificates
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.seen import LastSeenBuffer
+from fleet.controller.rollouts.state import DeviceState
+from fleet.publisher.keys import ask_nobody
+from fleet.publisher.roles import DIRECTOR
 from gateway.domain.assignment import Assignment
 from gateway.trust.assignment import verify_assignment
 from tests.simulators.rolled_fleet import SLOT, RolledFleet
@@ -73,7 +73,7 @@ class OfferedDevice:
             self.committed = target.sha256
 
     def report(self) -> None:
-        """Report the slot's state, as gateway/agent/telemetry.py does."""
+        """Report the slot's state, as gateway/agent/report/telemetry.py does."""
         target = self.assignment.slots.get(SLOT) if self.assignment else None
         if self.assignment is None or target is None:
             return

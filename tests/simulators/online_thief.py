@@ -13,7 +13,7 @@ from typing import Any
 from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import DelegatedRole, Delegations, Metadata, MetaFile, TargetFile, Targets
 
-from fleet.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
+from fleet.publisher.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
 from gateway.domain.assignment import Assignment, Target
 from gateway.trust.assignment_form import assignment_metadata
 from tests.simulators.fleet_repository import FleetRepository, new_key

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.access import Role
+from fleet.controller.access import Role
 from tests.simulators.controller import RunningController
 
 ROOT = Path(__file__).parents[2]

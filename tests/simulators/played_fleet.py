@@ -1,4 +1,4 @@
-"""`edge-fleet simulate` as a process against a controller, and checks of what the controller recorded."""
+"""`python -m fleet.simulation run` as a process against a controller, and checks of what the controller recorded."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 
 import httpx
 
-from fleet.database.engine import Database
-from fleet.rollouts.decisions import MarkSilent, Offer, Retry
-from fleet.rollouts.facts import Decided, Fact, Reported
-from fleet.rollouts.facts_form import read_fact
-from fleet.rollouts.replay import replay
-from fleet.rollouts.spec_form import read_spec
+from fleet.controller.database.engine import Database
+from fleet.controller.rollouts.decisions import MarkSilent, Offer, Retry
+from fleet.controller.rollouts.facts import Decided, Fact, Reported
+from fleet.controller.rollouts.facts_form import read_fact
+from fleet.controller.rollouts.replay import replay
+from fleet.controller.rollouts.spec_form import read_spec
 from tests.simulators.served_fleet import ROOT, ServedFleet, answered, wait_until
 
 POLL_S, TURN_S = 3.0, 0.2
@@ -182,7 +182,7 @@ def simulating(
 ) -> Iterator[Played]:
     """Run a simulation with the options `words`. Yield once all devices are enrolled."""
     (folder / "operator").write_text(asked.token)
-    command = [sys.executable, "-m", "fleet", "simulate", "--devices", str(count), "--json", "--url", *asked.urls]
+    command = [sys.executable, "-m", "fleet.simulation", "run", "--devices", str(count), "--json", "--url", *asked.urls]
     command += ["--ca", str(asked.ca_file), "--told", str(folder / "told")]
     command += [word for name, share in shares.items() for word in (f"--{name}", str(share))]
     process = subprocess.Popen([*command, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -15,9 +15,9 @@ from typing import Any
 from tuf.api.exceptions import RepositoryError
 
 from fleet.cli import main, publish
-from fleet.repository import metadata_file, root_versions
-from fleet.settings import FleetSettings
-from fleet.verify import verify
+from fleet.publisher.repository import metadata_file, root_versions
+from fleet.publisher.settings import FleetSettings
+from fleet.publisher.verify import verify
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.stock_client import StockClient
 

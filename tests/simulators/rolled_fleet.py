@@ -14,23 +14,23 @@ from typing import Any
 
 import pytest
 
-from fleet.access import Role
-from fleet.control import rollouts as words
-from fleet.control.catalogue import verified_releases
-from fleet.control.rollouts import Rollouts, Word
-from fleet.control.rollouts_record import RecordedRollout, States, add, fact_of
-from fleet.control.scheduler import Scheduler
-from fleet.control.settings import SchedulerSettings
-from fleet.database import audit, desired, devices, releases, rollouts
-from fleet.database.desired import Desired
-from fleet.database.devices import Running
-from fleet.database.engine import Database
-from fleet.database.rows import chunks
-from fleet.database.settings import DatabaseSettings
-from fleet.rollouts.facts import Approved, Event, Fact, Reported, Started
-from fleet.rollouts.replay import replay
-from fleet.rollouts.spec_form import spec_digest
-from fleet.rollouts.state import Member, Status
+from fleet.controller.access import Role
+from fleet.controller.control import rollouts as words
+from fleet.controller.control.catalogue import verified_releases
+from fleet.controller.control.rollouts import Rollouts, Word
+from fleet.controller.control.rollouts_record import RecordedRollout, States, add, fact_of
+from fleet.controller.control.scheduler import Scheduler
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.database import audit, desired, devices, releases, rollouts
+from fleet.controller.database.desired import Desired
+from fleet.controller.database.devices import Running
+from fleet.controller.database.engine import Database
+from fleet.controller.database.rows import chunks
+from fleet.controller.database.settings import DatabaseSettings
+from fleet.controller.rollouts.facts import Approved, Event, Fact, Reported, Started
+from fleet.controller.rollouts.replay import replay
+from fleet.controller.rollouts.spec_form import spec_digest
+from fleet.controller.rollouts.state import Member, Status
 from tests.simulators.databases import KINDS, made
 from tests.simulators.fleet_repository import FleetRepository
 

@@ -18,14 +18,14 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
-from fleet.audit import Break
-from fleet.control.scheduler import Scheduler
-from fleet.control.settings import SchedulerSettings
-from fleet.database import audit
-from fleet.database.engine import open_database
-from fleet.database.place import read_place
-from fleet.rollouts.decisions import PART_LOW, Offer, RollBack
-from fleet.rollouts.facts import Aborted, Decided, Fact, Unattended
+from fleet.controller.audit import Break
+from fleet.controller.control.scheduler import Scheduler
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.database import audit
+from fleet.controller.database.engine import open_database
+from fleet.controller.database.place import read_place
+from fleet.controller.rollouts.decisions import PART_LOW, Offer, RollBack
+from fleet.controller.rollouts.facts import Aborted, Decided, Fact, Unattended
 from tests.simulators.databases import copied, url
 from tests.simulators.dying import die_at, died
 from tests.simulators.fleet_repository import FleetRepository

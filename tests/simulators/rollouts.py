@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fleet.rollouts.decide import decide
-from fleet.rollouts.decisions import Decision, Offer, Retry
-from fleet.rollouts.facts import Approved, Created, Decided, Event, Fact, Joined, Reported, Started
-from fleet.rollouts.fold import fold
-from fleet.rollouts.spec import Spec
-from fleet.rollouts.spec_form import read_spec, spec_digest
-from fleet.rollouts.state import Member, RolloutState
+from fleet.controller.rollouts.decide import decide
+from fleet.controller.rollouts.decisions import Decision, Offer, Retry
+from fleet.controller.rollouts.facts import Approved, Created, Decided, Event, Fact, Joined, Reported, Started
+from fleet.controller.rollouts.fold import fold
+from fleet.controller.rollouts.spec import Spec
+from fleet.controller.rollouts.spec_form import read_spec, spec_digest
+from fleet.controller.rollouts.state import Member, RolloutState
 
 DIGEST, OTHER = "a" * 64, "b" * 64
 MONDAY = datetime(2027, 3, 1, 12, tzinfo=UTC)

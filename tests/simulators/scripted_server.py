@@ -13,7 +13,7 @@ from typing import Any
 
 from fleet.client.client import Access, Client
 from fleet.client.settings import ClientSettings
-from fleet.problems import plain_problem
+from fleet.controller.problems import plain_problem
 
 Reply = tuple[int, dict[str, str], bytes]
 TOKEN = "eft_a-secret-that-no-error-tells"

@@ -19,12 +19,12 @@ from typing import Any
 
 import httpx
 
-from fleet.access import Role
-from fleet.config import FleetConfig
-from fleet.database import enrolment, migrate, tokens
-from fleet.database.credentials import new_credential
-from fleet.database.engine import Database, open_database
-from fleet.database.place import read_place
+from fleet.controller.access import Role
+from fleet.controller.config import FleetConfig
+from fleet.controller.database import enrolment, migrate, tokens
+from fleet.controller.database.credentials import new_credential
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.place import read_place
 from fleet.simulation.machine import read
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_repository import FleetRepository

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from gateway.agent.config import load_config
-from gateway.agent.slot_state import read_state
-from gateway.agent.storage import opened_for_reading
+from gateway.agent.state.slot_state import read_state
+from gateway.agent.state.storage import opened_for_reading
 from gateway.domain.activation import Activation
 from tests.simulators.daemon import WAIT_S, Daemon
 from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice, fleet_device

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.repository import blob_file, metadata_file, root_versions, target_file
-from gateway.agent import software, software_work
+from fleet.publisher.repository import blob_file, metadata_file, root_versions, target_file
+from gateway.agent.update import software, software_work
 from gateway.domain.software_request import InstallRequest
 from gateway.domain.software_update import SoftwareUpdate, UnitState
 from gateway.observe.notify import Notifier

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 from securesystemslib.signer import CryptoSigner
 
-from fleet import signing
-from fleet.drafts import Draft, draft_bytes, read_draft
-from fleet.releases import Terms, model_files, plan_release, read_model
+from fleet.publisher import signing
+from fleet.publisher.drafts import Draft, draft_bytes, read_draft
+from fleet.publisher.releases import Terms, model_files, plan_release, read_model
 from tests.simulators.controller import RunningController
 from tests.simulators.fleet_repository import model_folder
 

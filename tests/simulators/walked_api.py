@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 
-from fleet import signing
-from fleet.database import desired
-from fleet.database.desired import Desired
-from fleet.drafts import draft_bytes
+from fleet.controller.database import desired
+from fleet.controller.database.desired import Desired
+from fleet.publisher import signing
+from fleet.publisher.drafts import draft_bytes
 from tests.simulators.asking import csr, new_key
 from tests.simulators.controller import RunningController
 from tests.simulators.fleet_http import Device

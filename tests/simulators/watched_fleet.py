@@ -8,15 +8,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from fleet.database import alerts, devices, rollouts, telemetry
-from fleet.database.alerts import Alert, AlertState
-from fleet.database.engine import Database
-from fleet.database.ingestion import Batch, Row
-from fleet.database.leader import candidate
-from fleet.database.rollouts import NewFact, StoredRollout
-from fleet.database.settings import TelemetryStorageSettings
-from fleet.watch.evaluation import AlertEvaluation
-from fleet.watch.settings import AlertSettings
+from fleet.controller.database import alerts, devices, rollouts, telemetry
+from fleet.controller.database.alerts import Alert, AlertState
+from fleet.controller.database.engine import Database
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.leader import candidate
+from fleet.controller.database.rollouts import NewFact, StoredRollout
+from fleet.controller.database.settings import TelemetryStorageSettings
+from fleet.controller.monitoring.evaluation import AlertEvaluation
+from fleet.controller.monitoring.settings import AlertSettings
 from tests.simulators.databases import NOW
 
 SETTINGS = AlertSettings(

@@ -14,7 +14,7 @@ import pytest
 from tuf.api.metadata import Metadata, TargetFile, Targets
 
 from gateway.agent.config import AgentConfig
-from gateway.agent.storage import opened_for_reading
+from gateway.agent.state.storage import opened_for_reading
 from gateway.domain.assignment import Target
 from gateway.store.journal_rows import Floors
 from tests.simulators.fleet_device import DEVICE, SLOT, FleetDevice, fleet_device

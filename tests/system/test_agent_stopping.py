@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.identity import bootstrap, read_identity
+from gateway.agent.state.identity import bootstrap, read_identity
 from gateway.store.settings import JournalSettings
 from tests.simulators.bad_server import BadServer, silence, trickle
 from tests.simulators.daemon import ROOT, WAIT_S

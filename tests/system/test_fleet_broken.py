@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.app import Controller, Origin
-from fleet.config import FleetConfig
+from fleet.controller.app import Controller, Origin
+from fleet.controller.config import FleetConfig
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.controller import controlling, free_port
 from tests.simulators.operator import operator

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fleet.config import load_config
+from fleet.controller.config import load_config
 from tests.simulators.controller import controlling
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.publisher import MODELS, Publisher

@@ -18,10 +18,10 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.database import devices, events
-from fleet.database.engine import Database
-from fleet.database.errors import AwayError
-from fleet.database.events import Event
+from fleet.controller.database import devices, events
+from fleet.controller.database.engine import Database
+from fleet.controller.database.errors import AwayError
+from fleet.controller.database.events import Event
 from tests.simulators import databases
 from tests.simulators.controller import free_port
 from tests.simulators.following import following

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.access import Role
-from fleet.database import desired, devices, diagnostics
-from fleet.database.desired import Desired
-from fleet.database.devices import Running
+from fleet.controller.access import Role
+from fleet.controller.database import desired, devices, diagnostics
+from fleet.controller.database.desired import Desired
+from fleet.controller.database.devices import Running
 from tests.simulators.controller import RunningController, controlling, free_port
 from tests.simulators.operator import Operator, operator, operator_with, until
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.access import Role
-from fleet.database import devices
-from fleet.database.devices import Running
-from fleet.drafts import read_draft
-from fleet.keys import make_key
-from fleet.verify import verify
+from fleet.controller.access import Role
+from fleet.controller.database import devices
+from fleet.controller.database.devices import Running
+from fleet.publisher.drafts import read_draft
+from fleet.publisher.keys import make_key
+from fleet.publisher.verify import verify
 from gateway.domain.release_form import TIME_FORMAT
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import Operator, operator

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.database import alerts, events, migrate, telemetry
-from fleet.database.alerts import Alert, AlertState
-from fleet.database.events import Event
-from fleet.database.ingestion import Batch, Row
+from fleet.controller.database import alerts, events, migrate, telemetry
+from fleet.controller.database.alerts import Alert, AlertState
+from fleet.controller.database.events import Event
+from fleet.controller.database.ingestion import Batch, Row
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import Operator, operator, until
 
@@ -176,8 +176,8 @@ def test_tables_are_brought_up_to_date(admin, tmp_path: Path) -> None:
 
 
 def test_an_old_database_is_a_finding(admin, tmp_path: Path) -> None:
-    from fleet.database.engine import open_database
-    from fleet.database.place import read_place
+    from fleet.controller.database.engine import open_database
+    from fleet.controller.database.place import read_place
 
     with closing(open_database(read_place("", tmp_path))) as database:
         migrate.upgrade(database, "0001")

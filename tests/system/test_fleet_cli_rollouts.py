@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.config import FleetConfig
-from fleet.control.settings import DirectorSettings, SchedulerSettings
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.settings import DirectorSettings, SchedulerSettings
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import ROOT, Operator, operator, until
 
@@ -57,10 +57,10 @@ def playing(controller: RunningController, admin: Operator, tag: str, number: in
     with controller.client() as client:
         made = [client.post("/v1/enrolments", json={"tags": [tag]}).json()["token"] for _ in range(number)]
     tokens.write_text("\n".join(made))
-    words = ("simulate", "--devices", str(number), "--url", controller.url, "--ca", str(controller.ca_file))
+    words = ("run", "--devices", str(number), "--url", controller.url, "--ca", str(controller.ca_file))
     play = [*words, "--tokens", str(tokens), "--prefix", tag, "--poll", "0.3", *options]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fleet", *play],
+        [sys.executable, "-m", "fleet.simulation", *play],
         cwd=ROOT,
         env=admin.environment,
         stdout=subprocess.DEVNULL,

@@ -13,19 +13,19 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from fleet.app import Controller, Origin
-from fleet.audit import Break, Deed, Head
 from fleet.cli.parser import main
-from fleet.config import FleetConfig
-from fleet.database import assignments, audit, devices, marks, migrate, move
-from fleet.database.copying import CHUNK_BYTES, CHUNK_ROWS, chunk_rows
-from fleet.database.engine import Database, open_alone, open_database
-from fleet.database.errors import AwayError
-from fleet.database.marks import Mark
-from fleet.database.move import Contents
-from fleet.database.place import DatabaseLocation, read_place
-from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import metadata
+from fleet.controller.app import Controller, Origin
+from fleet.controller.audit import Break, Deed, Head
+from fleet.controller.config import FleetConfig
+from fleet.controller.database import assignments, audit, devices, marks, migrate, move
+from fleet.controller.database.copying import CHUNK_BYTES, CHUNK_ROWS, chunk_rows
+from fleet.controller.database.engine import Database, open_alone, open_database
+from fleet.controller.database.errors import AwayError
+from fleet.controller.database.marks import Mark
+from fleet.controller.database.move import Contents
+from fleet.controller.database.place import DatabaseLocation, read_place
+from fleet.controller.database.settings import DatabaseSettings
+from fleet.controller.database.tables import metadata
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from tests.simulators.asking import want
 from tests.simulators.controller import controlling, free_port

@@ -19,10 +19,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fleet.database import devices, migrate
-from fleet.database.engine import Database, open_database
-from fleet.database.errors import AwayError
-from fleet.database.place import read_place
+from fleet.controller.database import devices, migrate
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.errors import AwayError
+from fleet.controller.database.place import read_place
 from tests.simulators.asking import csr, made_of, new_key
 from tests.simulators.rolled_fleet import SLOT, document
 from tests.simulators.served_fleet import ServedFleet, answered, roll_out, served_fleet, wait_until

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from fleet.config import FleetConfig
-from fleet.control.settings import DirectorSettings, SchedulerSettings
-from fleet.database.settings import DatabaseSettings
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.settings import DirectorSettings, SchedulerSettings
+from fleet.controller.database.settings import DatabaseSettings
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.memory import memory_path

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.access import Role
-from fleet.database import certificates, desired, devices, events, telemetry
-from fleet.database.devices import Device
-from gateway.agent.certificate import read_held
+from fleet.controller.access import Role
+from fleet.controller.database import certificates, desired, devices, events, telemetry
+from fleet.controller.database.devices import Device
+from gateway.agent.fetch.certificate import read_held
 from tests.simulators import models_ill
 from tests.simulators.asking import enrolment_token
 from tests.simulators.fleet_device import DEVICE, SLOT

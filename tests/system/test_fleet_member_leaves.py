@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from fleet.access import Role
+from fleet.controller.access import Role
 from gateway.domain.policy import Policy, policy_bytes
 from tests.simulators.fleet_device import DEVICE, SLOT
 from tests.simulators.member_device import MemberDevice, member_device

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from fleet.database.engine import open_database
-from fleet.database.place import read_place
+from fleet.controller.database.engine import open_database
+from fleet.controller.database.place import read_place
 from tests.simulators.played_fleet import QUICK, playing
 from tests.simulators.postgres import own_cluster
 from tests.simulators.rolled_fleet import SLOT, document

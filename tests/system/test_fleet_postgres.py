@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.database import assignments, audit, devices, leader, migrate, rollouts, telemetry
-from fleet.database.engine import Database, open_database
-from fleet.database.errors import AwayError, FencedError
-from fleet.database.place import read_place
-from fleet.database.rollouts import StoredRollout
-from fleet.database.settings import DatabaseSettings
+from fleet.controller.database import assignments, audit, devices, leader, migrate, rollouts, telemetry
+from fleet.controller.database.engine import Database, open_database
+from fleet.controller.database.errors import AwayError, FencedError
+from fleet.controller.database.place import read_place
+from fleet.controller.database.rollouts import StoredRollout
+from fleet.controller.database.settings import DatabaseSettings
 from tests.contract.test_fleet_database_devices import token
 from tests.simulators import database_deeds
 from tests.simulators.database_racer import SETTINGS as RACERS

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fleet.access import Role
+from fleet.controller.access import Role
 from tests.simulators.controller import RunningController, controlling, free_port
 from tests.simulators.served_fleet import wait_until
 

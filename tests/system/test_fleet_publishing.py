@@ -19,9 +19,9 @@ import pytest
 from fleet.client.client import Access, Client
 from fleet.client.settings import ClientSettings
 from fleet.client.workspace import upload_file
-from fleet.releases import Terms, model_files, plan_release, read_model
-from fleet.signing import signed_with
-from fleet.verify import verify
+from fleet.publisher.releases import Terms, model_files, plan_release, read_model
+from fleet.publisher.signing import signed_with
+from fleet.publisher.verify import verify
 from gateway.domain.manifest import Artifact
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_device import DEVICE, SLOT, FleetDevice

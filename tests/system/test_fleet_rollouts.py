@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from fleet.control.settings import SchedulerSettings
-from fleet.database import leader
-from fleet.rollouts.decisions import Offer
-from fleet.rollouts.facts import Decided
-from fleet.rollouts.state import Status
+from fleet.controller.control.settings import SchedulerSettings
+from fleet.controller.database import leader
+from fleet.controller.rollouts.decisions import Offer
+from fleet.controller.rollouts.facts import Decided
+from fleet.controller.rollouts.state import Status
 from tests.simulators.databases import KINDS
 from tests.simulators.postgres import FAST, own_cluster
 from tests.simulators.rolled_fleet import SLOT, V2, RolledFleet, document

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.access import Role
-from fleet.signing import renew
+from fleet.controller.access import Role
+from fleet.publisher.signing import renew
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, document

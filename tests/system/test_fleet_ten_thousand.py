@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fleet.database import leader
+from fleet.controller.database import leader
 from tests.simulators.played_fleet import Played, playing
 from tests.simulators.postgres import own_cluster
 from tests.simulators.rolled_fleet import SLOT, document

@@ -20,13 +20,13 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from standardwebhooks import Webhook
 
-from fleet.access import Role
-from fleet.authority.ca import new_authority
-from fleet.config import FleetConfig
-from fleet.control.settings import MaintenanceSettings
-from fleet.database.tail import position
-from fleet.serving.tls import server_context
-from fleet.watch.settings import AlertSettings, MetricsSettings, OtlpSettings
+from fleet.controller.access import Role
+from fleet.controller.authority.ca import new_authority
+from fleet.controller.config import FleetConfig
+from fleet.controller.control.settings import MaintenanceSettings
+from fleet.controller.database.tail import position
+from fleet.controller.monitoring.settings import AlertSettings, MetricsSettings, OtlpSettings
+from fleet.controller.serving.tls import server_context
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository

@@ -10,10 +10,10 @@ from signal import SIGKILL
 
 import pytest
 
-from fleet.database import alerts, devices, telemetry
-from fleet.database.alerts import AlertState
-from fleet.database.ingestion import Batch, Row
-from fleet.database.tail import position
+from fleet.controller.database import alerts, devices, telemetry
+from fleet.controller.database.alerts import AlertState
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.tail import position
 from tests.simulators.memory import memory_path
 from tests.simulators.receiver import Said, receiving
 from tests.simulators.served_fleet import ServedFleet, served_fleet, wait_until

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from fleet import config as fleet_config
-from fleet.settings import FleetSettings
+from fleet.controller import config as fleet_config
+from fleet.publisher.settings import FleetSettings
 from gateway import config as gateway_config
 from gateway.agent import config as agent_config
 from gateway.agent.cli.common import USER
-from gateway.agent.identity import DEVICE_FILE
+from gateway.agent.state.identity import DEVICE_FILE
 from gateway.config import DEFAULT_GRPC, DEFAULT_HTTP, parse_config
 from gateway.domain.errors import ConfigurationError
 from gateway.software import settings as software_config

@@ -8,7 +8,7 @@ from pathlib import Path
 from gateway.agent.cli.common import configured, errors_with_exit_codes
 from gateway.agent.cli.pinning import Pinning
 from gateway.agent.config import state_folder
-from gateway.agent.identity import bootstrap, read_identity
+from gateway.agent.state.identity import bootstrap, read_identity
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -6,11 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from gateway.agent.certificate import read_held
 from gateway.agent.cli.common import configured, errors_with_exit_codes
 from gateway.agent.cli.pinning import Pinning
 from gateway.agent.config import state_folder
 from gateway.agent.enrol import EnrolmentInput, enrol
+from gateway.agent.fetch.certificate import read_held
 from gateway.domain.errors import ConfigurationError
 from gateway.store.text import read_text
 

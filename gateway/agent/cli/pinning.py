@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from gateway.agent.cli.common import USER, complain
-from gateway.agent.software import own_environment
+from gateway.agent.update.software import own_environment
 
 COMMAND = (sys.executable, "-P", "-m", "gateway.software", "trust", "-")
 TIMEOUT_S = 30.0

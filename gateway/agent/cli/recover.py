@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gateway.agent.cli.common import configured, errors_with_exit_codes
-from gateway.agent.recovery import KEPT, LOST, recover
+from gateway.agent.state.recovery import KEPT, LOST, recover
 
 
 def command(arguments: argparse.Namespace) -> int:

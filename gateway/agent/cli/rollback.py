@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from gateway.agent.cli.common import configured, errors_with_exit_codes
-from gateway.agent.committing import tell
 from gateway.agent.control import DaemonClient
-from gateway.agent.rollback import roll_back
-from gateway.agent.storage import opened
+from gateway.agent.state.storage import opened
+from gateway.agent.update.committing import tell
+from gateway.agent.update.rollback import roll_back
 from gateway.domain.errors import UnreachableError
 from gateway.terminal.tables import print_json
 

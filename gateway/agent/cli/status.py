@@ -6,9 +6,9 @@ import argparse
 from typing import Any
 
 from gateway.agent.cli.common import configured, errors_with_exit_codes
-from gateway.agent.identity import read_identity
-from gateway.agent.report import StatusInput, document, read_standing
-from gateway.agent.storage import opened_for_reading
+from gateway.agent.report.report import StatusInput, document, read_standing
+from gateway.agent.state.identity import read_identity
+from gateway.agent.state.storage import opened_for_reading
 from gateway.terminal.tables import print_json, print_table
 
 

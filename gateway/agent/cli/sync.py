@@ -7,11 +7,11 @@ from pathlib import Path
 
 from gateway.agent.cli.common import Bar, complain, configured, errors_with_exit_codes
 from gateway.agent.cli.status import show
-from gateway.agent.report import BEHIND, IN_STEP, REFUSED, read_standing
-from gateway.agent.reporting import Reporter
+from gateway.agent.report.report import BEHIND, IN_STEP, REFUSED, read_standing
+from gateway.agent.report.reporting import Reporter
 from gateway.agent.signals import Alarm
-from gateway.agent.storage import opened
-from gateway.agent.work import Agent
+from gateway.agent.state.storage import opened
+from gateway.agent.update.work import Agent
 from gateway.domain.errors import ConfigurationError
 from gateway.observe.logs import configure_logging
 from gateway.terminal.program import FINDING, OK, UNREACHABLE

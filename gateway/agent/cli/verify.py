@@ -6,9 +6,9 @@ import argparse
 from dataclasses import asdict
 
 from gateway.agent.cli.common import configured, errors_with_exit_codes
-from gateway.agent.identity import read_identity
-from gateway.agent.storage import opened_for_reading
-from gateway.agent.verify import Verification
+from gateway.agent.state.identity import read_identity
+from gateway.agent.state.storage import opened_for_reading
+from gateway.agent.update.verify import Verification
 from gateway.terminal.tables import mark, print_json, print_table
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gateway.agent.answers import FORMS, TEXT_LIMIT_CHARS, plain, read_answer
 from gateway.agent.control import DaemonClient, DaemonRefusedError
 from gateway.agent.settings import ControlClientSettings
-from gateway.agent.watch import ProbationWatch
+from gateway.agent.update.watch import ProbationWatch
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
 from gateway.domain.probation import ProbationSettings

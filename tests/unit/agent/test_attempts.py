@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gateway.agent import work
 from gateway.agent.clock import system_now
 from gateway.agent.control import DaemonRefusedError
-from gateway.agent.rollback import roll_back
-from gateway.agent.storage import opened
+from gateway.agent.state.storage import opened
+from gateway.agent.update import work
+from gateway.agent.update.rollback import roll_back
 from gateway.domain.errors import UnreachableError
 from gateway.domain.update import Step
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Device, enrolled_device

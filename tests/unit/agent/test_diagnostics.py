@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent import reporting
-from gateway.agent.certificate import FILE
 from gateway.agent.clock import boot_name
 from gateway.agent.config import AgentConfig
-from gateway.agent.diagnostics import read_requests
+from gateway.agent.fetch.certificate import FILE
+from gateway.agent.report import reporting
+from gateway.agent.report.diagnostics import read_requests
 from gateway.agent.settings import DiagnosticsSettings
 from gateway.domain.errors import UnreachableError
 from gateway.store.spool import Spool

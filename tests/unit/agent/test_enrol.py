@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.certificate import CA_FILE, FILE, PENDING_FILE, read_held, with_certificate
 from gateway.agent.cli import main
 from gateway.agent.config import DEVICE_FILE, AgentConfig
-from gateway.agent.connection import ConnectionPool
-from gateway.agent.controller import ControllerClient
 from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.folder import open_source
-from gateway.agent.identity import ROOT_FILE, read_identity
+from gateway.agent.fetch.certificate import CA_FILE, FILE, PENDING_FILE, read_held, with_certificate
+from gateway.agent.fetch.connection import ConnectionPool
+from gateway.agent.fetch.controller import ControllerClient
+from gateway.agent.fetch.folder import open_source
+from gateway.agent.fetch.source import FetchError
 from gateway.agent.settings import FetchSettings, ReportSettings
-from gateway.agent.source import FetchError
-from gateway.agent.storage import alone
+from gateway.agent.state.identity import ROOT_FILE, read_identity
+from gateway.agent.state.storage import alone
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.store.journal import Journal
 from gateway.store.journal_rows import Floors

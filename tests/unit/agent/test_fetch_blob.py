@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.fetch import blob_path, fetch_blob
+from gateway.agent.fetch.fetch import blob_path, fetch_blob
+from gateway.agent.fetch.source import FetchError
+from gateway.agent.fetch.web import WebSource
 from gateway.agent.settings import FetchSettings
-from gateway.agent.source import FetchError
-from gateway.agent.web import WebSource
 from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import SpaceError
 from gateway.store.settings import StoreSettings
@@ -249,9 +249,9 @@ def test_no_room_is_said_before_a_byte_is_asked_for(tmp_path: Path) -> None:
 FETCHING = """
 import sys
 from pathlib import Path
-from gateway.agent.fetch import fetch_blob
+from gateway.agent.fetch.fetch import fetch_blob
 from gateway.agent.settings import FetchSettings
-from gateway.agent.web import WebSource
+from gateway.agent.fetch.web import WebSource
 from gateway.store.blobs import LocalBlobs
 url, folder, digest, size = sys.argv[1:]
 blobs = LocalBlobs(Path(folder))

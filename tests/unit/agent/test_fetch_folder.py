@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.connection import ConnectionPool
-from gateway.agent.fetch import blob_path, fetch_blob
-from gateway.agent.folder import FolderSource, open_source
+from gateway.agent.fetch.connection import ConnectionPool
+from gateway.agent.fetch.fetch import blob_path, fetch_blob
+from gateway.agent.fetch.folder import FolderSource, open_source
+from gateway.agent.fetch.source import NOT_FOUND, FetchError
+from gateway.agent.fetch.web import WebSource
 from gateway.agent.settings import FetchSettings
-from gateway.agent.source import NOT_FOUND, FetchError
-from gateway.agent.web import WebSource
 from gateway.store.blobs import LocalBlobs
 
 CONTENT = b"content" * 30_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent.pace import NS, TokenBucket, TransferPace, backoff_ns, least_bytes
+from gateway.agent.fetch.pace import NS, TokenBucket, TransferPace, backoff_ns, least_bytes
 from gateway.agent.settings import FetchSettings
 
 SETTINGS = FetchSettings(read_timeout_s=10, minimum_rate_bytes_per_s=100, minimum_rate_window_s=20)

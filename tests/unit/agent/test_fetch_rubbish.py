@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.agent.fetch.source import FetchError
+from gateway.agent.fetch.web import WebSource
 from gateway.agent.settings import FetchSettings
-from gateway.agent.source import FetchError
-from gateway.agent.web import WebSource
 from tests.simulators.bad_server import BadServer, say
 
 QUICK = FetchSettings(read_timeout_s=0.2, document_deadline_s=2, blob_deadline_s=2, attempts=1)

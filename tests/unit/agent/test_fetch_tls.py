@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.agent.fetch.source import FetchError
+from gateway.agent.fetch.web import WebSource
 from gateway.agent.settings import FetchSettings
-from gateway.agent.source import FetchError
-from gateway.agent.web import WebSource
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.authority import Authority
 from tests.simulators.bad_server import BadServer, answer, serve, silence

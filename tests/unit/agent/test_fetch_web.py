@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from gateway.agent.fetch.source import FetchError, SourceDocument
+from gateway.agent.fetch.web import WebSource
 from gateway.agent.settings import FetchSettings
-from gateway.agent.source import FetchError, SourceDocument
-from gateway.agent.web import WebSource
 from tests.simulators.bad_server import BadServer, Behaviour, answer, cut, endless, say, serve, silence, trickle
 
 QUICK = FetchSettings(

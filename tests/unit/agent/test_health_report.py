@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.health_report import NOT_ASKED, Subject, checkup, findings, vitals
-from gateway.agent.identity import DeviceIdentity
-from gateway.agent.report import StatusInput
-from gateway.agent.telemetry import ReportInput
+from gateway.agent.report.health_report import NOT_ASKED, Subject, checkup, findings, vitals
+from gateway.agent.report.report import StatusInput
+from gateway.agent.report.telemetry import ReportInput
+from gateway.agent.state.identity import DeviceIdentity
 from gateway.store.active import Active
 from gateway.store.spool_rows import Usage
 

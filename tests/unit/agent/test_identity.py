@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.identity import bootstrap, read_identity
+from gateway.agent.state.identity import bootstrap, read_identity
 from gateway.domain.errors import ConfigurationError
 from gateway.store.journal import Journal
 from gateway.store.settings import JournalSettings

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.agent import events, work
+from gateway.agent import events
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonRefusedError
-from gateway.agent.identity import bootstrap, read_identity
+from gateway.agent.fetch.source import FetchError
 from gateway.agent.settings import AgentSettings
-from gateway.agent.source import FetchError
-from gateway.agent.storage import Storage, opened
+from gateway.agent.state.identity import bootstrap, read_identity
+from gateway.agent.state.storage import Storage, opened
+from gateway.agent.update import work
 from gateway.domain.errors import UnreachableError
 from gateway.domain.policy import Policy, policy_bytes
 from gateway.domain.probation import ProbationSettings

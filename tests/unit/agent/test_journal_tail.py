@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.journal_tail import last_lines
+from gateway.agent.report.journal_tail import last_lines
 from gateway.agent.settings import DiagnosticsSettings
 
 SETTINGS = DiagnosticsSettings(log_timeout_s=20.0)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent import work
 from gateway.agent.config import AgentConfig
 from gateway.agent.cycle import run_cycle
-from gateway.agent.identity import DeviceIdentity, bootstrap
 from gateway.agent.loop import FAILED
 from gateway.agent.settings import AgentSettings, FetchSettings
-from gateway.agent.storage import opened
+from gateway.agent.state.identity import DeviceIdentity, bootstrap
+from gateway.agent.state.storage import opened
+from gateway.agent.update import work
 from gateway.domain.probation import ProbationSettings
 from gateway.store.settings import StoreSettings
 from tests.simulators.agent_control import SimulatedControl

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent import policy as agent_policy
-from gateway.agent import work
 from gateway.agent.config import AgentConfig
-from gateway.agent.first_seen import INSTALL, SIGHT_LASTS_H
-from gateway.agent.identity import bootstrap, read_identity
-from gateway.agent.policy import HELD, SIGHTS, hold
-from gateway.agent.report import document, read_standing
+from gateway.agent.report.report import document, read_standing
 from gateway.agent.settings import AgentSettings
 from gateway.agent.signals import Alarm
-from gateway.agent.storage import Storage, opened
+from gateway.agent.state import policy as agent_policy
+from gateway.agent.state.first_seen import INSTALL, SIGHT_LASTS_H
+from gateway.agent.state.identity import bootstrap, read_identity
+from gateway.agent.state.policy import HELD, SIGHTS, hold
+from gateway.agent.state.storage import Storage, opened
+from gateway.agent.update import work
 from gateway.domain.policy import Blackout, Policy, earliest, policy_bytes
 from gateway.domain.probation import ProbationSettings
 from gateway.store.settings import JournalSettings, StoreSettings

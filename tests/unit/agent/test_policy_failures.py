@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from gateway.agent.control import DaemonRefusedError
-from gateway.agent.policy import HELD
-from gateway.agent.poll import Poll
-from gateway.agent.polled import PollResult
-from gateway.agent.source import FetchError
+from gateway.agent.fetch.source import FetchError
+from gateway.agent.state.policy import HELD
+from gateway.agent.state.polled import PollResult
+from gateway.agent.update.poll import Poll
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Target
 from gateway.domain.errors import UnreachableError

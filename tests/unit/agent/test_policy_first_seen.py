@@ -11,8 +11,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.agent.first_seen import INSTALL, SIGHT_LASTS_H, SIGHTS_LIMIT, WITHDRAW, FirstSeen, Present, Sight, seen
-from gateway.agent.policy import hold
+from gateway.agent.state.first_seen import (
+    INSTALL,
+    SIGHT_LASTS_H,
+    SIGHTS_LIMIT,
+    WITHDRAW,
+    FirstSeen,
+    Present,
+    Sight,
+    seen,
+)
+from gateway.agent.state.policy import hold
 from gateway.domain.assignment import Target
 from gateway.domain.policy import Policy, share_hour
 

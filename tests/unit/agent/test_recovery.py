@@ -9,7 +9,7 @@ import pytest
 
 from gateway.agent.cli import main
 from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.storage import opened_for_reading
+from gateway.agent.state.storage import opened_for_reading
 from gateway.store.errors import StoreError
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Device, enrolled_device
 

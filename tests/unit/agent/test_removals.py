@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.agent.policy import LAST
-from gateway.agent.report import document, read_standing
+from gateway.agent.report.report import document, read_standing
+from gateway.agent.state.policy import LAST
 from gateway.domain.policy import REMOVAL_HOLD_H, Policy
 from tests.unit.agent import test_policy
 from tests.unit.agent.test_policy import DEVICE, FREE, HOUR, PATH, SLOT, Device

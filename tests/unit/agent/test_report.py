@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.identity import DeviceIdentity
-from gateway.agent.report import StatusInput, document, judged
+from gateway.agent.report.report import StatusInput, document, judged
+from gateway.agent.state.identity import DeviceIdentity
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.update import Failure, Step

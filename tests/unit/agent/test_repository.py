@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tuf.api.metadata import DelegatedRole, Metadata, Root, Snapshot, TargetFile, Targets, Timestamp
 
-from gateway.agent.folder import FolderSource
-from gateway.agent.repository import SignedRepository, SignedTarget, as_target
+from gateway.agent.fetch.folder import FolderSource
+from gateway.agent.fetch.repository import SignedRepository, SignedTarget, as_target
+from gateway.agent.fetch.source import FetchError
+from gateway.agent.fetch.web import WebSource
 from gateway.agent.settings import FetchSettings, RepositorySettings
-from gateway.agent.source import FetchError
-from gateway.agent.web import WebSource
 from gateway.domain.assignment import Target
 from gateway.store.errors import StoreError
 from gateway.trust.distrust import Distrust, Reason

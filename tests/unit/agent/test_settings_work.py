@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.settings_work import SettingsWork
 from gateway.agent.signals import Alarm
-from gateway.agent.slot_state import begun, keep_state, moved, read_state
-from gateway.agent.storage import Storage
+from gateway.agent.state.slot_state import begun, keep_state, moved, read_state
+from gateway.agent.state.storage import Storage
+from gateway.agent.update.settings_work import SettingsWork
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
 from gateway.domain.errors import UnreachableError

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gateway.agent.identity import DeviceIdentity
-from gateway.agent.report import (
+from gateway.agent.report.report import (
     BEHIND,
     HELD,
     IN_STEP,
@@ -22,6 +21,7 @@ from gateway.agent.report import (
     StatusInput,
     document,
 )
+from gateway.agent.state.identity import DeviceIdentity
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.update import Failure, Step

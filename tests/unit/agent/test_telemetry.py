@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from gateway.agent import reporting, work
-from gateway.agent.certificate import read_held
 from gateway.agent.control import DaemonRefusedError
 from gateway.agent.enrol import EnrolmentInput, enrol
-from gateway.agent.policy import present
-from gateway.agent.reporting import Reporter
-from gateway.agent.sending import line
-from gateway.agent.storage import opened, opened_for_reading
-from gateway.agent.telemetry import telling
+from gateway.agent.fetch.certificate import read_held
+from gateway.agent.report import reporting
+from gateway.agent.report.reporting import Reporter
+from gateway.agent.report.sending import line
+from gateway.agent.report.telemetry import telling
+from gateway.agent.state.policy import present
+from gateway.agent.state.storage import opened, opened_for_reading
+from gateway.agent.update import work
 from gateway.domain.errors import UnreachableError
 from gateway.domain.policy import Policy, policy_bytes
 from gateway.store.settings import SpoolSettings

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from gateway.agent.config import AgentConfig
+from gateway.agent.fetch.wake_hints import Wake
 from gateway.agent.settings import FetchSettings, WakeClientSettings
 from gateway.agent.signals import Alarm
-from gateway.agent.wake_hints import Wake
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.daemon import ROOT

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent.wake_packets import PACKET_LIMIT_BYTES, Packet, PacketKind, Reader, WireError, connect, subscribe
+from gateway.agent.fetch.wake_packets import (
+    PACKET_LIMIT_BYTES,
+    Packet,
+    PacketKind,
+    Reader,
+    WireError,
+    connect,
+    subscribe,
+)
 
 CONNACK, SUBACK, PINGRESP = b"\x20\x02\x00\x00", b"\x90\x03\x00\x01\x01", b"\xd0\x00"
 MESSAGE = b"\x32\x09\x00\x03a/b\x00\x07hi"

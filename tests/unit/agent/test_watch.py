@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gateway.agent.control import DaemonClient, DaemonRefusedError
-from gateway.agent.watch import ALONE, LEASE_LOOKS, ProbationWatch
+from gateway.agent.update.watch import ALONE, LEASE_LOOKS, ProbationWatch
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
 from gateway.domain.probation import ProbationSettings

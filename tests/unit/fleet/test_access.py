@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.access import RULES, Action, DeviceCaller, Reach, Role, TokenCaller, may
+from fleet.controller.access import RULES, Action, DeviceCaller, Reach, Role, TokenCaller, may
 
 TAGS = st.frozensets(st.sampled_from(["a", "b", "c"]))
 SELF = [action for action in Action if action.startswith("self.")]

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tuf.api.metadata import Metadata
 
-from fleet.assignments import (
+from fleet.publisher.assignments import (
     assigned,
     next_assignment,
     renewed_assignment,
     slots_of,
 )
-from fleet.settings import FleetSettings
+from fleet.publisher.settings import FleetSettings
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
 from gateway.trust.assignment_form import assignment_metadata, sign_assignment

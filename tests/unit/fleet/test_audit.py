@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.audit import FIRST, Break, Deed, Head, LogEntry, chained, follow, head_of
+from fleet.controller.audit import FIRST, Break, Deed, Head, LogEntry, chained, follow, head_of
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 TEXT = st.text(max_size=10)

@@ -13,7 +13,7 @@ import pytest
 
 from fleet.cli import main
 from fleet.cli.parser import VERBS
-from fleet.workspace import Workspace
+from fleet.publisher.workspace import Workspace
 from tests.simulators.fleet_repository import FleetRepository
 
 MODELS = Path(__file__).parents[3] / "models"

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli.parser import main
+from fleet.cli.parser import PROGRAM
+from fleet.simulation.__main__ import PROGRAM as SIMULATION
+from gateway.terminal.program import Program
 from tests.simulators.controller import free_port
 
 WRONG = (
@@ -26,10 +28,12 @@ WRONG = (
     ("rollouts approve r1 --spec abc", 2, "write the whole spec digest"),
     ("rollouts devices r1 --wave -1", 2, "must be a whole number from 0 on, not '-1'"),
     ("releases show acme/meter-reader/..", 2, "write OWNER/MODEL/VERSION"),
-    ("simulate --devices 0 --url https://localhost", 2, "must be a whole number above 0"),
-    ("simulate --devices 1 --url https://localhost --poll nan", 2, "must be a number from 0 on"),
-    ("simulate --devices 1 --url https://localhost --operator noise", 2, "noise: is not a text file"),
-    ("simulate --devices 1 --url https://localhost --ca noise", 2, "noise: is not a text file"),
+)
+WRONG_SIMULATIONS = (
+    ("run --devices 0 --url https://localhost", 2, "must be a whole number above 0"),
+    ("run --devices 1 --url https://localhost --poll nan", 2, "must be a number from 0 on"),
+    ("run --devices 1 --url https://localhost --operator noise", 2, "noise: is not a text file"),
+    ("run --devices 1 --url https://localhost --ca noise", 2, "noise: is not a text file"),
 )
 
 
@@ -42,10 +46,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "large.toml").write_bytes(b"a" * 10_000_000)
 
 
-@pytest.mark.parametrize(("words", "code", "said"), WRONG, ids=[words for words, _, _ in WRONG])
-def test_wrong_input_is_said_in_one_line(words: str, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("program", "words", "code", "said"),
+    [(program, *row) for program, rows in ((PROGRAM, WRONG), (SIMULATION, WRONG_SIMULATIONS)) for row in rows],
+)
+def test_wrong_input_is_said_in_one_line(
+    program: Program, words: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     try:
-        found = main(words.split())
+        found = program.main(words.split())
     except SystemExit as ended:  # by argparse
         found = int(ended.code or 0)
     out, err = capsys.readouterr()
@@ -53,5 +62,7 @@ def test_wrong_input_is_said_in_one_line(words: str, code: int, said: str, capsy
 
 
 def test_a_simulation_that_nobody_answers_ends_with_3(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--devices", "1", "--url", f"https://localhost:{free_port()}", "--seconds", "0.2"]) == 3
+    assert (
+        SIMULATION.main(["run", "--devices", "1", "--url", f"https://localhost:{free_port()}", "--seconds", "0.2"]) == 3
+    )
     assert "0 rows acknowledged" in capsys.readouterr().out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.config import parse_config
+from fleet.controller.config import parse_config
 from gateway.domain.errors import ConfigurationError
 
 IDLE = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.device_settings import (
+from fleet.publisher.device_settings import (
     COMPARED_LIMIT_LINES,
     check_tables,
     next_version,
@@ -17,12 +17,12 @@ from fleet.device_settings import (
     settings_path,
     settings_versions,
 )
-from fleet.documents import named_files
-from fleet.drafts import Draft
-from fleet.releases import plan_withdrawal
-from fleet.roles import owner_role, role_paths
-from fleet.signing import renew
-from fleet.wording import describe
+from fleet.publisher.documents import named_files
+from fleet.publisher.drafts import Draft
+from fleet.publisher.releases import plan_withdrawal
+from fleet.publisher.roles import owner_role, role_paths
+from fleet.publisher.signing import renew
+from fleet.publisher.wording import describe
 from gateway.domain.assignment import RESERVED_SLOTS
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.release_documents import read_release_document

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.parser import PROGRAM, VERBS
-from fleet.config import parse_config
-from fleet.database.place import read_place
-from fleet.device_settings import check_tables
-from fleet.settings import FleetSettings
+from fleet.controller.config import parse_config
+from fleet.controller.database.place import read_place
+from fleet.publisher.device_settings import check_tables
+from fleet.publisher.settings import FleetSettings
 from gateway.domain.policy import read_policy
 from gateway.domain.settings_layer import refused_keys
 

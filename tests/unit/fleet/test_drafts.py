@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet import signing
-from fleet.drafts import Draft, draft_bytes, merged, read_draft
-from fleet.releases import target_of
-from fleet.roles import PROFILES
+from fleet.publisher import signing
+from fleet.publisher.drafts import Draft, draft_bytes, merged, read_draft
+from fleet.publisher.releases import target_of
+from fleet.publisher.roles import PROFILES
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.fleet_repository import FleetRepository, new_key
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fleet.files import given_back
+from fleet.publisher.files import given_back
 from gateway.domain.policy import Blackout, Policy, earliest
 
 NOW = datetime(2027, 12, 28, 12, tzinfo=UTC)

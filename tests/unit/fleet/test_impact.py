@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.impact import impacts
+from fleet.publisher.impact import impacts
 from tests.simulators.fleet_repository import FleetRepository
 
 FIRST, SECOND = "models/acme/meter/1/release", "models/acme/meter/2/release"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.keys import import_token_key, load_signer, make_key, read_public
+from fleet.publisher.keys import import_token_key, load_signer, make_key, read_public
 from gateway.domain.errors import ConfigurationError, UnreachableError
 
 PASSPHRASE = "correct horse battery"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.control.online_keys import OnlineKeys
-from fleet.keys import ask_nobody, make_key
+from fleet.controller.control.online_keys import OnlineKeys
+from fleet.publisher.keys import ask_nobody, make_key
 from tests.simulators.fleet_repository import new_key
 
 EVERY_S = 5.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fleet.controller.problems import ProblemError, plain_problem, problem_of
 from fleet.problem_types import OF_FAULT, TYPES, of_status
-from fleet.problems import ProblemError, plain_problem, problem_of
 from gateway.domain.errors import Fault, RequestError
 
 ROOT = Path(__file__).parents[3]

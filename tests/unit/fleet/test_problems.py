@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fleet.problems import ProblemError, plain_problem, problem_of
+from fleet.controller.problems import ProblemError, plain_problem, problem_of
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.status import STATUS
 

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tuf.api.exceptions import RepositoryError
 
-from fleet import signing
-from fleet.drafts import Draft
-from fleet.publish import Publication, choose_ready, is_published, plan_publication
-from fleet.releases import target_of
-from fleet.roles import ROOT, TARGETS
+from fleet.publisher import signing
+from fleet.publisher.drafts import Draft
+from fleet.publisher.publish import Publication, choose_ready, is_published, plan_publication
+from fleet.publisher.releases import target_of
+from fleet.publisher.roles import ROOT, TARGETS
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.fleet_repository import FleetRepository, new_key
 from tests.simulators.stock_client import StockClient

@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.releases import Terms, build_release, choose_floor, model_files, model_floor, plan_release, read_model
-from fleet.settings import FleetSettings
+from fleet.publisher.releases import (
+    Terms,
+    build_release,
+    choose_floor,
+    model_files,
+    model_floor,
+    plan_release,
+    read_model,
+)
+from fleet.publisher.settings import FleetSettings
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.routing import version_order
 from gateway.domain.signed_release import disagreement, read_release, release_bytes

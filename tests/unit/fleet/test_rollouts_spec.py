@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fleet.cli.parser import PROGRAM
 from fleet.cli.rollouts_options import duration, waves
 from fleet.cli.rollouts_spec import specification, time_words, words
-from fleet.rollouts.spec import Rollback, Spec
-from fleet.rollouts.spec_form import read_spec, spec_document
+from fleet.controller.rollouts.spec import Rollback, Spec
+from fleet.controller.rollouts.spec_form import read_spec, spec_document
 from gateway.domain.errors import ConfigurationError
 
 TARGET = "models/acme/meter-reader/2/release"

@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import logging, resource
 from fleet.cli.serve import _allow_files
-from fleet.serving.settings import ServingSettings
+from fleet.controller.serving.settings import ServingSettings
 logging.basicConfig()
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 400))
 _allow_files(ServingSettings(max_connections={connections}, max_handshakes=10, max_requests=20))

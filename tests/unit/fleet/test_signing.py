@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from tuf.api.metadata import Root
 
-from fleet import signing
-from fleet.roles import ONLINE, ROOT, TARGETS, role_paths, signer_name, with_root_role
-from fleet.settings import FleetSettings
+from fleet.publisher import signing
+from fleet.publisher.roles import ONLINE, ROOT, TARGETS, role_paths, signer_name, with_root_role
+from fleet.publisher.settings import FleetSettings
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.fleet_repository import FleetRepository, new_key
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tuf.api.metadata import Metadata
 
-from fleet.settings import FleetSettings
-from fleet.verify import Report, stated_bytes, verify
+from fleet.publisher.settings import FleetSettings
+from fleet.publisher.verify import Report, stated_bytes, verify
 from tests.simulators.fleet_repository import FleetRepository, new_key
 
 DEVICE = "camera-7"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tuf.api.metadata import Metadata
 
-from fleet import signing
-from fleet.drafts import Draft
-from fleet.releases import Terms, plan_release, plan_withdrawal, read_model, target_of
-from fleet.settings import FleetSettings
-from fleet.wording import describe
+from fleet.publisher import signing
+from fleet.publisher.drafts import Draft
+from fleet.publisher.releases import Terms, plan_release, plan_withdrawal, read_model, target_of
+from fleet.publisher.settings import FleetSettings
+from fleet.publisher.wording import describe
 from gateway.trust.targets import Withdrawal
 from tests.simulators.fleet_repository import FleetRepository, new_key
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.agent.settings import InstallerSettings
-from gateway.agent.software import InstallerRefusedError, ask
+from gateway.agent.update.software import InstallerRefusedError, ask
 from gateway.domain.errors import UnreachableError
 from gateway.domain.software_request import Confirm, GiveUp, InstallRequest, Request, parse_request, request_line
 from gateway.observe.notify import Notifier

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from fleet.api.rollouts_views import opening, view
-from fleet.control.rollouts_record import RecordedRollout
-from fleet.database.rollouts import StoredRollout
-from fleet.rollouts.facts import Aborted, Joined, WaveApproved
-from fleet.rollouts.spec_form import spec_digest
+from fleet.controller.api.rollouts_views import opening, view
+from fleet.controller.control.rollouts_record import RecordedRollout
+from fleet.controller.database.rollouts import StoredRollout
+from fleet.controller.rollouts.facts import Aborted, Joined, WaveApproved
+from fleet.controller.rollouts.spec_form import spec_digest
 from tests.simulators.rollouts import MONDAY, Record, offered, spec_of
 
 NIGHT = {"start": "22:00", "end": "23:00"}

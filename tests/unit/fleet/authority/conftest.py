@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.authority.ca import Authority, new_authority
+from fleet.controller.authority.ca import Authority, new_authority
 
 
 @pytest.fixture(scope="session")

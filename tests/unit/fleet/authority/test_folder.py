@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fleet.authority.ca import new_authority
-from fleet.authority.folder import open_authority, read_authority
+from fleet.controller.authority.ca import new_authority
+from fleet.controller.authority.folder import open_authority, read_authority
 from gateway.domain.errors import ConfigurationError
 
 

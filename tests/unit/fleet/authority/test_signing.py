@@ -14,11 +14,11 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.authority.ca import Authority, new_authority
-from fleet.authority.certificate import device_certificate, renewal_due
-from fleet.authority.request import requested_key
-from fleet.authority.settings import AuthoritySettings
-from fleet.authority.verify import verified
+from fleet.controller.authority.ca import Authority, new_authority
+from fleet.controller.authority.certificate import device_certificate, renewal_due
+from fleet.controller.authority.request import requested_key
+from fleet.controller.authority.settings import AuthoritySettings
+from fleet.controller.authority.verify import verified
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 
 SETTINGS = AuthoritySettings()

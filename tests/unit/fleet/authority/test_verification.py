@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fleet.authority.ca import Authority, new_authority
-from fleet.authority.certificate import NoDeviceError, device_certificate
-from fleet.authority.revocation import revocation_list
-from fleet.authority.verify import check_holds, verified
+from fleet.controller.authority.ca import Authority, new_authority
+from fleet.controller.authority.certificate import NoDeviceError, device_certificate
+from fleet.controller.authority.revocation import revocation_list
+from fleet.controller.authority.verify import check_holds, verified
 from gateway.domain.errors import Fault, RequestError
 
 KEY = ec.generate_private_key(ec.SECP256R1())

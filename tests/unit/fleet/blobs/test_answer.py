@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.blobs.answer import FileMetadata, answer
+from fleet.controller.blobs.answer import FileMetadata, answer
 
 THEN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 CONTENT = FileMetadata('"a"', 1000, THEN, "application/json", "no-cache")

@@ -13,9 +13,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.blobs.disk import DiskBlobs
-from fleet.blobs.safe_path import open_beneath
-from fleet.blobs.settings import BlobSettings
+from fleet.controller.blobs.disk import DiskBlobs
+from fleet.controller.blobs.safe_path import open_beneath
+from fleet.controller.blobs.settings import BlobSettings
 
 ROOT = Path(__file__).parents[4]
 CONTENT = b"content" * 1000
@@ -25,7 +25,7 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 FULL = """
 import hashlib, io, sys
 from pathlib import Path
-from fleet.blobs.disk import DiskBlobs
+from fleet.controller.blobs.disk import DiskBlobs
 from gateway.domain.errors import RequestError
 from tests.simulators.disk import fill, make, mounted, own_mounts
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.control.checks import (
+from fleet.controller.control.checks import (
     CLOCK_TOLERANCE,
     BlobUrls,
     Clock,

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from fleet.control.concurrency_limit import ConcurrencyLimit
+from fleet.controller.control.concurrency_limit import ConcurrencyLimit
 
 
 def test_so_many_are_inside_and_nobody_twice() -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.control.ingestion_lines import IntakeLimits, batches, document_of, plain_body
-from fleet.problems import ProblemError
+from fleet.controller.control.ingestion_lines import IntakeLimits, batches, document_of, plain_body
+from fleet.controller.problems import ProblemError
 from gateway.domain.errors import Fault, RequestError
 from tests.simulators.asking import gap, record
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.control.monotonic_clock import ClockReading, first_reading, next_reading
-from fleet.control.settings import MaintenanceSettings
+from fleet.controller.control.monotonic_clock import ClockReading, first_reading, next_reading
+from fleet.controller.control.settings import MaintenanceSettings
 
 BEGIN = datetime(2027, 3, 1, 12, tzinfo=UTC)
 SETTINGS = MaintenanceSettings(clock_leap_s=60.0, clock_steady_s=3_600.0, clock_ahead_d=7.0)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.control.reports import Made, health, reported, slot_report, update_event
-from fleet.database.columns import document_text
-from fleet.database.ingestion import Row
-from fleet.database.tables import FACT_BYTES, HEALTH_BYTES, NAME_BYTES, PATH_BYTES
-from fleet.rollouts.facts import Reported
-from fleet.rollouts.facts_form import event_document, read_event
+from fleet.controller.control.reports import Made, health, reported, slot_report, update_event
+from fleet.controller.database.columns import document_text
+from fleet.controller.database.ingestion import Row
+from fleet.controller.database.tables import FACT_BYTES, HEALTH_BYTES, NAME_BYTES, PATH_BYTES
+from fleet.controller.rollouts.facts import Reported
+from fleet.controller.rollouts.facts_form import event_document, read_event
 from tests.simulators.databases import NOW
 
 A, B = "a" * 64, "b" * 64

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.control.rollouts_preview import wave_sizes
-from fleet.rollouts.facts import Joined
+from fleet.controller.control.rollouts_preview import wave_sizes
+from fleet.controller.rollouts.facts import Joined
 from tests.simulators.rollouts import Record, offered, spec_of
 
 KINDS = ("cpu", "hailo-8", "coral-usb")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.control.rollouts import covers, within
-from fleet.database.errors import RefusedError
-from fleet.rollouts.query import All, And, FieldMatch, Not, Operator, Or, QueriedDevice, Query, matches
-from fleet.rollouts.query_parser import parse
+from fleet.controller.control.rollouts import covers, within
+from fleet.controller.database.errors import RefusedError
+from fleet.controller.rollouts.query import All, And, FieldMatch, Not, Operator, Or, QueriedDevice, Query, matches
+from fleet.controller.rollouts.query_parser import parse
 
 TAGS = ("a", "b", "c", "a*", "?")
 tags = st.sampled_from(TAGS)

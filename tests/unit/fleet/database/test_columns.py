@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import sqlite
 
-from fleet.database.columns import BinaryColumn, JsonColumn, Moment, Whole, Words
-from fleet.database.errors import RefusedError
+from fleet.controller.database.columns import BinaryColumn, JsonColumn, Moment, Whole, Words
+from fleet.controller.database.errors import RefusedError
 from gateway.domain.errors import Fault
 
 DIALECT = sqlite.dialect()

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.database.errors import RefusedError
-from fleet.database.ingestion import DUPLICATE, GAPS, SCATTERED, WINDOW, Batch, Row, check, take
-from fleet.database.settings import TelemetryStorageSettings
-from fleet.database.spans import Received
+from fleet.controller.database.errors import RefusedError
+from fleet.controller.database.ingestion import DUPLICATE, GAPS, SCATTERED, WINDOW, Batch, Row, check, take
+from fleet.controller.database.settings import TelemetryStorageSettings
+from fleet.controller.database.spans import Received
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 SETTINGS = TelemetryStorageSettings(window_rows=30, spans_limit=3)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.database.place import read_place
+from fleet.controller.database.place import read_place
 from gateway.domain.errors import ConfigurationError
 
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.database.seen import LastSeenBuffer
-from fleet.database.settings import DatabaseSettings
+from fleet.controller.database.seen import LastSeenBuffer
+from fleet.controller.database.settings import DatabaseSettings
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 SETTINGS = DatabaseSettings(seen_every_s=60.0, seen_limit_devices=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.database.spans import Received, spans_of
+from fleet.controller.database.spans import Received, spans_of
 
 NUMBERS = st.sets(st.integers(1, 40))
 SPANS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5)).map(lambda pair: (pair[0], sum(pair))), max_size=6)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.rollouts.abort_rules import (
+from fleet.controller.rollouts.abort_rules import (
     REASON_LIMIT_CHARS,
     VerdictTally,
     common_reasons,
@@ -18,8 +18,8 @@ from fleet.rollouts.abort_rules import (
     passed_at,
     wilson_interval,
 )
-from fleet.rollouts.spec import AbortLimit, Success
-from fleet.rollouts.state import DeviceState, Member
+from fleet.controller.rollouts.spec import AbortLimit, Success
+from fleet.controller.rollouts.state import DeviceState, Member
 
 START = datetime(2027, 3, 1, tzinfo=UTC)
 LIMIT = AbortLimit(min_sample=5, max_failed_percent=10.0, confidence=0.95)

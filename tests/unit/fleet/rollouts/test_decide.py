@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from fleet.rollouts.decide import decide
-from fleet.rollouts.decisions import Abort, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
-from fleet.rollouts.facts import Aborted, Decided, Joined, Left, Paused, Resumed, RollbackRequested, WaveApproved
-from fleet.rollouts.facts_form import event_document, read_event
-from fleet.rollouts.state import Status, device_counts
+from fleet.controller.rollouts.decide import decide
+from fleet.controller.rollouts.decisions import Abort, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
+from fleet.controller.rollouts.facts import (
+    Aborted,
+    Decided,
+    Joined,
+    Left,
+    Paused,
+    Resumed,
+    RollbackRequested,
+    WaveApproved,
+)
+from fleet.controller.rollouts.facts_form import event_document, read_event
+from fleet.controller.rollouts.state import Status, device_counts
 from tests.simulators.rollouts import OTHER, Record, offered, spec_of
 
 KINDS = ("hailo-8", "coral-usb", "cpu")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.rollouts.decisions import Abort, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
-from fleet.rollouts.facts import (
+from fleet.controller.rollouts.decisions import Abort, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
+from fleet.controller.rollouts.facts import (
     Aborted,
     Approved,
     ClockSetBack,
@@ -27,7 +27,7 @@ from fleet.rollouts.facts import (
     Unattended,
     WaveApproved,
 )
-from fleet.rollouts.facts_form import (
+from fleet.controller.rollouts.facts_form import (
     DECIDED,
     DECISIONS,
     EVENTS,
@@ -104,8 +104,8 @@ def test_every_event_has_the_kind_that_its_document_names(event):
 
 
 def test_every_event_and_decision_can_be_written():
-    import fleet.rollouts.decisions as all_decisions
-    import fleet.rollouts.facts as all_facts
+    import fleet.controller.rollouts.decisions as all_decisions
+    import fleet.controller.rollouts.facts as all_facts
 
     assert {*EVENTS.values(), Decided} == {*all_facts.Event.__args__}
     assert {*DECISIONS.values()} == {*all_decisions.Decision.__args__}

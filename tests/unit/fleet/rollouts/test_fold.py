@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.rollouts.decisions import Abort, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
-from fleet.rollouts.facts import (
+from fleet.controller.rollouts.decisions import Abort, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
+from fleet.controller.rollouts.facts import (
     Aborted,
     Approved,
     ClockSetBack,
@@ -26,9 +26,9 @@ from fleet.rollouts.facts import (
     Unattended,
     WaveApproved,
 )
-from fleet.rollouts.fold import CLOCK_STEP, fold, refusal, set_back
-from fleet.rollouts.spec_form import spec_digest
-from fleet.rollouts.state import DeviceState, RolloutState, Status
+from fleet.controller.rollouts.fold import CLOCK_STEP, fold, refusal, set_back
+from fleet.controller.rollouts.spec_form import spec_digest
+from fleet.controller.rollouts.state import DeviceState, RolloutState, Status
 from tests.simulators.rollouts import DIGEST, MONDAY, OTHER, Record, spec_of
 
 SPEC = spec_of()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.rollouts.query_parser import parse
-from fleet.rollouts.spec_form import read_spec, spec_document
+from fleet.controller.rollouts.query_parser import parse
+from fleet.controller.rollouts.spec_form import read_spec, spec_document
 
-ROOM = Path(__file__).parents[4] / "fleet" / "rollouts"
+ROOM = Path(__file__).parents[4] / "fleet/controller/rollouts"
 GUIDE = (ROOM / "README.md").read_text()
 
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fleet.rollouts.decide import decide
-from fleet.rollouts.decisions import (
+from fleet.controller.rollouts.decide import decide
+from fleet.controller.rollouts.decisions import (
     PART_LOW,
     Abort,
     Decision,
@@ -26,7 +26,7 @@ from fleet.rollouts.decisions import (
     Retry,
     RollBack,
 )
-from fleet.rollouts.facts import (
+from fleet.controller.rollouts.facts import (
     Aborted,
     ClockSetBack,
     Decided,
@@ -39,11 +39,11 @@ from fleet.rollouts.facts import (
     Unattended,
     WaveApproved,
 )
-from fleet.rollouts.facts_form import REPORTED_STATES, event_document, read_event
-from fleet.rollouts.fold import set_back
-from fleet.rollouts.replay import replay
-from fleet.rollouts.schedule import may_offer
-from fleet.rollouts.state import IN_FLIGHT, DeviceState, Status
+from fleet.controller.rollouts.facts_form import REPORTED_STATES, event_document, read_event
+from fleet.controller.rollouts.fold import set_back
+from fleet.controller.rollouts.replay import replay
+from fleet.controller.rollouts.schedule import may_offer
+from fleet.controller.rollouts.state import IN_FLIGHT, DeviceState, Status
 from tests.simulators.rollouts import DIGEST, OTHER, Record, spec_of
 
 ZONES = ("", "Europe/Berlin", "Asia/Tokyo", "America/New_York")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fleet.rollouts.facts import Joined, Left, Resumed
-from fleet.rollouts.members import CLAIMED, NO_MATCH, membership
-from fleet.rollouts.query import QueriedDevice
-from fleet.rollouts.state import DeviceState, Status
+from fleet.controller.rollouts.facts import Joined, Left, Resumed
+from fleet.controller.rollouts.members import CLAIMED, NO_MATCH, membership
+from fleet.controller.rollouts.query import QueriedDevice
+from fleet.controller.rollouts.state import DeviceState, Status
 from tests.simulators.rollouts import OTHER, Record, offered, spec_of
 
 QUERY = "tag = pilot and version.meter-reader < 2"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.rollouts.query import FIELDS, All, And, FieldMatch, Not, Operator, Or, QueriedDevice, matches
-from fleet.rollouts.query_parser import (
+from fleet.controller.rollouts.query import FIELDS, All, And, FieldMatch, Not, Operator, Or, QueriedDevice, matches
+from fleet.controller.rollouts.query_parser import (
     DEPTH_LIMIT,
     GLOBS_LIMIT,
     QUERY_LIMIT_CHARS,

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.rollouts.decide import decide
-from fleet.rollouts.decisions import PART_LOW, Finish, MarkSilent, Offer, OpenWave
-from fleet.rollouts.facts import Decided, Fact
-from fleet.rollouts.replay import Difference, replay
+from fleet.controller.rollouts.decide import decide
+from fleet.controller.rollouts.decisions import PART_LOW, Finish, MarkSilent, Offer, OpenWave
+from fleet.controller.rollouts.facts import Decided, Fact
+from fleet.controller.rollouts.replay import Difference, replay
 from tests.simulators.rollouts import Record, offered, spec_of
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.rollouts.roster import BUCKETS, Changes, Roster
-from fleet.rollouts.state import Member
+from fleet.controller.rollouts.roster import BUCKETS, Changes, Roster
+from fleet.controller.rollouts.state import Member
 
 devices = st.text(max_size=12)
 

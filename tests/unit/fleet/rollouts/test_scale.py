@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet.rollouts.decide import decide
-from fleet.rollouts.facts import Decided, Fact, Joined, Reported
-from fleet.rollouts.fold import fold
-from fleet.rollouts.members import membership
-from fleet.rollouts.query import QueriedDevice
-from fleet.rollouts.replay import replay
+from fleet.controller.rollouts.decide import decide
+from fleet.controller.rollouts.facts import Decided, Fact, Joined, Reported
+from fleet.controller.rollouts.fold import fold
+from fleet.controller.rollouts.members import membership
+from fleet.controller.rollouts.query import QueriedDevice
+from fleet.controller.rollouts.replay import replay
 from tests.simulators.rollouts import DIGEST, Record, offered, spec_of
 
 KINDS = ("hailo-8", "coral-usb", "nvidia-gpu", "cpu")

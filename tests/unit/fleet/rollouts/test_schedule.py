@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.rollouts.schedule import known_zone, may_offer, next_opening
-from fleet.rollouts.spec_form import DAYS
+from fleet.controller.rollouts.schedule import known_zone, may_offer, next_opening
+from fleet.controller.rollouts.spec_form import DAYS
 from tests.simulators.rollouts import spec_of
 
 BERLIN = ZoneInfo("Europe/Berlin")

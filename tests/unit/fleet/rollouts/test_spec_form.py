@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.rollouts.spec import Canary, OfferWindow, Retries, Rollback, Spec, Wave
-from fleet.rollouts.spec_form import (
+from fleet.controller.rollouts.spec import Canary, OfferWindow, Retries, Rollback, Spec, Wave
+from fleet.controller.rollouts.spec_form import (
     CANARY_LIMIT,
     DAYS,
     RETRIES_LIMIT,

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.rollouts.decisions import Finish, MarkSilent, Retry
-from fleet.rollouts.facts import ClockSetBack, Unattended
-from fleet.rollouts.replay import replay
-from fleet.rollouts.spec_form import read_spec
-from fleet.rollouts.state import DeviceState
+from fleet.controller.rollouts.decisions import Finish, MarkSilent, Retry
+from fleet.controller.rollouts.facts import ClockSetBack, Unattended
+from fleet.controller.rollouts.replay import replay
+from fleet.controller.rollouts.spec_form import read_spec
+from fleet.controller.rollouts.state import DeviceState
 from tests.simulators.rollouts import Record, document, offered, spec_of
 
 HOUR, DAY = 3600, 86_400

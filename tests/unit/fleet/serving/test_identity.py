@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fleet.authority.ca import new_authority
-from fleet.serving import identity
-from fleet.serving.identity import PeerMiddleware, Recognition
-from fleet.serving.proxies import read_proxies
-from fleet.serving.settings import ProxySettings
+from fleet.controller.authority.ca import new_authority
+from fleet.controller.serving import identity
+from fleet.controller.serving.identity import PeerMiddleware, Recognition
+from fleet.controller.serving.proxies import read_proxies
+from fleet.controller.serving.settings import ProxySettings
 from gateway.domain.errors import Fault, RequestError
 from tests.simulators.fleet_http import AUTHORITY, device
 

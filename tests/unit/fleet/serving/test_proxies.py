@@ -12,15 +12,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.authority.ca import new_authority
-from fleet.serving.proxies import (
+from fleet.controller.authority.ca import new_authority
+from fleet.controller.serving.proxies import (
     ForwardedError,
     address_group,
     forwarded_address,
     forwarded_certificate,
     read_proxies,
 )
-from fleet.serving.settings import FORMS, ProxySettings
+from fleet.controller.serving.settings import FORMS, ProxySettings
 from gateway.domain.errors import ConfigurationError
 
 CERTIFICATE = new_authority(datetime.now(UTC)).certificate

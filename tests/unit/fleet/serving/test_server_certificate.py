@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from fleet.authority.ca import new_authority
-from fleet.serving.server_certificate import filed_certificate, own_certificate
+from fleet.controller.authority.ca import new_authority
+from fleet.controller.serving.server_certificate import filed_certificate, own_certificate
 from gateway.domain.errors import ConfigurationError
 
 NOW = datetime(2031, 5, 9, 12, tzinfo=UTC)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli.simulate import watched
 from fleet.simulation.machine import MachineReading, read, spent
+from fleet.simulation.run import watched
 from gateway.domain.errors import ConfigurationError
 
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.database.alerts import Alert, AlertState
-from fleet.watch.alert_rules import AlertLimits, AlertRule, Judged, RuleValue, judge
+from fleet.controller.database.alerts import Alert, AlertState
+from fleet.controller.monitoring.alert_rules import AlertLimits, AlertRule, Judged, RuleValue, judge
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 HOT = AlertRule(above=85.0, until=80.0, for_s=600.0, lasts_s=86_400.0)

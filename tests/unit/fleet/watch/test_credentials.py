@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.authority.ca import new_authority
-from fleet.watch.credentials import secret_text, trusting
+from fleet.controller.authority.ca import new_authority
+from fleet.controller.monitoring.credentials import secret_text, trusting
 from gateway.domain.errors import ConfigurationError
 
 

@@ -6,13 +6,13 @@ import json
 import re
 from pathlib import Path
 
-from fleet.control.maintenance import all_jobs
-from fleet.watch.message import alert_document
-from fleet.watch.readings import RULES
+from fleet.controller.control.maintenance import all_jobs
+from fleet.controller.monitoring.message import alert_document
+from fleet.controller.monitoring.readings import RULES
 from tests.simulators.controller import controlling
 from tests.unit.fleet.watch.test_message import ALERT
 
-GUIDE = (Path(__file__).parents[4] / "fleet" / "watch" / "README.md").read_text()
+GUIDE = (Path(__file__).parents[4] / "fleet/controller/monitoring" / "README.md").read_text()
 
 
 def test_every_rule() -> None:

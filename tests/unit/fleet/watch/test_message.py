@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from fleet.database.alerts import Alert, AlertState, Untold
-from fleet.watch.message import CLOSED, OPENED, body, headers, message_id, read_secret, signature
+from fleet.controller.database.alerts import Alert, AlertState, Untold
+from fleet.controller.monitoring.message import CLOSED, OPENED, body, headers, message_id, read_secret, signature
 from gateway.domain.errors import ConfigurationError
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from fleet.database.ingestion import Row
-from fleet.database.tail import ReceivedRow
-from fleet.watch.otlp import Exporter, read_headers
-from fleet.watch.otlp_devices import LOGS, METRICS, Piece, pieces
-from fleet.watch.otlp_names import Names
-from fleet.watch.otlp_points import nanoseconds, request
-from fleet.watch.post import Post
-from fleet.watch.settings import OtlpSettings
+from fleet.controller.database.ingestion import Row
+from fleet.controller.database.tail import ReceivedRow
+from fleet.controller.monitoring.otlp import Exporter, read_headers
+from fleet.controller.monitoring.otlp_devices import LOGS, METRICS, Piece, pieces
+from fleet.controller.monitoring.otlp_names import Names
+from fleet.controller.monitoring.otlp_points import nanoseconds, request
+from fleet.controller.monitoring.post import Post
+from fleet.controller.monitoring.settings import OtlpSettings
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.receiver import Said, receiving
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.authority.ca import new_authority
-from fleet.watch.post import ANSWER_LIMIT_BYTES, Post, PostResult
+from fleet.controller.authority.ca import new_authority
+from fleet.controller.monitoring.post import ANSWER_LIMIT_BYTES, Post, PostResult
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 

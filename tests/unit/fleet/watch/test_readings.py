@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.database.ingestion import Row
-from fleet.database.tail import ReceivedRow
-from fleet.watch import readings
-from fleet.watch.readings import rule_values, rules
-from fleet.watch.settings import AlertSettings
-from fleet.watch.slot_samples import Samples, SlotSample
+from fleet.controller.database.ingestion import Row
+from fleet.controller.database.tail import ReceivedRow
+from fleet.controller.monitoring import readings
+from fleet.controller.monitoring.readings import rule_values, rules
+from fleet.controller.monitoring.settings import AlertSettings
+from fleet.controller.monitoring.slot_samples import Samples, SlotSample
 from gateway.domain.errors import ConfigurationError
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)

@@ -1,0 +1,1 @@
+"""The controller: API, enrolment, rollouts, monitoring, and the records of all devices."""

@@ -1,0 +1,129 @@
+"""`/v1/blobs`: upload of files of releases, in pieces and resumable, before a draft names them."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated
+
+from litestar import get, patch, post
+from litestar.concurrency import sync_to_thread
+from litestar.params import JSONBody, PathParameter, QueryParameter
+from msgspec import Meta, Struct
+
+from fleet.controller.access import Action, Identity
+from fleet.controller.api.conditions import STATE, check_state
+from fleet.controller.api.document import BODY, CHECKED
+from fleet.controller.api.fields import DIGEST, DIGEST_CHARACTERS, LARGEST, Digest
+from fleet.controller.api.identity import ACTION, Call, actor, allow, control_of
+from fleet.controller.control.uploads import Appending, Upload
+from fleet.disk import CHUNK_BYTES
+from fleet.times import moment
+
+SHOWN = "/v1/blobs/{digest}"
+DigestInPath = Annotated[str, PathParameter(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]
+Offset = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="received_bytes of the file")]
+BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}, "required": False}
+
+
+class BlobAnnounced(Struct, forbid_unknown_fields=True, frozen=True):
+    """Announcement of a file. `digest`: its SHA-256, in hex."""
+
+    digest: Digest
+    size_bytes: Annotated[int, Meta(ge=0, le=LARGEST)]
+
+
+@dataclass(frozen=True, slots=True)
+class BlobView:
+    """State of an upload.
+
+    `received_bytes` are on the disk. `complete`: drafts may name the file. `expires`: time when the file is removed
+    unless more bytes arrive, a draft names it, or it is begun again; null: it is published.
+    """
+
+    digest: str
+    size_bytes: int
+    received_bytes: int
+    complete: bool
+    expires: str | None
+
+
+@post(
+    "/v1/blobs",
+    opt={ACTION: Action.DRAFTS_CHANGE},
+    sync_to_thread=True,
+    summary="Begin to upload a file, or find how much of it is stored",
+)
+def begin_blob(request: Call, data: JSONBody[BlobAnnounced]) -> BlobView:
+    """Return the present state if the upload was begun before or is complete."""
+    identity, control = allow(request), control_of(request)
+    uploads, now = control.uploads, control.clock()
+    begun = uploads.begin(data.digest, data.size_bytes, actor(identity), now)
+    if begun.received_bytes == begun.size_bytes:  # an empty file has no bytes to wait for
+        begun = uploads.complete(data.digest, actor(identity), now)
+    return _view(begun)
+
+
+@get(
+    "/v1/blobs/{digest:str}",
+    opt={ACTION: Action.DRAFTS_READ},
+    sync_to_thread=True,
+    summary="How much of a file is stored",
+)
+def show_blob(request: Call, digest: DigestInPath) -> BlobView:
+    """Return 404 if the upload was never begun, or expired."""
+    allow(request)
+    return _view(control_of(request).uploads.find(digest))
+
+
+@patch(
+    "/v1/blobs/{digest:str}",
+    opt={ACTION: Action.DRAFTS_CHANGE, STATE: SHOWN, BODY: BYTES, CHECKED: True},
+    status_code=200,
+    summary="Add bytes to a file",
+)
+async def append_blob(request: Call, digest: DigestInPath, offset: Offset = 0) -> BlobView:
+    """Store the bytes of the body on the disk.
+
+    409 if `offset` is not `received_bytes` of the file. With the last byte the digest of the file is verified.
+    """
+    identity = await sync_to_thread(_allowed, request, digest)
+    uploads = control_of(request).uploads
+    appending = await sync_to_thread(uploads.append, digest, offset)
+    try:
+        await _write(request, appending)
+    finally:
+        await sync_to_thread(appending.close)
+    return _view(await sync_to_thread(uploads.complete, digest, actor(identity), control_of(request).clock()))
+
+
+def _allowed(request: Call, digest: str) -> Identity:
+    identity = allow(request)
+    check_state(request, lambda: _view(control_of(request).uploads.find(digest)))
+    return identity
+
+
+async def _write(request: Call, appending: Appending) -> None:
+    """Write the body, also what was received before a connection broke.
+
+    At most `CHUNK_BYTES` and a piece of the body are in memory.
+    """
+    held = bytearray()
+    try:
+        async with aclosing(request.stream()) as pieces:
+            async for piece in pieces:
+                held += piece
+                if len(held) >= CHUNK_BYTES:
+                    full, held = bytes(held), bytearray()
+                    await sync_to_thread(appending.add, full)
+    finally:
+        await sync_to_thread(appending.add, bytes(held))
+        await sync_to_thread(appending.sync)
+
+
+def _view(upload: Upload) -> BlobView:
+    expires = moment(upload.expires) if upload.expires else None
+    return BlobView(upload.digest, upload.size_bytes, upload.received_bytes, upload.complete, expires)
+
+
+HANDLERS = (begin_blob, show_blob, append_blob)

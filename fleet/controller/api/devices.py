@@ -1,0 +1,311 @@
+"""`/v1/devices`: devices with their inventory, their slots and their certificates; registration and revocation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from litestar import get, post
+from litestar.params import JSONBody, QueryParameter
+from msgspec import Struct
+
+from fleet.controller.access import Action
+from fleet.controller.api.conditions import STATE, check_state
+from fleet.controller.api.device_query import DeviceQuery
+from fleet.controller.api.document import BODY_SCHEMA
+from fleet.controller.api.fields import (
+    Id,
+    Name,
+    NameInPath,
+    NameInQuery,
+    PathInQuery,
+    Reason,
+    Tags,
+    TagsInQuery,
+    Words,
+    plain_fields,
+)
+from fleet.controller.api.identity import ACTION, Call, actor, control_of
+from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page
+from fleet.controller.api.scope import allow_tags, caller_of, known_device, scope_of
+from fleet.controller.audit import Deed
+from fleet.controller.control.device_query import selected
+from fleet.controller.database import audit, certificates, desired, devices, enrolment
+from fleet.controller.database.certificates import Certificate
+from fleet.controller.database.desired import Desired
+from fleet.controller.database.devices import Device, DeviceSelection, EnrolmentState, Running
+from fleet.controller.database.engine import Connection
+from fleet.controller.database.settings import DatabaseSettings
+from fleet.times import moment
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.manifest_toml import NAME_PATTERN
+
+SHOWN = "/v1/devices/{device}"
+"""Route that shows the state of a device."""
+
+
+NAME = {"type": "string", "minLength": 1, "pattern": f"^{NAME_PATTERN.pattern}$"}
+NAMED = {"anyOf": [{"required": ["id"], "properties": {"id": NAME}}, {"properties": {"serial": NAME}}]}
+"""JSON Schema: a serial that is not a valid id needs an `id`, too."""
+
+
+class Registration(Struct, forbid_unknown_fields=True, frozen=True):
+    """Registration of a device that enrols by its serial, without a token. `id`: default is the serial."""
+
+    serial: Name
+    id: Id = ""
+    tags: Tags = []
+    site: Words = ""
+
+
+class Because(Struct, forbid_unknown_fields=True, frozen=True):
+    """Reason, for the audit log."""
+
+    because: Reason = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEntry:
+    """Release that the device reports to run in a slot. `digest`: of the signed document."""
+
+    slot: str
+    target: str
+    digest: str
+    variant: str
+    accelerator: str
+    state: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredEntry:
+    """Release that the device is to run in a slot, and the rollout that set it."""
+
+    slot: str
+    target: str
+    digest: str
+    rollout: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateEntry:
+    """A certificate of the device. `revoked` null: not revoked."""
+
+    serial: str
+    issued: str
+    expires: str
+    revoked: str | None
+    revoked_because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceEntry:
+    """A device. `seen`: time of its last poll, exact to a minute. `serial` "": none is known."""
+
+    id: str
+    state: EnrolmentState
+    serial: str
+    profile: str
+    accelerators: tuple[str, ...]
+    tags: list[str]
+    site: str
+    health: str
+    registered: str
+    enrolled: str | None
+    seen: str | None
+    revoked: str | None
+    revoked_because: str
+    running: list[RunningEntry]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceDetails(DeviceEntry):
+    """A device in full. `certificates`: newest first."""
+
+    health_details: Mapping[str, object]
+    desired: list[DesiredEntry]
+    certificates: list[CertificateEntry]
+
+
+@get("/v1/devices", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="List devices by id")
+def list_devices(
+    request: Call,
+    *,
+    in_state: Annotated[EnrolmentState | None, QueryParameter(name="state")] = None,
+    profile: NameInQuery = "",
+    site: NameInQuery = "",
+    serial: NameInQuery = "",
+    tag: TagsInQuery = None,
+    target: PathInQuery = "",
+    device_query: DeviceQuery = "",
+    after: NameInQuery = "",
+    limit: Limit = PAGE_ROWS,
+) -> Page[DeviceEntry]:
+    """Return the devices that match every parameter.
+
+    `tag`: may be repeated. `target`: release that the device reports to run, models/OWNER/MODEL/VERSION/release.
+    `query`: in the query language of rollouts; 400 if it is malformed.
+    """
+    identity, control = caller_of(request), control_of(request)
+    asked = (in_state, profile, site, serial, target, frozenset(tag or ()), scope_of(identity))
+    with control.database.read() as connection:
+        wanted = DeviceSelection(*asked, selected(connection, device_query))
+        found = devices.page(connection, wanted, control.database.settings, after=after, limit_rows=limit)
+    return page(control, found, limit, device_entry, lambda one: one.id)
+
+
+@get("/v1/devices/{device:str}", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="Show a device")
+def show_device(request: Call, device: NameInPath) -> DeviceDetails:
+    """Return a device: what it runs and is to run, its health and its certificates."""
+    identity, control = caller_of(request), control_of(request)
+    with control.database.read() as connection:
+        found = known_device(request, connection, identity, device)
+        return _details(connection, found, control.database.settings)
+
+
+@get(
+    "/v1/devices/{device:str}/inventory",
+    opt={ACTION: Action.DEVICES_READ},
+    sync_to_thread=True,
+    summary="Show a device's inventory",
+)
+def show_inventory(request: Call, device: NameInPath) -> dict[str, object]:
+    """Return the inventory as `edge-gateway probe --json` prints it on the device; {} before it was reported."""
+    identity, control = caller_of(request), control_of(request)
+    with control.database.read() as connection:
+        known_device(request, connection, identity, device)
+        return dict(devices.inventory(connection, device))
+
+
+@post(
+    "/v1/devices",
+    opt={ACTION: Action.DEVICES_ENROL, BODY_SCHEMA: NAMED},
+    sync_to_thread=True,
+    summary="Register a device by its serial",
+)
+def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
+    """Register a device, which may then enrol by its serial, without a token.
+
+    Enrolment tokens made for its name before are void, because their makers' scopes were not checked against this
+    device. 409 if the id or the serial is registered.
+    """
+    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
+    allow_tags(request, identity, data.tags)
+    name = _device_name(data.id or data.serial)
+    with control.database.write() as connection:
+        void = enrolment.void(connection, name)
+        devices.register(connection, name, data.serial, now)
+        devices.label(connection, name, data.tags, data.site)
+        details = {"serial": data.serial, "tags": sorted(set(data.tags)), "site": data.site, "enrolments_void": void}
+        audit.append(connection, Deed(actor(identity), "devices.register", name, details), now)
+        return device_entry(devices.get(connection, name))
+
+
+@post(
+    "/v1/devices/{device:str}/revoke",
+    opt={ACTION: Action.DEVICES_REVOKE, STATE: SHOWN},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Revoke a device",
+)
+def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | None] = None) -> DeviceEntry:
+    """Refuse the device and its certificates from now on; on other replicas within seconds.
+
+    A second call changes nothing.
+    """
+    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
+    because = data.because if data else ""
+    with control.database.write() as connection:
+        devices.lock(connection, device)
+        before = known_device(request, connection, identity, device)
+        check_device(request, connection, before)
+        devices.revoke(connection, device, because, now)
+        held = certificates.revoke_all(connection, device, because, now)
+        if before.state is not EnrolmentState.REVOKED or held:
+            details = {"because": because, "certificates": held}
+            audit.append(connection, Deed(actor(identity), "devices.revoke", device, details), now)
+        found = devices.get(connection, device)
+    control.database.after_commit(lambda: control.revocations.refresh(now))
+    return device_entry(found)
+
+
+@post(
+    "/v1/devices/{device:str}/readmit",
+    opt={ACTION: Action.DEVICES_REVOKE, STATE: SHOWN},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Readmit a revoked device",
+)
+def readmit_device(request: Call, device: NameInPath) -> DeviceEntry:
+    """Allow a revoked device to enrol again, by its serial or a new token.
+
+    The old certificates stay revoked. 409 if it is not revoked.
+    """
+    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
+    with control.database.write() as connection:
+        enrolment.hold(connection)
+        devices.lock(connection, device)
+        check_device(request, connection, known_device(request, connection, identity, device))
+        devices.readmit(connection, device)
+        audit.append(connection, Deed(actor(identity), "devices.readmit", device), now)
+        return device_entry(devices.get(connection, device))
+
+
+def check_device(request: Call, connection: Connection, device: Device) -> None:
+    """Compare If-Match with the current state of the device. Raise what `check_state` raises."""
+    settings = control_of(request).database.settings
+    check_state(request, lambda: _details(connection, device, settings))
+
+
+def _details(connection: Connection, device: Device, settings: DatabaseSettings) -> DeviceDetails:
+    return DeviceDetails(
+        **_fields(device),
+        health_details=device.health_details,
+        desired=[_desired(one) for one in desired.of_device(connection, device.id).slots],
+        certificates=[_certificate(one) for one in certificates.of_device(connection, device.id, settings)],
+    )
+
+
+def _device_name(name: str) -> str:
+    """Return the name, if it is a device's id. Raise RequestError INVALID."""
+    if not NAME_PATTERN.fullmatch(name):
+        problem = f"{name!r:.140} is no device's id: use letters, digits, '.', '_' and '-'; send an id with the serial"
+        raise RequestError(Fault.INVALID, problem)
+    return name
+
+
+def device_entry(device: Device) -> DeviceEntry:
+    """Return the device as lists show it."""
+    return DeviceEntry(**_fields(device))
+
+
+def _fields(device: Device) -> dict[str, Any]:
+    names = DeviceEntry.__dataclass_fields__.keys() - {"running"}
+    return {**plain_fields(device, names), "running": _running(device.running)}
+
+
+def _running(running: Iterable[Running]) -> list[RunningEntry]:
+    return [
+        RunningEntry(one.slot, one.target, one.digest, one.variant, one.accelerator, one.state, moment(one.at))
+        for one in sorted(running, key=lambda one: one.slot)
+    ]
+
+
+def _desired(one: Desired) -> DesiredEntry:
+    return DesiredEntry(one.slot, one.target, one.digest, one.rollout, moment(one.at))
+
+
+def _certificate(one: Certificate) -> CertificateEntry:
+    return CertificateEntry(**plain_fields(one, CertificateEntry.__dataclass_fields__))
+
+
+HANDLERS = (
+    list_devices,
+    show_device,
+    show_inventory,
+    register_device,
+    revoke_device,
+    readmit_device,
+)

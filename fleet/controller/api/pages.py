@@ -1,0 +1,43 @@
+"""Pages of lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar
+
+from litestar.params import QueryParameter
+
+from fleet.controller.api.fields import LARGEST
+from fleet.controller.control.control import Control
+
+R = TypeVar("R")
+T = TypeVar("T")
+PAGE_ROWS = 100
+"""Default number of rows of a page."""
+Number = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="the row before this page; 0: none")]
+Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="rows of the page")]
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A page. `next`: send it as `after`, or as `before` if the list takes that, to continue; null: the last page."""
+
+    items: Sequence[T]
+    next: str | None
+
+
+def page(
+    control: Control, found: Sequence[R], limit: int, shown: Callable[[R], T], cursor: Callable[[R], object]
+) -> Page[T]:
+    """Return a page. `cursor` returns the value of a row with which the next page is requested.
+
+    A full page may be followed by an empty one.
+    """
+    full = len(found) >= rows_of(control, limit)
+    return Page([*map(shown, found)], str(cursor(found[-1])) if full else None)
+
+
+def rows_of(control: Control, limit: int) -> int:
+    """Return the rows of a full page: as requested, but at most what the database answers."""
+    return min(limit, control.database.settings.page_limit_rows)

@@ -1,0 +1,178 @@
+"""Evaluation of one rollout: read new facts, recompute membership, decide, record and apply, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from fleet.controller.audit import Deed
+from fleet.controller.control.catalogue import usable
+from fleet.controller.control.membership import awaited, changes, taken_away
+from fleet.controller.control.rollouts import Rollouts
+from fleet.controller.control.rollouts_record import RETURNING, RecordedRollout, add, facts_after
+from fleet.controller.control.slot_ownership import carry_out, claimed
+from fleet.controller.database import audit, desired, leader, removal
+from fleet.controller.database.devices import Device
+from fleet.controller.database.engine import Connection
+from fleet.controller.rollouts.decide import decide
+from fleet.controller.rollouts.decisions import Abort, Decision, Finish, Offer, OpenWave, Pause, Retry, RollBack
+from fleet.controller.rollouts.facts import ClockSetBack, Decided, Event, Paused, Unattended
+from fleet.controller.rollouts.facts_form import TEXT_LIMIT_CHARS
+from fleet.controller.rollouts.fold import fold, set_back
+from fleet.controller.rollouts.spec import Spec
+from fleet.controller.rollouts.state import RolloutState, Status
+
+ACTOR = "the scheduler"
+"""Name of the scheduler in facts and in the audit log."""
+LOOKS = 2
+"""Number of ticks that may pass between two evaluations before that counts as a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPlan:
+    """Events to record, and the decisions that follow from them."""
+
+    events: Sequence[Event]
+    decisions: Sequence[Decision]
+
+    @property
+    def ends(self) -> bool:
+        """Return whether the rollout would be over."""
+        return Finish() in self.decisions
+
+    def put_off(self) -> EvaluationPlan:
+        """Return the plan without its decisions: the next tick decides."""
+        return replace(self, decisions=())
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationContext:
+    """Context of evaluations by the leader.
+
+    `live`: the rollouts of one slot in which there may be something to do. `zones`: time zone by site. `fence`: fencing
+    token of the leader. `looked`: time of the previous evaluation, by any leader.
+    """
+
+    rolling: Rollouts
+    fence: int
+    live: Sequence[str]
+    zones: Mapping[str, str]
+    now: datetime
+    looked: datetime
+
+    def evaluate(self, rollout: str, devices: Sequence[Device], *, complete: bool) -> RecordedRollout:
+        """Record what changed about `devices`, then decide, if `complete`.
+
+        `complete`: all devices were read since this replica leads; shares of a part of the fleet would be wrong. Of
+        many decisions a part is recorded and applied, and the next tick is due at once. Raise FencedError, AwayError,
+        AbsentError.
+        """
+        database, states, settings = self.rolling.database, self.rolling.states, self.rolling.database.settings
+        with database.read() as connection:  # most of the work, without a lock
+            known = states.read(connection, rollout, settings)
+            states.keep(known)
+            plan = self._plan(connection, known, devices, complete=complete)
+            if plan.ends and self._awaited(connection, known, plan):
+                plan = plan.put_off()
+            over = plan.ends
+        if not (plan.events or plan.decisions or known.stored.state == RETURNING):
+            return known
+        with database.write() as connection:
+            leader.guard(connection, self.fence)
+            known = states.read(connection, rollout, settings, lock=True)
+            gone = removal.gone(connection, (device.id for device in devices))
+            here = [device for device in devices if device.id not in gone]
+            plan = self._plan(connection, known, here, complete=complete)
+            if plan.ends and not over:
+                plan = plan.put_off()  # whether devices are awaited is read without a lock, in the next tick
+            known = self._act(connection, known, plan)
+        states.keep(known)
+        self.rolling.hints.note(one.device for one in plan.decisions if isinstance(one, (Offer, Retry, RollBack)))
+        if self._is_part(plan):
+            self.rolling.due.set()
+        return known
+
+    def _plan(
+        self, connection: Connection, known: RecordedRollout, devices: Sequence[Device], *, complete: bool
+    ) -> EvaluationPlan:
+        if known.state.status is Status.ABORTED:  # offers are taken back, regardless of changes in membership
+            return EvaluationPlan((), self._decided(known.spec, known.state))
+        others = [other for other in self.live if other != known.stored.id]
+        taken = claimed(connection, known.spec, others)
+        looked_at = {device.id for device in devices}
+        events: list[Event] = [
+            *([ClockSetBack()] if set_back(known.state, self.now) else []),
+            *self._gap(known),
+            *_barred(connection, known),
+            *taken_away(known.state, taken - looked_at),
+            *changes(known.spec, known.state, devices, taken, self.zones),
+        ]
+        if not complete:
+            return EvaluationPlan(events, ())
+        state = fold(known.spec, facts_after(known.state, events, self.now), known.state)
+        return EvaluationPlan(events, self._decided(known.spec, state))
+
+    def _gap(self, known: RecordedRollout) -> Sequence[Unattended]:
+        """Return the gap since the last evaluation, once for each gap, and before anything is decided.
+
+        Half of the time after which devices count as silent is already a gap.
+        """
+        settings = self.rolling.settings
+        longest_s = max(LOOKS * settings.turn_s, min(settings.gap_s, known.spec.silence_s / 2))
+        since = max(self.looked, known.state.attended_at)
+        return (Unattended(since),) if self.now - since > timedelta(seconds=longest_s) else ()
+
+    def _decided(self, spec: Spec, state: RolloutState) -> Sequence[Decision]:
+        return decide(spec, state, self.now, self.rolling.settings.decisions_per_turn)
+
+    def _is_part(self, plan: EvaluationPlan) -> bool:
+        """Return whether there may be more to decide."""
+        return len(plan.decisions) >= self.rolling.settings.decisions_per_turn
+
+    def _awaited(self, connection: Connection, known: RecordedRollout, plan: EvaluationPlan) -> bool:
+        """Return whether the rollout would end without devices that older rollouts have, or had until now.
+
+        Only older ones count, so that no two rollouts wait for each other.
+        """
+        state = fold(known.spec, facts_after(known.state, plan.events, self.now), known.state)
+        younger = [other for other in self.live if other > known.stored.id]
+        held = desired.held(connection, known.spec.slot, younger)
+        return awaited(connection, self.rolling.database.settings, replace(known, state=state), held, self.zones)
+
+    def _act(self, connection: Connection, known: RecordedRollout, plan: EvaluationPlan) -> RecordedRollout:
+        settings = self.rolling.database.settings
+        events = [*plan.events, *map(Decided, plan.decisions)]
+        known = add(connection, known, events, self.now, settings, settled=not self._is_part(plan))
+        kept = carry_out(connection, known, plan.decisions, self.now, settings)
+        for deed in _deeds(known, plan, kept):
+            audit.append(connection, deed, self.now)
+        return known
+
+
+def _barred(connection: Connection, known: RecordedRollout) -> Sequence[Paused]:
+    """Return a pause if the release must not be assigned: no device is offered what it would refuse."""
+    why = usable(connection, known.spec.target.path) if known.state.status is Status.RUNNING else ""
+    return (Paused(ACTOR, why[:TEXT_LIMIT_CHARS]),) if why else ()
+
+
+def _deeds(known: RecordedRollout, plan: EvaluationPlan, kept: int) -> Iterator[Deed]:
+    """Yield entries for the audit log. Devices are only counted there; the facts name them."""
+    for event in plan.events:
+        if isinstance(event, Paused):
+            yield Deed(ACTOR, "rollouts.pause", known.stored.id, {"reason": event.reason})
+    for decision in plan.decisions:
+        if isinstance(decision, OpenWave):
+            yield Deed(ACTOR, "rollouts.wave", known.stored.id, {"wave": decision.wave})
+        elif isinstance(decision, (Pause, Abort)):
+            name = "rollouts.pause" if isinstance(decision, Pause) else "rollouts.abort"
+            details = {"reason": decision.reason, "evidence": decision.evidence}
+            yield Deed(ACTOR, name, known.stored.id, details)
+        elif isinstance(decision, Finish):
+            yield Deed(ACTOR, "rollouts.finish", known.stored.id)
+    offers = sum(isinstance(decision, (Offer, Retry)) for decision in plan.decisions)
+    returns = sum(isinstance(decision, RollBack) for decision in plan.decisions)
+    if offers:
+        yield Deed(ACTOR, "rollouts.offer", known.stored.id, {"devices": offers, "wave": known.state.wave})
+    if returns:
+        yield Deed(ACTOR, "rollouts.return", known.stored.id, {"devices": returns, "not possible": kept})

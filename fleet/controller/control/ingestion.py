@@ -1,0 +1,213 @@
+"""Ingestion of telemetry.
+
+Rows are stored once each, the device's record is updated from them, and their effects on rollouts are recorded. One
+request is one transaction, and is acknowledged once that is on the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from fleet.controller.control.authentication import admitted
+from fleet.controller.control.concurrency_limit import ConcurrencyLimit
+from fleet.controller.control.ingestion_lines import IntakeLimits, batches, plain_body
+from fleet.controller.control.reports import (
+    DEVICE,
+    SLOT,
+    STATE,
+    UPDATES,
+    Made,
+    SlotReport,
+    health,
+    name,
+    reported,
+    slot_report,
+    update_event,
+)
+from fleet.controller.control.rollouts_record import LIVE, RecordedRollout, States, new_fact
+from fleet.controller.control.settings import IntakeSettings
+from fleet.controller.control.slot_ownership import answered
+from fleet.controller.database import devices, events, rollouts, tail, telemetry
+from fleet.controller.database.engine import Connection, Database
+from fleet.controller.database.ingestion import Batch, Row
+from fleet.controller.database.rollouts import StoredRollout
+from fleet.controller.rollouts.facts import Fact, Reported
+from fleet.controller.rollouts.fold import fold
+from fleet.controller.rollouts.spec import Spec
+from fleet.controller.rollouts.state import IN_FLIGHT, Member, Status
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.retry import TokenBuckets
+
+CONCERNED = (*LIVE, Status.ABORTED.value)
+"""Stored states of rollouts that a report may concern."""
+TRACKED_DEVICES = 100_000
+"""Devices whose rows are counted. Beyond that, the counts of the longest silent ones start again."""
+HEARD_PER_SILENCE = 4
+"""Least number of times within `silence_s` that a device that reports progress is recorded as heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Acknowledgement that no row of this stream and boot up to number `seq` is missing."""
+
+    stream: str
+    boot_epoch: int
+    seq: int
+
+
+class Intake:
+    """Ingestion of telemetry. One per process; any thread may call it."""
+
+    def __init__(self, database: Database, settings: IntakeSettings, states: States, counts: Counter[str]) -> None:
+        self._database, self._settings, self._states, self._counts = database, settings, states, counts
+        self._limit = ConcurrencyLimit(settings.at_once, settings.wait_s)
+        self._rows = TokenBuckets(settings.rows_per_s, settings.rows_burst, TRACKED_DEVICES)
+        self._lock = threading.Lock()
+
+    def take(self, serial: str, body: bytes, encoding: str, now: Callable[[], datetime]) -> list[Acknowledgement]:
+        """Store telemetry of the device with this certificate. Return one acknowledgement per stream and boot.
+
+        Raise RequestError: INVALID naming the line, TOO_LARGE, UNAUTHENTICATED, OVERLOADED.
+        """
+        with self._database.glance() as connection:
+            device = admitted(connection, serial, now()).device
+        with self._limit.entered(device) as free:
+            if not free:
+                self._counts["telemetry_overloaded"] += 1
+                problem = "telemetry of many devices, or of this one, is being stored; send it again later"
+                raise RequestError(Fault.OVERLOADED, problem)
+            found = self._read(device, body, encoding)
+            counted = Counter[str]()
+            with self._database.write() as connection:
+                said = self._stored(connection, device, found, tail.storing(connection, now), counted)
+            self._counts.update(counted)  # only of what is on the disk
+            return said
+
+    def _read(self, device: str, body: bytes, encoding: str) -> list[Batch]:
+        content = plain_body(body, encoding, self._settings.telemetry_unpacked_bytes)
+        self._check_rate(device, content.count(b"\n"))
+        row_bytes = self._database.settings.telemetry.row_limit_bytes
+        found = batches(content, IntakeLimits(self._settings.lines_limit, self._settings.sources_limit, row_bytes))
+        self._check(found)
+        return found
+
+    def _check_rate(self, device: str, rows: int) -> None:
+        """Raise RequestError OVERLOADED if the device sends rows too fast.
+
+        Otherwise one device would keep others from writing, and delay the alerts that read its rows first.
+        """
+        with self._lock:
+            wait_s = self._rows.take(device, time.monotonic_ns(), rows)
+        if wait_s:
+            self._counts["rate_limited_rows"] += 1
+            problem = f"{device:.140} sends more than {self._settings.rows_per_s:g} rows a second; send the rest later"
+            raise RequestError(Fault.OVERLOADED, problem, retry_after_s=wait_s)
+
+    def _check(self, found: Sequence[Batch]) -> None:
+        """Raise RequestError TOO_LARGE: the bound of one batch also holds for a whole request."""
+        limit = self._database.settings.telemetry.batch_limit_rows
+        if sum(len(batch.rows) for batch in found) > limit:
+            raise RequestError(Fault.TOO_LARGE, f"more than {limit} rows at once; send fewer")
+
+    def _stored(
+        self, connection: Connection, device: str, found: Sequence[Batch], now: datetime, counted: Counter[str]
+    ) -> list[Acknowledgement]:
+        said: list[Acknowledgement] = []
+        fresh: dict[str, list[Row]] = {}
+        for batch in found:
+            answer = telemetry.receive(connection, device, batch, now, self._database.settings.telemetry)
+            said.append(Acknowledgement(batch.stream, batch.boot_epoch, answer.contiguous))
+            fresh.setdefault(batch.stream, []).extend(answer.fresh)
+            counted["telemetry_rows"] += answer.stored
+            for reason, count in answer.left.items():
+                counted[f"telemetry_left_{reason.replace(' ', '_').replace(',', '')}"] += count
+        state, updates = fresh.get(STATE, ()), fresh.get(UPDATES, ())
+        if state or updates:
+            counted.update(self._apply(connection, device, state, updates, now))
+        return said
+
+    def _apply(
+        self, connection: Connection, device: str, state: Sequence[Row], updates: Sequence[Row], now: datetime
+    ) -> Counter[str]:
+        """Apply new rows to the device, its slots, and updates that ended.
+
+        Return the number of reports by their effect.
+        """
+        slots = [found for row in state if row.kind == SLOT and (found := slot_report(device, row.document, row.at))]
+        self._describe(connection, device, state, slots)
+        said = [(name(row.document.get("slot")), reported(device, row.document)) for row in updates]
+        said += [(one.slot, one.made) for one in slots]
+        reports = [(slot, made) for slot, made in said if slot and made]
+        concerned = rollouts.of_device(connection, device, {slot for slot, _ in reports}, CONCERNED) if reports else ()
+        self._record_events(connection, device, updates, concerned, now)
+        recorded = sum(
+            self._record(connection, rollout, [made for slot, made in reports if slot == rollout.slot], now)
+            for rollout in concerned
+        )
+        return Counter({"reports_recorded": recorded, "reports_without_effect": max(0, len(reports) - recorded)})
+
+    def _describe(self, connection: Connection, device: str, state: Sequence[Row], slots: Iterable[SlotReport]) -> None:
+        latest = {one.slot: one.running for one in slots}
+        if latest:
+            there = [running for running in latest.values() if running]
+            devices.report_slots(connection, device, there, [slot for slot, running in latest.items() if not running])
+        how = [found for row in state if row.kind == DEVICE and (found := health(row.document))]
+        if how:
+            devices.report_health(connection, device, how[-1].state, how[-1].details, how[-1].profile)
+
+    def _record_events(
+        self,
+        connection: Connection,
+        device: str,
+        updates: Sequence[Row],
+        concerned: Sequence[StoredRollout],
+        now: datetime,
+    ) -> None:
+        named = {(rollout.slot, rollout.target): rollout.id for rollout in concerned}
+        ended = (update_event(device, row) for row in updates)
+        found = [replace(one, rollout=named.get((one.slot, one.target), "")) for one in ended if one]
+        events.record(connection, found, now, self._database.settings)
+
+    # ---- facts -------------------------------------------------------------------------------------------------------
+    def _record(self, connection: Connection, rollout: StoredRollout, reports: Sequence[Made], now: datetime) -> int:
+        """Record those of one device's reports that change something, in their order. Return how many."""
+        known = self._states.read(connection, rollout.id, self._database.settings)
+        self._states.keep(known)
+        changed = self._changing(known, answered(connection, known, reports), now)
+        if changed:
+            facts = [new_fact(now, report) for report in changed]
+            rollouts.record(connection, rollout.id, facts, self._database.settings)
+        return len(changed)
+
+    def _changing(self, known: RecordedRollout, reports: Sequence[Reported], now: datetime) -> list[Reported]:
+        """Return the reports that change the device's state in the rollout.
+
+        Only this device's state is folded: a fold copies the table of members, and some devices report a lot.
+        """
+        mine = {report.device: known.state.members.get(report.device) for report in reports}
+        state = replace(known.state, members={device: member for device, member in mine.items() if member})
+        changed = []
+        for report in reports if state.members else ():
+            after = fold(known.spec, [Fact(state.seq + 1, now, report)], state)
+            if self._matters(state.members[report.device], after.members[report.device], known.spec, now):
+                state = after
+                changed.append(report)
+        return changed
+
+    def _matters(self, before: Member, after: Member, spec: Spec, now: datetime) -> bool:
+        """Return whether a change of a member's state is to be recorded.
+
+        That an update is still in progress is recorded now and then, often enough not to be taken for silence. That a
+        device holds it back, which may last for hours, is recorded at once.
+        """
+        if before == after:
+            return False
+        held = after.held and not (before.held or before.held_for)
+        goes_on = before.state is after.state and before.state in IN_FLIGHT and not held
+        often_s = min(self._settings.heard_every_s, spec.silence_s / HEARD_PER_SILENCE)
+        return not goes_on or now - before.heard_at >= timedelta(seconds=often_s)

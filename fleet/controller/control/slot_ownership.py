@@ -1,0 +1,154 @@
+"""Ownership of slots: how rollouts change the desired state of devices, and how it is restored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from fleet.controller.control.catalogue import usable
+from fleet.controller.control.reports import Made
+from fleet.controller.control.rollouts_record import RecordedRollout
+from fleet.controller.database import assignments, desired, rollouts
+from fleet.controller.database.desired import Desired, PreviousRelease
+from fleet.controller.database.engine import Connection
+from fleet.controller.database.rows import chunks
+from fleet.controller.database.settings import DatabaseSettings
+from fleet.controller.rollouts.decisions import Decision, Offer, Retry, RollBack
+from fleet.controller.rollouts.facts import Reported
+from fleet.controller.rollouts.facts_form import DECIDED, DECISIONS
+from fleet.controller.rollouts.spec import Spec
+
+OFFERS = frozenset(name for name, kind in DECISIONS.items() if kind in {Offer, Retry})
+"""Names of offers in documents of decisions."""
+
+
+def claimed(connection: Connection, spec: Spec, others: Sequence[str]) -> frozenset[str]:
+    """Return the devices that a rollout cannot have.
+
+    Either one of the live rollouts `others` offered them something for the slot, or they have the same release in
+    another slot: a release serves in one slot only.
+    """
+    elsewhere = desired.elsewhere(connection, spec.target.path, spec.slot)
+    return desired.held(connection, spec.slot, others) | elsewhere
+
+
+def carry_out(
+    connection: Connection,
+    known: RecordedRollout,
+    decisions: Sequence[Decision],
+    now: datetime,
+    settings: DatabaseSettings,
+) -> int:
+    """Change the desired state as decided. Return how many roll-backs were not possible."""
+    offers = [decision for decision in decisions if isinstance(decision, (Offer, Retry))]
+    returns = [decision.device for decision in decisions if isinstance(decision, RollBack)]
+    desired.lock(connection, [*(offer.device for offer in offers), *returns])
+    for some in chunks(offers, settings.facts_limit_rows):
+        _offer(connection, known, some, now, settings)
+    return sum(_return(connection, known, some, now, settings) for some in chunks(returns, settings.facts_limit_rows))
+
+
+def answered(connection: Connection, known: RecordedRollout, made: Sequence[Made]) -> Sequence[Reported]:
+    """Return devices' reports with the attempts of this rollout, without those that answer another offer."""
+    present = desired.of_devices(connection, sorted({one.report.device for one in made}), known.spec.slot)
+    base, found = assignments.base(connection), []
+    for one in made:
+        attempt = _answered(known, one, present.get(one.report.device), base)
+        if attempt is not None:
+            found.append(replace(one.report, attempt=attempt))
+    return found
+
+
+def _answered(known: RecordedRollout, made: Made, present: Desired | None, base: int) -> int | None:
+    """Return the attempt that a report belongs to, or None if it answers another offer.
+
+    It is the latest attempt if the report names that of the rollout's present offer. It is 0 if the report names no
+    attempt, or if the device was told to go back and reports what it has run since, whichever rollout offered that.
+
+    None also if the report was made before the device had an assignment with its present desired state. A report on
+    another release counts only above `base`: versions up to it may be those of a controller that was lost since the
+    backup.
+    """
+    report, member = made.report, known.state.members.get(made.report.device)
+    if present and made.assignment and not 0 < present.signed <= made.assignment:
+        return None
+    if member is None:
+        return report.attempt
+    other = report.release != known.spec.target.sha256
+    if member.returned and report.attempt and other:
+        return 0
+    if other and 0 < made.assignment <= base:
+        return None
+    if not report.attempt:
+        return 0
+    mine = present is not None and (present.rollout, present.attempt) == (known.stored.id, report.attempt)
+    return member.attempt if mine else None
+
+
+def _offer(
+    connection: Connection,
+    known: RecordedRollout,
+    offers: Sequence[Offer | Retry],
+    now: datetime,
+    settings: DatabaseSettings,
+) -> None:
+    rollout, slot, target = known.stored.id, known.spec.slot, known.spec.target
+    devices = [offer.device for offer in offers]
+    present = desired.of_devices(connection, devices, slot)
+    remembered = desired.before(connection, rollout, [one.device for one in present.values() if one.rollout == rollout])
+    new = (device for device in devices if device not in remembered)
+    desired.remember(connection, (_before(rollout, device, present.get(device)) for device in new), settings)
+    earlier, release = _earlier(connection, known, devices), (target.path, target.sha256, target.size_bytes)
+    wanted = (
+        Desired(offer.device, slot, *release, rollout, now, offer.attempt + earlier[offer.device]) for offer in offers
+    )
+    desired.put(connection, wanted, settings)
+
+
+def _earlier(connection: Connection, known: RecordedRollout, devices: Sequence[str]) -> Counter[str]:
+    """Count how often other rollouts offered these devices the same release, whatever they had since.
+
+    Attempts in assignments count on from there: a device that rejected a release tries it again only for a greater
+    number.
+    """
+    slot, target = known.spec.slot, known.spec.target.path
+    told = rollouts.of_devices(connection, devices, DECIDED, slot=slot, target=target, but=known.stored.id)
+    return Counter(device for device, document in told if document["decision"] in OFFERS)
+
+
+def _before(rollout: str, device: str, present: Desired | None) -> PreviousRelease:
+    if present is None:
+        return PreviousRelease(rollout, device)
+    said = (present.target, present.digest, present.size_bytes, present.rollout, present.attempt)
+    return PreviousRelease(rollout, device, *said)
+
+
+def _return(
+    connection: Connection, known: RecordedRollout, devices: Sequence[str], now: datetime, settings: DatabaseSettings
+) -> int:
+    """Restore what the slots held before, where the slot is still this rollout's.
+
+    Return for how many devices the former release must not be assigned any more.
+    """
+    rollout, slot = known.stored.id, known.spec.slot
+    present = desired.of_devices(connection, devices, slot)
+    mine = [device for device in devices if device in present and present[device].rollout == rollout]
+    before = desired.before(connection, rollout, mine)
+    empty = [entry.device for entry in before.values() if not entry.target]
+    if empty:
+        desired.remove(connection, empty, slot)
+    targets = {entry.target for entry in before.values() if entry.target}
+    barred = {target for target in targets if usable(connection, target)}
+    desired.put(connection, _wanted(before, slot, barred, now), settings)
+    return sum(entry.target in barred for entry in before.values())
+
+
+def _wanted(
+    before: Mapping[str, PreviousRelease], slot: str, barred: Iterable[str], now: datetime
+) -> Iterable[Desired]:
+    for entry in before.values():
+        if entry.target and entry.target not in barred:
+            said = (entry.target, entry.digest, entry.size_bytes, entry.because, now, entry.attempt)
+            yield Desired(entry.device, slot, *said)

@@ -1,0 +1,145 @@
+"""Evaluation of alerts, run periodically by the leader.
+
+New rows are read once, judged, and stored in one transaction with the read position. So a restart neither loses an
+alert nor opens it twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from fleet import events
+from fleet.controller.database import alerts, watching
+from fleet.controller.database.alerts import Alert, AlertState
+from fleet.controller.database.engine import Connection, Database
+from fleet.controller.database.leader import guard
+from fleet.controller.database.tail import ReceivedRow, Tail, keep_position, position, settled, tail
+from fleet.controller.monitoring import readings
+from fleet.controller.monitoring.alert_rules import AlertLimits, Judged, RuleValue, judge
+from fleet.controller.monitoring.gather import Stops, of_barred, of_certificates, of_silence
+from fleet.controller.monitoring.settings import AlertSettings
+from fleet.controller.monitoring.slot_samples import Samples
+
+READER, LOOKED, UP_SINCE = "watch", "watch, looked", "watch, up since"
+LEFT_OUT = "alerts_left_out"
+DEEP_EVERY = timedelta(hours=1)
+"""Period at which certificates and signed roles are checked: they expire in days."""
+MISSED_LOOKS = 10
+"""Evaluations missed in a row after which the controller counts as having been away."""
+_log = logging.getLogger(__name__)
+
+Source = Callable[[datetime], Iterable[RuleValue]]
+Listener = Callable[[Sequence[ReceivedRow]], object]
+
+
+class AlertEvaluation:
+    """Alert evaluation, one per process, used by one thread.
+
+    `sources` are read once an hour. `listeners` get every row once, or never if the process ends at that moment.
+    `believed`: the trusted time for the retention of closed alerts when the clock shows `now`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: AlertSettings,
+        counts: Counter[str],
+        *,
+        sources: Sequence[Source] = (),
+        listeners: Sequence[Listener] = (),
+        believed: Callable[[datetime], datetime] = lambda now: now,
+    ) -> None:
+        self._database, self._settings, self._counts = database, settings, counts
+        self._sources, self._listeners, self._believed = sources, listeners, believed
+        self._rules = readings.rules(settings)
+        self._limits = AlertLimits(settings.open_limit, settings.device_limit)
+        self._samples = Samples(settings.error_min_sample, settings.samples_limit)
+        self._stops = Stops(settings.lasts_s)
+        self._deep_after: datetime | None = None
+        self._changes = self._left_out = 0
+
+    def evaluate(self, fence: int, now: datetime) -> bool:
+        """Evaluate all alerts. Return whether an alert opened or closed. Raise AwayError, FencedError.
+
+        The leader calls it every `look_every_s`.
+        """
+        before = self._changes
+        deep = self._deep_after is None or not self._deep_after <= now < self._deep_after + DEEP_EVERY
+        with self._database.read() as connection:
+            standing = alerts.standing(connection)
+            said = [reading for part in self._asked(connection, standing, now, deep=deep) for reading in part]
+            up_since = self._up_since(connection, now)
+        more = self._page(fence, now, up_since, said)
+        for _ in range(self._settings.pages_limit - 1):
+            if not more:
+                break
+            more = self._page(fence, now, up_since, [])
+        if deep:
+            self._forget(fence, now)
+            self._deep_after = now
+        return self._changes != before
+
+    def _page(self, fence: int, now: datetime, up_since: datetime, said: Sequence[RuleValue]) -> bool:
+        """Judge one page of rows and store the result. Return whether there are more rows."""
+        with self._database.write() as connection:
+            until = settled(connection, now - timedelta(seconds=self._settings.settle_s))
+        with self._database.read() as connection:
+            standing = alerts.standing(connection)
+            page = self._tail(connection, until, now)
+            devices = {alert.device for alert in standing if alert.device}
+            gone = devices - watching.enrolled(connection, sorted(devices))
+        heard = [*said, *readings.rule_values(page.rows, self._samples)]
+        judged = judge(standing, heard, self._rules, now, gone=gone, limits=self._limits)
+        with self._database.write() as connection:
+            guard(connection, fence)
+            alerts.drop(connection, judged.dropped)
+            alerts.put(connection, judged.changed, tell=bool(self._settings.url))
+            for name, at in ((READER, page.reached), (LOOKED, now), (UP_SINCE, up_since)):
+                keep_position(connection, name, at)
+        self._say(judged)
+        for listener in self._listeners:
+            listener(page.rows)
+        return page.more
+
+    def _up_since(self, connection: Connection, now: datetime) -> datetime:
+        """Return since when the controller could receive polls, as far as the recorded evaluations show."""
+        last, up_since = position(connection, LOOKED), position(connection, UP_SINCE)
+        missed = timedelta(seconds=MISSED_LOOKS * self._settings.look_every_s)
+        if last is None or up_since is None or not last - missed <= now <= last + missed:
+            return now
+        return up_since
+
+    def _tail(self, connection: Connection, until: datetime, now: datetime) -> Tail:
+        after = position(connection, READER)
+        if after is None or after > now:  # the first evaluation, or the clock was ahead before
+            after = until
+        return tail(connection, after, until, self._settings.rows_limit)
+
+    def _asked(
+        self, connection: Connection, standing: Sequence[Alert], now: datetime, *, deep: bool
+    ) -> Iterator[Iterable[RuleValue]]:
+        up_since = self._up_since(connection, now)
+        yield of_silence(connection, standing, up_since, now, self._settings)
+        yield self._stops.read(connection, standing, now)
+        if deep:
+            yield of_certificates(connection, standing, now, self._settings)
+            yield of_barred(connection, standing, now)
+            yield from (source(now) for source in self._sources)
+
+    def _forget(self, fence: int, now: datetime) -> None:
+        with self._database.write() as connection:
+            guard(connection, fence)
+            oldest = self._believed(now) - timedelta(days=self._settings.keep_d)
+            alerts.forget(connection, oldest, self._settings.keep_limit_rows)
+
+    def _say(self, judged: Judged) -> None:
+        more, self._left_out = judged.left_out - self._left_out, judged.left_out
+        if more > 0:
+            self._counts[LEFT_OUT] += more
+            _log.warning(events.ALERTS_NOT_OPENED, judged.left_out)
+        for alert in judged.changed:
+            self._changes += alert.state is not AlertState.PENDING
+            _log.info(events.ALERT_CHANGED, alert.rule, alert.state, alert.summary)

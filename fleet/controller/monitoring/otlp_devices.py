@@ -1,0 +1,155 @@
+"""Telemetry of devices as OTLP: vitals and statistics become metrics, events and updates become logs. Pure.
+
+| metric | of | attributes |
+| --- | --- | --- |
+| `edge.device.temperature` (Cel), `edge.device.power` (W) | vitals | `zone`, `rail` |
+| `edge.device.memory.available` (By), `edge.device.throttled` (1) | vitals | |
+| `edge.gateway.memory.resident` (By), `edge.agent.store.size` (By) | vitals | |
+| `edge.agent.spool.records`, `edge.agent.spool.gaps`, `edge.agent.spool.size_bytes` | vitals | |
+| `edge.model.requests`, `.executions`, `.failed_runs`, `.compared`, `.disagreed` | statistics | `model`, `version` |
+| `edge.model.inference_time` (s), `.weight` (%), `.request_duration` (s) | statistics | `model`, `version` |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice, pairwise
+from typing import Any
+
+from fleet.controller.database.tail import ReceivedRow
+from fleet.controller.monitoring.documents import count, mapping, number, numbers, text
+from fleet.controller.monitoring.otlp_names import Names
+from fleet.controller.monitoring.otlp_points import INFORMATION, WARNING, Points, log_record, resource
+from fleet.controller.monitoring.readings import GAVE_UP
+
+SCOPE = {"name": "edge-fleet"}
+METRICS, LOGS = "resourceMetrics", "resourceLogs"
+PIECE_ROWS = 50
+"""Most rows of one device in one piece. Requests consist of pieces."""
+ATTRIBUTES_LIMIT = 48
+BUCKETS_LIMIT = 128
+NS = 1e9
+_GAUGES = (
+    ("memory_available_bytes", "edge.device.memory.available", "By"),
+    ("rss_bytes", "edge.gateway.memory.resident", "By"),
+    ("store_bytes", "edge.agent.store.size", "By"),
+)
+_TOTALS = ("requests", "executions", "failed_runs", "compared", "disagreed")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of a request: `count` data points or log records of one resource, as JSON."""
+
+    signal: str
+    content: bytes
+    count: int
+
+
+def pieces(rows: Iterable[ReceivedRow], names: Names) -> Iterator[Piece]:
+    """Yield pieces per device. Rows without data for OTLP are ignored. `names`: the limit on reported names."""
+    by_device: dict[str, list[ReceivedRow]] = {}
+    for heard in rows:
+        by_device.setdefault(heard.device, []).append(heard)
+    for device, told in by_device.items():
+        rest = iter(told)
+        while chunk := list(islice(rest, PIECE_ROWS)):
+            yield from _pieces(device, chunk, names)
+
+
+def _pieces(device: str, rows: Sequence[ReceivedRow], names: Names) -> Iterator[Piece]:
+    points, records = Points(admitted=names.of(device, rows[0].received)), list[dict[str, Any]]()
+    for heard in rows:
+        said = mapping(heard.row.document)
+        if heard.stream == "vitals":
+            _vitals(points, said, heard.row.at)
+        elif heard.stream == "statistics":
+            _statistics(points, said, heard.row.at)
+        elif heard.stream in {"events", "updates"}:
+            records.append(_record(heard, said))
+    of = resource({"service.name": "edge-gateway", "service.instance.id": text(device), "device.id": text(device)})
+    if points.count:
+        metrics = {"resource": of, "scopeMetrics": [{"scope": SCOPE, "metrics": points.document()}]}
+        yield Piece(METRICS, encoded(metrics), points.count)
+    if records:
+        logs = {"resource": of, "scopeLogs": [{"scope": SCOPE, "logRecords": records}]}
+        yield Piece(LOGS, encoded(logs), len(records))
+
+
+def encoded(document: Mapping[str, Any]) -> bytes:
+    """Return compact JSON."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _vitals(points: Points, said: Mapping[str, Any], at: datetime) -> None:
+    for zone, celsius in numbers(said.get("temperatures_c")):
+        points.gauge("edge.device.temperature", "Cel", celsius, at, attributes={"zone": zone})
+    for rail, watts in numbers(said.get("power_watts")):
+        points.gauge("edge.device.power", "W", watts, at, attributes={"rail": rail})
+    for key, name, unit in _GAUGES:
+        value = count(said.get(key))
+        if value is not None:
+            points.gauge(name, unit, value, at)
+    if isinstance(said.get("throttled"), bool):
+        points.gauge("edge.device.throttled", "1", int(said["throttled"]), at)
+    for key in ("records", "gaps", "size_bytes"):
+        value = count(mapping(said.get("spool")).get(key))
+        if value is not None:
+            points.gauge(f"edge.agent.spool.{key}", "By" if key == "size_bytes" else "1", value, at)
+
+
+def _statistics(points: Points, said: Mapping[str, Any], at: datetime) -> None:
+    named = {"model": text(said.get("model")), "version": text(said.get("version"))}
+    if not named["model"]:
+        return
+    for key in _TOTALS:
+        value = count(said.get(key))
+        if value is not None:
+            points.total(f"edge.model.{key}", "1", value, at, attributes=named)
+    inference_ns, weight = count(said.get("infer_ns")), number(said.get("weight"))
+    if inference_ns is not None:
+        points.total("edge.model.inference_time", "s", inference_ns / NS, at, attributes=named)
+    if weight is not None:
+        points.gauge("edge.model.weight", "%", weight, at, attributes=named)
+    _latency(points, said, at, named)
+
+
+def _latency(points: Points, said: Mapping[str, Any], at: datetime, named: Mapping[str, str]) -> None:
+    """Add the latency histogram if bounds and counts are consistent. Receivers refuse the whole request otherwise."""
+    bounds, counts, total_ns = said.get("latency_bounds_ns"), said.get("latency_counts"), count(said.get("latency_ns"))
+    if not isinstance(bounds, list) or not isinstance(counts, list) or total_ns is None:
+        return
+    limits, filled = [count(bound) for bound in bounds[:BUCKETS_LIMIT]], [count(each) for each in counts]
+    known = [bound for bound in limits if bound is not None]
+    whole = [each for each in filled if each is not None]
+    fits = len(known) == len(bounds) and len(whole) == len(counts) == len(known) + 1 and sum(whole) < 2**63
+    if fits and all(low < high for low, high in pairwise(known)):
+        seconds = [bound / NS for bound in known]
+        points.histogram(
+            "edge.model.request_duration", "s", at, bounds=seconds, counts=whole, total=total_ns / NS, attributes=named
+        )
+
+
+def _record(heard: ReceivedRow, said: Mapping[str, Any]) -> dict[str, Any]:
+    state, problem = text(said.get("state")), text(said.get("problem"))
+    failure = mapping(said.get("failure"))
+    severity = WARNING if state in GAVE_UP or problem else INFORMATION
+    words = (text(said.get("slot")), text(said.get("version")), state, text(failure.get("reason")), problem)
+    body = " ".join(word for word in (text(heard.row.kind), *words) if word)
+    name = f"edge.device.{text(heard.row.kind)}"
+    return log_record(name, body, heard.row.at, heard.received, severity=severity, attributes=_attributes(said))
+
+
+def _attributes(said: Mapping[str, Any]) -> dict[str, str | float]:
+    """Return the texts and numbers of a document, and those of its objects under joined names."""
+    found: dict[str, str | float] = {}
+    for name, value in said.items():
+        inner = value.items() if isinstance(value, dict) else [("", value)]
+        for key, entry in islice(inner, ATTRIBUTES_LIMIT):
+            kept = text(entry) if isinstance(entry, str) else number(entry)
+            if kept is not None:
+                found[text(f"{name}.{key}" if key else name)] = kept
+    return dict(islice(found.items(), ATTRIBUTES_LIMIT))

@@ -1,0 +1,165 @@
+"""Readings for alert rules, made from telemetry. Pure except for `Samples`; input from devices is untrusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from fleet.controller.database.tail import ReceivedRow
+from fleet.controller.monitoring.alert_rules import AlertRule, RuleValue
+from fleet.controller.monitoring.documents import count, mapping, number, numbers, text
+from fleet.controller.monitoring.settings import AlertSettings
+from fleet.controller.monitoring.slot_samples import Samples
+from gateway.terminal.tables import counted
+
+SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED, REMOVAL = (
+    "silent",
+    "errors",
+    "temperature",
+    "rollback",
+    "halted",
+    "certificate",
+    "clock",
+    "repository",
+    "barred",
+    "removal",
+)
+RULES = (SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED, REMOVAL)
+VITALS, STATISTICS, UPDATES, STATE = "vitals", "statistics", "updates", "state"
+STREAMS = (VITALS, STATISTICS, UPDATES, STATE)
+WITHDRAW = "withdraw"
+"""State of a waiting removal in devices' reports."""
+GAVE_UP = frozenset({"rolled_back", "failed"})
+COMMITTED = "committed"
+
+
+def rules(settings: AlertSettings) -> Mapping[str, AlertRule]:
+    """Return the active rules. Units: seconds, percent, °C, days; 1 or 0 for conditions."""
+    lasts_s = settings.lasts_s
+    hot = settings.temperature_c
+    known = {
+        SILENT: (settings.silent_s, AlertRule(settings.silent_s, settings.silent_s)),
+        ERRORS: (settings.error_percent, AlertRule(settings.error_percent, settings.error_percent / 2, 0.0, lasts_s)),
+        TEMPERATURE: (hot, AlertRule(hot, hot - settings.temperature_margin_c, settings.temperature_s, lasts_s)),
+        ROLLBACK: (settings.rollback, AlertRule(0.5, 0.5, 0.0, lasts_s)),
+        HALTED: (settings.halted, AlertRule(0.5, 0.5, 0.0, lasts_s)),
+        CERTIFICATE: (settings.certificate_d, AlertRule(0.0, 0.0)),
+        CLOCK: (settings.clock_s, AlertRule(settings.clock_s, settings.clock_s / 2, 0.0, lasts_s)),
+        REPOSITORY: (settings.repository_d, AlertRule(0.0, 0.0, 0.0, lasts_s)),
+        BARRED: (settings.barred, AlertRule(0.5, 0.5)),
+        REMOVAL: (settings.removal, AlertRule(0.5, 0.5, 0.0, lasts_s)),
+    }
+    return {name: replace(rule, calm_s=settings.calm_s) for name, (on, rule) in known.items() if on}
+
+
+def rule_values(rows: Iterable[ReceivedRow], samples: Samples) -> Iterator[RuleValue]:
+    """Yield the readings of telemetry rows, in their order."""
+    for heard in rows:
+        if heard.stream == VITALS:
+            yield from _vitals(heard)
+        elif heard.stream == STATISTICS:
+            yield from _statistics(heard, samples)
+        elif heard.stream == UPDATES:
+            yield from _updates(heard)
+        elif heard.stream == STATE:
+            yield from _state(heard)
+
+
+def silent(device: str, since: datetime, now: datetime) -> RuleValue:
+    """Return the reading of a device that polled last at `since`."""
+    age_s = (now - since).total_seconds()
+    summary = f"{device} has not polled since {since:%Y-%m-%d %H:%M:%S} UTC"
+    return RuleValue(SILENT, device, "", age_s, now, summary, {"seen": since.isoformat()})
+
+
+def certificate(device: str, expires: datetime, now: datetime, notice_d: float) -> RuleValue:
+    """Return the reading of a device's newest certificate. The value: days within the notice period."""
+    left_d = (expires - now).total_seconds() / 86_400
+    summary = f"the certificate of {device} expires on {expires:%Y-%m-%d %H:%M} UTC and was not renewed"
+    return RuleValue(CERTIFICATE, device, "", notice_d - left_d, now, summary, {"expires": expires.isoformat()})
+
+
+def halted(rollout: str, name: str, reason: str, now: datetime, *, still: bool) -> RuleValue:
+    """Return the reading of a rollout that stopped automatically. `still`: it was neither resumed nor ended since."""
+    summary = f"the rollout {name:.100} stopped: {reason:.300}" if still else ""
+    return RuleValue(HALTED, "", rollout, float(still), now, summary, {"rollout": rollout, "name": name})
+
+
+def repository(role: str, expires: datetime, now: datetime, notice_d: float, remedy: str) -> RuleValue:
+    """Return the reading of a signed role. The value: days within the notice period."""
+    left_d = (expires - now).total_seconds() / 86_400
+    summary = f"{role} expires on {expires:%Y-%m-%d %H:%M} UTC: {remedy}"
+    return RuleValue(REPOSITORY, "", role, notice_d - left_d, now, summary, {"expires": expires.isoformat()})
+
+
+def barred(target: str, devices: int, why: str, now: datetime) -> RuleValue:
+    """Return the reading of a release that is no longer installed. The value: devices that still run it."""
+    summary = f"{counted(devices, 'device')} run {target}: {why}; a rollout of another release moves them"
+    return RuleValue(BARRED, "", target, float(devices), now, summary, {"target": target, "devices": devices})
+
+
+def _vitals(heard: ReceivedRow) -> Iterator[RuleValue]:
+    """Yield readings of vitals, with the controller's time.
+
+    Rows that a device stored while it was offline do not show how long a condition lasted.
+    """
+    zones = sorted(
+        ((celsius, zone) for zone, celsius in numbers(mapping(heard.row.document).get("temperatures_c"))), reverse=True
+    )
+    if zones:
+        celsius, zone = zones[0]
+        summary = f"{heard.device} has {celsius:.1f} °C in {zone or 'a zone'}"
+        said = {"zone": zone, "celsius": celsius}
+        yield RuleValue(TEMPERATURE, heard.device, "", celsius, heard.received, summary, said)
+    ahead_s = (heard.row.at - heard.received).total_seconds()
+    summary = f"the clock of {heard.device} is {ahead_s:.0f} s ahead"
+    yield RuleValue(CLOCK, heard.device, "", max(ahead_s, 0.0), heard.received, summary, {"ahead_s": ahead_s})
+
+
+def _statistics(heard: ReceivedRow, samples: Samples) -> Iterator[RuleValue]:
+    said = mapping(heard.row.document)
+    slot, version = text(said.get("model")), text(said.get("version"))
+    requests, failed = count(said.get("requests")), count(said.get("failed_runs"))
+    if not slot or requests is None or failed is None:
+        return
+    sample = samples.take(heard.device, slot, version, (requests, failed))
+    if sample is not None:
+        summary = f"{sample.percent:.1f} % of {sample.requests} requests of {slot} on {heard.device} failed"
+        evidence = {"requests": sample.requests, "failed_runs": sample.failed, "version": version}
+        yield RuleValue(ERRORS, heard.device, slot, sample.percent, heard.received, summary, evidence)
+
+
+def _updates(heard: ReceivedRow) -> Iterator[RuleValue]:
+    said = mapping(heard.row.document)
+    slot, state = text(said.get("slot")), text(said.get("state"))
+    if not slot or state not in {*GAVE_UP, COMMITTED}:
+        return
+    failure = mapping(said.get("failure"))
+    reason, step = text(failure.get("reason")), text(failure.get("step"))
+    target, version = text(said.get("target")), text(said.get("version"))
+    summary = f"{heard.device} gave up {slot} {version}: {reason or state}"
+    measured = dict(_measured(failure.get("evidence")))
+    evidence = {"state": state, "target": target, "version": version, "step": step, "reason": reason, **measured}
+    yield RuleValue(ROLLBACK, heard.device, slot, float(state in GAVE_UP), heard.received, summary, evidence)
+
+
+def _state(heard: ReceivedRow) -> Iterator[RuleValue]:
+    """Yield whether a slot waits to be emptied: a holder of a stolen director's key may have ordered that."""
+    said = mapping(heard.row.document)
+    slot, held = text(said.get("slot")), mapping(said.get("held"))
+    if not slot:
+        return
+    why, target = text(held.get("why")), text(mapping(said.get("committed")).get("target"))
+    summary = f"{heard.device} is ordered to remove {target or 'what runs'} from the slot {slot}: {why}"
+    ordered = float(held.get("change") == WITHDRAW)
+    evidence = {"target": target, "why": why, "until": text(held.get("until"))}
+    yield RuleValue(REMOVAL, heard.device, slot, ordered, heard.received, summary, evidence)
+
+
+def _measured(evidence: object) -> Iterator[tuple[str, object]]:
+    """Yield measurements that are numbers or short texts, with a prefix that keeps them apart from the controller's."""
+    for name, value in list(mapping(evidence).items())[:32]:
+        kept = number(value) if not isinstance(value, str) else text(value)
+        if kept is not None:
+            yield f"evidence_{text(name)}", kept

@@ -1,0 +1,141 @@
+"""State of a rollout and of its devices: the result of `fold`, and the input of `decide` together with the time."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from fleet.controller.rollouts.decisions import Evidence
+
+NO_WAVE = -1
+"""Wave of a device that is in none, and of a rollout that has opened none."""
+CPU_ONLY = "cpu"
+BEGINNING = datetime.min.replace(tzinfo=UTC)
+"""Time of an event that never happened."""
+_RANK_BYTES = 8
+
+
+class Status(enum.Enum):
+    """Status of a rollout."""
+
+    DRAFT = "draft"
+    APPROVED = "approved"
+    RUNNING = "running"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+
+
+ENDED = frozenset({Status.FINISHED, Status.ABORTED})
+
+
+class DeviceState(enum.Enum):
+    """State of a device in a rollout."""
+
+    PENDING = "pending"
+    OFFERED = "offered"
+    DOWNLOADING = "downloading"
+    PROBATION = "probation"
+    SILENT = "silent"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    FAILED = "failed"
+
+
+IN_FLIGHT = frozenset({DeviceState.OFFERED, DeviceState.DOWNLOADING, DeviceState.PROBATION})
+"""States of a device with an offer that has neither reported its end nor been silent for too long."""
+GAVE_UP = frozenset({DeviceState.ROLLED_BACK, DeviceState.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A device in a rollout.
+
+    `rank` is its place among all, by hash. `stratum`: its set of accelerators. `present` False: it left. `attempt`
+    counts offers, `failures` those that failed. `verdict_seq`: the fact by which it committed or failed, 0 before.
+    `returned`: it was rolled back after an abort. `held`: by its last report, its policy does not let it begin yet.
+    `held_for`: how long that lasted up to `heard_at`. Times exclude what `patience` gives back.
+    """
+
+    device: str
+    rank: int
+    stratum: str = CPU_ONLY
+    zone: str = ""
+    present: bool = True
+    state: DeviceState = DeviceState.PENDING
+    wave: int = NO_WAVE
+    attempt: int = 0
+    failures: int = 0
+    offered_at: datetime = BEGINNING
+    heard_at: datetime = BEGINNING
+    verdict_at: datetime = BEGINNING
+    verdict_seq: int = 0
+    reason: str = ""
+    returned: bool = False
+    held: bool = False
+    held_for: timedelta = timedelta()
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether it can be taken into a wave."""
+        return self.present and self.state is DeviceState.PENDING
+
+    @property
+    def failing(self) -> bool:
+        """Return whether it counts as failed: it failed (even if it tries again) or was silent for too long."""
+        if self.state is DeviceState.PENDING:
+            return False
+        return self.state is DeviceState.SILENT or (self.failures > 0 and self.state is not DeviceState.COMMITTED)
+
+    @property
+    def counts(self) -> bool:
+        """Return whether it takes a place of its wave. A device that left takes one only if it had a verdict."""
+        return self.wave != NO_WAVE and (self.present or self.failing or self.state is DeviceState.COMMITTED)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutState:
+    """State of a rollout after the fact number `seq`.
+
+    `wave`: the last that was opened. `resumed_seq`: an operator saw the failures up to this fact. `ignored`: facts
+    without effect, by reason. `latest_at`: the latest time of a fact. `attended_at`: no time before it is given back
+    any more.
+    """
+
+    rollout: str = ""
+    status: Status = Status.DRAFT
+    seq: int = 0
+    latest_at: datetime = BEGINNING
+    attended_at: datetime = BEGINNING
+    wave: int = NO_WAVE
+    approved_waves: frozenset[int] = frozenset()
+    halted: bool = False
+    reason: str = ""
+    evidence: Evidence = field(default_factory=dict)
+    resumed_seq: int = 0
+    rollback_requested: bool = False
+    members: Mapping[str, Member] = field(default_factory=dict)
+    ignored: Mapping[str, int] = field(default_factory=dict)
+
+
+def rank_of(rollout: str, device: str) -> int:
+    """Return a device's place in a rollout: a hash of both, so that each rollout begins with other devices."""
+    return int.from_bytes(hashlib.sha256(f"{rollout}\0{device}".encode()).digest()[:_RANK_BYTES], "big")
+
+
+def stratum_of(accelerators: Iterable[str]) -> str:
+    """Return the name of a set of accelerators. Devices with the same set are equivalent for a release."""
+    return "+".join(sorted(set(accelerators))) or CPU_ONLY
+
+
+def device_counts(state: RolloutState) -> Mapping[int, Mapping[str, int]]:
+    """Count devices by wave (-1: none yet) and state, for people. Devices that left without a verdict do not count."""
+    waves: dict[int, Counter[str]] = {}
+    for member in state.members.values():
+        if member.counts or member.waiting:
+            waves.setdefault(member.wave, Counter())[member.state.value] += 1
+    return waves

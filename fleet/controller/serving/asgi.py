@@ -1,0 +1,79 @@
+"""ASGI types, and the values that this package's middleware passes on in a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fleet.controller.problems import Problem, plain_problem
+from fleet.controller.serving.peer import RequestPeer
+from gateway.wire import asgi
+from gateway.wire.asgi import Application, Headers, Message, Receive, Scope, Send
+
+__all__ = (
+    "ZERO_COPY", "Application", "Message", "Receive", "Scope", "Send", "header_values", "logged_path", "name_caller",
+    "peer_of", "plain", "request_id", "respond", "without_headers",
+)  # fmt: skip
+
+PATH_LIMIT_CHARACTERS = 200
+ZERO_COPY = "http.response.zerocopysend"
+"""ASGI extension for sendfile: {"file", "offset", "count", "more_body"}."""
+
+
+def peer_of(scope: Scope) -> RequestPeer:
+    """Return the peer that `identity` has set."""
+    peer: RequestPeer = scope["state"]["peer"]
+    return peer
+
+
+def request_id(scope: Scope) -> str:
+    """Return the request's id in the log."""
+    return str(scope.get("state", {}).get("request_id", ""))
+
+
+def logged_path(scope: Scope) -> str:
+    """Return the request's path for the log: percent-encoded, so it contains no line break, and bounded."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw[:PATH_LIMIT_CHARACTERS].decode("ascii", "replace")
+
+
+def name_caller(scope: Scope, name: str) -> None:
+    """Set the caller's name in the access log, for callers with an API token. Never pass the token itself."""
+    scope["state"]["caller"] = name
+
+
+def header_values(scope: Scope, name: str) -> list[str]:
+    """Return all values of a header, in order."""
+    wanted = name.lower().encode()
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == wanted]
+
+
+def without_headers(scope: Scope, names: Iterable[str]) -> None:
+    """Remove headers, so that inner layers do not see them."""
+    gone = {name.lower().encode() for name in names}
+    scope["headers"] = [(key, value) for key, value in scope["headers"] if key not in gone]
+
+
+async def respond(problem: Problem, scope: Scope, send: Send) -> None:
+    """Send an error response."""
+    instance = request_id(scope)
+    await asgi.respond(_written(problem, f"urn:uuid:{instance}" if instance else ""), send)
+
+
+def plain(status: int, detail: str, headers: Headers = ()) -> asgi.AsgiRefusal:
+    """Return an error response for a connection without a request id."""
+    return _written(plain_problem(status, detail, headers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A serialised problem."""
+
+    status: int
+    headers: Headers
+    media_type: str
+    body: bytes
+
+
+def _written(problem: Problem, instance: str = "") -> _Written:
+    return _Written(problem.status, problem.headers, problem.media_type, problem.body(instance))

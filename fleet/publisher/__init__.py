@@ -1,0 +1,1 @@
+"""Publication: keys, roles, drafts, signatures, releases, assignments, and the repository that devices read."""

@@ -1,0 +1,1 @@
+"""Reports of the device: status, telemetry, health and diagnostics."""

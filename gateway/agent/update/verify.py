@@ -1,0 +1,72 @@
+"""Verification of every signature and byte of what is committed, without network and clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from gateway.agent.state.storage import Storage
+from gateway.domain.activation import Activation, Installed
+from gateway.store.errors import DamagedError, StoreError
+from gateway.store.plain import file_digest
+from gateway.store.roots import read_roots
+from gateway.trust.chain import Chain
+from gateway.trust.distrust import Distrust
+from gateway.trust.settings import TrustSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Result of one check. `what`: slot, previous release or file. `problem`: "" if the check passed."""
+
+    what: str
+    target: str
+    problem: str
+
+
+class Verification:
+    """Verification of one store against the pinned root."""
+
+    def __init__(self, storage: Storage, pinned: bytes, settings: TrustSettings) -> None:
+        """Read the roots. Raise StoreError if they are not readable."""
+        self._storage, self._limit_bytes = storage, settings.metadata_limit_bytes
+        roots = read_roots(storage.folder, settings.metadata_limit_bytes, settings.roots_limit)
+        self._chain = Chain(pinned, roots, self._blob, settings)
+
+    def run(self) -> tuple[Checked, ...]:
+        """Return one result for each committed and previous release, profile and policy.
+
+        Raise StoreError if active.json is not readable.
+        """
+        active = self._storage.active()
+        parts = (("committed", active.slots), ("previous", active.previous))
+        releases = [
+            self._checked(f"{what} {slot}", activation.target, partial(self._release, activation))
+            for what, part in parts
+            for slot, activation in part.items()
+        ]
+        files = [self._checked("file", file.target.path, partial(self._file, file)) for file in active.files]
+        return (*releases, *files)
+
+    def _release(self, activation: Activation) -> None:
+        release = self._chain.activation(activation)
+        home = self._storage.releases / activation.release
+        for artifact in release.files(activation.variants):
+            place = home / artifact.path
+            if file_digest(place) != artifact.sha256:
+                raise DamagedError("is not what was signed; run edge-agent sync to fetch it again", file=place)
+
+    def _file(self, file: Installed) -> None:
+        self._chain.file(file.target, file.evidence, file.root)
+
+    def _blob(self, digest: str) -> bytes:
+        return self._storage.blobs.read(digest, self._limit_bytes)
+
+    @staticmethod
+    def _checked(what: str, target: str, run: Callable[[], None]) -> Checked:
+        try:
+            run()
+        except (Distrust, StoreError, OSError) as error:
+            return Checked(what, target, str(error))
+        return Checked(what, target, "")

@@ -1,0 +1,45 @@
+"""Types of numeric options, for argparse. Each raises argparse.ArgumentTypeError with what is allowed."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+DIGITS = 15
+"""Most digits of a whole number, so that it is exact in JSON."""
+
+
+def positive(text: str) -> int:
+    """Parse a whole number above 0."""
+    return _whole(text, 1, "above 0")
+
+
+def whole(text: str) -> int:
+    """Parse a whole number, 0 or more."""
+    return _whole(text, 0, "from 0 on")
+
+
+def _whole(text: str, low: int, words: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS and int(text) >= low):
+        raise argparse.ArgumentTypeError(f"must be a whole number {words}, not {text!r:.40}")
+    return int(text)
+
+
+def span(text: str) -> float:
+    """Parse hours or days above 0."""
+    return _number(text, math.ulp(0.0), "above 0")
+
+
+def number(text: str) -> float:
+    """Parse seconds or percent, 0 or more."""
+    return _number(text, 0.0, "from 0 on")
+
+
+def _number(text: str, low: float, words: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not low <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number {words}, not {text!r:.40}")
+    return found
