@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec
 from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt import decode
+from gateway.frontends.mqtt.payloads import decode
 
 CHANNELS = ("x", "y", "z")
 SPEC = TensorSpec("x", Datatype.FP32, (-1, 3))

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from gateway.frontends.mqtt.dedup import Dedup, SeenMessage, key_of
+from gateway.frontends.mqtt.delivery.dedup import Dedup, SeenMessage, key_of
 from gateway.frontends.mqtt.messages import Message
 
 

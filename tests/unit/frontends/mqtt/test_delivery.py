@@ -8,14 +8,14 @@ import tracemalloc
 from collections import Counter
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.mqtt import answers
-from gateway.frontends.mqtt.dedup import key_of
-from gateway.frontends.mqtt.delivery import Delivery
-from gateway.frontends.mqtt.identity import MqttIdentity
-from gateway.frontends.mqtt.link import Link
+from gateway.frontends.mqtt.delivery import answers
+from gateway.frontends.mqtt.delivery.dedup import key_of
+from gateway.frontends.mqtt.delivery.delivery import Delivery
+from gateway.frontends.mqtt.session.identity import MqttIdentity
+from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.routing import Router
-from gateway.frontends.mqtt.session import MqttSession
+from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.session.session import MqttSession
 from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
 
 SETTINGS = MqttSettings(url="mqtt://127.0.0.1")

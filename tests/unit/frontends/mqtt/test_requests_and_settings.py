@@ -10,8 +10,8 @@ from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.tensor import finish
 from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.requests import Requests
-from gateway.frontends.mqtt.routing import Router
+from gateway.frontends.mqtt.routes.requests import Requests
+from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings, broker_of
 from tests.simulators.mqtt_gateway import simulated
 

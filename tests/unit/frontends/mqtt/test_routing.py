@@ -9,7 +9,7 @@ from paho.mqtt.client import topic_matches_sub
 
 from gateway.domain.errors import ConfigurationError, RequestError
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.routing import Router, read_filter, sensor_of, topic_level
+from gateway.frontends.mqtt.routes.routing import Router, read_filter, sensor_of, topic_level
 from gateway.frontends.mqtt.settings import MqttRoute
 
 words = st.sampled_from(["", "a", "b", "c", "$x"])

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.frontends.mqtt.identity import MqttIdentity
+from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.messages import OutgoingPublish
-from gateway.frontends.mqtt.session import MqttSession
+from gateway.frontends.mqtt.session.session import MqttSession
 from gateway.frontends.mqtt.settings import MqttSettings
 from tests.simulators.broker import Talk, scripted
 
@@ -102,7 +102,7 @@ async def test_messages_that_have_come_are_read_in_one_pass_of_the_event_loop(
     monkeypatch: pytest.MonkeyPatch, read_s: float, together: int
 ) -> None:
     """The others wait for the next pass once the time of a pass is over."""
-    monkeypatch.setattr("gateway.frontends.mqtt.session.READ_S", read_s)
+    monkeypatch.setattr("gateway.frontends.mqtt.session.session.READ_S", read_s)
     publish = b"\x30\x06\x00\x01t\x00{}"
     may_write = asyncio.Event()
 

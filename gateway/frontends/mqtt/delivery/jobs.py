@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
-from gateway.frontends.mqtt.delivery import Debt
-from gateway.frontends.mqtt.feed import Ready
+from gateway.frontends.mqtt.delivery.delivery import Debt
+from gateway.frontends.mqtt.routes.feed import Ready
 
 
 @dataclass(slots=True, eq=False)

@@ -22,10 +22,10 @@ from typing import Protocol
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.retry import draw_chance, pause_s
-from gateway.frontends.mqtt import answers
-from gateway.frontends.mqtt.dedup import Dedup, SeenMessage
+from gateway.frontends.mqtt.delivery import answers
+from gateway.frontends.mqtt.delivery.dedup import Dedup, SeenMessage
 from gateway.frontends.mqtt.messages import JSON, REFUSED, Message, OutgoingPublish
-from gateway.frontends.mqtt.requests import Reply
+from gateway.frontends.mqtt.routes.requests import Reply
 from gateway.frontends.mqtt.settings import MqttSettings
 
 TRY_AGAIN_CODES = frozenset({0x80, 0x83, 0x97})

@@ -16,9 +16,9 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.ports import InferenceEngine
 from gateway.domain.retry import draw_chance, pause_s
-from gateway.frontends.mqtt.backlog import Backlog
-from gateway.frontends.mqtt.delivery import Delivery
-from gateway.frontends.mqtt.jobs import InferenceJob, expired, passed
+from gateway.frontends.mqtt.delivery.backlog import Backlog
+from gateway.frontends.mqtt.delivery.delivery import Delivery
+from gateway.frontends.mqtt.delivery.jobs import InferenceJob, expired, passed
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.settings import MqttSettings
 

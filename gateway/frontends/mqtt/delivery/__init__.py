@@ -1,0 +1,1 @@
+"""Runs of inferences, their answers, and the acknowledgement of messages."""

@@ -1,0 +1,1 @@
+"""Payloads of messages to samples and tensors, and results to payloads."""

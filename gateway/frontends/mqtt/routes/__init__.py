@@ -1,0 +1,1 @@
+"""Routes: which topics carry which messages, and the inference requests that they make."""

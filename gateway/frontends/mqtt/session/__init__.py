@@ -1,0 +1,1 @@
+"""The connection to the broker: its session, unacknowledged publications, and the client's identity."""
