@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.ports import InferenceEngine
-from gateway.frontends.mqtt.session.identity import MqttIdentity, read_password, tls_context
-from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.session.identity import MqttIdentity, read_password, tls_context
+from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.settings import MqttSettings
 
 _LOG = logging.getLogger(__name__)

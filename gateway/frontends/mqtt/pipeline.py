@@ -17,13 +17,13 @@ from gateway.domain.tensor import Steps, finish
 from gateway.frontends.mqtt.delivery import answers
 from gateway.frontends.mqtt.delivery.dedup import SeenMessage, key_of
 from gateway.frontends.mqtt.delivery.delivery import Debt, Delivery, Outlet
-from gateway.frontends.mqtt.routes.feed import MessageDecoding, Ready, RouteDecoder, SensorSample
 from gateway.frontends.mqtt.delivery.jobs import InferenceJob, RemainingWindows, expired, passed
-from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, LargeMessages
+from gateway.frontends.mqtt.delivery.runs import Runs, defect
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.routes.feed import MessageDecoding, Ready, RouteDecoder, SensorSample
+from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, LargeMessages
 from gateway.frontends.mqtt.routes.requests import CALLER, Asked, Requests
 from gateway.frontends.mqtt.routes.routing import Router, topic_level
-from gateway.frontends.mqtt.delivery.runs import Runs, defect
 from gateway.frontends.mqtt.settings import MqttSettings
 
 WINDOWS_LIMIT = 64

@@ -223,7 +223,8 @@ async def test_a_stager_who_leaves_and_a_gateway_that_stops_keep_no_session(endi
     else:
         await rig.repository.close()
     rig.runtime.gate.set()
-    await asyncio.wait({staging})
+    (outcome,) = await asyncio.gather(staging, return_exceptions=True)
+    assert isinstance(outcome, asyncio.CancelledError if ending == "cancelled" else VariantError)
     while not (rig.runtime.sessions and rig.session.closed):
         await asyncio.sleep(0)
     assert rig.repository.standings() == []
@@ -339,7 +340,7 @@ async def test_what_is_still_tried_takes_a_place_of_those_that_may_be_staged() -
     with pytest.raises(RequestError, match="1 versions are loaded for updates or about to be") as error:
         await other
     assert error.value.fault is Fault.OVERLOADED
-    await asyncio.wait({staging, again})
+    await asyncio.gather(staging, again, return_exceptions=True)  # the later one has replaced the other
     assert [(line.model, line.version) for line in rig.repository.standings()] == [("m", "2")]
     await rig.repository.close()
 
@@ -353,7 +354,8 @@ async def test_a_load_that_comes_to_nothing_gives_its_place_back(ending: str) ->
     if ending == "cancelled":
         staging.cancel()
     rig.trial_gate.set()
-    await asyncio.wait({staging})
+    (outcome,) = await asyncio.gather(staging, return_exceptions=True)
+    assert isinstance(outcome, asyncio.CancelledError if ending == "cancelled" else VariantError)
     await rig.stage(manifest("other"))
     await rig.repository.close()
 

@@ -9,8 +9,8 @@ import msgspec
 
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse
-from gateway.frontends.mqtt.routes.feed import Ready
 from gateway.frontends.mqtt.payloads.results import ResultPlan, check_size, write_results
+from gateway.frontends.mqtt.routes.feed import Ready
 from gateway.frontends.status import error_text
 
 TIMES_REMEMBERED = 256

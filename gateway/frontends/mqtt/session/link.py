@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from gateway.domain.retry import draw_chance, pause_s
-from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.messages import REFUSED, Message, OutgoingPublish, Subscription
+from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.session.outbox import Outbox
 from gateway.frontends.mqtt.session.session import PACKET_TOO_LARGE, End, MqttSession, Welcome
 from gateway.frontends.mqtt.settings import MqttSettings

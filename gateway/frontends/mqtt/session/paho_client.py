@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
+from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.settings import MqttSettings, broker_of
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
+from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.session.paho_client import Packed, new_client, pack, read_message
 from gateway.frontends.mqtt.settings import MqttSettings
 

@@ -11,10 +11,10 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.mqtt.delivery import answers
 from gateway.frontends.mqtt.delivery.dedup import key_of
 from gateway.frontends.mqtt.delivery.delivery import Delivery
-from gateway.frontends.mqtt.session.identity import MqttIdentity
-from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.session.identity import MqttIdentity
+from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.session.session import MqttSession
 from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
 

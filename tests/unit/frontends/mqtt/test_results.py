@@ -16,8 +16,8 @@ from gateway.domain.infer import InferResponse
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.frontends.mqtt.delivery import answers
-from gateway.frontends.mqtt.routes.feed import Ready
 from gateway.frontends.mqtt.payloads.results import ResultPlan, plan_results
+from gateway.frontends.mqtt.routes.feed import Ready
 
 FP32, INT64 = Datatype.FP32, Datatype.INT64
 ABC = ("a", "b", "c")

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.messages import OutgoingPublish
+from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.session.session import MqttSession
 from gateway.frontends.mqtt.settings import MqttSettings
 from tests.simulators.broker import Talk, scripted
