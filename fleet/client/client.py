@@ -21,7 +21,7 @@ from fleet.client.settings import ClientSettings
 from fleet.problem_types import IN_PROGRESS
 from gateway import __version__
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
-from gateway.domain.retry import retry_after_s
+from gateway.domain.retry import longest_pause_s, retry_after_s
 
 LATER = frozenset({429, 503})
 """Statuses after which nothing of the request was done; it is sent again after a pause."""
@@ -114,7 +114,7 @@ class Client:
 
     def pause(self, failures: int) -> None:
         """Wait after this number of consecutive failures; each time twice as long."""
-        self._sleep(min(self.settings.backoff_s * 2 ** (failures - 1), self.settings.wait_limit_s))
+        self._sleep(longest_pause_s(failures, self.settings.backoff_s, self.settings.wait_limit_s))
 
     def pages(self, path: str, query: Query | None = None, *, cursor: str = "after") -> Iterator[Json]:
         """Yield the items of a list, page by page. `cursor`: name of the parameter that requests the next page."""
@@ -173,7 +173,7 @@ class Client:
                 lost = lost or error.sent
                 if is_last or not lost or KEY_HEADER not in headers:
                     raise UnreachableError(str(error)) from None
-                wait_s = self.settings.backoff_s * 2 ** (attempt - 1)
+                wait_s = longest_pause_s(attempt, self.settings.backoff_s, self.settings.wait_limit_s)
             else:
                 if is_last or not _is_later(response, content):
                     break

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import math
-import socket
-import struct
-import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +12,7 @@ from gateway.agent.answers import AnswerObject, plain, read_answer
 from gateway.agent.settings import ControlClientSettings
 from gateway.domain.activation import Activation, activation_document
 from gateway.domain.errors import UnreachableError
+from gateway.unix_http import UnixConnection
 
 Document = dict[str, Any]
 PASSING = frozenset({http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.SERVICE_UNAVAILABLE})
@@ -109,7 +106,7 @@ class DaemonClient:
 
     def _ask(self, method: str, path: str, body: Document | None = None, timeout_s: float | None = None) -> Document:
         settings = self._settings
-        connection = _SocketConnection(settings.socket, timeout_s or settings.timeout_s)
+        connection = UnixConnection(settings.socket, timeout_s or settings.timeout_s)
         try:
             content = None if body is None else json.dumps(body)
             connection.request(method, path, content, {"content-type": "application/json"} if body is not None else {})
@@ -125,38 +122,6 @@ class DaemonClient:
             ) from error
         finally:
             connection.close()
-
-
-class _SocketConnection(http.client.HTTPConnection):
-    """HTTP/1.1 over a UNIX socket."""
-
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path, self._timeout_s = path, timeout_s
-
-    def connect(self) -> None:
-        """Connect to the path in place of a host."""
-        self.sock = connected = _Hurried(socket.AF_UNIX, socket.SOCK_STREAM)
-        # A blocking socket, unlike one with settimeout: connect then waits while the backlog is full (unix(7)).
-        patience = struct.pack("@ll", max(1, round(self._timeout_s)), 0)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
-        connected.deadline_s = time.monotonic() + self._timeout_s
-        connected.connect(self._path)
-        connected.settimeout(self._timeout_s)
-
-
-class _Hurried(socket.socket):
-    """Socket with one deadline for all reads: a peer that sends single bytes gains no time."""
-
-    deadline_s = math.inf
-
-    def recv_into(self, *arguments: Any) -> int:
-        """Read as any socket does. Raise TimeoutError after the deadline."""
-        left_s = self.deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        self.settimeout(left_s)
-        return super().recv_into(*arguments)
 
 
 def _model(slot: str, command: str) -> str:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from gateway.cli.files import read_file
 from gateway.domain.access import read_address
 from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.unix_http import UnixConnection
 
 TIMEOUT_S = 60.0
 """Timeout of each step of an exchange: connecting, sending, receiving the next bytes of the answer."""
@@ -121,7 +122,7 @@ class GatewayClient:
         self.place, self._headers = place, keys.headers
         self._limit_s, self._late = timeout_s * EXCHANGE_STEPS, False
         if place.unix:
-            self._connection: http.client.HTTPConnection = _UnixConnection(place.unix, timeout_s)
+            self._connection: http.client.HTTPConnection = UnixConnection(place.unix, timeout_s, self._limit_s)
         elif place.tls:
             self._connection = http.client.HTTPSConnection(
                 place.host, place.port, timeout=timeout_s, context=keys.context()
@@ -171,17 +172,6 @@ class GatewayClient:
         if self._connection.sock is not None:
             with suppress(OSError):
                 self._connection.sock.shutdown(socket.SHUT_RDWR)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path, self._timeout_s = path, timeout_s
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self._timeout_s)
-        self.sock.connect(self._path)
 
 
 def _is_nowhere(error: Exception) -> bool:
