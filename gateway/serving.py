@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gateway import assembly
 from gateway.assembly import MachineSurvey
-from gateway.committed.merge import Together, together
+from gateway.committed.merge import MergedReleases, merge_releases
 from gateway.committed.settings import SignedReleaseSettings
 from gateway.committed.store import Committed, CommittedSlot, CommittedStore
 from gateway.config import Config
@@ -87,7 +87,7 @@ class Fleet:
         `read` reads the model's folder; it runs on a thread.
         """
         hand = await asyncio.to_thread(read)
-        return tuple(release for release in self._together(hand).every if release.name == model)
+        return tuple(release for release in self._merged(hand).every if release.name == model)
 
     def waits_for_restart(self) -> str:
         """Return what is installed and takes effect only after a restart ("": nothing)."""
@@ -164,12 +164,12 @@ class Fleet:
 
     async def _serve(self) -> None:
         """Synchronise without denied releases, so that they stop serving; then with them, to list the reasons."""
-        found = self._together(self._hand)
+        found = self._merged(self._hand)
         for problem in found.unlisted:
             _log.error("not served: %s", problem)
         await self._repository.synchronise((*found.signed, *found.admitted))
         if await self._let_previous_step_in():
-            found = self._together(self._hand)
+            found = self._merged(self._hand)
             await self._repository.synchronise((*found.signed, *found.admitted))
         if found.denied:
             await self._repository.synchronise(found.every)
@@ -191,10 +191,10 @@ class Fleet:
         self._committed = replace(self._committed, slots=slots)
         return found
 
-    def _together(self, hand: Iterable[Release]) -> Together:
+    def _merged(self, hand: Iterable[Release]) -> MergedReleases:
         standings = self._repository.standings()
         serving = {(one.model, one.version) for one in standings if one.state == "READY" and _is_signed(one)}
-        return together(self._committed, hand, unsigned=self._settings.unsigned, serving=serving)
+        return merge_releases(self._committed, hand, unsigned=self._settings.unsigned, serving=serving)
 
 
 class MarkedRepository:
@@ -245,7 +245,7 @@ async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:
         committed = await CommittedStore(config.fleet, config.library).committed()
     except (StoreError, VariantError) as error:
         raise ConfigurationError(str(error)) from error
-    found = together(committed, await asyncio.to_thread(read), unsigned=config.fleet.unsigned)
+    found = merge_releases(committed, await asyncio.to_thread(read), unsigned=config.fleet.unsigned)
     releases = [release for release in found.every if model in {"", release.name}]
     return tuple(sorted(releases, key=lambda release: (release.name, version_order(release.version))))
 

@@ -22,7 +22,7 @@ from fleet.client.workspace import remote_workspace
 from fleet.controller.config import load_config
 from fleet.disk import read_bounded
 from fleet.publisher.drafts import Draft
-from fleet.publisher.keys import KEY_LIMIT_BYTES, PUBLIC_SUFFIX, ask_nobody, load_signer, read_public
+from fleet.publisher.keys import KEY_LIMIT_BYTES, PUBLIC_SUFFIX, load_signer, read_public, refuse_to_ask
 from fleet.publisher.releases import plan_withdrawal
 from fleet.publisher.roles import signer_name
 from fleet.publisher.settings import FleetSettings
@@ -81,7 +81,7 @@ def asker(arguments: argparse.Namespace, *, attended: bool = True) -> Callable[[
         if PASSPHRASE_VARIABLE in os.environ:
             return os.environ[PASSPHRASE_VARIABLE]
         if not attended:
-            return ask_nobody(what)
+            return refuse_to_ask(what)
         if not sys.stdin.isatty():
             raise ConfigurationError(
                 f"the {what} is needed and there is no terminal to ask on; "

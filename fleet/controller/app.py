@@ -49,7 +49,7 @@ from fleet.controller.database.latest import latest
 from fleet.controller.database.place import read_place
 from fleet.controller.database.seen import LastSeenBuffer
 from fleet.controller.monitoring.monitoring import Monitoring, MonitoringSettings
-from fleet.controller.monitoring.wake_hints import Waker
+from fleet.controller.monitoring.wake_hints import WakePublisher
 from fleet.controller.serving.asgi import Application, Scope
 from fleet.controller.serving.bodies import BodyBound
 from fleet.controller.serving.identity import Recognition
@@ -57,7 +57,7 @@ from fleet.controller.serving.server import Server
 from fleet.controller.serving.server_certificate import CertificateSource, filed_certificate, own_certificate
 from fleet.controller.serving.stack import mounted, stacked
 from fleet.controller.serving.tls import server_context
-from fleet.publisher.keys import Ask, ask_nobody
+from fleet.publisher.keys import Ask, refuse_to_ask
 from fleet.publisher.repository import BLOBS
 from fleet.publisher.workspace import Workspace
 from gateway.domain.access import Address, read_address
@@ -77,7 +77,7 @@ class Origin:
     config: FleetConfig
     signers: Sequence[Signer] = ()
     clock: Clock = utc_now
-    ask: Ask = ask_nobody
+    ask: Ask = refuse_to_ask
 
 
 class Controller:
@@ -110,7 +110,7 @@ class Controller:
             self.control, watching, lambda: scheduler.fence, maintenance.done.copy, clock.believed
         )
         self._server = Server(self._application(), config.serve, self.control.counts, context)
-        self._workers: tuple[PeriodicThread | Waker, ...] = (
+        self._workers: tuple[PeriodicThread | WakePublisher, ...] = (
             *_workers(self.control, scheduler, maintenance),
             *self._monitoring.workers(),
             *_wakers(origin, self.control),
@@ -182,7 +182,7 @@ class Controller:
 def _monotonic_clock(origin: Origin, database: Database) -> MonotonicClock:
     """Return the monotonic clock. Call it before this replica records anything by its own clock."""
     with database.read() as connection:
-        return MonotonicClock(origin.config.chores, origin.clock(), latest(connection))
+        return MonotonicClock(origin.config.maintenance, origin.clock(), latest(connection))
 
 
 def _certificate_source(origin: Origin, authority: Authority) -> CertificateSource:
@@ -221,8 +221,8 @@ def _control(origin: Origin, authority: Authority, database: Database) -> Contro
         publications=publications,
         director=Director(database, publications, keys, settings, seen=seen, counts=counts),
         enrolling=Enrolling(database, authority, config.director, counts),
-        intake=Intake(database, config.intake, states, counts),
-        inventories=Inventories(database, config.intake),
+        intake=Intake(database, config.ingestion, states, counts),
+        inventories=Inventories(database, config.ingestion),
         answers=KeyedAnswers(database, config.requests),
         subscriptions=Subscriptions(database, config.changes, counts),
         drafts=drafts,
@@ -246,7 +246,7 @@ def _url(config: FleetConfig) -> str:
 
 def _bounds(config: FleetConfig) -> Callable[[Scope], BodyBound]:
     """Return the bounds of request bodies: devices and publishers send larger ones than other callers."""
-    serve, intake, drafts = config.serve, config.intake, config.drafts
+    serve, intake, drafts = config.serve, config.ingestion, config.drafts
     usual = BodyBound(serve.max_body_bytes, serve.body_timeout_s)
     large = {
         "/v1/self/telemetry": BodyBound(intake.telemetry_limit_bytes, serve.body_timeout_s),
@@ -271,10 +271,12 @@ def _workers(control: Control, scheduler: Scheduler, maintenance: Maintenance) -
     return (
         PeriodicThread("revocations", settings.revocations_every_s, control.revocations.refresh, control.clock),
         PeriodicThread(
-            "scheduler", settings.turn_s, scheduler.tick, control.clock, due=control.rollouts.due, end=scheduler.resign
+            "scheduler", settings.tick_s, scheduler.tick, control.clock, due=control.rollouts.due, end=scheduler.resign
         ),
-        PeriodicThread("changes", subscriptions.settings.look_every_s, subscriptions.tick, control.clock),
-        PeriodicThread("chores", control.settings.chores.turn_s, maintenance.tick, control.clock, end=maintenance.end),
+        PeriodicThread("changes", subscriptions.settings.read_every_s, subscriptions.tick, control.clock),
+        PeriodicThread(
+            "maintenance", control.settings.maintenance.tick_s, maintenance.tick, control.clock, end=maintenance.end
+        ),
     )
 
 
@@ -283,10 +285,10 @@ def _hints(config: FleetConfig) -> Hints:
     return Hints() if config.wake.url else Hints(0)
 
 
-def _wakers(origin: Origin, control: Control) -> tuple[Waker, ...]:
+def _wakers(origin: Origin, control: Control) -> tuple[WakePublisher, ...]:
     if not origin.config.wake.url:
         return ()
-    return (Waker(origin.config.wake, origin.folder, control.rollouts.hints, control.counts, control.holder),)
+    return (WakePublisher(origin.config.wake, origin.folder, control.rollouts.hints, control.counts, control.holder),)
 
 
 def addresses_of(config: FleetConfig) -> list[Address]:

@@ -45,9 +45,9 @@ class FleetConfig:
     drafts: DraftSettings = field(default_factory=DraftSettings)
     blobs: BlobSettings = field(default_factory=BlobSettings)
     director: DirectorSettings = field(default_factory=DirectorSettings)
-    intake: IntakeSettings = field(default_factory=IntakeSettings)
+    ingestion: IntakeSettings = field(default_factory=IntakeSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
-    chores: MaintenanceSettings = field(default_factory=MaintenanceSettings)
+    maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
     wake: WakeBrokerSettings = field(default_factory=WakeBrokerSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
@@ -57,12 +57,14 @@ class FleetConfig:
     def control(self) -> ControllerSettings:
         """The tables of `fleet.controller.control`."""
         return ControllerSettings(
-            self.director, self.intake, self.scheduler, self.chores, self.access, self.requests, self.drafts
+            self.director, self.ingestion, self.scheduler, self.maintenance, self.access, self.requests, self.drafts
         )
 
 
 SECTIONS = sections(FleetConfig)
 """Settings dataclass by the name of its table."""
+FORMER_SECTIONS = {"intake": "ingestion", "chores": "maintenance"}
+"""Tables by their name in version 0.1."""
 
 
 def load_config(folder: Path) -> FleetConfig:
@@ -80,5 +82,7 @@ def load_config(folder: Path) -> FleetConfig:
 def parse_config(text: str, file: str) -> FleetConfig:
     """Build it from TOML text. Raises ConfigurationError naming file, table, key and line."""
     top = read_document(text, file)
+    for former, name in FORMER_SECTIONS.items():
+        top.rename(former, name)
     built = {name: read_settings(SECTIONS[name], table) for name, table in take_tables(top, SECTIONS).items()}
     return FleetConfig(read_settings(FleetSettings, top), **built)

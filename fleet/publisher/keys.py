@@ -35,7 +35,7 @@ Ask = Callable[[str], str]
 """Return the passphrase or PIN for a purpose, which is given in words."""
 
 
-def ask_nobody(what: str) -> str:
+def refuse_to_ask(what: str) -> str:
     """Raise ConfigurationError: a program that runs unattended has no terminal to ask on."""
     problem = f"the {what} is needed while the controller runs; start it again with --passphrase-file FILE"
     raise ConfigurationError(problem)

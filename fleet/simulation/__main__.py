@@ -34,7 +34,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keep", type=named, metavar="FILE", help="store the devices there, for a later run")
     parser.add_argument(
-        "--told", type=named, metavar="FILE", help="write there how many rows each sent and had acknowledged"
+        "--reported", type=named, metavar="FILE", help="write there how many rows each sent and had acknowledged"
     )
     parser.add_argument("--seconds", type=number, metavar="S", help="end after that (default: with Ctrl-C)")
     parser.add_argument("--until-committed", action="store_true", help="end when all devices committed that can")

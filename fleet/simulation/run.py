@@ -14,7 +14,7 @@ from typing import Any
 from fleet.disk import read_bounded
 from fleet.simulation.machine import MachineReading, read, spent
 from fleet.simulation.settings import BehaviourShares, Settings
-from fleet.simulation.simulate import Run, Shown, simulate
+from fleet.simulation.simulate import Run, ShowProgress, simulate
 from fleet.simulation.tally import Tally
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.program import FINDING, OK, UNREACHABLE
@@ -85,7 +85,7 @@ def _run(arguments: argparse.Namespace) -> Run:
         arguments.seconds,
         arguments.until_committed,
         _text(arguments.operator).strip() if arguments.operator else "",
-        Path(arguments.told) if arguments.told else None,
+        Path(arguments.reported) if arguments.reported else None,
     )
 
 
@@ -98,7 +98,7 @@ def _text(file: str) -> str:
 
 
 @contextmanager
-def _bars(count: int) -> Iterator[Shown]:
+def _bars(count: int) -> Iterator[ShowProgress]:
     """Show progress bars of devices that are enrolled, were offered a release, and committed it."""
     with progress() as bars:
         tasks = [bars.add_task(name, total=count) for name in ("enrolled ", "offered  ", "committed")]

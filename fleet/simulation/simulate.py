@@ -33,7 +33,7 @@ class Run:
     """Parameters of one simulation.
 
     `tokens`: None if the controller knows the devices' serials. `operator`: an API token that makes tokens.
-    `authority`: PEM of the trusted authorities. `keep`: file of the identities. `told`: file of what each device
+    `authority`: PEM of the trusted authorities. `keep`: file of the identities. `reported`: file of what each device
     reported. The simulation ends after `seconds`, or once all devices that can have committed.
     """
 
@@ -45,13 +45,13 @@ class Run:
     seconds: float | None = None
     until_committed: bool = False
     operator: str = ""
-    told: Path | None = None
+    reported: Path | None = None
 
 
-Shown = Callable[[Tally], None]
+ShowProgress = Callable[[Tally], None]
 
 
-async def simulate(run: Run, shown: Shown = lambda _: None) -> dict[str, Any]:
+async def simulate(run: Run, shown: ShowProgress = lambda _: None) -> dict[str, Any]:
     """Run the simulation; return its summary (`tally.summary`). Raises ConfigurationError.
 
     Failures of single devices are counted, not raised. `shown` is called ten times a second. Cancelled, the simulation
@@ -71,8 +71,8 @@ async def simulate(run: Run, shown: Shown = lambda _: None) -> dict[str, Any]:
         if run.keep:
             found = (actor.identity() for actor in actors)
             write_identities(run.keep, stage.belief.pinned.decode(), [one for one in found if one])
-        if run.told:
-            _write_told(run.told, actors)
+        if run.reported:
+            _write_reported(run.reported, actors)
     return summary(stage.tally, characters, stage.at_s, run.settings.seed)
 
 
@@ -106,13 +106,13 @@ def _open_files(connections: int) -> None:
         raise ConfigurationError(f"{problem}; raise it (ulimit -Hn), or leave --keep-alive out, or lower --at-once")
 
 
-def _write_told(file: Path, actors: Sequence[Actor]) -> None:
-    lines = ({"device": a.device.name, **asdict(told)} for a in actors for told in a.device.spool.told())
+def _write_reported(file: Path, actors: Sequence[Actor]) -> None:
+    lines = ({"device": a.device.name, **asdict(rows)} for a in actors for rows in a.device.spool.reported())
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 async def _watched(
-    run: Run, stage: Stage, characters: Sequence[Character], tasks: Sequence[asyncio.Task[None]], shown: Shown
+    run: Run, stage: Stage, characters: Sequence[Character], tasks: Sequence[asyncio.Task[None]], shown: ShowProgress
 ) -> None:
     """Return when the simulation is over."""
     end_s = float("inf") if run.seconds is None else run.seconds

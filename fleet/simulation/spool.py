@@ -23,7 +23,7 @@ class TelemetryLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedRows:
     """State of a stream: records 1 to `made` exist; the controller acknowledged all up to `acknowledged`."""
 
     stream: str
@@ -74,10 +74,10 @@ class SimulatedSpool:
             del self._waiting[key]
         return len(gone)
 
-    def told(self) -> Iterator[Told]:
+    def reported(self) -> Iterator[ReportedRows]:
         """Yield the state of each stream."""
         for stream, made in self._last.items():
-            yield Told(stream, self.boot_epoch, made, self._had.get(stream, 0))
+            yield ReportedRows(stream, self.boot_epoch, made, self._had.get(stream, 0))
 
     def drop(self, records: Sequence[TelemetryLine]) -> None:
         """Delete records that the controller will never accept."""

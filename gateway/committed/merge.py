@@ -10,7 +10,7 @@ from gateway.domain.release import Release
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class MergedReleases:
     """Merged releases.
 
     `signed`: releases of the slots, including refused ones. `admitted` and `denied`: releases in the model directory
@@ -29,9 +29,9 @@ class Together:
         return (*self.signed, *self.admitted, *self.denied)
 
 
-def together(
+def merge_releases(
     committed: Committed, hand: Iterable[Release], *, unsigned: bool, serving: Collection[tuple[str, str]] = ()
-) -> Together:
+) -> MergedReleases:
     """Merge `committed` with `hand`, the releases in the model directory.
 
     `unsigned`: whether the latter may serve at all. `serving`: names and versions of signed releases that are loaded;
@@ -52,7 +52,7 @@ def together(
             denied.append(replace(release, manifest=None, bare=None, problem=problem))
         else:
             unlisted.append(f"{release.name} {release.version} in the model directory: {problem}")
-    return Together(tuple(signed), tuple(admitted), tuple(denied), tuple(unlisted))
+    return MergedReleases(tuple(signed), tuple(admitted), tuple(denied), tuple(unlisted))
 
 
 def _denial(release: Release, committed: Committed, *, unsigned: bool) -> str:

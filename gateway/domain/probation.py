@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +70,16 @@ class Pace:
 class ProbationSettings:
     """Settings of `[probation]`: conditions that a new version must meet before it takes over."""
 
+    FORMER: ClassVar = {"look_s": "snapshot_every_s", "min_looks": "min_snapshots"}
     duration_s: float = 600.0  # time for which it answers its share of the traffic
-    look_s: float = 5.0  # period of the snapshots
+    snapshot_every_s: float = 5.0  # period of the snapshots
     share_percent: int = 5  # share of the requests that name no version, answered by the new one during the probation
     min_requests: int = 20  # requests that it must answer before percentages and latency are evaluated
     failed_runs_limit: int = 2  # failed or rejected runs that are tolerated, whatever their share
     failed_percent: float = 1.0  # % of its runs that may fail, or that it may reject beyond the old version's share
     disagreed_percent: float = 10.0  # % of compared rows on which it may differ from the old version
     slower_factor: float = 2.0  # highest ratio of its run time to the old version's
-    min_looks: int = 5  # pairs of snapshots with runs of both that the median needs, so that one outlier counts little
+    min_snapshots: int = 5  # pairs of snapshots with runs of both for the median, so that one outlier counts little
     hang_s: float = 30.0  # time for which requests may wait without the end of any run
     leak_bytes: int = 134_217_728  # 128 MiB: memory that the daemon may gain during the probation
     heat_limit_c: float = 95.0  # highest accepted temperature of a zone, unless it was hotter before
@@ -178,7 +180,7 @@ def _disagreement(new: Counts, settings: ProbationSettings) -> str:
 
 
 def _latency(new: Counts, paces: Sequence[Pace], settings: ProbationSettings) -> str:
-    if new.executions < settings.min_requests or len(paces) < settings.min_looks:
+    if new.executions < settings.min_requests or len(paces) < settings.min_snapshots:
         return ""
     own_us, before_us = _medians(paces)
     if own_us <= before_us * settings.slower_factor:

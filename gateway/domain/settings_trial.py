@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
@@ -20,16 +20,17 @@ TRIAL_LIMIT_S = 86_400.0
 class SettingsTrialSettings:
     """`[settings]`: the trial of settings that the fleet sends."""
 
+    FORMER: ClassVar = {"look_s": "snapshot_every_s"}
     duration_s: float = 60.0  # time for which the gateway must do well with them, once it is ready
     ready_s: float = 120.0  # time in which it must be back after its restart, and serve the models as before
-    look_s: float = 2.0  # period of the snapshots
+    snapshot_every_s: float = 2.0  # period of the snapshots
     min_requests: int = 20  # requests that it must answer before the share of failures is evaluated
     failed_percent: float = 5.0  # % of the requests that may fail beyond the share that failed before
     spare_s: float = 60.0  # time after both in which the trial must be confirmed, else the gateway takes it back
 
     def __post_init__(self) -> None:
         """Refuse a period of 0, and a trial that is too long. Raises ConfigurationError (table settings)."""
-        check_above_zero(self, "settings", "look_s")
+        check_above_zero(self, "settings", "snapshot_every_s")
         if self.within_s > TRIAL_LIMIT_S:
             problem = f"duration_s, ready_s and spare_s are {self.within_s:g} together, at most {TRIAL_LIMIT_S:g}"
             raise ConfigurationError(f"{problem}; shorten one", table="settings", key="duration_s")

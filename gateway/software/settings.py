@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from gateway.domain.settings import VAST, read_settings, read_tables, sections
 from gateway.observe.settings import LogSettings
@@ -17,6 +18,7 @@ DEFAULT_FILE = Path("/etc/edge-gateway/edge-software.toml")
 class SoftwareSettings:
     """`[software]`: bounds of an installation, and conditions that a new version must meet."""
 
+    FORMER: ClassVar = {"look_s": "check_every_s"}
     store: str = "/var/lib/edge-agent"  # the agent's store; nothing that it holds is trusted
     gateway_config: str = "/etc/edge-gateway/edge-gateway.toml"  # checked by the new version before it runs
     test_user: str = "edge-gateway"  # user that the programs of a new version are tried as
@@ -29,7 +31,7 @@ class SoftwareSettings:
     confirm_within_s: float = 900.0  # 15 min: for the new version to confirm; begins again with each boot
     steady_s: float = 20.0  # every unit has to run for so long without a restart
     resumptions: int = 5  # starts of the installer (of the device, say) before an update under way is given up
-    look_s: float = 2.0  # between two looks at the units during that time
+    check_every_s: float = 2.0  # between two looks at the units during that time
     request_timeout_s: float = 5.0  # for a client to send its request
     idle_s: float = 5.0  # without work or request, then the process ends
 

@@ -104,9 +104,9 @@ class InstallerWorker:
             after = given_up(update, f"{update.phase.value}: {error}")
             if after is update:  # too late to give up: repeat the phase
                 self._log.error(events.SOFTWARE_PHASE_FAILED, phase=update.phase.value, problem=str(error))
-                return self._settings.look_s
+                return self._settings.check_every_s
         if after == update:
-            return self._settings.look_s
+            return self._settings.check_every_s
         return None if self._record(update, after).ended else 0.0
 
     # ---- requests ---------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -65,6 +66,7 @@ class Program:
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Parse, run one verb, and return its exit code. Errors are printed to stderr as one line with a remedy."""
         _make_streams_usable()
+        warnings.formatwarning = lambda message, *_, **__: self._warning_line(message)
         try:
             return self._carry_out(arguments)
         except UnreachableError as error:
@@ -123,6 +125,10 @@ class Program:
         extra = EXTRAS.get(module, self.extra)
         wanted = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
         return f"the Python package {module} is not installed; pip install '{wanted}'"
+
+    def _warning_line(self, message: Warning | str) -> str:
+        """Return a warning for users, such as a setting that was renamed, as one line."""
+        return f"{self.name}: warning: {plain(' '.join(str(message).splitlines()))}\n"
 
     def _complain(self, message: str, code: int) -> int:
         print(f"{self.name}: {plain(' '.join(message.splitlines()))}", file=sys.stderr)

@@ -22,7 +22,7 @@ addresses = ["127.0.0.1:{port}"]
 poll_s = 30.0
 published_every_s = 0.5
 [scheduler]
-turn_s = 0.5
+tick_s = 0.5
 [wake]
 url = "mqtt://127.0.0.1:{broker}"
 """

@@ -38,7 +38,7 @@ keep_free_bytes = 0
 retry_s = 1.0
 [probation]
 duration_s = 4.0
-look_s = 0.5
+snapshot_every_s = 0.5
 slower_factor = 3.0
 [wake]
 url = "mqtt://127.0.0.1:{broker}"

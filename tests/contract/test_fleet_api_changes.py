@@ -27,7 +27,7 @@ from tests.simulators.following import following
 from tests.simulators.operator import until
 
 pytestmark = pytest.mark.timeout(180)
-QUICK = ChangesSettings(look_every_s=0.05, heartbeat_s=0.2, streams_per_caller=2, streams_limit=3)
+QUICK = ChangesSettings(read_every_s=0.05, heartbeat_s=0.2, streams_per_caller=2, streams_limit=3)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def happening(fleet: RunningController) -> Iterator[None]:
     ended, count = threading.Event(), itertools.count()
 
     def record() -> None:
-        while not ended.wait(QUICK.look_every_s):
+        while not ended.wait(QUICK.read_every_s):
             happens(fleet, f"on and on {next(count)}")
 
     thread = threading.Thread(target=record)

@@ -23,7 +23,7 @@ from tests.simulators.rolled_fleet import SLOT, V1, V2, document
 
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory) -> Iterator[RunningController]:
-    config = replace(FleetConfig(), scheduler=SchedulerSettings(turn_s=0.1))
+    config = replace(FleetConfig(), scheduler=SchedulerSettings(tick_s=0.1))
     with controlling(tmp_path_factory.mktemp("controller"), config) as running:
         for version in ("1", "2"):
             running.repository.add_release(SLOT, version)

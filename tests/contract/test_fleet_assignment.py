@@ -19,7 +19,7 @@ from fleet.controller.control.online_keys import OnlineKeys
 from fleet.controller.database import assignments, audit, certificates, desired, devices, diagnostics, events
 from fleet.controller.database.certificates import Certificate
 from fleet.controller.database.devices import Running
-from fleet.publisher.keys import ask_nobody
+from fleet.publisher.keys import refuse_to_ask
 from fleet.publisher.roles import DIRECTOR
 from gateway.domain.assignment import Assignment
 from gateway.domain.errors import Fault, RequestError
@@ -335,7 +335,7 @@ def test_all_keys_at_hand_sign(tmp_path) -> None:
         control = running.control
         settings = (control.settings.director, control.workspace.settings)
         held = [*running.repository.keys[DIRECTOR][:2], new_key()]
-        keys = OnlineKeys(tmp_path / "none", held, ask_nobody, 0.0)
+        keys = OnlineKeys(tmp_path / "none", held, refuse_to_ask, 0.0)
         director = Director(
             control.database, control.publications, keys, settings, seen=control.seen, counts=control.counts
         )

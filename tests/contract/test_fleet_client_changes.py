@@ -23,7 +23,7 @@ from tests.simulators.controller import RunningController, controlling, free_por
 from tests.simulators.fleet_repository import FleetRepository
 
 pytestmark = pytest.mark.timeout(180)
-CONFIG = replace(FleetConfig(), changes=ChangesSettings(look_every_s=0.05, heartbeat_s=0.2, reconnect_s=0.1))
+CONFIG = replace(FleetConfig(), changes=ChangesSettings(read_every_s=0.05, heartbeat_s=0.2, reconnect_s=0.1))
 
 
 def happens(running: RunningController, key: str) -> None:

@@ -34,7 +34,7 @@ GZIP = {"content-encoding": "gzip"}
 
 @pytest.fixture(scope="module", params=KINDS)
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
-    config = replace(FleetConfig(), intake=IntakeSettings(rows_per_s=0))
+    config = replace(FleetConfig(), ingestion=IntakeSettings(rows_per_s=0))
     with plane(request.param, tmp_path_factory.mktemp("fleet"), config) as started:
         yield started
 
@@ -123,7 +123,7 @@ def test_a_device_speaks_for_itself_only(running, name, client) -> None:
 
 def test_who_tells_too_much_at_once_is_told_to_come_later(running, name) -> None:
     control, made = running.control, running.enrolled(name)
-    intake = Intake(control.database, control.settings.intake, control.rollouts.states, control.counts)
+    intake = Intake(control.database, control.settings.ingestion, control.rollouts.states, control.counts)
     serial = made.certificate.serial
     with intake._limit.entered(name), pytest.raises(Exception, match="again later"):
         intake.take(serial, packed(record("vitals", 1, {})), "gzip", running.clock)

@@ -29,7 +29,7 @@ from fleet.controller.database.events import Event
 from fleet.controller.database.ingestion import Batch, Row
 from fleet.controller.database.latest import latest
 from fleet.controller.database.settings import DatabaseSettings, TelemetryStorageSettings
-from fleet.publisher.keys import ask_nobody
+from fleet.publisher.keys import refuse_to_ask
 from fleet.publisher.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
 from tests.simulators.databases import KINDS, url
 from tests.simulators.fleet_repository import FleetRepository
@@ -45,7 +45,8 @@ class MaintainedReplica:
         self.now = self.repository.now
         kept = TelemetryStorageSettings(age_limit_d=10.0, sweep_rows=10)
         config = FleetConfig(
-            database=DatabaseSettings(url=database_url, telemetry=kept), chores=MaintenanceSettings(forget_after_d=7.0)
+            database=DatabaseSettings(url=database_url, telemetry=kept),
+            maintenance=MaintenanceSettings(forget_after_d=7.0),
         )
         signers = [key for role in (DIRECTOR, SNAPSHOT, TIMESTAMP) for key in self.repository.keys[role]]
         self.folder = self.repository.workspace.folder
@@ -55,7 +56,7 @@ class MaintainedReplica:
         self.maintenance = Maintenance(self.control, lambda: fence, self.monotonic_clock())
 
     def monotonic_clock(self, latest: datetime | None = None) -> MonotonicClock:
-        return MonotonicClock(self.control.settings.chores, self.now, latest, lambda: self.uptime_s)
+        return MonotonicClock(self.control.settings.maintenance, self.now, latest, lambda: self.uptime_s)
 
     def turn(self, after: timedelta = timedelta()) -> None:
         """Run the maintenance jobs so much later."""
@@ -150,8 +151,8 @@ def test_old_events_go_all_of_them_in_one_turn(replica: MaintainedReplica) -> No
 def test_a_sweep_that_takes_too_long_goes_on_in_the_next_turn(replica: MaintainedReplica) -> None:
     replica.certified("01", replica.now + DAY)
     rows(replica, first=1, count=30)
-    chores = replace(replica.control.settings.chores, sweep_limit_s=1e-9)
-    control = replace(replica.control, settings=replace(replica.control.settings, chores=chores))
+    settings = replace(replica.control.settings.maintenance, sweep_limit_s=1e-9)
+    control = replace(replica.control, settings=replace(replica.control.settings, maintenance=settings))
     slow = Maintenance(control, replica.maintenance.fence, replica.monotonic_clock())
     replica.uptime_s += (11 * DAY).total_seconds()
     slow.tick(replica.now + 11 * DAY)
@@ -348,7 +349,7 @@ def test_a_repository_that_cannot_be_read_is_said_and_the_rest_is_done(replica: 
 def test_where_the_keys_are_not_somebody_else_renews(replica: MaintainedReplica) -> None:
     version = replica.timestamp.signed.version
     maintenance = Maintenance(
-        replace(replica.control, keys=OnlineKeys(replica.folder / "none", (), ask_nobody, 0.0)),
+        replace(replica.control, keys=OnlineKeys(replica.folder / "none", (), refuse_to_ask, 0.0)),
         replica.maintenance.fence,
         replica.monotonic_clock(),
     )
@@ -364,9 +365,7 @@ def test_where_nothing_is_published_nothing_is_renewed(replica: MaintainedReplic
 
 
 # ---- when
-def chore(
-    name: str, told: list[str], work: Callable[[int, datetime], bool] | None = None, **said: Any
-) -> MaintenanceJob:
+def job(name: str, told: list[str], work: Callable[[int, datetime], bool] | None = None, **said: Any) -> MaintenanceJob:
     def tell(fence: int, now: datetime) -> bool:
         told.append(f"{name} {fence}")
         return work(fence, now) if work else True
@@ -380,7 +379,7 @@ def fail(_fence: int, _now: datetime) -> bool:
 
 def test_each_has_its_time_and_a_defect_in_one_stops_no_other(replica: MaintainedReplica) -> None:
     told: list[str] = []
-    made = (chore("a", told, fail), chore("b", told), chore("c", told, everywhere=True))
+    made = (job("a", told, fail), job("b", told), job("c", told, everywhere=True))
     maintenance = Maintenance(replica.control, lambda: 7, replica.monotonic_clock(), made)
     heard = []
     for second in (0, 29, 30, 59, 60, 119, 120):
@@ -404,7 +403,7 @@ def test_each_has_its_time_and_a_defect_in_one_stops_no_other(replica: Maintaine
 
 def test_who_does_not_lead_does_only_what_everybody_does(replica: MaintainedReplica) -> None:
     told: list[str] = []
-    made = (chore("b", told), chore("c", told, everywhere=True))
+    made = (job("b", told), job("c", told, everywhere=True))
     maintenance = Maintenance(replica.control, lambda: None, replica.monotonic_clock(), made)
     maintenance.tick(replica.now)
     assert told == ["c 0"]

@@ -32,7 +32,7 @@ DOCUMENT = (Path(__file__).parents[2] / "fleet" / "METRICS.md").read_text()
 COUNTED = (
     "rate_limited_device", "assignments_signed", "enrolled", "enrolment_refused_DENIED", "telemetry_rows",
     "telemetry_left_duplicate", "reports_recorded", "alerts_left_out", "webhook_sent", "otlp_items_sent",
-    "chore_failed_publish",
+    "maintenance_failed_publish",
 )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def everything(fleet: RunningController) -> str:
         client.post("/v1/tokens", json={})
     for _ in range(200):
         page = scrape(fleet)
-        if "edge_fleet_chore_done_timestamp_seconds{" in page and value(page, "edge_fleet_leader"):
+        if "edge_fleet_maintenance_done_timestamp_seconds{" in page and value(page, "edge_fleet_leader"):
             return page
     raise AssertionError(page)
 

@@ -20,7 +20,7 @@ from fleet.controller.database.certificates import Certificate
 from fleet.controller.database.desired import Desired
 from fleet.controller.database.engine import Database
 from fleet.controller.database.seen import LastSeenBuffer
-from fleet.publisher.keys import ask_nobody
+from fleet.publisher.keys import refuse_to_ask
 from fleet.publisher.roles import DIRECTOR
 from fleet.publisher.workspace import Workspace
 from gateway.domain.errors import Fault, RequestError
@@ -61,7 +61,7 @@ def director(repository: FleetRepository, database: Database, clock: Monotonic) 
     config, known = FleetConfig(), publications(repository, database, clock)
     settings = (config.director, config.publisher)
     seen = LastSeenBuffer(config.database)
-    keys = OnlineKeys(repository.workspace.keys, repository.keys[DIRECTOR], ask_nobody, 0.0)
+    keys = OnlineKeys(repository.workspace.keys, repository.keys[DIRECTOR], refuse_to_ask, 0.0)
     return Director(database, known, keys, settings, seen=seen, counts=Counter())
 
 

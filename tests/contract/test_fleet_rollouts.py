@@ -192,7 +192,7 @@ def test_a_revoked_device_leaves_and_a_new_one_joins(fleet: RolledFleet) -> None
 
 
 def test_a_device_that_changes_is_found_though_not_all_are_asked_for_in_a_turn(tmp_path) -> None:
-    with rolling("sqlite", tmp_path, SchedulerSettings(devices_per_turn=3)) as fleet:
+    with rolling("sqlite", tmp_path, SchedulerSettings(devices_per_tick=3)) as fleet:
         devices_ = fleet.enrol(names(8), tags=["lobby"])
         rollout = fleet.start(query="tag = lobby", waves=[{"count": 1}, {"percent": 100, "needs_approval": True}])
         fleet.turn()
@@ -236,7 +236,7 @@ def test_a_slot_belongs_to_the_rollout_that_came_first_until_its_end(fleet: Roll
 
 
 def test_two_rollouts_that_wait_for_the_same_devices_do_not_both_take_them(tmp_path) -> None:
-    with rolling("sqlite", tmp_path, SchedulerSettings(devices_per_turn=1)) as fleet:
+    with rolling("sqlite", tmp_path, SchedulerSettings(devices_per_tick=1)) as fleet:
         fleet.publish("3")
         fleet.enrol(names(8))
         waves = [{"count": 1}, {"percent": 100}]

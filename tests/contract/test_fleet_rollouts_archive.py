@@ -88,7 +88,7 @@ def test_a_leader_that_lost_its_office_archives_nothing(database: Database) -> N
 
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
-    config = replace(FleetConfig(), scheduler=SchedulerSettings(turn_s=0.1))
+    config = replace(FleetConfig(), scheduler=SchedulerSettings(tick_s=0.1))
     with controlling(tmp_path_factory.mktemp("controller"), config) as running:
         running.repository.add_release(SLOT, "2")
         running.enrolled("d-1", tags=["berlin"])
@@ -166,8 +166,8 @@ def test_old_rollouts_are_archived_by_themselves_only_where_a_setting_says_so(co
         later = controller.clock() + 91 * DAY
         assert archive_ended(control, fence, later)
         assert made in shown(client)
-        chores = replace(control.settings.chores, archive_rollouts_d=90.0)
-        changed = replace(control, settings=replace(control.settings, chores=chores))
+        maintenance = replace(control.settings.maintenance, archive_rollouts_d=90.0)
+        changed = replace(control, settings=replace(control.settings, maintenance=maintenance))
         assert archive_ended(changed, fence, later - 2 * DAY)
         assert made in shown(client)
         assert archive_ended(changed, fence, later)

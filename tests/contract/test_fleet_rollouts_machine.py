@@ -43,7 +43,7 @@ class Rollouts(RuleBasedStateMachine):
         self.stack = ExitStack()
         folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         self.fleet: RolledFleet = self.stack.enter_context(
-            rolling("sqlite", folder, SchedulerSettings(devices_per_turn=2, gap_s=5000.0))
+            rolling("sqlite", folder, SchedulerSettings(devices_per_tick=2, gap_s=5000.0))
         )
         self.fleet.publish("3")
         self.fleet.enrol(NAMES)

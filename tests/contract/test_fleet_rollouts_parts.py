@@ -17,7 +17,7 @@ from tests.simulators.rolled_fleet import V1, V2, RolledFleet, rolling
 
 DEVICES = 2 * PART_LOW + 50
 ALL = [{"percent": 100}]
-SETTINGS = SchedulerSettings(decisions_per_turn=PART_LOW)
+SETTINGS = SchedulerSettings(decisions_per_tick=PART_LOW)
 
 
 @pytest.fixture(params=KINDS)

@@ -168,5 +168,5 @@ def test_of_two_rollouts_each_hears_of_it_once_and_what_is_over_does_not(fleet: 
 
 
 def test_gaps_are_longer_than_the_time_between_two_looks() -> None:
-    with pytest.raises(ConfigurationError, match=r"gap_s.*must be above turn_s, which is 200"):
-        SchedulerSettings(turn_s=200.0)
+    with pytest.raises(ConfigurationError, match=r"gap_s.*must be above tick_s, which is 200"):
+        SchedulerSettings(tick_s=200.0)

@@ -302,7 +302,7 @@ def test_the_command_plays_and_shows(play: Play, tmp_path: Path, capsys: pytest.
         str(tmp_path / "kept"),
     ]
     watched = ["--pid", "1", "--database", str(tmp_path / "database"), "--until-committed"]
-    watched += ["--told", str(tmp_path / "told")]
+    watched += ["--reported", str(tmp_path / "told")]
     assert PROGRAM.main([*words, *watched, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["settled"], found["database_bytes"]) == (True, {"before": 4096, "after": 4096})

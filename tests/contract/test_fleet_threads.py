@@ -23,7 +23,7 @@ CONFIG = replace(
     FleetConfig(),
     serve=ServingSettings(threads=38),
     director=DirectorSettings(signings_at_once=AT_ONCE, signing_wait_s=30),
-    intake=IntakeSettings(at_once=AT_ONCE, wait_s=30),
+    ingestion=IntakeSettings(at_once=AT_ONCE, wait_s=30),
 )
 
 

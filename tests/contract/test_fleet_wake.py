@@ -18,7 +18,7 @@ from fleet.controller.config import FleetConfig
 from fleet.controller.control.settings import SchedulerSettings
 from fleet.controller.control.wake_hints import Hints
 from fleet.controller.monitoring.settings import WakeBrokerSettings
-from fleet.controller.monitoring.wake_hints import Waker, broker
+from fleet.controller.monitoring.wake_hints import WakePublisher, broker
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.broker import Mosquitto, free_port
 from tests.simulators.controller import RunningController, controlling
@@ -37,7 +37,7 @@ def steering(folder: Path, url: str) -> Iterator[RunningController]:
     repository.add_owner("acme")
     repository.add_release("meter-reader", "1")
     config = replace(
-        FleetConfig(), wake=WakeBrokerSettings(url, retry_limit_s=1.0), scheduler=SchedulerSettings(turn_s=0.2)
+        FleetConfig(), wake=WakeBrokerSettings(url, retry_limit_s=1.0), scheduler=SchedulerSettings(tick_s=0.2)
     )
     with controlling(folder / "publisher", config, repository) as controller:
         for name in DEVICES:
@@ -134,7 +134,7 @@ class StoppedMeanwhile(threading.Event):
 
 def test_a_broker_that_is_lost_while_it_stops_keeps_no_thread(tmp_path) -> None:
     hints = Hints(2)
-    waker = Waker(WakeBrokerSettings(f"mqtt://127.0.0.1:{free_port()}"), tmp_path, hints, Counter(), "one")
+    waker = WakePublisher(WakeBrokerSettings(f"mqtt://127.0.0.1:{free_port()}"), tmp_path, hints, Counter(), "one")
     waker._up = StoppedMeanwhile(waker._ended)
     waker.start()
     waker._up.set()
@@ -182,4 +182,4 @@ def test_files_that_cannot_be_used_are_named_at_the_start(tmp_path, wrong, probl
         (tmp_path / name).touch()
         (tmp_path / name).chmod(mode)
     with pytest.raises(ConfigurationError, match=problem):
-        Waker(WakeBrokerSettings("mqtts://localhost", **wrong), tmp_path, Hints(), Counter(), "me")
+        WakePublisher(WakeBrokerSettings("mqtts://localhost", **wrong), tmp_path, Hints(), Counter(), "me")

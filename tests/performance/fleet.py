@@ -34,10 +34,13 @@ from tests.simulators.rolled_fleet import SLOT, document
 from tests.simulators.served_fleet import ServedFleet, answered, roll_out, served_fleet, wait_until
 
 SPEC = document(abort={"min_sample": 20, "max_failed_percent": 10}, silence_s=86_400)
-FREE = {"serve": {"rates": {"device_per_s": 0, "address_per_s": 0, "handshake_per_s": 0}}, "intake": {"rows_per_s": 0}}
+FREE = {
+    "serve": {"rates": {"device_per_s": 0, "address_per_s": 0, "handshake_per_s": 0}},
+    "ingestion": {"rows_per_s": 0},
+}
 """Few devices play many: what bounds one of them would bound the measurement."""
 REST_S = 45.0
-"""Between passes: what the last one told is looked at for alerts until then (`[alerts] look_every_s`, `settle_s`)."""
+"""Between passes: alerts on what the last one reported are evaluated until then (`[alerts] evaluate_every_s`)."""
 Figures = dict[str, Any]
 
 

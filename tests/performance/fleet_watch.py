@@ -29,7 +29,7 @@ from fleet.controller.monitoring.settings import AlertSettings
 from fleet.controller.monitoring.webhook import Webhook
 from tests.simulators.databases import NOW, made
 from tests.simulators.receiver import receiving
-from tests.unit.fleet.watch.test_otlp import STATISTICS, VITALS, heard
+from tests.unit.fleet.monitoring.test_otlp import STATISTICS, VITALS, heard
 
 SETTINGS = AlertSettings(settle_s=0.0)
 NEW = {"profile": "", "accelerators": [], "site": "", "inventory": {}, "health": "", "health_details": {}}

@@ -36,7 +36,7 @@ POLLS, SLOTS = 50, 4
 DEVICE = "door-1"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
-    probation=ProbationSettings(duration_s=0.0, look_s=0.001),
+    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.001),
     store=StoreSettings(keep_free_bytes=0),
     log=LogSettings(level="error"),
 )

@@ -22,7 +22,7 @@ from tests.simulators.fleet_device import fleet_device
 from tests.simulators.settled_device import Settled
 
 PAUSE_S = 0.002
-TIMES = {"duration_s": 0.1, "look_s": 0.05}
+TIMES = {"duration_s": 0.1, "snapshot_every_s": 0.05}
 
 
 class Caller(threading.Thread):

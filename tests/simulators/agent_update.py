@@ -32,7 +32,7 @@ from tests.simulators.fleet_repository import FleetRepository
 DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
-    probation=ProbationSettings(duration_s=0.0, look_s=0.001),
+    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.001),
     store=StoreSettings(keep_free_bytes=0, sync_every_bytes=60_000),
     log=LogSettings(level="error"),
 )

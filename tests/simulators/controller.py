@@ -28,7 +28,7 @@ from fleet.publisher.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
 from tests.simulators.fleet_http import Device, device
 from tests.simulators.fleet_repository import FleetRepository
 
-SOON = FleetConfig(director=DirectorSettings(published_every_s=0.0), scheduler=SchedulerSettings(turn_s=0.05))
+SOON = FleetConfig(director=DirectorSettings(published_every_s=0.0), scheduler=SchedulerSettings(tick_s=0.05))
 """Configuration of a controller that does not wait before it acts."""
 
 

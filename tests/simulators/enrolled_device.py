@@ -35,7 +35,7 @@ DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
     fetch=FetchSettings(attempts=1, connect_timeout_s=10.0, read_timeout_s=10.0),
-    probation=ProbationSettings(duration_s=0.0, look_s=0.01),
+    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.01),
     store=StoreSettings(keep_free_bytes=0),
     diagnostics=DiagnosticsSettings(least_pause_s=0.0),
     telemetry=ReportSettings(deadline_s=5.0, retry_s=0.0, retry_limit_s=0.0),

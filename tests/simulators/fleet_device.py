@@ -29,7 +29,7 @@ from tests.simulators.hammer import Hammer
 AGENT = (runtime_only.interpreter(), "-m", "gateway.agent")
 DEVICE, SLOT = "door-1", "meter-reader"
 SETTINGS: dict[str, dict[str, Any]] = {
-    "probation": {"duration_s": 0.3, "look_s": 0.1, "slower_factor": 30.0},
+    "probation": {"duration_s": 0.3, "snapshot_every_s": 0.1, "slower_factor": 30.0},
     "fetch": {
         "connect_timeout_s": 2.0,
         "read_timeout_s": 1.0,

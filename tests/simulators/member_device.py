@@ -59,7 +59,7 @@ class MemberDevice(FleetDevice):
 def member_device(folder: Path, state: Path, config: FleetConfig | None = None) -> Iterator[MemberDevice]:
     """Run a device and its daemon; nothing is published."""
     device = MemberDevice(folder, state)
-    config = replace(config or FleetConfig(), scheduler=SchedulerSettings(turn_s=TURN_S))
+    config = replace(config or FleetConfig(), scheduler=SchedulerSettings(tick_s=TURN_S))
     with controlling(folder / "controller", config, device.repository) as running:
         device.fleet = running
         device.configure(fetch=PATIENT)

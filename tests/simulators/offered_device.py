@@ -18,7 +18,7 @@ from fleet.controller.database import certificates
 from fleet.controller.database.certificates import Certificate
 from fleet.controller.database.seen import LastSeenBuffer
 from fleet.controller.rollouts.state import DeviceState
-from fleet.publisher.keys import ask_nobody
+from fleet.publisher.keys import refuse_to_ask
 from fleet.publisher.roles import DIRECTOR
 from gateway.domain.assignment import Assignment
 from gateway.trust.assignment import verify_assignment
@@ -32,7 +32,7 @@ def director(fleet: RolledFleet) -> Director:
     config = FleetConfig()
     known = Publications(fleet.repository.workspace, fleet.database, 0.0)
     settings = (config.director, config.publisher)
-    keys = OnlineKeys(fleet.repository.workspace.keys, fleet.repository.keys[DIRECTOR], ask_nobody, 0.0)
+    keys = OnlineKeys(fleet.repository.workspace.keys, fleet.repository.keys[DIRECTOR], refuse_to_ask, 0.0)
     return Director(fleet.database, known, keys, settings, seen=LastSeenBuffer(config.database), counts=Counter())
 
 

@@ -26,8 +26,8 @@ from tests.simulators.served_fleet import ROOT, ServedFleet, answered, wait_unti
 POLL_S, TURN_S = 3.0, 0.2
 QUICK = {
     "director": {"poll_s": POLL_S, "published_every_s": 0.2},
-    "scheduler": {"turn_s": TURN_S},
-    "intake": {"rows_per_s": 500.0, "rows_burst": 5_000.0},
+    "scheduler": {"tick_s": TURN_S},
+    "ingestion": {"rows_per_s": 500.0, "rows_burst": 5_000.0},
 }
 """Tables of `fleet.toml` with short periods."""
 PAGE_ROWS = 1000
@@ -183,7 +183,7 @@ def simulating(
     """Run a simulation with the options `words`. Yield once all devices are enrolled."""
     (folder / "operator").write_text(asked.token)
     command = [sys.executable, "-m", "fleet.simulation", "run", "--devices", str(count), "--json", "--url", *asked.urls]
-    command += ["--ca", str(asked.ca_file), "--told", str(folder / "told")]
+    command += ["--ca", str(asked.ca_file), "--reported", str(folder / "told")]
     command += [word for name, share in shares.items() for word in (f"--{name}", str(share))]
     process = subprocess.Popen([*command, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

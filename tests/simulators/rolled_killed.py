@@ -47,8 +47,8 @@ class Cast:
 
 
 CASTS = {
-    "few": Cast(5, 10, 6, SchedulerSettings(devices_per_turn=4)),
-    "parts": Cast(PART_LOW + 50, 2 * PART_LOW, PART_LOW + 20, SchedulerSettings(decisions_per_turn=PART_LOW)),
+    "few": Cast(5, 10, 6, SchedulerSettings(devices_per_tick=4)),
+    "parts": Cast(PART_LOW + 50, 2 * PART_LOW, PART_LOW + 20, SchedulerSettings(decisions_per_tick=PART_LOW)),
 }
 """Sizes of the scenario. With "parts", each rollout takes two ticks."""
 

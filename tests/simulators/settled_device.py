@@ -23,7 +23,7 @@ from tests.simulators.daemon import WAIT_S, Daemon
 from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice, fleet_device
 
 SETTINGS = "@settings"
-TIMES = {"duration_s": 0.3, "ready_s": 20.0, "look_s": 0.1, "spare_s": 20.0}
+TIMES = {"duration_s": 0.3, "ready_s": 20.0, "snapshot_every_s": 0.1, "spare_s": 20.0}
 GOOD = "[http]\nmax_json_bytes = 1000\n"
 
 

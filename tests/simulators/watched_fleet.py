@@ -20,7 +20,7 @@ from fleet.controller.monitoring.settings import AlertSettings
 from tests.simulators.databases import NOW
 
 SETTINGS = AlertSettings(
-    settle_s=0.0, look_every_s=60.0, silent_s=3_600.0, error_min_sample=10, temperature_s=120.0, calm_s=0.0
+    settle_s=0.0, evaluate_every_s=60.0, silent_s=3_600.0, error_min_sample=10, temperature_s=120.0, calm_s=0.0
 )
 STEP_S = 300.0
 

@@ -29,7 +29,7 @@ from tests.simulators.postgres import own_cluster
 from tests.simulators.served_fleet import ROOT, ServedFleet, answered, served_fleet, wait_until
 
 pytestmark = pytest.mark.timeout(180)
-TABLES = {"changes": {"look_every_s": 0.05, "reconnect_s": 0.2, "heartbeat_s": 1.0}}
+TABLES = {"changes": {"read_every_s": 0.05, "reconnect_s": 0.2, "heartbeat_s": 1.0}}
 PACKAGES = ROOT / ".venv" / "eventsource" / "node_modules"
 KILLS = 3
 NGINX = """

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(240)
 DEVICES = 6
 CONFIG = replace(
     FleetConfig(),
-    scheduler=SchedulerSettings(turn_s=0.1),
+    scheduler=SchedulerSettings(tick_s=0.1),
     director=DirectorSettings(poll_s=0.3, published_every_s=0.1),
 )
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -32,7 +32,7 @@ ROOM_BYTES = 12 << 20
 WAIT_S = 60
 BATCH_ROWS, ROW_BYTES, BATCHES_LIMIT = 100, 4_000, 200
 UNBOUNDED = {"serve": {"rates": {"device_per_s": 0.0, "address_per_s": 0.0}}}
-QUICK = {**UNBOUNDED, "scheduler": {"turn_s": 0.2}, "database": {"lease_s": 3.0}}
+QUICK = {**UNBOUNDED, "scheduler": {"tick_s": 0.2}, "database": {"lease_s": 3.0}}
 Fill, Clear = Callable[[], None], Callable[[], None]
 
 

@@ -166,7 +166,7 @@ def clocked(folder: Path) -> Iterator[RunningController]:
     repository.add_release(SLOT, "2")
     config = FleetConfig(
         director=DirectorSettings(poll_s=POLL_S),
-        scheduler=SchedulerSettings(turn_s=TURN_S),
+        scheduler=SchedulerSettings(tick_s=TURN_S),
         database=DatabaseSettings(lease_s=LEASE_S),
     )
     with controlling(folder, config, repository) as controller:

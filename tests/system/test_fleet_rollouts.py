@@ -31,7 +31,7 @@ from tests.simulators.rolled_fleet import SLOT, V2, RolledFleet, document
 from tests.simulators.served_fleet import ServedFleet, roll_out, served_fleet, wait_until
 
 ROOT = Path(__file__).parents[2]
-QUICK = {"scheduler": {"turn_s": 0.2}, "database": {"lease_s": 3.0}}
+QUICK = {"scheduler": {"tick_s": 0.2}, "database": {"lease_s": 3.0}}
 NAMES = [f"d-{n}" for n in range(12)]
 STEPS = {"sqlite": 3, "postgresql": 12}
 LEFT = {

@@ -46,10 +46,10 @@ UPDATE = {
 
 def config(**changes: Any) -> FleetConfig:
     alerts = AlertSettings(
-        look_every_s=0.2, settle_s=0.1, calm_s=0.0, secret_file="webhook.secret", retry_s=0.1, **changes
+        evaluate_every_s=0.2, settle_s=0.1, calm_s=0.0, secret_file="webhook.secret", retry_s=0.1, **changes
     )
     return replace(
-        FleetConfig(), alerts=alerts, metrics=MetricsSettings(cache_s=0.0), chores=MaintenanceSettings(turn_s=0.2)
+        FleetConfig(), alerts=alerts, metrics=MetricsSettings(cache_s=0.0), maintenance=MaintenanceSettings(tick_s=0.2)
     )
 
 

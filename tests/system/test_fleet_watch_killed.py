@@ -39,9 +39,9 @@ def gives_up(fleet: ServedFleet, names: list[str]) -> None:
 def test_a_kill_at_any_message_loses_none(memory_path: Path) -> None:
     with receiving() as hook:
         tables = {
-            "alerts": {"url": hook.url, "look_every_s": 0.3, "settle_s": 0.1, "retry_s": 0.2, "silent_s": 0.0},
+            "alerts": {"url": hook.url, "evaluate_every_s": 0.3, "settle_s": 0.1, "retry_s": 0.2, "silent_s": 0.0},
             "database": {"lease_s": 1.0},
-            "scheduler": {"turn_s": 0.2},
+            "scheduler": {"tick_s": 0.2},
         }
         with served_fleet(memory_path, tables=tables) as fleet:
             (replica,) = fleet.replicas

@@ -121,7 +121,7 @@ def test_a_killed_daemon_comes_back_with_what_is_committed(device: Settled) -> N
 
 
 def test_a_trial_without_its_agent_ends_by_itself(device: Settled) -> None:
-    device.configure(settings={"duration_s": 1.0, "ready_s": 1.0, "look_s": 0.1, "spare_s": 1.0})
+    device.configure(settings={"duration_s": 1.0, "ready_s": 1.0, "snapshot_every_s": 0.1, "spare_s": 1.0})
     device.offer(GOOD)
     with device.started("sync") as agent:
         device.daemon.wait("RELOADING=1")

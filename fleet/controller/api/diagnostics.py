@@ -67,7 +67,7 @@ def ask_device(request: Call, device: NameInPath, data: JSONBody[DiagnosticsWant
     """Request diagnostics from a device. It answers after one of its next polls, or never."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     wanted = sorted(set((data or DiagnosticsWanted()).wanted))
-    expires = now + timedelta(hours=control.settings.intake.diagnostics_validity_h)
+    expires = now + timedelta(hours=control.settings.ingestion.diagnostics_validity_h)
     with control.database.write() as connection:
         known_device(request, connection, identity, device)
         settings, by = control.database.settings, actor(identity)

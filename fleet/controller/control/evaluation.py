@@ -119,16 +119,16 @@ class EvaluationContext:
         Half of the time after which devices count as silent is already a gap.
         """
         settings = self.rolling.settings
-        longest_s = max(LOOKS * settings.turn_s, min(settings.gap_s, known.spec.silence_s / 2))
+        longest_s = max(LOOKS * settings.tick_s, min(settings.gap_s, known.spec.silence_s / 2))
         since = max(self.looked, known.state.attended_at)
         return (Unattended(since),) if self.now - since > timedelta(seconds=longest_s) else ()
 
     def _decided(self, spec: Spec, state: RolloutState) -> Sequence[Decision]:
-        return decide(spec, state, self.now, self.rolling.settings.decisions_per_turn)
+        return decide(spec, state, self.now, self.rolling.settings.decisions_per_tick)
 
     def _is_part(self, plan: EvaluationPlan) -> bool:
         """Return whether there may be more to decide."""
-        return len(plan.decisions) >= self.rolling.settings.decisions_per_turn
+        return len(plan.decisions) >= self.rolling.settings.decisions_per_tick
 
     def _awaited(self, connection: Connection, known: RecordedRollout, plan: EvaluationPlan) -> bool:
         """Return whether the rollout would end without devices that older rollouts have, or had until now.

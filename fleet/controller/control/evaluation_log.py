@@ -15,7 +15,7 @@ KEPT_PER_GAP = 4
 """Number of times within `gap_s` that the last evaluation is stored for the next leader."""
 
 
-class Attendance:
+class EvaluationLog:
     """Evaluation log of one replica, used by its scheduler's thread.
 
     What it holds in memory is forgotten when the replica loses its leadership.

@@ -209,5 +209,5 @@ class Intake:
             return False
         held = after.held and not (before.held or before.held_for)
         goes_on = before.state is after.state and before.state in IN_FLIGHT and not held
-        often_s = min(self._settings.heard_every_s, spec.silence_s / HEARD_PER_SILENCE)
+        often_s = min(self._settings.progress_every_s, spec.silence_s / HEARD_PER_SILENCE)
         return not goes_on or now - before.heard_at >= timedelta(seconds=often_s)

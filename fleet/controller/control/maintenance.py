@@ -26,7 +26,7 @@ from gateway.domain.errors import ConfigurationError, RequestError, UnreachableE
 
 TOUCHED_AT_ONCE = 5_000
 """Devices whose last polls are written in one transaction; a bound, because others want to write too."""
-FAILED = "chore_failed_"
+FAILED = "maintenance_failed_"
 _log = logging.getLogger(__name__)
 
 
@@ -81,7 +81,7 @@ class Maintenance:
         return due is None or not due - timedelta(seconds=job.every_s) <= now < due
 
     def _attempt(self, job: MaintenanceJob, fence: int, now: datetime, believed: datetime) -> None:
-        retry = timedelta(seconds=min(job.every_s, self.control.settings.chores.retry_s))
+        retry = timedelta(seconds=min(job.every_s, self.control.settings.maintenance.retry_s))
         self._due[job.name] = now + retry
         try:
             if job.work(fence, believed if job.destroys else now):
@@ -102,7 +102,7 @@ class Maintenance:
 
 def all_jobs(control: Control) -> tuple[MaintenanceJob, ...]:
     """Return all maintenance jobs of a controller."""
-    settings = control.settings.chores
+    settings = control.settings.maintenance
     folder = control.workspace.folder / AUTHORITY_FOLDER
     validity = timedelta(hours=settings.revocation_list_h)
     return (
@@ -174,7 +174,7 @@ def sweep_records(control: Control, fence: int, now: datetime) -> bool:
     Raise AwayError, FencedError.
     """
     settings, began_s = control.database.settings, time.monotonic()
-    while time.monotonic() - began_s < control.settings.chores.sweep_limit_s:
+    while time.monotonic() - began_s < control.settings.maintenance.sweep_limit_s:
         with control.database.read() as connection:
             due = sweep.due(connection, now, settings.telemetry)
         with control.database.write() as connection:
@@ -191,7 +191,7 @@ def forget_expired(control: Control, fence: int, now: datetime) -> bool:
 
     The audit log still names the tokens and certificates. Raise AwayError, FencedError.
     """
-    expired = now - timedelta(days=control.settings.chores.forget_after_d)
+    expired = now - timedelta(days=control.settings.maintenance.forget_after_d)
     answered = now - timedelta(hours=control.settings.requests.idempotency_kept_h)
     forgetting: tuple[tuple[Callable[[Connection, datetime], int], datetime], ...]
     forgetting = (
@@ -212,7 +212,7 @@ def archive_ended(control: Control, fence: int, now: datetime) -> bool:
 
     Raise AwayError, FencedError.
     """
-    days = control.settings.chores.archive_rollouts_d
+    days = control.settings.maintenance.archive_rollouts_d
     if not days:
         return True
     return not archive_before(control.database, now - timedelta(days=days), ACTOR, now, fence=fence).more

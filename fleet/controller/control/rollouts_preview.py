@@ -79,7 +79,7 @@ def wave_sizes(spec: Spec, strata: Mapping[str, int]) -> dict[int, int]:
 
 def _matching(rolling: Rollouts, spec: Spec) -> Iterable[QueriedDevice]:
     query, zones = parse(spec.query), zones_of(rolling.settings)
-    for page in pages(rolling.database, rolling.settings.devices_per_turn):
+    for page in pages(rolling.database, rolling.settings.devices_per_tick):
         enrolled = (device_of(known, zones) for known in page if known.state is Standing.ENROLLED)
         yield from (device for device in enrolled if matches(query, device))
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from fleet import events
 from fleet.controller.control.catalogue import Catalogue
 from fleet.controller.control.evaluation import EvaluationContext
-from fleet.controller.control.evaluation_log import Attendance
+from fleet.controller.control.evaluation_log import EvaluationLog
 from fleet.controller.control.membership import pages, read_page
 from fleet.controller.control.rollouts import Rollouts
 from fleet.controller.control.rollouts_record import LIVE, RETURNING, RecordedRollout, live_rollouts
@@ -35,7 +35,7 @@ class Scheduler:
         self._rolling, self._holder, self._clock = rolling, holder, clock
         self._candidate = leader.candidate(rolling.database, holder)
         self._catalogue = Catalogue(rolling.database, rolling.workspace)
-        self._attendance = Attendance(rolling.database, rolling.settings.gap_s)
+        self._evaluations = EvaluationLog(rolling.database, rolling.settings.gap_s)
         self._zones = zones_of(rolling.settings)
         self._fence: int | None = None
         self._stood_s = float("-inf")
@@ -65,7 +65,7 @@ class Scheduler:
             if self._fence is not None:
                 self._catalogue.refresh(now, self._fence)
                 missed = self._evaluate(now)
-                self._attendance.note(now, self._fence, missed)
+                self._evaluations.note(now, self._fence, missed)
         except (AwayError, FencedError):
             self._forget(None)
             raise
@@ -92,7 +92,7 @@ class Scheduler:
         self._stood_s = self._stood_s if fence is not None else float("-inf")
         self._swept.clear()
         self._catalogue.forget()
-        self._attendance.forget()
+        self._evaluations.forget()
         self._rolling.states.forget()
 
     def _evaluate(self, now: datetime) -> Collection[str]:
@@ -123,7 +123,7 @@ class Scheduler:
             except AwayError as error:
                 if kept_waiting:
                     raise
-                self._keep_office(ask=True)
+                self._keep_leadership(ask=True)
                 kept_waiting = True
                 missed.add(rollout.id)
                 _log.warning(events.ROLLOUT_SKIPPED, rollout.id, error)
@@ -137,7 +137,7 @@ class Scheduler:
     ) -> RecordedRollout:
         new = rollout.id not in self._swept and rollout.state != RETURNING
         if new:
-            for page in pages(self._rolling.database, self._rolling.settings.devices_per_turn):
+            for page in pages(self._rolling.database, self._rolling.settings.devices_per_tick):
                 self._evaluation(rollout, live, now).evaluate(rollout.id, page, complete=False)
             self._swept.add(rollout.id)
         return self._evaluation(rollout, live, now).evaluate(rollout.id, () if new else devices, complete=True)
@@ -147,11 +147,13 @@ class Scheduler:
 
         Raise FencedError if another replica leads now.
         """
-        fence = self._keep_office()
+        fence = self._keep_leadership()
         others = [other.id for other in live if other.slot == rollout.slot]
-        return EvaluationContext(self._rolling, fence, others, self._zones, now, self._attendance.last(now, rollout.id))
+        return EvaluationContext(
+            self._rolling, fence, others, self._zones, now, self._evaluations.last(now, rollout.id)
+        )
 
-    def _keep_office(self, *, ask: bool = False) -> int:
+    def _keep_leadership(self, *, ask: bool = False) -> int:
         """Renew the leadership if it is time, and return its fencing token.
 
         `ask`: ask the database now. Raise FencedError if another replica leads now, AwayError.
@@ -165,7 +167,7 @@ class Scheduler:
         return self._fence
 
     def _warn(self, now: datetime) -> None:
-        looked = self._attendance.last(now)
+        looked = self._evaluations.last(now)
         if now - looked > timedelta(seconds=self._rolling.settings.gap_s):
             _log.warning(events.ROLLOUTS_NOT_EVALUATED, looked, now)
 
@@ -177,7 +179,7 @@ class Scheduler:
 
     def _next_devices(self) -> Sequence[Device]:
         """Return the next page of the fleet: every change of a device is seen within one round."""
-        limit_rows = self._rolling.settings.devices_per_turn
+        limit_rows = self._rolling.settings.devices_per_tick
         found = read_page(self._rolling.database, self._after, limit_rows)
         self._after = found[-1].id if len(found) == limit_rows else ""
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from fleet.controller.access import AccessSettings
 from fleet.controller.rollouts.decisions import PART_LOW
@@ -32,8 +33,9 @@ class DirectorSettings:
 
 @dataclass(frozen=True, slots=True)
 class IntakeSettings:
-    """`[intake]`: bounds of what devices send, compressed and decompressed."""
+    """`[ingestion]`: bounds of what devices send, compressed and decompressed."""
 
+    FORMER: ClassVar = {"heard_every_s": "progress_every_s"}
     inventory_limit_bytes: int = 262_144  # of one inventory, decompressed
     telemetry_limit_bytes: int = 1_048_576  # 1 MiB: of one request, as it is sent
     telemetry_unpacked_bytes: int = 2_097_152  # 2 MiB: of one request, decompressed; parsed, up to 25 times as much
@@ -43,7 +45,7 @@ class IntakeSettings:
     sources_limit: int = 64  # streams and boots in one request
     at_once: int = 8  # requests of telemetry that are stored at one time; further ones get a Retry-After
     wait_s: float = 2.0  # how long a request waits for a place before that
-    heard_every_s: float = 600.0  # an update in progress is recorded at this interval, or four times within silence_s
+    progress_every_s: float = 600.0  # an update in progress is recorded so often, or four times within silence_s
     answer_limit_bytes: int = 1_048_576  # 1 MiB: of one answer to diagnostics, decompressed
     diagnostics_validity_h: float = 24.0  # how long a device may take to answer
 
@@ -51,7 +53,7 @@ class IntakeSettings:
         """Check the values. Raise ConfigurationError."""
         sizes = ("inventory_limit_bytes", "telemetry_limit_bytes", "telemetry_unpacked_bytes", "answer_limit_bytes")
         counts = ("lines_limit", "sources_limit", "rows_burst", "at_once", "diagnostics_validity_h")
-        check_above_zero(self, "intake", *sizes, *counts)
+        check_above_zero(self, "ingestion", *sizes, *counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,11 @@ class RequestSettings:
 class ChangesSettings:
     """`[changes]`: streams of changes for operators and programs."""
 
+    FORMER: ClassVar = {"look_every_s": "read_every_s"}
     streams_limit: int = 256  # streams open on one replica; further ones are answered 503
     streams_per_caller: int = 8  # streams of one API token; further ones are answered 429
     refused_retry_s: float = 30.0  # Retry-After of both answers
-    look_every_s: float = 1.0  # how often a replica reads new changes and revoked tokens, for all its streams
+    read_every_s: float = 1.0  # how often a replica reads new changes and revoked tokens, for all its streams
     heartbeat_s: float = 15.0  # longest time without a message
     reconnect_s: float = 3.0  # sent to clients: how long they wait before they connect again
     page_changes: int = 100  # changes read at a time
@@ -83,7 +86,7 @@ class ChangesSettings:
     def __post_init__(self) -> None:
         """Check the values. Raise ConfigurationError."""
         bounds = ("streams_limit", "streams_per_caller", "refused_retry_s", "page_changes", "recent_changes")
-        check_above_zero(self, "changes", *bounds, "look_every_s", "heartbeat_s", "reconnect_s")
+        check_above_zero(self, "changes", *bounds, "read_every_s", "heartbeat_s", "reconnect_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +114,33 @@ class DraftSettings:
 class SchedulerSettings:
     """`[scheduler]`: evaluation of rollouts by the leader."""
 
-    turn_s: float = 2.0  # how often rollouts are evaluated
+    FORMER: ClassVar = {
+        "turn_s": "tick_s",
+        "devices_per_turn": "devices_per_tick",
+        "decisions_per_turn": "decisions_per_tick",
+    }
+    tick_s: float = 2.0  # how often rollouts are evaluated
     revocations_every_s: float = 5.0  # delay after which other replicas know a revoked certificate
-    devices_per_turn: int = 1_000  # devices whose membership is evaluated in one tick, in rotation
-    decisions_per_turn: int = 1_000  # of one rollout that are applied in one tick; the next tick then follows at once
+    devices_per_tick: int = 1_000  # devices whose membership is evaluated in one tick, in rotation
+    decisions_per_tick: int = 1_000  # of one rollout that are applied in one tick; the next tick then follows at once
     gap_s: float = 120.0  # longer without evaluation, or half of silence_s, is a gap: timers of rollouts are extended
     zones: tuple[str, ...] = ()  # time zone of a site: "berlin=Europe/Berlin"; else the site's name is taken for one
 
     def __post_init__(self) -> None:
         """Check the values. Raise ConfigurationError."""
-        check_above_zero(self, "scheduler", "turn_s", "revocations_every_s", "devices_per_turn")
-        if self.decisions_per_turn < PART_LOW:
-            problem = f"must be {PART_LOW} or more, not {self.decisions_per_turn}"
-            raise ConfigurationError(problem, table="scheduler", key="decisions_per_turn")
-        if self.gap_s <= self.turn_s:
-            raise ConfigurationError(f"must be above turn_s, which is {self.turn_s:g}", table="scheduler", key="gap_s")
+        check_above_zero(self, "scheduler", "tick_s", "revocations_every_s", "devices_per_tick")
+        if self.decisions_per_tick < PART_LOW:
+            problem = f"must be {PART_LOW} or more, not {self.decisions_per_tick}"
+            raise ConfigurationError(problem, table="scheduler", key="decisions_per_tick")
+        if self.gap_s <= self.tick_s:
+            raise ConfigurationError(f"must be above tick_s, which is {self.tick_s:g}", table="scheduler", key="gap_s")
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceSettings:
-    """`[chores]`: maintenance jobs and their periods."""
+    """`[maintenance]`: maintenance jobs and their periods."""
 
+    FORMER: ClassVar = {"turn_s": "tick_s"}
     sweep_every_s: float = 60.0  # telemetry and events beyond their bounds
     sweep_limit_s: float = 5.0  # of one sweep; what is left is swept in the next turn
     forget_every_s: float = 3_600.0  # deletion of expired tokens and certificates ...
@@ -147,15 +156,15 @@ class MaintenanceSettings:
     publish_every_s: float = 60.0  # period of checking whether timestamp and snapshot are to be signed ...
     publish_share: float = 0.5  # ... which they are if less than this share of their life is left
     retry_s: float = 30.0  # pause after a job failed
-    turn_s: float = 5.0  # tick: how often due jobs are looked for
+    tick_s: float = 5.0  # tick: how often due jobs are looked for
 
     def __post_init__(self) -> None:
         """Check the values. Raise ConfigurationError."""
         check_above_zero(
-            self, "chores", "turn_s", "revocation_list_h", "sweep_limit_s", "clock_leap_s", "clock_ahead_d"
+            self, "maintenance", "tick_s", "revocation_list_h", "sweep_limit_s", "clock_leap_s", "clock_ahead_d"
         )
         if not 0 < self.publish_share < 1:
-            raise ConfigurationError("must be between 0 and 1", table="chores", key="publish_share")
+            raise ConfigurationError("must be between 0 and 1", table="maintenance", key="publish_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +172,9 @@ class ControllerSettings:
     """Settings of this package; and `access`, which routes check, too."""
 
     director: DirectorSettings = field(default_factory=DirectorSettings)
-    intake: IntakeSettings = field(default_factory=IntakeSettings)
+    ingestion: IntakeSettings = field(default_factory=IntakeSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
-    chores: MaintenanceSettings = field(default_factory=MaintenanceSettings)
+    maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     requests: RequestSettings = field(default_factory=RequestSettings)
     drafts: DraftSettings = field(default_factory=DraftSettings)

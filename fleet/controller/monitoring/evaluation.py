@@ -64,7 +64,7 @@ class AlertEvaluation:
     def evaluate(self, fence: int, now: datetime) -> bool:
         """Evaluate all alerts. Return whether an alert opened or closed. Raise AwayError, FencedError.
 
-        The leader calls it every `look_every_s`.
+        The leader calls it every `evaluate_every_s`.
         """
         before = self._changes
         deep = self._deep_after is None or not self._deep_after <= now < self._deep_after + DEEP_EVERY
@@ -107,7 +107,7 @@ class AlertEvaluation:
     def _up_since(self, connection: Connection, now: datetime) -> datetime:
         """Return since when the controller could receive polls, as far as the recorded evaluations show."""
         last, up_since = position(connection, LOOKED), position(connection, UP_SINCE)
-        missed = timedelta(seconds=MISSED_LOOKS * self._settings.look_every_s)
+        missed = timedelta(seconds=MISSED_LOOKS * self._settings.evaluate_every_s)
         if last is None or up_since is None or not last - missed <= now <= last + missed:
             return now
         return up_since

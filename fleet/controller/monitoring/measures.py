@@ -33,7 +33,7 @@ FAMILIES: tuple[tuple[str, str, str, str], ...] = (
     ("alerts_left_out", "alerts_left_out", "", "Alerts not opened because too many were open."),
     ("webhook_", "webhook_messages", "outcome", "Messages to the webhook, by outcome."),
     ("otlp_items_", "otlp_items", "outcome", "Data points and log records for the OTLP endpoint, by outcome."),
-    ("chore_failed_", "chore_failures", "chore", "Failed runs of maintenance jobs, by job."),
+    ("maintenance_failed_", "maintenance_failures", "job", "Failed runs of maintenance jobs, by job."),
 )
 """Prefix or name of a counter, its metric, the label for the rest of the name, and the help text.
 
@@ -75,9 +75,9 @@ class Measures:
         yield _gauge("change_streams", "Open streams of changes.", len(self._control.subscriptions))
         for name, length in sorted(self._sources.queues.items()):
             yield _gauge("queue_length", "Queue length, by queue.", length(), {"queue": name})
-        for chore, at_s in sorted(self._sources.done().items()):
+        for job, at_s in sorted(self._sources.done().items()):
             text = "Time at which a maintenance job ended last, in seconds since 1970."
-            yield _gauge("chore_done_timestamp_seconds", text, at_s, {"chore": chore})
+            yield _gauge("maintenance_done_timestamp_seconds", text, at_s, {"job": job})
         yield from _process()
 
     def _figures(self) -> tuple[Figures | None, Mapping[tuple[str, str], int]]:

@@ -79,7 +79,7 @@ class Monitoring:
     def workers(self) -> tuple[PeriodicThread, ...]:
         """Return the workers, in the order to start them. Stop them in reverse."""
         clock, settings = self._control.clock, self._settings
-        found = [PeriodicThread("watch", settings.alerts.look_every_s, self._evaluate, clock)]
+        found = [PeriodicThread("watch", settings.alerts.evaluate_every_s, self._evaluate, clock)]
         if self._webhook:
             every_s = settings.alerts.retry_s
             found.append(PeriodicThread("webhook", every_s, self._tell, clock, due=self._news, end=self._webhook.close))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from gateway.domain.errors import ConfigurationError
@@ -12,7 +13,8 @@ from gateway.domain.errors import ConfigurationError
 class AlertSettings:
     """Table `[alerts]`. A limit of 0 turns its rule off."""
 
-    look_every_s: float = 15.0  # period at which the leader evaluates alerts
+    FORMER: ClassVar = {"look_every_s": "evaluate_every_s"}
+    evaluate_every_s: float = 15.0  # period at which the leader evaluates alerts
     settle_s: float = 15.0  # rows newer than this wait for the next tick; replicas' clocks may differ by so much
     silent_s: float = 3_600.0  # time without a poll of a device
     error_percent: float = 5.0  # failed runs of a slot's requests, over a sample
@@ -50,7 +52,7 @@ class AlertSettings:
         """Check the values. Raise ConfigurationError."""
         check_url(self.url, "alerts")
         for name in (
-            "look_every_s",
+            "evaluate_every_s",
             "lasts_s",
             "error_min_sample",
             "rows_limit",

@@ -28,7 +28,7 @@ FIRST_RETRY_S = 1
 _log = logging.getLogger(__name__)
 
 
-class Waker:
+class WakePublisher:
     """Publisher of wake hints, one per replica. `start` once, then `stop` once.
 
     A lost broker affects only the hints.

@@ -146,7 +146,7 @@ class Installer:
             return self._record(update, Step.LOAD)
         judged = watch.evaluate()
         if judged.passed is None:
-            return self._config.probation.look_s
+            return self._config.probation.snapshot_every_s
         if not judged.passed:
             raise StepFailedError(judged.reason, judged.evidence)
         self._log.info(events.PROBATION_PASSED, slot=update.slot, reason=judged.reason, **judged.evidence)

@@ -78,7 +78,7 @@ class SettingsWork:
             if self._is_blocked(state):
                 return
             self._keep(_STEPS[state.step](self, state))
-            if self._state().step is Step.PROBATION and stop.wait(self._settings.look_s):
+            if self._state().step is Step.PROBATION and stop.wait(self._settings.snapshot_every_s):
                 return
 
     @property

@@ -39,7 +39,7 @@ class ProbationWatch:
         """Renew the share. Raise UnreachableError, RefusedError if a version is no longer loaded."""
         share = self._settings.share_percent
         weights = {self._old: 100 - share, self._new: share} if self._old else {self._new: 100}
-        lease_s = LEASE_LOOKS * self._settings.look_s
+        lease_s = LEASE_LOOKS * self._settings.snapshot_every_s
         self._control.route(self._slot, weights, shadow=self._new if self._old else "", lease_s=lease_s)
 
     def evaluate(self) -> Judgement:

@@ -32,7 +32,7 @@ from tests.simulators.fleet_repository import FleetRepository
 DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=1.0),
-    probation=ProbationSettings(duration_s=0.0, look_s=0.5, min_requests=5),
+    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.5, min_requests=5),
     store=StoreSettings(keep_free_bytes=0),
 )
 ABSENT = UnreachableError("it does not answer", table="control", key="socket")

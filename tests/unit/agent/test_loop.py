@@ -30,7 +30,7 @@ DEVICE, SLOT = "door-1", "meter"
 CONFIG = AgentConfig(
     agent=AgentSettings(poll_s=900.0, retry_s=60.0, jitter_percent=0.0, drain_s=0.0),
     fetch=FetchSettings(attempts=1, document_deadline_s=2.0, read_timeout_s=1.0, connect_timeout_s=1.0),
-    probation=ProbationSettings(duration_s=0.0, look_s=0.01),
+    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.01),
     store=StoreSettings(keep_free_bytes=0),
 )
 

@@ -29,7 +29,7 @@ from tests.simulators.fleet_repository import FleetRepository
 DEVICE, SLOT, PATH = "door-1", "meter", "policy/night.json"
 CONFIG = AgentConfig(
     agent=AgentSettings(drain_s=0.0),
-    probation=ProbationSettings(duration_s=0.0, look_s=0.01),
+    probation=ProbationSettings(duration_s=0.0, snapshot_every_s=0.01),
     store=StoreSettings(keep_free_bytes=0),
 )
 HOUR = timedelta(hours=1)

@@ -53,7 +53,12 @@ class Both:
 def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Both]:
     with enrolled_device(tmp_path, monkeypatch) as device:
         played = installer.Device(
-            tmp_path / "played", device.fleet.repository, store=device.folder, steady_s=0.0, idle_s=0.1, look_s=0.05
+            tmp_path / "played",
+            device.fleet.repository,
+            store=device.folder,
+            steady_s=0.0,
+            idle_s=0.1,
+            check_every_s=0.05,
         )
         settings = InstallerSettings(str(tmp_path / "s"), str(played.records.folder / "update.json"), 10.0)
         monkeypatch.setattr(enrolled, "CONFIG", replace(enrolled.CONFIG, installer=settings))

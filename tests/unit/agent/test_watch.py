@@ -15,7 +15,7 @@ from tests.simulators.agent_control import SimulatedControl
 
 SLOT = "meter"
 NEW = Activation(SLOT, "models/acme/meter/2/release", "a" * 64, ("only",), (), 1)
-SETTINGS = ProbationSettings(duration_s=10.0, look_s=1.0, min_requests=5, hang_s=4.0, leak_bytes=500)
+SETTINGS = ProbationSettings(duration_s=10.0, snapshot_every_s=1.0, min_requests=5, hang_s=4.0, leak_bytes=500)
 ABSENT = UnreachableError("it does not answer", table="control", key="socket")
 
 
@@ -60,7 +60,7 @@ def test_the_share_is_a_lease_beside_the_version_that_serves() -> None:
     probation = Probation()
     probation.watch.renew()
     (told,) = probation.control.named("route")
-    assert told == (SLOT, {"1": 95, "2": 5}, "2", LEASE_LOOKS * SETTINGS.look_s)
+    assert told == (SLOT, {"1": 95, "2": 5}, "2", LEASE_LOOKS * SETTINGS.snapshot_every_s)
 
 
 def test_where_nothing_served_before_it_gets_everything() -> None:
@@ -126,10 +126,10 @@ def test_a_version_that_fails_its_golden_set_in_the_middle_fails() -> None:
 def test_a_version_that_is_slower_than_the_old_one() -> None:
     probation = Probation()
     probation.look()
-    for looks in range(1, SETTINGS.min_looks + 1):
+    for looks in range(1, SETTINGS.min_snapshots + 1):
         probation.control.counters["1"] |= {"executions": 10 * looks, "infer_ns": 10_000 * looks}
         passed, reason = probation.look(0.1, executions=10 * looks, infer_ns=100_000 * looks)
-        assert passed is (None if looks < SETTINGS.min_looks else False)
+        assert passed is (None if looks < SETTINGS.min_snapshots else False)
     assert "a run takes 10 µs, the old version's 1: more than 2 times as long" in reason
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.committed.merge import together
+from gateway.committed.merge import merge_releases
 from gateway.committed.store import Committed, CommittedSlot
 from gateway.domain.release import Release
 from tests.simulators.engine_rig import manifest
@@ -35,13 +35,13 @@ HAND = (release("lamp"), release("meter", "9"), release("torn", problem="broken"
 
 
 def test_without_a_fleet_everything_by_hand_is_admitted_as_it_is() -> None:
-    found = together(Committed(), HAND, unsigned=True)
+    found = merge_releases(Committed(), HAND, unsigned=True)
     assert found.every == HAND
     assert found.unlisted == ()
 
 
 def test_the_name_of_a_slot_is_the_fleets() -> None:
-    found = together(committed(slot()), HAND, unsigned=True)
+    found = merge_releases(committed(slot()), HAND, unsigned=True)
     assert named(found.signed) == ["meter 2"]
     assert named(found.admitted) == ["lamp 1", "torn 1 refused"]
     (denied,) = found.denied
@@ -50,13 +50,13 @@ def test_the_name_of_a_slot_is_the_fleets() -> None:
 
 
 def test_the_same_version_by_hand_has_no_line_and_is_told() -> None:
-    found = together(committed(slot("9")), HAND, unsigned=True)
+    found = merge_releases(committed(slot("9")), HAND, unsigned=True)
     assert found.denied == ()
     assert "meter 9 in the model directory" in found.unlisted[0]
 
 
 def test_forbidden_keeps_its_own_problem_where_it_has_one() -> None:
-    found = together(committed(slot()), HAND, unsigned=False)
+    found = merge_releases(committed(slot()), HAND, unsigned=False)
     assert named(found.admitted) == ["torn 1 refused"]
     assert [one.problem.partition(":")[0] for one in found.denied] == [
         "unsigned",
@@ -76,7 +76,7 @@ def test_forbidden_keeps_its_own_problem_where_it_has_one() -> None:
     ],
 )
 def test_the_previous_release_steps_in(one: CommittedSlot, serving: list[tuple[str, str]], expected: list[str]) -> None:
-    found = together(committed(one), (), unsigned=True, serving=serving)
+    found = merge_releases(committed(one), (), unsigned=True, serving=serving)
     assert named(found.signed) == expected
     told = [release.problem for release in found.signed if release.problem]
     assert all(("version 1, serves instead" in problem) is ("meter 1" in expected) for problem in told)

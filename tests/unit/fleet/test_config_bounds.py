@@ -9,13 +9,13 @@ from gateway.domain.errors import ConfigurationError
 
 IDLE = {
     "director": ("signings_at_once", "certificates_per_day", "enrolment_token_h", "poll_s", "renew_share"),
-    "intake": ("at_once", "lines_limit", "rows_burst", "telemetry_limit_bytes"),
-    "scheduler": ("devices_per_turn", "turn_s"),
+    "ingestion": ("at_once", "lines_limit", "rows_burst", "telemetry_limit_bytes"),
+    "scheduler": ("devices_per_tick", "tick_s"),
     "serve": ("max_requests", "threads", "max_connections", "max_handshakes", "max_body_bytes", "body_timeout_s"),
     "serve.rates": ("device_burst", "address_burst", "handshake_burst", "device_at_once", "address_at_once"),
     "database": ("connections", "page_limit_rows", "lease_s", "tokens_limit"),
     "database.telemetry": ("batch_limit_rows", "boots_limit"),
-    "chores": ("turn_s", "clock_leap_s", "clock_ahead_d"),
+    "maintenance": ("tick_s", "clock_leap_s", "clock_ahead_d"),
 }
 
 
@@ -27,8 +27,8 @@ def test_no_bound_may_be_zero(table: str, key: str) -> None:
 
 
 def test_a_part_of_an_answer_that_no_replay_would_take_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"scheduler\.decisions_per_turn: must be 100 or more, not 99"):
-        parse_config("[scheduler]\ndecisions_per_turn = 99\n", "fleet.toml")
+    with pytest.raises(ConfigurationError, match=r"scheduler\.decisions_per_tick: must be 100 or more, not 99"):
+        parse_config("[scheduler]\ndecisions_per_tick = 99\n", "fleet.toml")
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,15 @@ def test_names_and_addresses_are_taken(name: str) -> None:
 def test_how_devices_reach_it_is_an_address(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"listen\.url: must be https://HOST"):
         parse_config(f'[listen]\nurl = "{url}"\n', "fleet.toml")
+
+
+def test_tables_and_settings_of_version_0_1_are_accepted_with_warnings() -> None:
+    with pytest.warns(FutureWarning) as warned:
+        config = parse_config("[chores]\nturn_s = 7\n[intake]\nheard_every_s = 9\n", "fleet.toml")
+    assert (config.maintenance.tick_s, config.ingestion.progress_every_s) == (7.0, 9.0)
+    assert [str(one.message) for one in warned] == [
+        "fleet.toml: [intake] is named ingestion now; rename it",
+        "fleet.toml: [chores] is named maintenance now; rename it",
+        "fleet.toml: [ingestion] heard_every_s is named progress_every_s now; rename it",
+        "fleet.toml: [maintenance] turn_s is named tick_s now; rename it",
+    ]

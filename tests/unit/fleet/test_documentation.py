@@ -57,7 +57,7 @@ def test_the_configuration_of_the_guide_can_be_read() -> None:
     ("number", "form", "names_socket"), [(0, "pem", "server unix:{};"), (1, "xfcc", "pipe: {{path: {}}}")]
 )
 def test_the_configuration_behind_a_proxy_can_be_read(number: int, form: str, names_socket: str) -> None:
-    text = Path(__file__).parents[3].joinpath("fleet", "serving", "README.md").read_text()
+    text = Path(__file__).parents[3].joinpath("fleet/controller/serving/README.md").read_text()
     config = parse_config(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[number], "README.md")
     socket = config.listen.addresses[0].removeprefix("unix:")
     assert names_socket.format(socket) in text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet.controller.control.online_keys import OnlineKeys
-from fleet.publisher.keys import ask_nobody, make_key
+from fleet.publisher.keys import make_key, refuse_to_ask
 from tests.simulators.fleet_repository import new_key
 
 EVERY_S = 5.0
@@ -34,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def keys(tmp_path: Path, clock: Clock) -> OnlineKeys:
-    return OnlineKeys(tmp_path, [HELD], ask_nobody, EVERY_S, monotonic=clock)
+    return OnlineKeys(tmp_path, [HELD], refuse_to_ask, EVERY_S, monotonic=clock)
 
 
 def found(keys: OnlineKeys, *keyids: str, role: str = "director", threshold: int = 1) -> list[str]:

@@ -64,7 +64,7 @@ def serve(tmp_path: Path, device: Device) -> tuple[InstallerSettings, threading.
 def test_an_agent_is_told_why_and_hears_how_it_goes(tmp_path: Path) -> None:
     repository = FleetRepository(tmp_path / "publisher")
     path = repository.add_software([wheels(tmp_path / "wheels", "1.0")])
-    device = Device(tmp_path / "device", repository, idle_s=3.0, look_s=0.05)
+    device = Device(tmp_path / "device", repository, idle_s=3.0, check_every_s=0.05)
     wanted = device.serve(path)
     settings, thread = serve(tmp_path, device)
     with pytest.raises(InstallerRefusedError, match="is signed"):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.simulation.spool import SimulatedSpool, Told, body
+from fleet.simulation.spool import ReportedRows, SimulatedSpool, body
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 STREAMS = ("state", "vitals")
@@ -39,8 +39,8 @@ def test_what_is_acknowledged_goes_and_nothing_else(streams: list[str], state: i
     )
     assert numbers(spool) == [(stream, seq) for stream, seq in before if seq > had[stream]]
     assert gone == len(before) - len(spool)
-    told = [Told(stream, 3, streams.count(stream), had[stream]) for stream in dict.fromkeys(streams)]
-    assert list(spool.told()) == told
+    told = [ReportedRows(stream, 3, streams.count(stream), had[stream]) for stream in dict.fromkeys(streams)]
+    assert list(spool.reported()) == told
 
 
 def test_what_was_acknowledged_once_counts_for_good() -> None:
@@ -48,7 +48,7 @@ def test_what_was_acknowledged_once_counts_for_good() -> None:
     spool = filled(["state"] * 5)
     for seq in (4, 2):
         spool.acknowledged({"acknowledged": [{"stream": "state", "boot_epoch": 3, "seq": seq}]})
-    assert list(spool.told()) == [Told("state", 3, made=5, acknowledged=4)]
+    assert list(spool.reported()) == [ReportedRows("state", 3, made=5, acknowledged=4)]
 
 
 def test_another_boot_is_not_this_one() -> None:

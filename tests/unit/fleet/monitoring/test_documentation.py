@@ -1,4 +1,4 @@
-"""The guide of this room names every rule and every chore, and shows messages as they are sent."""
+"""The guide of monitoring names every rule and every maintenance job, and shows messages as they are sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fleet.controller.control.maintenance import all_jobs
 from fleet.controller.monitoring.message import alert_document
 from fleet.controller.monitoring.readings import RULES
 from tests.simulators.controller import controlling
-from tests.unit.fleet.watch.test_message import ALERT
+from tests.unit.fleet.monitoring.test_message import ALERT
 
 GUIDE = (Path(__file__).parents[4] / "fleet/controller/monitoring" / "README.md").read_text()
 
@@ -19,11 +19,9 @@ def test_every_rule() -> None:
     assert set(re.findall(r"^\| `([a-z]+)` \| (?!every|the leader)", GUIDE, re.MULTILINE)) == set(RULES)
 
 
-def test_every_chore(tmp_path: Path) -> None:
+def test_every_job(tmp_path: Path) -> None:
     with controlling(tmp_path) as fleet:
-        found = {
-            (chore.name, "every replica" if chore.everywhere else "the leader") for chore in all_jobs(fleet.control)
-        }
+        found = {(job.name, "every replica" if job.everywhere else "the leader") for job in all_jobs(fleet.control)}
     assert set(re.findall(r"^\| `([a-z]+)` \| (every replica|the leader) \|", GUIDE, re.MULTILINE)) == found
 
 
