@@ -96,7 +96,7 @@ test-system: tested ## real daemons, controllers, clients and attacks, from star
 	@$(PYTEST) tests/system tests/attack tests/performance tests/world
 
 test-long: tested ## everything, however long it takes
-	@$(BIN)/pytest -q
+	@HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -q
 
 test-world: $(VENV)/.world debian-world ## serve models from packages and exporters, compare with their runtimes; WORLD='--help' for options
 	@$(BIN)/python -m tests.world.run $(WORLD)

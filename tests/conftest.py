@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 INSTALLATION = ("tests/system/test_install", "tests/system/test_systemd")
 """Files with these beginnings share one installation, as long to make as a hundred tests: one process has them all."""
 
-settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("here")  # a busy machine is no finding
+for profile, count in (("quick", 25), ("thorough", 100)):  # a busy machine is no finding
+    settings.register_profile(profile, deadline=None, max_examples=count, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture(autouse=True)

@@ -50,6 +50,7 @@ from fleet.controller.database.errors import DatabaseError
 from fleet.controller.database.settings import DatabaseSettings
 from fleet.controller.database.tables import NAME_BYTES
 from tests.simulators.databases import KINDS, NOW, content, enrolled, made
+from tests.simulators.examples import examples
 
 ROOMS = (
     alerts,
@@ -225,7 +226,7 @@ def test_no_text_becomes_a_statement(kind: str, tmp_path: Path) -> None:
 
     @given(st.sampled_from(FUNCTIONS), HOSTILE)
     @example(enrolment.void, "")
-    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
     def attack(function: Callable[..., Any], text: str) -> None:
         with guarded(database):
             outcomes[tried(database, function, text)] += 1
@@ -244,7 +245,7 @@ def test_a_name_is_kept_as_it_is_and_finds_itself_only(kind: str, tmp_path: Path
     @example("A", "a")
     @example("é", "e\u0301")
     @example("x ", "x")
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
     def keep(one: str, other: str) -> None:
         with database.read() as connection:
             known = {

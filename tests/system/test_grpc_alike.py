@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from tests.simulators.daemon import golden, running
+from tests.simulators.examples import examples
 
 V2 = "/inference.GRPCInferenceService"
 INFER, STREAM = f"{V2}/ModelInfer", f"{V2}/ModelStreamInfer"
@@ -260,7 +261,7 @@ def test_sizes(channels, size):
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_requests(channels, data):
     """A right request of which some bytes are changed, dropped or inserted."""
     raw = bytearray(INFERENCES[data.draw(st.sampled_from(["one row", "id", "typed contents"]))].SerializeToString())

@@ -14,6 +14,7 @@ from gateway.agent.fetch.source import FetchError
 from gateway.agent.fetch.web import WebSource
 from gateway.agent.settings import FetchSettings
 from tests.simulators.bad_server import BadServer, say
+from tests.simulators.examples import examples
 
 QUICK = FetchSettings(read_timeout_s=0.2, document_deadline_s=2, blob_deadline_s=2, attempts=1)
 CONTENT = b"content" * 100
@@ -61,7 +62,7 @@ def server() -> Iterator[BadServer]:
         yield running
 
 
-CALM = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+CALM = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @CALM

@@ -11,6 +11,7 @@ from gateway.cli import main
 from gateway.cli.common import overrides
 from gateway.cli.parser import PROGRAM, VERBS
 from gateway.config import parse_config
+from tests.simulators.examples import examples
 
 NAMES = [verb.name for verb in VERBS]
 
@@ -72,7 +73,7 @@ WORDS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arguments=st.lists(WORDS, max_size=6))
 def test_no_arguments_make_the_parser_stumble(capsys, arguments):
     """It returns, or ends as argparse does."""
@@ -85,7 +86,7 @@ def test_no_arguments_make_the_parser_stumble(capsys, arguments):
     capsys.readouterr()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=40))
 def test_a_file_that_cannot_be_had_is_one_line(capsys, text):
     """Whatever the name of a configuration is."""

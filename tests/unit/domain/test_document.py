@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.document import Table, read_document
 from gateway.domain.errors import ConfigurationError
+from tests.simulators.examples import examples
 
 
 def doc(text: str) -> Table:
@@ -165,7 +166,7 @@ def test_what_is_no_toml_is_refused(text: str) -> None:
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_any_text_is_a_document_or_refused(text: str) -> None:
     try:
         table = doc(text)

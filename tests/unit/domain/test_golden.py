@@ -17,6 +17,7 @@ from gateway.domain.golden import GoldenSet, first_row, judge, read_golden
 from gateway.domain.manifest import TensorSpec, Tolerance
 from gateway.domain.tensor import Array, Datatype
 from tests.simulators.engine_rig import manifest
+from tests.simulators.examples import examples
 
 MODEL = manifest()
 STRICT = Tolerance(agreement=0.9, mean_abs=0.1)
@@ -90,7 +91,7 @@ def test_what_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
     content = bytearray(GOOD)
     for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=6)):

@@ -16,6 +16,7 @@ from gateway.domain.manifest import Preprocess, TensorSpec
 from gateway.domain.tensor import Array, Datatype
 from gateway.engine.images import decode_images
 from gateway.engine.settings import EngineSettings
+from tests.simulators.examples import examples
 from tests.simulators.images_made import elements, encoded
 
 SETTINGS = EngineSettings()
@@ -214,7 +215,7 @@ DAMAGEABLE = {
 
 @pytest.mark.parametrize("form", ["png", "jpeg"])
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @pytest.mark.filterwarnings("default::UserWarning")
 def test_a_damaged_image_is_answered_or_refused_and_nothing_else(form: str, data: st.DataObject) -> None:
     content = bytearray(DAMAGEABLE[form])

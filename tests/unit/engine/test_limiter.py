@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gateway.engine.limiter import Limiter, Share, ThreadShares
+from tests.simulators.examples import examples
 
 THREADS = 4
 
@@ -60,7 +61,7 @@ class Sharing(RuleBasedStateMachine):
 
 
 TestSharing = Sharing.TestCase
-TestSharing.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestSharing.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 
 
 def race(first: Share, second: Share, first_ns: int, second_ns: int, runs: int = 200) -> tuple[int, int]:

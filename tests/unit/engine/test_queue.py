@@ -15,6 +15,7 @@ from gateway.engine.queue import Queue
 from gateway.engine.service_record import CALLERS_LIMIT, CREDIT, ServiceRecord
 from gateway.engine.settings import POLICIES, QueueSettings
 from gateway.engine.ticket import Ticket
+from tests.simulators.examples import examples
 from tests.simulators.sink import ticket
 
 BATCH_ROWS = 8
@@ -99,7 +100,7 @@ class Queueing(RuleBasedStateMachine):
 
 
 TestQueueing = Queueing.TestCase
-TestQueueing.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestQueueing.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 
 
 def queue_of(*tickets: Ticket, **changes: object) -> Queue:

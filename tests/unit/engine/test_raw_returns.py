@@ -19,6 +19,7 @@ from gateway.domain.errors import Fault
 from gateway.domain.events import LoopLeft, RunFailed
 from gateway.domain.tensor import Array, Tensors
 from tests.simulators.engine_rig import Rig, X, manifest, measured, quick_rig, request, values
+from tests.simulators.examples import examples
 from tests.simulators.session import SimulatedSession
 from tests.simulators.sink import RawRecorder
 
@@ -244,7 +245,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_request_ends_once_with_its_own_answer(steps: list[Any]) -> None:
     asyncio.run(_steps(steps))
 

@@ -19,6 +19,7 @@ from gateway.domain.infer import InferResponse
 from gateway.domain.sharing import WHOLE
 from gateway.engine.settings import EngineSettings
 from tests.simulators.engine_rig import Rig, manifest, measured, request, values
+from tests.simulators.examples import examples
 from tests.simulators.session import SimulatedSession
 
 VERSIONS = ("1", "2", "3")
@@ -240,4 +241,4 @@ class Fleet(RuleBasedStateMachine):
 
 
 TestFleet = Fleet.TestCase
-TestFleet.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestFleet.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

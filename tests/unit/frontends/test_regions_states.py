@@ -16,6 +16,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.placement import RegionSpan
 from gateway.frontends.regions import Regions, Registrant
 from gateway.frontends.settings import SharedMemorySettings
+from tests.simulators.examples import examples
 from tests.simulators.segments import SHARED_MEMORY, descriptors, mappings
 
 CALLERS, NAMES, KEYS = st.sampled_from("aaaab"), st.sampled_from("aaab"), st.sampled_from("ab")
@@ -108,4 +109,4 @@ class Callers(RuleBasedStateMachine):
 
 
 TestCallers = Callers.TestCase
-TestCallers.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+TestCallers.settings = settings(max_examples=examples(250), stateful_step_count=40, deadline=None)

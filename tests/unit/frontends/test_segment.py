@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.segment import Segment
+from tests.simulators.examples import examples
 from tests.simulators.segments import descriptors, folder, mappings
 
 ANY = st.one_of(st.integers(-4, 60), st.integers(2**31 - 2, 2**31 + 2), st.integers(2**63 - 2, 2**64 - 1))
@@ -63,7 +64,7 @@ def test_nothing_can_be_written_through_a_view(shm: Path) -> None:
         array[0] = 1
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     start=st.integers(0, 80) | st.integers(2**63 - 2, 2**64 - 1),
     size=st.integers(1, 80) | st.integers(2**63 - 2, 2**64 - 1),
@@ -77,7 +78,7 @@ def test_only_what_lies_within_the_file_is_mapped(shm: Path, start: int, size: i
         assert "invalid args" in refused(Fault.INVALID, path, offset=start, byte_size=size)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(offset=ANY, wanted=ANY)
 def test_no_bounds_lead_outside(shm: Path, offset: int, wanted: int) -> None:
     path = shm / "bounds"

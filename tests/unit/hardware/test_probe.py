@@ -20,6 +20,7 @@ from gateway.hardware.vitals import read_vitals
 from tests.devices.asking import Probed
 from tests.devices.build import Entry, Folder, Link, Node, build
 from tests.devices.catalogue import TREES
+from tests.simulators.examples import examples
 
 PROFILES = load_profiles(profiles_folder())
 EXPECTED: dict[str, tuple[str | None, dict[str, bool]]] = {
@@ -127,7 +128,7 @@ HOSTILE: st.SearchStrategy[Entry] = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     tree=st.sampled_from(sorted(TREES)),
     spoiled=st.dictionaries(st.sampled_from(PATHS), HOSTILE, max_size=12),

@@ -25,6 +25,7 @@ from gateway.store.active import (
     write_active,
 )
 from gateway.store.errors import DamagedError, StoreAbsentError, StoreError
+from tests.simulators.examples import examples
 
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
 slots = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True)
@@ -48,7 +49,7 @@ def document(**changes: Any) -> dict[str, Any]:
 
 
 @given(actives)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_is_written_is_read_again(active: Active) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_active(Path(folder) / "active.json", active)
@@ -62,7 +63,7 @@ def test_nothing_is_committed_where_nothing_was_written(tmp_path: Path) -> None:
 @given(
     st.binary(max_size=200) | actives.map(active_bytes).flatmap(lambda b: st.integers(0, len(b)).map(lambda n: b[:n]))
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_damage_is_an_error_or_no_damage(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "active.json"

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from fleet.controller.control.rollouts_preview import wave_sizes
 from fleet.controller.rollouts.facts import Joined
+from tests.simulators.examples import examples
 from tests.simulators.rollouts import Record, offered, spec_of
 
 KINDS = ("cpu", "hailo-8", "coral-usb")
 shares = st.lists(st.integers(1, 99), max_size=3, unique=True).map(sorted)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=40), shares, st.integers(0, 3), st.integers(0, 20))
 def test_waves_take_what_was_foretold(strata: list[str], percents: list[int], canaries: int, count: int):
     waves: list[dict[str, Any]] = [{"percent": percent} for percent in [*percents, 100]]

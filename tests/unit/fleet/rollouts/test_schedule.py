@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fleet.controller.rollouts.schedule import known_zone, may_offer, next_opening
 from fleet.controller.rollouts.spec_form import DAYS
+from tests.simulators.examples import examples
 from tests.simulators.rollouts import spec_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -132,7 +133,7 @@ windows = st.builds(
 around = st.sampled_from(["2027-03-27", "2027-10-30", "2027-03-13", "2027-11-06", "2027-04-03", "2027-06-01"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(windows, min_size=1, max_size=3), st.sampled_from(ZONES), around, st.integers(0, 2880))
 def test_the_next_opening_is_the_first_open_minute(chosen, site, day, offset):
     spec = spec_of(windows=chosen)

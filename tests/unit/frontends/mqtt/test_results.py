@@ -18,6 +18,7 @@ from gateway.domain.tensor import Datatype, Tensor
 from gateway.frontends.mqtt.delivery import answers
 from gateway.frontends.mqtt.payloads.results import ResultPlan, plan_results
 from gateway.frontends.mqtt.routes.feed import Ready
+from tests.simulators.examples import examples
 
 FP32, INT64 = Datatype.FP32, Datatype.INT64
 ABC = ("a", "b", "c")
@@ -248,7 +249,7 @@ def best_of(plan: ResultPlan, scores: np.ndarray[Any, Any]) -> tuple[str | None,
     return plan.labels[index] if plan.labels else str(index), max(values) if math.isfinite(max(values)) else None
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(answered())
 def test_a_result_is_the_best_class_of_a_score_vector_or_all_values_exactly(
     drawn: tuple[ModelManifest, tuple[str, ...], dict[str, Tensor], int],

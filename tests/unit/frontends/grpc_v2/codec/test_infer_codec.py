@@ -19,6 +19,7 @@ from gateway.frontends.grpc_v2.codec.infer_codec import LAYOUTS_LIMIT, PATTERNS_
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.regions import Regions, Registrant
 from gateway.frontends.settings import SharedMemorySettings
+from tests.simulators.examples import examples
 from tests.simulators.infer_messages import CALL, NOW_NS, REGION_BYTES, decoded, expected, field, requests, respelled
 from tests.simulators.segments import folder
 
@@ -59,7 +60,7 @@ def learns(codec: InferCodec, raw: bytes, monkeypatch: pytest.MonkeyPatch) -> bo
 
 
 # ---- what is remembered means what the message means -----------------------------------------------------------------
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(data=st.data(), call=CALLS)
 def test_remembered_requests_are_what_they_say(data: st.DataObject, call: CallInfo) -> None:
     sent, codec = data.draw(requests()), InferCodec(None)
@@ -72,7 +73,7 @@ def test_remembered_requests_are_what_they_say(data: st.DataObject, call: CallIn
         assert decoded(codec, raw, call, lent=True) == truth
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(data=st.data(), caller=st.sampled_from(["ann", "bob"]))
 def test_tensors_in_shared_memory_are_the_callers(regions: Regions, data: st.DataObject, caller: str) -> None:
     sent, codec, call = data.draw(requests(region="r")), InferCodec(regions), CallInfo(caller)
@@ -102,7 +103,7 @@ def test_each_frame_in_shared_memory_is_read_anew(regions: Regions) -> None:
             codec.decode(raw, CALL, NOW_NS, lent=True)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_one_changed_byte_is_read_as_the_parser_reads_it(data: st.DataObject) -> None:
     sent = data.draw(requests())
@@ -125,7 +126,7 @@ def test_every_byte_of_a_common_request_changed_to_every_other() -> None:
             assert decoded(codec, spoilt) == expected(spoilt)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.binary(max_size=80), st.booleans())
 def test_any_bytes_are_a_request_or_refused(raw: bytes, lent: bool) -> None:
     codec = remembering(request())
@@ -171,7 +172,7 @@ def test_oddities_of_protobuf(name: str) -> None:
         assert decoded(codec, raw, lent=lent) == expected(raw)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(data=st.data())
 def test_fields_in_any_order_and_repeated(data: st.DataObject) -> None:
     parts = [field(1, b"m"), field(2, b"1"), field(3, b"id"), field(5, INPUT), field(7, bytes(range(8)))]

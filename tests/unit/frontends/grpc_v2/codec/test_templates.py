@@ -18,6 +18,7 @@ from gateway.frontends.grpc_v2.codec.infer_codec import TEMPLATES_LIMIT, InferCo
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.codec.templates import IN_PLACE_BYTES, Piece, shape_of
 from gateway.frontends.grpc_v2.framing import PREFIX, prefixed
+from tests.simulators.examples import examples
 from tests.simulators.infer_messages import NAMES, arrays
 
 
@@ -64,7 +65,7 @@ def one(array: np.ndarray[Any, Any], datatype: Datatype = Datatype.FP32, ident: 
     return response({"y": Tensor(datatype, array)}, ident)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(outputs(), st.lists(st.text(max_size=20) | st.just("z" * 200), min_size=2, max_size=4))
 def test_replies_are_protobufs(tensors: Mapping[str, Tensor], idents: list[str]) -> None:
     codec = InferCodec(None)
@@ -152,7 +153,7 @@ def test_strings_are_bytes() -> None:
     assert joined(*InferCodec(None).encode(answer, ())) == encode_response(answer)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(outputs())
 def test_replies_encoded_in_steps_are_the_same(tensors: Mapping[str, Tensor]) -> None:
     answer = response(tensors, parameters={"a": 1})

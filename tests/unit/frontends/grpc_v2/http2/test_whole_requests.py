@@ -14,6 +14,7 @@ from gateway.frontends.grpc_v2.http2.events import DataReceived, Event, RequestR
 from gateway.frontends.grpc_v2.http2.hpack import encode
 from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.requests import read_request
+from tests.simulators.examples import examples
 from tests.simulators.http2_peer import ASKED, REQUEST, answer, data, headers, said, tell
 
 NARROW = Http2Limits(
@@ -188,7 +189,7 @@ def _kept(events: list[Event]) -> list[Event]:
 
 
 @given(requests(), st.integers(0, 7), CUTS)
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_any_split_is_equal_to_frame_by_frame(asked: list[bytes], drained: int, cuts: list[int]) -> None:
     parts = [b"".join(asked[:drained]), b"".join(asked[drained:])] if drained < len(asked) else [b"".join(asked)]
     expected = carried(FrameByFrame, parts, [])

@@ -31,6 +31,7 @@ from gateway.frontends.grpc_v2.service import large_requests as reading
 from gateway.frontends.grpc_v2.service.large_requests import LargeRequestReader
 from gateway.frontends.grpc_v2.service.message_memory import MemoryShare, MessageMemory
 from tests.fuzz.mutation import spoil
+from tests.simulators.examples import examples
 from tests.simulators.infer_messages import CALL, NOW_NS, Facts, expected, field, message_memory_of, requests, told
 from tests.simulators.inference import VARIANT, SimulatedInference
 
@@ -85,7 +86,7 @@ def no_contents_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ---- the same as protobuf --------------------------------------------------------------------------------------------
 @pytest.mark.usefixtures("no_contents_kept")
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sent=requests())
 def test_requests_mean_what_protobuf_says(sent: Any) -> None:
     raw = sent.SerializeToString()
@@ -93,7 +94,7 @@ def test_requests_mean_what_protobuf_says(sent: Any) -> None:
 
 
 @pytest.mark.usefixtures("no_contents_kept")
-@settings(deadline=None, max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(500), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sent=requests(), seed=st.integers(0, 2**32))
 def test_nothing_is_accepted_that_protobuf_refuses(sent: Any, seed: int) -> None:
     whole = sent.SerializeToString()

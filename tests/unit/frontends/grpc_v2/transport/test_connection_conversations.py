@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.frontends.grpc_v2.calls import INFER
+from tests.simulators.examples import examples
 from tests.simulators.grpc_client import (
     LIVE,
     LOAD,
@@ -94,7 +95,7 @@ class Caller:
                 assert infer_reply(bytes(reply.body)).raw_output_contents[0] == bytes(40)
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS, st.sampled_from([0, 1, 30]))
 async def test_any_conversation(served: Serve, steps: list[Any], chunk: int) -> None:
     async with served() as gateway:
