@@ -140,7 +140,7 @@ def test_a_broker_that_is_lost_while_it_stops_keeps_no_thread(tmp_path) -> None:
     waker._up.set()
     waker._lost(None, None, None, "gone")
     hints.note(["camera-1"])
-    waker._thread.join(5.0)
+    waker._thread.join(60.0)
     assert not waker._thread.is_alive()
     waker.stop(5.0)
 
