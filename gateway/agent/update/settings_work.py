@@ -128,7 +128,6 @@ class SettingsWork:
         if judged.passed:
             self._log.info(events.SETTINGS_TRIAL_PASSED, target=state.target, reason=judged.reason)
             return moved(state, COMMIT, system_now())
-        self._log.warning(events.SETTINGS_TRIAL_FAILED, target=state.target, reason=judged.reason)
         return self._given_up(state, judged.reason)
 
     def _judged(self, before: DaemonHealth, health: DaemonHealth, *, complete: bool) -> Judgement:
@@ -198,6 +197,7 @@ class SettingsWork:
             return DaemonHealth()
 
     def _failed(self, state: SlotState, phase: str, reason: str) -> SlotState:
+        self._log.warning(events.SETTINGS_UPDATE_FAILED, target=state.target, phase=phase, reason=reason)
         return failed(state, phase, reason, system_now())
 
     def _state(self) -> SlotState:

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from gateway.agent import events
+from gateway.agent.control import DaemonRefusedError
 from gateway.agent.signals import Alarm
 from gateway.agent.state.slot_state import begun, keep_state, moved, read_state
 from gateway.agent.state.storage import Storage
@@ -99,3 +102,19 @@ def test_a_trial_whose_answer_was_lost_has_its_whole_time(storage: Storage) -> N
     for _ in ("the trial is in force already", "a snapshot before the restart"):
         trial.work(stopped, float("inf"))
         assert read_state(storage.journal, SETTINGS_SLOT).step is Step.PROBATION
+
+
+class RefusingDaemon(Daemon):
+    """A daemon that refuses every trial."""
+
+    def try_settings(self, activation: Activation, _within_s: float) -> None:
+        raise DaemonRefusedError("invalid", f"{activation.slot}: limits.max_queue is no setting")
+
+
+def test_a_refusal_is_logged_with_its_reason(storage: Storage) -> None:
+    daemon: Any = RefusingDaemon()
+    with capture_logs() as logged:
+        SettingsWork(storage, daemon, SettingsTrialSettings()).work(Alarm(), float("inf"))
+    (line,) = logged
+    assert (line["event"], line["log_level"], line["phase"]) == (events.SETTINGS_UPDATE_FAILED, "warning", "load")
+    assert line["reason"] == "the gateway refuses them: @settings: limits.max_queue is no setting"
