@@ -53,11 +53,11 @@ def _verify(arguments: argparse.Namespace) -> int:
         from fleet.cli.local_database import opened_database
 
         with opened_database(arguments.dir) as database:
-            return _judge(arguments, _beside(database), noted)
-    return _judge(arguments, _asked(client(arguments)), noted)
+            return _check(arguments, _beside(database), noted)
+    return _check(arguments, _asked(client(arguments)), noted)
 
 
-def _judge(arguments: argparse.Namespace, log: Log, noted: tuple[int, str] | None) -> int:
+def _check(arguments: argparse.Namespace, log: Log, noted: tuple[int, str] | None) -> int:
     found = dict(log.verified)
     if found["ok"] and noted and log.digest_of(noted[0]) != noted[1]:
         found |= {"ok": False, **_other(noted[0], found["sequence"])}

@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.committed.release_verifier import SignatureProblems
 from gateway.committed.settings import SignedReleaseSettings
-from gateway.committed.settings_judge import JudgedSettings
+from gateway.committed.settings_verifier import VerifiedSettings
 from gateway.domain.activation import Activation, activation_document
 from gateway.domain.errors import VariantError
 from gateway.store.active import Active, active_bytes
@@ -21,11 +21,11 @@ from gateway.store.active import Active, active_bytes
 PYTHON = (sys.executable, "-P", "-m")
 """-P: the working directory is not searched."""
 COMMAND = (*PYTHON, "gateway.committed.release_verifier")
-SETTINGS_COMMAND = (*PYTHON, "gateway.committed.settings_judge")
+SETTINGS_COMMAND = (*PYTHON, "gateway.committed.settings_verifier")
 LAST_WORDS_CHARS = 300
 
 
-async def ask_judge(settings: SignedReleaseSettings, active: Active) -> SignatureProblems:
+async def ask_release_verifier(settings: SignedReleaseSettings, active: Active) -> SignatureProblems:
     """Verify everything in `active`. Cancelling this call kills the process.
 
     Raise VariantError (transient) if the process failed.
@@ -35,10 +35,13 @@ async def ask_judge(settings: SignedReleaseSettings, active: Active) -> Signatur
     return SignatureProblems(**await _answer(COMMAND, settings, active_bytes(active)))
 
 
-async def ask_settings_judge(settings: SignedReleaseSettings, activation: Activation) -> JudgedSettings:
-    """Judge one release of settings, and read what the device's policies permit. Raises as `ask_judge` does."""
+async def ask_settings_verifier(settings: SignedReleaseSettings, activation: Activation) -> VerifiedSettings:
+    """Verify a release of settings, and read what the device's policies permit.
+
+    Raises as `ask_release_verifier` does.
+    """
     question = json.dumps(activation_document(activation)).encode()
-    return JudgedSettings(**await _answer(SETTINGS_COMMAND, settings, question))
+    return VerifiedSettings(**await _answer(SETTINGS_COMMAND, settings, question))
 
 
 async def _answer(command: Sequence[str], settings: SignedReleaseSettings, question: bytes) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class SignatureProblems:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def judge(store: Path, root: Path, active: Active) -> SignatureProblems:
+def verify_active(store: Path, root: Path, active: Active) -> SignatureProblems:
     """Verify everything in `active` by the files in `store`, from the pinned `root` on. Files never make it raise."""
     try:
         chain = open_chain(store, root)
@@ -72,7 +72,7 @@ def open_chain(store: Path, root: Path) -> Chain:
 def main() -> int:
     """Run the process."""
     store, root = sys.argv[1:]
-    judgement = judge(Path(store), Path(root), parse_active(sys.stdin.buffer.read()))
+    judgement = verify_active(Path(store), Path(root), parse_active(sys.stdin.buffer.read()))
     told = {"slots": judgement.slots, "previous": judgement.previous, "files": judgement.files}
     sys.stdout.write(json.dumps(told))
     return 0

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.committed.ask import ask_judge, ask_settings_judge
+from gateway.committed.ask import ask_release_verifier, ask_settings_verifier
 from gateway.committed.release import planned_release, refused_release, signed_release
 from gateway.committed.release_verifier import SignatureProblems
 from gateway.committed.settings import SignedReleaseSettings
-from gateway.committed.settings_judge import JudgedSettings
+from gateway.committed.settings_verifier import VerifiedSettings
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.profile import Profile, read_profile
@@ -108,12 +108,12 @@ class CommittedStore:
         read = planned_release if planned else signed_release
         return await asyncio.to_thread(read, activation, self._settings.folder, self._library)
 
-    async def settings(self, activation: Activation) -> JudgedSettings:
+    async def settings(self, activation: Activation) -> VerifiedSettings:
         """Return one release of settings, with what the device's policies permit. Raises VariantError."""
         if not self.present:
             raise VariantError(NO_FLEET)
         async with self._judging:
-            return await ask_settings_judge(self._settings, activation)
+            return await ask_settings_verifier(self._settings, activation)
 
     async def _active(self) -> Active:
         if not self._settings.store:
@@ -127,9 +127,9 @@ class CommittedStore:
     async def _judged(self, active: Active) -> SignatureProblems:
         """Verify one set at a time: results under an earlier root of trust must not be kept under another."""
         async with self._judging:
-            return await self._judged_alone(active)
+            return await self._verified_alone(active)
 
-    async def _judged_alone(self, active: Active) -> SignatureProblems:
+    async def _verified_alone(self, active: Active) -> SignatureProblems:
         """Verify the items that are not known to be sound. After a change of the root of trust none is known."""
         root = await asyncio.to_thread(self._root_digest)
         if root != self._root:
@@ -139,7 +139,7 @@ class CommittedStore:
             {slot: one for slot, one in active.previous.items() if one not in self._sound},
             tuple(one for one in active.files if one not in self._sound),
         )
-        told = await ask_judge(self._settings, asked)
+        told = await ask_release_verifier(self._settings, asked)
         self._sound |= {one for slot, one in asked.slots.items() if not told.slots[slot]}
         self._sound |= {one for slot, one in asked.previous.items() if not told.previous[slot]}
         self._sound |= {one for one in asked.files if not told.files[one.target.path]}

@@ -102,7 +102,7 @@ def _first(archive: zipfile.ZipFile, spec: TensorSpec, *, rows: bool) -> Array:
     return array[np.newaxis] if rows else array
 
 
-def judge(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) -> GoldenResult:
+def compare_golden(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) -> GoldenResult:
     """Compare `answers` with the golden outputs: worst agreement and worst mean difference over all outputs."""
     agreement, mean_abs = 1.0, 0.0
     for name, expected in golden.outputs.items():

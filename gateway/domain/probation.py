@@ -105,7 +105,7 @@ def pace(before: DaemonSnapshot, after: DaemonSnapshot) -> Pace | None:
     return Pace(_run_us(new), _run_us(old)) if new.executions and old.executions else None
 
 
-def judge(  # noqa: PLR0917  two snapshots, the measurements between them, and the limits
+def evaluate_probation(  # noqa: PLR0917  two snapshots, the measurements between them, and the limits
     first: DaemonSnapshot,
     last: DaemonSnapshot,
     paces: Sequence[Pace],

@@ -70,7 +70,7 @@ def wants_trial(assigned: Target | None, attempt: int, committed: str, tried: Tr
     return tried is None or not tried.excludes(assigned.sha256, attempt)
 
 
-def judge_trial(
+def evaluate_trial(
     before: DaemonHealth,
     now: DaemonHealth,
     ready_for_s: float | None,

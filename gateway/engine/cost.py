@@ -61,7 +61,7 @@ class Cost:
         return known_ns > self.limit_ns * (1 if before else COSTLY_LIMITS)
 
 
-def judge(
+def estimate_cost(
     verdict: Verdict | None,
     accelerator: str,
     *,

@@ -12,7 +12,7 @@ from gateway.domain.release import Release
 from gateway.domain.selection import Candidate, argument, joining_obstacle
 from gateway.domain.statistics import Placement
 from gateway.engine.context import EngineContext
-from gateway.engine.cost import Cost, judge, of_one_shape
+from gateway.engine.cost import Cost, estimate_cost, of_one_shape
 from gateway.engine.limiter import Limiter
 from gateway.engine.loader import Loader, Opened
 from gateway.engine.pauses import Pauses
@@ -98,7 +98,7 @@ class Fitting:
         settings, manifest, candidate = self.context.settings, opened.served, opened.candidate
         on_loop = of_one_shape(manifest) and not settings.queue_of(manifest.name).delay_us
         joining = candidate.verdict.joining if candidate.verdict else None
-        return judge(
+        return estimate_cost(
             candidate.verdict,
             candidate.accelerator or CPU,
             joins=not self._not_joined(opened),

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 
 from gateway.domain.errors import VariantError
-from gateway.domain.golden import GoldenResult, GoldenSet, first_rows, joined, judge, portions, read_golden
+from gateway.domain.golden import GoldenResult, GoldenSet, compare_golden, first_rows, joined, portions, read_golden
 from gateway.domain.manifest import Tolerance
 from gateway.domain.ports import Replayed
 from gateway.domain.release import Release
@@ -45,7 +45,7 @@ async def replay(servable: Servable, golden: GoldenSet) -> Replayed:
         if ran.failure:
             return Replayed(len(parts) + 1, False, f"a run of its golden set failed: {ran.failure}")
         parts.append(ran.outputs)
-    found = judge(golden, joined(manifest, golden, parts), _tolerance(servable))
+    found = compare_golden(golden, joined(manifest, golden, parts), _tolerance(servable))
     return _replayed(len(parts), found)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gateway.domain.errors import VariantError
-from gateway.domain.golden import GoldenSet, joined, judge, portions
+from gateway.domain.golden import GoldenSet, compare_golden, joined, portions
 from gateway.domain.manifest import LEVELS, ModelManifest, Tolerance, fits
 from gateway.domain.ports import Session
 from gateway.domain.postprocess import finish_outputs
@@ -26,7 +26,9 @@ BATCH_RUNS = 5
 def judged(manifest: ModelManifest, session: Session, golden: GoldenSet, runtime: str, batch_rows: int) -> Verdict:
     """Compare the session's answers to a golden set with the tolerance for `runtime`."""
     tolerances = manifest.golden.tolerance if manifest.golden else {}
-    result = judge(golden, _answers(manifest, session, golden, batch_rows), tolerances.get(runtime, Tolerance()))
+    result = compare_golden(
+        golden, _answers(manifest, session, golden, batch_rows), tolerances.get(runtime, Tolerance())
+    )
     word = "passed" if result.passed else "failed"
     reason = f"{word} its golden set: {result.reason}"
     loss, level = result.accuracy_loss, LEVELS[-1] if result.passed else LEVELS[0]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gateway.domain.errors import VariantError
-from gateway.domain.golden import GoldenSet, judge
+from gateway.domain.golden import GoldenSet, compare_golden
 from gateway.domain.joining import forbidden, unbounded
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.runtimes import RUNTIMES
@@ -29,7 +29,7 @@ def rows(inputs, start, stop):
 def test_answers_as_the_oracle_does(case):
     expected = copied(case.oracle().run(case.inputs))
     session = case.open()
-    result = judge(GoldenSet(case.inputs, expected), session.run(case.inputs), case.tolerance)
+    result = compare_golden(GoldenSet(case.inputs, expected), session.run(case.inputs), case.tolerance)
     assert result.passed, result.reason
 
 

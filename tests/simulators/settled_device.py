@@ -88,7 +88,7 @@ class Settled(FleetDevice):
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             for pid in children(self.daemon.pid):
-                if b"settings_judge" in command_line(pid):
+                if b"settings_verifier" in command_line(pid):
                     return pid
             select.select([], [], [], 0.002)  # poll: there is no event for another process's children
         raise AssertionError(self.daemon.log)

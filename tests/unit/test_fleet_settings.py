@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.committed.settings_judge import JudgedSettings
+from gateway.committed.settings_verifier import VerifiedSettings
 from gateway.domain.activation import Activation
 from gateway.domain.errors import ConfigurationError, RequestError, VariantError
 from gateway.fleet_settings import ENDED, TRIAL, WITHOUT, Life, SettingsControl, begin, is_on_trial, take_back
@@ -32,7 +32,7 @@ class Control:
     """A SettingsControl in a folder, with a judge and a check that say what the test wants."""
 
     def __init__(self, life: Life) -> None:
-        self.judged, self.problem, self.restarts, self.stopping = JudgedSettings(toml=SECOND.toml), "", [], False
+        self.judged, self.problem, self.restarts, self.stopping = VerifiedSettings(toml=SECOND.toml), "", [], False
         self.stops_meanwhile = False
         """True if a signal comes while signatures are verified."""
         store: Any = SimpleNamespace(settings=self._judge)
@@ -40,7 +40,7 @@ class Control:
             life, store, self._check, self.restarts.append, lambda: self.stopping, monotonic=lambda: 0.0
         )
 
-    async def _judge(self, _activation: Activation) -> JudgedSettings:
+    async def _judge(self, _activation: Activation) -> VerifiedSettings:
         self.stopping = self.stops_meanwhile
         return self.judged
 
@@ -148,13 +148,13 @@ async def test_a_trial_that_nobody_confirms_in_time(folder: Path) -> None:
 async def test_what_is_refused_changes_nothing(folder: Path) -> None:
     control = Control(begin(folder, {}))
     before = read_record(folder)
-    control.judged = JudgedSettings("two signatures lack")
+    control.judged = VerifiedSettings("two signatures lack")
     with pytest.raises(VariantError, match=r"two signatures lack"):
         await control.made.try_out(ACTIVATION, 30.0)
-    control.judged = JudgedSettings(toml='[mqtt]\nurl = "mqtt://x"\n')
+    control.judged = VerifiedSettings(toml='[mqtt]\nurl = "mqtt://x"\n')
     with pytest.raises(VariantError, match=r"mqtt\.url.*no policy"):
         await control.made.try_out(ACTIVATION, 30.0)
-    control.judged, control.problem = JudgedSettings(toml=SECOND.toml), "no such broker"
+    control.judged, control.problem = VerifiedSettings(toml=SECOND.toml), "no such broker"
     with pytest.raises(VariantError, match=r"no such broker"):
         await control.made.try_out(ACTIVATION, 30.0)
     for wrong in (0.0, -1.0, float("nan"), 1e9):

@@ -65,7 +65,7 @@ class RuleValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class EvaluatedRules:
     """Result: `changed` alerts to store, and `dropped` keys of pending alerts to delete.
 
     `left_out`: alerts not opened because too many are open.
@@ -76,7 +76,7 @@ class Judged:
     left_out: int = 0
 
 
-def judge(
+def evaluate_rules(
     standing: Iterable[Alert],
     readings: Iterable[RuleValue],
     rules: Mapping[str, AlertRule],
@@ -84,7 +84,7 @@ def judge(
     *,
     gone: Collection[str] = (),
     limits: AlertLimits,
-) -> Judged:
+) -> EvaluatedRules:
     """Apply readings to alerts, in order, and return the changes.
 
     `standing`: all pending and open alerts; `gone`: devices that are no longer in the fleet. A reading without a rule
@@ -99,7 +99,7 @@ def judge(
     left = {alert.key for alert in bench.alerts.values()} | {alert.key for alert in bench.over}
     changed = [alert for key, alert in bench.alerts.items() if alert is not known.get(key)]
     dropped = tuple(alert.key for alert in known.values() if alert.key not in left)
-    return Judged((*bench.over, *changed), dropped, bench.left_out)
+    return EvaluatedRules((*bench.over, *changed), dropped, bench.left_out)
 
 
 class _Bench:

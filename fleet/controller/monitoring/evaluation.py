@@ -18,7 +18,7 @@ from fleet.controller.database.engine import Connection, Database
 from fleet.controller.database.leader import guard
 from fleet.controller.database.tail import ReceivedRow, Tail, keep_position, position, settled, tail
 from fleet.controller.monitoring import readings
-from fleet.controller.monitoring.alert_rules import AlertLimits, Judged, RuleValue, judge
+from fleet.controller.monitoring.alert_rules import AlertLimits, EvaluatedRules, RuleValue, evaluate_rules
 from fleet.controller.monitoring.gather import Stops, of_barred, of_certificates, of_silence
 from fleet.controller.monitoring.settings import AlertSettings
 from fleet.controller.monitoring.slot_samples import Samples
@@ -92,7 +92,7 @@ class AlertEvaluation:
             devices = {alert.device for alert in standing if alert.device}
             gone = devices - watching.enrolled(connection, sorted(devices))
         heard = [*said, *readings.rule_values(page.rows, self._samples)]
-        judged = judge(standing, heard, self._rules, now, gone=gone, limits=self._limits)
+        judged = evaluate_rules(standing, heard, self._rules, now, gone=gone, limits=self._limits)
         with self._database.write() as connection:
             guard(connection, fence)
             alerts.drop(connection, judged.dropped)
@@ -135,7 +135,7 @@ class AlertEvaluation:
             oldest = self._believed(now) - timedelta(days=self._settings.keep_d)
             alerts.forget(connection, oldest, self._settings.keep_limit_rows)
 
-    def _say(self, judged: Judged) -> None:
+    def _say(self, judged: EvaluatedRules) -> None:
         more, self._left_out = judged.left_out - self._left_out, judged.left_out
         if more > 0:
             self._counts[LEFT_OUT] += more

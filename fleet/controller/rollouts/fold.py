@@ -233,7 +233,7 @@ class _Folding:
         member = self._members.get(decision.device)
         if member is None or member.state not in IN_FLIGHT:
             return self._ignore("silent out of turn")
-        return self._judge(member, DeviceState.SILENT, decision.reason)
+        return self._end(member, DeviceState.SILENT, decision.reason)
 
     def rolled_back(self, decision: RollBack) -> None:
         """Withdraw an offer, and mark the device as returned if the rollout was aborted.
@@ -276,13 +276,13 @@ class _Folding:
         if _PROGRESS[state] > _PROGRESS[member.state]:
             if state in IN_FLIGHT:
                 return self._members.put(timeouts.reported(member, self._at, state))
-            return self._judge(member, state, reason)
+            return self._end(member, state, reason)
         if member.state in IN_FLIGHT:
             held = state is DeviceState.PENDING and member.state is DeviceState.OFFERED
             return self._members.put(timeouts.reported(member, self._at, member.state, held=held))
         return self._ignore("a report that is known or late")
 
-    def _judge(self, member: Member, state: DeviceState, reason: str) -> None:
+    def _end(self, member: Member, state: DeviceState, reason: str) -> None:
         failures = member.failures + (state in GAVE_UP)
         self._put(member, state=state, failures=failures, verdict_at=self._at, verdict_seq=self._seq, reason=reason)
 

@@ -180,7 +180,7 @@ class WebSource:
                 url, {**headers, "Accept-Encoding": "identity", "User-Agent": self._settings.user_agent}
             )
             try:
-                _judge_status(url, answer, self._settings.retry_after_limit_s)
+                _check_status(url, answer, self._settings.retry_after_limit_s)
                 yield answer
             finally:
                 self._finish(answer)
@@ -224,7 +224,7 @@ class WebSource:
             answer.close()
 
 
-def _judge_status(url: str, answer: Answer, retry_after_limit_s: float) -> None:
+def _check_status(url: str, answer: Answer, retry_after_limit_s: float) -> None:
     if answer.status in {200, 206, 304, 416}:
         return
     after_s = min(retry_after_s(answer.headers.get("Retry-After", ""), datetime.now(UTC)), retry_after_limit_s)

@@ -25,8 +25,8 @@ from gateway.domain.probation import Judgement
 from gateway.domain.settings_trial import (
     DaemonHealth,
     SettingsTrialSettings,
+    evaluate_trial,
     health_document,
-    judge_trial,
     missing,
     read_health,
     wants_trial,
@@ -134,7 +134,7 @@ class SettingsWork:
         now_s = self._monotonic()
         self._watched.see(now_s, complete=complete)
         ready_for_s, elapsed_s = self._watched.ready_for_s(now_s), now_s - self._watched.began_s
-        return judge_trial(before, health, ready_for_s, elapsed_s, self._settings)
+        return evaluate_trial(before, health, ready_for_s, elapsed_s, self._settings)
 
     def _confirm(self, state: SlotState) -> SlotState:
         try:

@@ -9,7 +9,15 @@ from typing import Any
 from gateway.agent.control import DaemonClient, DaemonRefusedError
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
-from gateway.domain.probation import Counts, DaemonSnapshot, Judgement, Pace, ProbationSettings, judge, pace
+from gateway.domain.probation import (
+    Counts,
+    DaemonSnapshot,
+    Judgement,
+    Pace,
+    ProbationSettings,
+    evaluate_probation,
+    pace,
+)
 
 LEASE_LOOKS = 6
 """Duration of the share, in looks. If the agent stops, all requests return to what is committed."""
@@ -54,7 +62,7 @@ class ProbationWatch:
         except UnreachableError as error:
             return self._unanswered(now_s, error)
         self._silent_since_s = None
-        return fault or self._judge(snapshot)
+        return fault or self._compared(snapshot)
 
     def _replayed(self, snapshot: DaemonSnapshot) -> Judgement | None:
         """Replay the golden set if no request came since the last snapshot. Return why the version fails, or None."""
@@ -69,14 +77,14 @@ class ProbationWatch:
         self._replayed_rows += found["rows"]
         return None if found["passed"] else Judgement(False, str(found["reason"]), {"replayed_rows": found["rows"]})
 
-    def _judge(self, snapshot: DaemonSnapshot) -> Judgement:
+    def _compared(self, snapshot: DaemonSnapshot) -> Judgement:
         first, last = self._first or snapshot, self._last or snapshot
         if not snapshot.new.busy or _ended(snapshot.new) != _ended(last.new):
             self._progress_s = snapshot.at_s
         if (found := pace(last, snapshot)) is not None:
             self._paces.append(found)
         self._first, self._last = first, snapshot
-        judged = judge(first, snapshot, self._paces, self._progress_s, self._settings, self._replayed_rows)
+        judged = evaluate_probation(first, snapshot, self._paces, self._progress_s, self._settings, self._replayed_rows)
         if judged.passed is None and not self._old:
             return Judgement(True, ALONE, judged.evidence)
         return judged

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.domain import golden
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.golden import GoldenSet, first_row, judge, read_golden
+from gateway.domain.golden import GoldenSet, compare_golden, first_row, read_golden
 from gateway.domain.manifest import TensorSpec, Tolerance
 from gateway.domain.tensor import Array, Datatype
 from tests.simulators.engine_rig import manifest
@@ -45,7 +45,7 @@ def one_hot(classes: list[int], scale: float = 1.0) -> Array:
 
 
 def verdict(expected: Array, answer: Array, label: Array | None = None) -> golden.GoldenResult:
-    return judge(GoldenSet({}, {"y": expected}, label), {"y": answer}, STRICT)
+    return compare_golden(GoldenSet({}, {"y": expected}, label), {"y": answer}, STRICT)
 
 
 def test_a_golden_set_is_read_by_the_manifests_names() -> None:
@@ -111,7 +111,7 @@ def test_equal_answers_pass() -> None:
 @pytest.mark.parametrize(("wrong", "passed"), [(0, True), (1, True), (2, False)])
 def test_agreement_counts_the_best_class(wrong: int, passed: bool) -> None:
     answer = one_hot([1] * wrong + [0] * (10 - wrong), 0.1)
-    got = judge(GoldenSet({}, {"y": one_hot([0] * 10, 0.1)}), {"y": answer}, STRICT)
+    got = compare_golden(GoldenSet({}, {"y": one_hot([0] * 10, 0.1)}), {"y": answer}, STRICT)
     assert (got.passed, got.agreement) == (passed, 1 - wrong / 10)
 
 
@@ -154,5 +154,5 @@ def test_outputs_that_are_no_scores_must_be_equal_or_near(expected: Array, answe
 
 def test_the_worst_output_decides() -> None:
     expected = {"a": one_hot([0]), "b": one_hot([0])}
-    got = judge(GoldenSet({}, expected), {"a": one_hot([0]), "b": one_hot([1])}, STRICT)
+    got = compare_golden(GoldenSet({}, expected), {"a": one_hot([0]), "b": one_hot([1])}, STRICT)
     assert (got.passed, got.agreement) == (False, 0.0)

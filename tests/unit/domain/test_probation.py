@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain.probation import Counts, DaemonSnapshot, Pace, ProbationSettings, judge, pace
+from gateway.domain.probation import Counts, DaemonSnapshot, Pace, ProbationSettings, evaluate_probation, pace
 
 SETTINGS = ProbationSettings(duration_s=60.0, min_requests=20)
 FIRST = DaemonSnapshot(100.0, "one", Counts(), Counts(requests=1000, executions=1000, infer_ns=10**9), rss_bytes=10**8)
@@ -20,7 +20,7 @@ EVEN = [Pace(1000.0, 1000.0)] * 5
 
 
 def verdict(last, first=FIRST, progress_s=None, paces=EVEN):
-    return judge(first, last, paces, last.at_s if progress_s is None else progress_s, SETTINGS)
+    return evaluate_probation(first, last, paces, last.at_s if progress_s is None else progress_s, SETTINGS)
 
 
 def test_a_version_that_answers_as_it_should_takes_over_when_the_time_is_over():

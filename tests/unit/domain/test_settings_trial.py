@@ -11,8 +11,8 @@ from gateway.domain.assignment import Target
 from gateway.domain.settings_trial import (
     DaemonHealth,
     SettingsTrialSettings,
+    evaluate_trial,
     health_document,
-    judge_trial,
     read_health,
     wants_trial,
 )
@@ -58,7 +58,7 @@ def test_what_is_tried(committed: str, tried: Tried | None, attempt: int, wanted
 def test_how_a_trial_is_judged(
     now: DaemonHealth, ready_for_s: float | None, elapsed_s: float, passed: bool | None, reason: str
 ) -> None:
-    judged = judge_trial(BEFORE, now, ready_for_s, elapsed_s, SETTINGS)
+    judged = evaluate_trial(BEFORE, now, ready_for_s, elapsed_s, SETTINGS)
     assert judged.passed is passed
     assert reason in judged.reason
 

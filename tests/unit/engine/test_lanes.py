@@ -19,7 +19,7 @@ from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype, Tensors
 from gateway.domain.verdict import Joining
 from gateway.engine.batch_pass import BatchPass
-from gateway.engine.cost import Cost, judge
+from gateway.engine.cost import Cost, estimate_cost
 from gateway.engine.pauses import Pauses
 from gateway.engine.settings import EngineSettings
 from tests.simulators.engine_rig import Rig, X, manifest, measured, request, values
@@ -403,12 +403,12 @@ async def _steps(steps: list[str]) -> None:
 def test_the_trial_decides_lane_and_joining(p50_us: float, row_us: float, accelerator: str, expected: Cost) -> None:
     bounds = {"inline_limit_us": 300, "batch_rows": 32, "batch_gain": 1.2}
     verdict = measured(p50_us, row_us)
-    assert judge(verdict, accelerator, joins=True, **bounds) == expected  # type: ignore[arg-type]
-    assert judge(None, accelerator, joins=True, **bounds) == Cost()  # type: ignore[arg-type]
-    apart = judge(verdict, accelerator, joins=False, **bounds)  # type: ignore[arg-type]
+    assert estimate_cost(verdict, accelerator, joins=True, **bounds) == expected  # type: ignore[arg-type]
+    assert estimate_cost(None, accelerator, joins=True, **bounds) == Cost()  # type: ignore[arg-type]
+    apart = estimate_cost(verdict, accelerator, joins=False, **bounds)  # type: ignore[arg-type]
     assert apart == expected.apart(), "whatever it would gain"
     unbounded = replace(verdict, unbounded="control flow (If)")
-    assert judge(unbounded, accelerator, joins=True, **bounds).limit_ns == 0  # type: ignore[arg-type]
+    assert estimate_cost(unbounded, accelerator, joins=True, **bounds).limit_ns == 0  # type: ignore[arg-type]
 
 
 @given(st.lists(st.integers(0, 10**9), max_size=50), st.integers(1, 10**6))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.controller.database.alerts import Alert, AlertState
-from fleet.controller.monitoring.alert_rules import AlertLimits, AlertRule, Judged, RuleValue, judge
+from fleet.controller.monitoring.alert_rules import AlertLimits, AlertRule, EvaluatedRules, RuleValue, evaluate_rules
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 HOT = AlertRule(above=85.0, until=80.0, for_s=600.0, lasts_s=86_400.0)
@@ -32,9 +32,11 @@ class Bench:
         self.kept: dict[str, Alert] = {}
         self.told: list[tuple[str, str, str]] = []
 
-    def look(self, *said: RuleValue, now_s: float = 0, limit: int = 100, gone: Sequence[str] = ()) -> Judged:
+    def look(self, *said: RuleValue, now_s: float = 0, limit: int = 100, gone: Sequence[str] = ()) -> EvaluatedRules:
         standing = [alert for alert in self.kept.values() if alert.state is not AlertState.CLOSED]
-        judged = judge(standing, said, RULES, NOW + timedelta(seconds=now_s), gone=gone, limits=AlertLimits(limit, 3))
+        judged = evaluate_rules(
+            standing, said, RULES, NOW + timedelta(seconds=now_s), gone=gone, limits=AlertLimits(limit, 3)
+        )
         before = {key: alert.state for key, alert in self.kept.items()}
         self.kept |= {alert.key: alert for alert in judged.changed}
         for key in judged.dropped:
@@ -128,12 +130,12 @@ def test_a_device_that_is_gone_and_a_rule_that_is_off_close_what_they_opened() -
     bench.look(reading(4000, rule="silent"), reading(4000, rule="silent", device="camera-2"))
     bench.look(reading(4000, 60, rule="silent"), gone=["camera-1"])
     assert bench.told[2:] == [("silent", "camera-1", "closed")]
-    judged = judge(bench.kept.values(), [], {}, NOW, limits=AlertLimits(9, 9))
+    judged = evaluate_rules(bench.kept.values(), [], {}, NOW, limits=AlertLimits(9, 9))
     assert {str(alert.evidence["closed_because"]) for alert in judged.changed} >= {"the rule is off"}
 
 
 def test_a_reading_without_a_rule_says_nothing() -> None:
-    assert judge([], [reading(1e9, rule="unknown")], RULES, NOW, limits=AlertLimits(9, 9)) == Judged()
+    assert evaluate_rules([], [reading(1e9, rule="unknown")], RULES, NOW, limits=AlertLimits(9, 9)) == EvaluatedRules()
 
 
 def test_only_so_many_are_open() -> None:

@@ -1,8 +1,8 @@
 """Verification of one release of settings, and of the policies that say what it may set.
 
-It runs as a process of its own, for the same reason as `judge`:
+It runs as a process of its own, for the same reason as `release_verifier`:
 
-    python -m gateway.committed.settings_judge STORE ROOT < activation.json
+    python -m gateway.committed.settings_verifier STORE ROOT < activation.json
 
 It prints JSON: the reason of a refusal ("": the signatures hold), the TOML text, and the settings that policies permit.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedSettings:
+class VerifiedSettings:
     """`problem`: reason of the refusal, "" if there is none. `permitted`: settings that all policies permit."""
 
     problem: str = ""
@@ -35,7 +35,7 @@ class JudgedSettings:
     permitted: tuple[str, ...] = ()
 
 
-def judge(store: Path, root: Path, activation: Activation) -> JudgedSettings:
+def verify_settings(store: Path, root: Path, activation: Activation) -> VerifiedSettings:
     """Verify the release and every policy that is installed, from the pinned `root` on."""
     from gateway.trust.distrust import Distrust
 
@@ -44,8 +44,8 @@ def judge(store: Path, root: Path, activation: Activation) -> JudgedSettings:
         release = chain.settings(activation)
         permitted = permitted_settings(_policies(store, chain))
     except (Distrust, StoreError, ConfigurationError, ValueError) as error:
-        return JudgedSettings(problem=str(error))
-    return JudgedSettings(toml=release.toml, permitted=tuple(sorted(permitted)))
+        return VerifiedSettings(problem=str(error))
+    return VerifiedSettings(toml=release.toml, permitted=tuple(sorted(permitted)))
 
 
 def _policies(store: Path, chain: Chain) -> list[Policy]:
@@ -57,7 +57,7 @@ def main() -> int:
     """Run the process."""
     store, root = sys.argv[1:]
     activation = read_activation(json.loads(sys.stdin.buffer.read()))
-    sys.stdout.write(json.dumps(asdict(judge(Path(store), Path(root), activation))))
+    sys.stdout.write(json.dumps(asdict(verify_settings(Path(store), Path(root), activation))))
     return 0
 
 
