@@ -84,7 +84,7 @@ demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two goo
 	@$(BIN)/python packaging/demo-fleet
 
 # Where a process dies, pytest-xdist would leave the others waiting: no restart, the run ends and says in which test.
-# Modules are compiled once, not by each of the thousands of processes that the tests start (30 % of their time).
+# Modules are compiled once, not by each of the thousands of processes that the tests start.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"
 .PHONY: tested
 tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm $(VENV)/.docs runtime-only debian-test

@@ -13,8 +13,8 @@ from typing import Any
 class UnixConnection(http.client.HTTPConnection):
     """HTTP connection to the socket at `path`. Raises OSError as connections over TCP do.
 
-    Connecting, and each send, may take `timeout_s`. All answers together may take `exchange_s` after connecting
-    (default: `timeout_s`), and each read `timeout_s` of it.
+    `timeout_s`: timeout of connecting, of each send and of each read. `exchange_s`: time after connecting in which all
+    reads must end (default: `timeout_s`).
     """
 
     def __init__(self, path: str, timeout_s: float, exchange_s: float | None = None) -> None:

@@ -7,7 +7,7 @@ import http
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from gateway.cli.files import images, read_file, tensors
@@ -16,6 +16,7 @@ from gateway.domain.errors import Fault, RequestError, UnreachableError
 from gateway.domain.tensor import Tensor, encode_raw
 from gateway.frontends.status import STATUS
 
+Answer = TypeVar("Answer")
 ANSWER_KEYS = ("model_name", "model_version", "outputs")
 """Members that every answer to an inference request has."""
 
@@ -76,23 +77,19 @@ def _binary(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, str]]:
 
 
 def read_object(status: int, content: bytes) -> dict[str, Any]:
-    """Return the JSON object of an answer. Raises as `_read_answer` does, and UnreachableError for other JSON."""
-    answer = _read_answer(status, content)
-    if not isinstance(answer, dict):
-        raise UnreachableError(f"the answer (HTTP {status}) is no JSON object; is this address a gateway's?")
-    return answer
+    """Return the JSON object of an answer.
+
+    Raises UnreachableError for anything else, RequestError if the request was refused.
+    """
+    return _read_answer(status, content, dict, "object")
 
 
 def read_array(status: int, content: bytes) -> list[Any]:
-    """Return the JSON array of an answer. Raises as `_read_answer` does, and UnreachableError for other JSON."""
-    answer = _read_answer(status, content)
-    if not isinstance(answer, list):
-        raise UnreachableError(f"the answer (HTTP {status}) is no JSON array; is this address a gateway's?")
-    return answer
+    """Return the JSON array of an answer. Raises as `read_object` does."""
+    return _read_answer(status, content, list, "array")
 
 
-def _read_answer(status: int, content: bytes) -> Any:
-    """Return the JSON of an answer. Raises UnreachableError if it is none, RequestError if the request was refused."""
+def _read_answer(status: int, content: bytes, kind: type[Answer], name: str) -> Answer:
     try:
         answer = json.loads(content)
     except ValueError:
@@ -102,4 +99,6 @@ def _read_answer(status: int, content: bytes) -> Any:
         said = answer.get("error", answer.get("detail", "")) if isinstance(answer, dict) else ""
         remedy = "; name the file that holds it with --token-file FILE" if fault is Fault.UNAUTHENTICATED else ""
         raise RequestError(fault, f"HTTP {status}: {said or content[:200].decode('utf-8', 'replace')}{remedy}")
+    if not isinstance(answer, kind):
+        raise UnreachableError(f"the answer (HTTP {status}) is no JSON {name}; is this address a gateway's?")
     return answer

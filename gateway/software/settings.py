@@ -31,7 +31,7 @@ class SoftwareSettings:
     confirm_within_s: float = 900.0  # 15 min: for the new version to confirm; begins again with each boot
     steady_s: float = 20.0  # every unit has to run for so long without a restart
     resumptions: int = 5  # starts of the installer (of the device, say) before an update under way is given up
-    check_every_s: float = 2.0  # between two looks at the units during that time
+    check_every_s: float = 2.0  # period at which the units are checked during that time
     request_timeout_s: float = 5.0  # for a client to send its request
     idle_s: float = 5.0  # without work or request, then the process ends
 

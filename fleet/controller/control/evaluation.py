@@ -25,7 +25,7 @@ from fleet.controller.rollouts.state import RolloutState, Status
 
 ACTOR = "the scheduler"
 """Name of the scheduler in facts and in the audit log."""
-LOOKS = 2
+TICKS = 2
 """Number of ticks that may pass between two evaluations before that counts as a gap."""
 
 
@@ -51,7 +51,7 @@ class EvaluationContext:
     """Context of evaluations by the leader.
 
     `live`: the rollouts of one slot in which there may be something to do. `zones`: time zone by site. `fence`: fencing
-    token of the leader. `looked`: time of the previous evaluation, by any leader.
+    token of the leader. `evaluated_at`: time of the previous evaluation, by any leader.
     """
 
     rolling: Rollouts
@@ -59,7 +59,7 @@ class EvaluationContext:
     live: Sequence[str]
     zones: Mapping[str, str]
     now: datetime
-    looked: datetime
+    evaluated_at: datetime
 
     def evaluate(self, rollout: str, devices: Sequence[Device], *, complete: bool) -> RecordedRollout:
         """Record what changed about `devices`, then decide, if `complete`.
@@ -119,8 +119,8 @@ class EvaluationContext:
         Half of the time after which devices count as silent is already a gap.
         """
         settings = self.rolling.settings
-        longest_s = max(LOOKS * settings.tick_s, min(settings.gap_s, known.spec.silence_s / 2))
-        since = max(self.looked, known.state.attended_at)
+        longest_s = max(TICKS * settings.tick_s, min(settings.gap_s, known.spec.silence_s / 2))
+        since = max(self.evaluated_at, known.state.attended_at)
         return (Unattended(since),) if self.now - since > timedelta(seconds=longest_s) else ()
 
     def _decided(self, spec: Spec, state: RolloutState) -> Sequence[Decision]:

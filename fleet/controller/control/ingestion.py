@@ -47,8 +47,8 @@ CONCERNED = (*LIVE, Status.ABORTED.value)
 """Stored states of rollouts that a report may concern."""
 TRACKED_DEVICES = 100_000
 """Devices whose rows are counted. Beyond that, the counts of the longest silent ones start again."""
-HEARD_PER_SILENCE = 4
-"""Least number of times within `silence_s` that a device that reports progress is recorded as heard."""
+RECORDS_PER_SILENCE = 4
+"""Least number of times within `silence_s` that the progress of a device is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,5 +209,5 @@ class Intake:
             return False
         held = after.held and not (before.held or before.held_for)
         goes_on = before.state is after.state and before.state in IN_FLIGHT and not held
-        often_s = min(self._settings.progress_every_s, spec.silence_s / HEARD_PER_SILENCE)
+        often_s = min(self._settings.progress_every_s, spec.silence_s / RECORDS_PER_SILENCE)
         return not goes_on or now - before.heard_at >= timedelta(seconds=often_s)

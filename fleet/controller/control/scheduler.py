@@ -167,9 +167,9 @@ class Scheduler:
         return self._fence
 
     def _warn(self, now: datetime) -> None:
-        looked = self._evaluations.last(now)
-        if now - looked > timedelta(seconds=self._rolling.settings.gap_s):
-            _log.warning(events.ROLLOUTS_NOT_EVALUATED, looked, now)
+        evaluated_at = self._evaluations.last(now)
+        if now - evaluated_at > timedelta(seconds=self._rolling.settings.gap_s):
+            _log.warning(events.ROLLOUTS_NOT_EVALUATED, evaluated_at, now)
 
     def _live(self) -> Sequence[StoredRollout]:
         """Return the live rollouts: those that end first, because they free devices for others; then the oldest."""

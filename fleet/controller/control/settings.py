@@ -142,7 +142,7 @@ class MaintenanceSettings:
 
     FORMER: ClassVar = {"turn_s": "tick_s"}
     sweep_every_s: float = 60.0  # telemetry and events beyond their bounds
-    sweep_limit_s: float = 5.0  # of one sweep; what is left is swept in the next turn
+    sweep_limit_s: float = 5.0  # of one sweep; the rest is swept in the next one
     forget_every_s: float = 3_600.0  # deletion of expired tokens and certificates ...
     forget_after_d: float = 30.0  # ... that expired at least so long ago
     clock_leap_s: float = 60.0  # after a greater leap ahead of the clock nothing is deleted by the new time ...
@@ -156,7 +156,7 @@ class MaintenanceSettings:
     publish_every_s: float = 60.0  # period of checking whether timestamp and snapshot are to be signed ...
     publish_share: float = 0.5  # ... which they are if less than this share of their life is left
     retry_s: float = 30.0  # pause after a job failed
-    tick_s: float = 5.0  # tick: how often due jobs are looked for
+    tick_s: float = 5.0  # period at which due jobs are begun
 
     def __post_init__(self) -> None:
         """Check the values. Raise ConfigurationError."""

@@ -27,7 +27,7 @@ READER, LOOKED, UP_SINCE = "watch", "watch, looked", "watch, up since"
 LEFT_OUT = "alerts_left_out"
 DEEP_EVERY = timedelta(hours=1)
 """Period at which certificates and signed roles are checked: they expire in days."""
-MISSED_LOOKS = 10
+MISSED_EVALUATIONS = 10
 """Evaluations missed in a row after which the controller counts as having been away."""
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class AlertEvaluation:
     def _up_since(self, connection: Connection, now: datetime) -> datetime:
         """Return since when the controller could receive polls, as far as the recorded evaluations show."""
         last, up_since = position(connection, LOOKED), position(connection, UP_SINCE)
-        missed = timedelta(seconds=MISSED_LOOKS * self._settings.evaluate_every_s)
+        missed = timedelta(seconds=MISSED_EVALUATIONS * self._settings.evaluate_every_s)
         if last is None or up_since is None or not last - missed <= now <= last + missed:
             return now
         return up_since

@@ -19,8 +19,8 @@ from gateway.domain.probation import (
     pace,
 )
 
-LEASE_LOOKS = 6
-"""Duration of the share, in looks. If the agent stops, all requests return to what is committed."""
+LEASE_SNAPSHOTS = 6
+"""Duration of the share, in periods of `snapshot_every_s`. If the agent stops, committed releases get all requests."""
 ALONE = "it passed its golden set, and no other version serves this slot: there is nothing to compare it with"
 PACES_LIMIT = 1000
 """Looks whose run times are remembered."""
@@ -47,7 +47,7 @@ class ProbationWatch:
         """Renew the share. Raise UnreachableError, RefusedError if a version is no longer loaded."""
         share = self._settings.share_percent
         weights = {self._old: 100 - share, self._new: share} if self._old else {self._new: 100}
-        lease_s = LEASE_LOOKS * self._settings.snapshot_every_s
+        lease_s = LEASE_SNAPSHOTS * self._settings.snapshot_every_s
         self._control.route(self._slot, weights, shadow=self._new if self._old else "", lease_s=lease_s)
 
     def evaluate(self) -> Judgement:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gateway.agent.control import DaemonClient, DaemonRefusedError
-from gateway.agent.update.watch import ALONE, LEASE_LOOKS, ProbationWatch
+from gateway.agent.update.watch import ALONE, LEASE_SNAPSHOTS, ProbationWatch
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
 from gateway.domain.probation import ProbationSettings
@@ -60,7 +60,7 @@ def test_the_share_is_a_lease_beside_the_version_that_serves() -> None:
     probation = Probation()
     probation.watch.renew()
     (told,) = probation.control.named("route")
-    assert told == (SLOT, {"1": 95, "2": 5}, "2", LEASE_LOOKS * SETTINGS.snapshot_every_s)
+    assert told == (SLOT, {"1": 95, "2": 5}, "2", LEASE_SNAPSHOTS * SETTINGS.snapshot_every_s)
 
 
 def test_where_nothing_served_before_it_gets_everything() -> None:
