@@ -9,7 +9,8 @@ from pathlib import Path
 from fleet.cli.parser import PROGRAM as FLEET
 from gateway.agent.cli.parser import PROGRAM as AGENT
 from gateway.cli.parser import PROGRAM as GATEWAY
-from gateway.frontends.status import STATUS, WAITING_HELPS
+from gateway.domain.problem import HTTP_STATUS, WAITING_HELPS
+from gateway.frontends.grpc_v2.status import GRPC_STATUS
 from gateway.software.cli.parser import PROGRAM as SOFTWARE
 
 SAMPLES = {
@@ -55,8 +56,8 @@ def settings(root: Path) -> str:
 def errors(_root: Path) -> str:
     """Return the table of faults and their status on each protocol."""
     rows = [
-        f"| {fault.name} | {status.grpc} | {status.http} | {'yes' if fault in WAITING_HELPS else 'no'} |"
-        for fault, status in STATUS.items()
+        f"| {fault.name} | {GRPC_STATUS[fault]} | {status} | {'yes' if fault in WAITING_HELPS else 'no'} |"
+        for fault, status in HTTP_STATUS.items()
     ]
     head = ["| fault | gRPC | HTTP | a later attempt may succeed |", "| --- | --- | --- | --- |"]
     text = "Refusals of gRPC, HTTP and MQTT. A refusal that waiting helps against says after which time to try again."

@@ -13,8 +13,8 @@ from urllib.parse import quote
 from gateway.cli.files import images, read_file, tensors
 from gateway.cli.http_client import GatewayAddress, GatewayClient, Keys
 from gateway.domain.errors import Fault, RequestError, UnreachableError
+from gateway.domain.problem import HTTP_STATUS
 from gateway.domain.tensor import Tensor, encode_raw
-from gateway.frontends.status import STATUS
 
 Answer = TypeVar("Answer")
 ANSWER_KEYS = ("model_name", "model_version", "outputs")
@@ -95,7 +95,7 @@ def _read_answer(status: int, content: bytes, kind: type[Answer], name: str) -> 
     except ValueError:
         raise UnreachableError(f"the answer (HTTP {status}) is not JSON; is this address a gateway's?") from None
     if status != http.HTTPStatus.OK:
-        fault = next((fault for fault, wire in STATUS.items() if wire.http == status), Fault.INTERNAL)
+        fault = next((fault for fault, known in HTTP_STATUS.items() if known == status), Fault.INTERNAL)
         said = answer.get("error", answer.get("detail", "")) if isinstance(answer, dict) else ""
         remedy = "; name the file that holds it with --token-file FILE" if fault is Fault.UNAUTHENTICATED else ""
         raise RequestError(fault, f"HTTP {status}: {said or content[:200].decode('utf-8', 'replace')}{remedy}")

@@ -313,5 +313,5 @@ def test_of_many_complete_files_one_is_verified_at_a_time(tmp_path: Path) -> Non
 def test_a_folder_that_this_user_may_not_write_is_told(tmp_path: Path) -> None:
     with pytest.raises(ProblemError) as refused, folder_problems(Workspace(tmp_path), DraftSettings()):
         raise PermissionError(errno.EACCES, "Permission denied")
-    assert refused.value.problem.kind is FOLDER_NOT_WRITABLE
+    assert refused.value.problem.type == FOLDER_NOT_WRITABLE.uri
     assert str(tmp_path) in refused.value.problem.detail

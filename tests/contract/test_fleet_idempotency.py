@@ -124,7 +124,7 @@ def test_a_first_request_that_another_replica_works_on(tmp_path: Path) -> None:
             answer = making(opened)()
             with pytest.raises(ProblemError) as refused:  # in another thread, for a unit is the thread's
                 in_a_thread(lambda: other.once(mine, making(opened, "eve"), NOW))
-            assert refused.value.problem.kind.name == "request-in-progress"
+            assert refused.value.problem.type == "/problems/request-in-progress"
             return answer
 
         assert KeyedAnswers(opened, SETTINGS).once(mine, slow, NOW).status == 201

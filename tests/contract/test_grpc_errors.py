@@ -17,8 +17,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.problem import WAITING_HELPS
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.status import STATUS, WAITING_HELPS
+from gateway.frontends.grpc_v2.status import GRPC_STATUS
 from tests.simulators.grpc_gateway import serving
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]
@@ -85,7 +86,7 @@ async def test_every_fault_has_its_code(fault):
     async with serving() as gateway, connected(gateway) as channel:
         gateway.inference.fault = RequestError(fault, "why, and grüße", retry_after_s=1.5)
         error = await refused(stub(channel).ModelInfer(request()))
-    assert (error.code().name, error.details()) == (STATUS[fault].grpc, "why, and grüße")
+    assert (error.code().name, error.details()) == (GRPC_STATUS[fault], "why, and grüße")
     pushback = dict(error.trailing_metadata()).get("grpc-retry-pushback-ms")
     assert pushback == ("1500" if fault in WAITING_HELPS else None)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.problem import HTTP_STATUS
 from gateway.frontends.rest_v2.settings import RestSettings
-from gateway.frontends.status import STATUS
 from tests.simulators.inference import SimulatedInference
 from tests.simulators.rest_gateway import METRICS, infer_body, serving
 
@@ -141,7 +141,7 @@ async def test_every_fault_has_its_status(fault):
     inference.fault = RequestError(fault, "because “reasons”", retry_after_s=2.5)
     async with serving(inference=inference) as gateway:
         answer = await gateway.client.post(INFER, json=infer_body(1))
-        assert answer.status_code == STATUS[fault].http
+        assert answer.status_code == HTTP_STATUS[fault]
         assert answer.json() == {"error": "because “reasons”"}
         waits = fault in {Fault.OVERLOADED, Fault.THROTTLED, Fault.UNAVAILABLE}
         assert answer.headers.get("retry-after") == ("3" if waits else None)

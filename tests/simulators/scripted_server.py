@@ -80,4 +80,4 @@ def good(value: object) -> Reply:
 
 def problem(status: int, detail: str, **headers: str) -> Reply:
     """Return an error response."""
-    return status, headers, plain_problem(status, detail).body()
+    return status, headers, plain_problem(status, detail).body

@@ -13,8 +13,8 @@ import pytest
 
 from gateway.cli.parser import VERBS
 from gateway.domain.errors import Fault
+from gateway.domain.problem import HTTP_STATUS
 from gateway.domain.runtimes import RUNTIMES
-from gateway.frontends.status import STATUS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -78,7 +78,7 @@ def test_prometheus_takes_the_alert_rules_and_every_metric_exists() -> None:
 
 
 def test_every_fault_has_a_wire_status() -> None:
-    assert set(STATUS) == set(Fault)
+    assert set(HTTP_STATUS) == set(Fault)
 
 
 def test_make_targets_of_the_readme_exist() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -53,10 +53,11 @@ from fleet.controller.control.control import Control
 from fleet.controller.control.ingestion_lines import UNSUPPORTED_MEDIA
 from fleet.controller.database.errors import ConflictError
 from fleet.controller.monitoring.page import MetricsPage
-from fleet.controller.problems import Problem, ProblemError, plain_problem, problem_of
+from fleet.controller.problems import ProblemError, plain_problem, problem_of
 from fleet.controller.serving.asgi import Application, logged_path, request_id
 from gateway import __version__
 from gateway.domain.errors import RequestError
+from gateway.domain.problem import Problem
 
 Call = Request[Any, Any, Any]
 HANDLERS = (
@@ -223,12 +224,12 @@ def _document(response: Response[bytes]) -> Response[bytes]:
 
 def _response(request: Call, problem: Problem) -> Response[bytes]:
     number = request_id(cast("Any", request.scope))
-    return _answer(problem, f"urn:uuid:{number}" if number else "")
+    return _answer(replace(problem, instance=f"urn:uuid:{number}" if number else ""))
 
 
-def _answer(problem: Problem, instance: str = "") -> Response[bytes]:
+def _answer(problem: Problem) -> Response[bytes]:
     return Response(
-        problem.body(instance),
+        problem.body,
         status_code=problem.status,
         media_type=problem.media_type,
         headers=dict(problem.headers),

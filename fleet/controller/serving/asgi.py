@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 
-from fleet.controller.problems import Problem, plain_problem
+from fleet.controller.problems import plain_problem
 from fleet.controller.serving.peer import RequestPeer
+from gateway.domain.problem import Problem
 from gateway.wire import asgi
 from gateway.wire.asgi import Application, Headers, Message, Receive, Scope, Send
 
@@ -57,23 +58,9 @@ def without_headers(scope: Scope, names: Iterable[str]) -> None:
 async def respond(problem: Problem, scope: Scope, send: Send) -> None:
     """Send an error response."""
     instance = request_id(scope)
-    await asgi.respond(_written(problem, f"urn:uuid:{instance}" if instance else ""), send)
+    await asgi.respond(replace(problem, instance=f"urn:uuid:{instance}" if instance else ""), send)
 
 
 def plain(status: int, detail: str, headers: Headers = ()) -> asgi.AsgiRefusal:
     """Return an error response for a connection without a request id."""
-    return _written(plain_problem(status, detail, headers))
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A serialised problem."""
-
-    status: int
-    headers: Headers
-    media_type: str
-    body: bytes
-
-
-def _written(problem: Problem, instance: str = "") -> _Written:
-    return _Written(problem.status, problem.headers, problem.media_type, problem.body(instance))
+    return plain_problem(status, detail, headers)

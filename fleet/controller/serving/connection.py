@@ -10,10 +10,10 @@ import h11
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from fleet.controller.problems import retry_after
 from fleet.controller.serving.asgi import ZERO_COPY, Application, Message, Receive, Scope, Send, plain
 from fleet.controller.serving.proxies import Proxies
 from fleet.controller.serving.settings import ServingSettings
+from gateway.domain.problem import retry_after
 from gateway.wire.connection import BoundedConnection
 
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from fleet.controller.problems import STATUSES, ProblemError
+from fleet.controller.problems import ProblemError
 from fleet.controller.serving.asgi import Application, Message, Receive, Scope, Send, peer_of
 from fleet.controller.serving.settings import RateSettings
 from gateway.domain.errors import RequestError
+from gateway.domain.problem import HTTP_STATUS
 from gateway.domain.retry import TokenBuckets
 
 NS = 1_000_000_000
@@ -81,7 +82,7 @@ class Rates:
                 raise refusal
             await self._app(scope, receive, watched)
         except RequestError as error:
-            if STATUSES[error.fault] in _REFUSALS:
+            if HTTP_STATUS[error.fault] in _REFUSALS:
                 fine()
             raise
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gateway.domain.errors import Fault, RequestError
+from gateway.domain.errors import RequestError
+from gateway.domain.problem import HTTP_STATUS, Headers, error_text, refusal_headers
 from gateway.frontends.http.bounds import SlowBody
-from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
-from gateway.wire.asgi import Headers
 
 REQUEST_TIMEOUT = 408
 
@@ -49,11 +47,5 @@ def refusal(error: RequestError | SlowBody, retry_after_s: float) -> RefusedResp
     """Return the refusal that the client gets; `retry_after_s` is the hint if the error has none of its own."""
     if isinstance(error, SlowBody):
         return RefusedResponse(REQUEST_TIMEOUT, str(error), (("connection", "close"),))
-    status = STATUS[error.fault].http
-    if error.fault is Fault.UNAUTHENTICATED:
-        return RefusedResponse(status, error.message, (("www-authenticate", "Bearer"),))
-    if error.fault in WAITING_HELPS:
-        hint_s = retry_after_s if error.retry_after_s is None else error.retry_after_s
-        # Whole seconds, and never 0: an immediate retry does not help a server that is full (RFC 9110, 10.2.3).
-        return RefusedResponse(status, error.message, (("retry-after", str(max(1, math.ceil(hint_s)))),))
-    return RefusedResponse(status, error.message)
+    headers = refusal_headers(error, retry_after_s)
+    return RefusedResponse(HTTP_STATUS[error.fault], error.message, headers)

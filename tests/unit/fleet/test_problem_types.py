@@ -27,7 +27,7 @@ def test_each_type_has_a_name_of_its_own() -> None:
 @pytest.mark.parametrize("fault", list(Fault))
 def test_every_fault_has_a_listed_type(fault: Fault) -> None:
     problem = problem_of(RequestError(fault, "why"))
-    assert problem.kind in TYPES
+    assert problem.type in {kind.uri for kind in TYPES}
     assert (problem.status, problem.fault) == (OF_FAULT[fault].status, fault)
 
 
@@ -52,8 +52,8 @@ def test_a_status_of_a_proxy_or_framework_gets_the_type_of_its_class() -> None:
 
 def test_a_type_is_named_where_the_status_has_several() -> None:
     kind = next(kind for kind in TYPES if kind.name == "request-in-progress")
-    assert ProblemError(409, "why").problem.kind.name == "conflict"
-    assert ProblemError(409, "why", kind=kind).problem.kind is kind
+    assert ProblemError(409, "why").problem.type == "/problems/conflict"
+    assert ProblemError(409, "why", kind=kind).problem.type == kind.uri
 
 
 def test_the_document_lists_the_table() -> None:

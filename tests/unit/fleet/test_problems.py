@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from fleet.controller.problems import ProblemError, plain_problem, problem_of
+from fleet.problem_types import OF_FAULT
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.status import STATUS
+from gateway.domain.problem import HTTP_STATUS
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 def test_every_fault_has_the_status_of_the_contract(fault: Fault) -> None:
     problem = problem_of(RequestError(fault, "what to do"))
-    assert problem.status == STATUS[fault].http
-    document = json.loads(problem.body("urn:uuid:1"))
+    assert problem.status == HTTP_STATUS[fault]
+    document = json.loads(replace(problem, instance="urn:uuid:1").body)
     assert document.pop("title")
     told = {"status": problem.status, "detail": "what to do", "fault": fault.value, "instance": "urn:uuid:1"}
-    assert document == told | {"type": problem.kind.uri}
+    assert document == told | {"type": OF_FAULT[fault].uri}
 
 
 def test_headers_that_help() -> None:
@@ -41,7 +43,7 @@ def test_statuses_no_fault_has(status: int, fault: str) -> None:
 
 
 def test_what_peers_wrote_into_it_is_cut_and_stays_text() -> None:
-    document = json.loads(plain_problem(404, "\ud800" + "x" * 5000).body())
+    document = json.loads(plain_problem(404, "\ud800" + "x" * 5000).body)
     assert len(document["detail"]) == 1024
     assert document["detail"][0] == "?"
     assert "instance" not in document

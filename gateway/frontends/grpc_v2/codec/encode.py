@@ -8,12 +8,12 @@ from typing import Any
 
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse, Parameter, RequestedOutput
+from gateway.domain.problem import error_text
 from gateway.domain.tensor import Steps, encode_raw, encode_steps, size_steps
 from gateway.frontends.grpc_v2.codec.protobuf import field_header
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.codec.templates import IN_PLACE_BYTES, RAW_FIELD
 from gateway.frontends.grpc_v2.framing import PREFIX, Encoded, prefixed
-from gateway.frontends.status import error_text
 
 INT64_LIMIT = 2**63
 FINAL_RESPONSE = "triton_final_response"

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from gateway.domain.access import Address, AuthenticationError, Security
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.parameters import deadline_ns
+from gateway.domain.problem import WAITING_HELPS, error_text
 from gateway.domain.rights import Caller
 from gateway.domain.shares import ANONYMOUS, RefusalReason
 from gateway.frontends.authentication import Authentication
@@ -31,8 +32,8 @@ from gateway.frontends.grpc_v2.calls import (
 from gateway.frontends.grpc_v2.grpcio.listen import cannot_listen, check_certificates, claim_unix_path
 from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.grpc_v2.status import GRPC_STATUS
 from gateway.frontends.peer import Peer
-from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
 
 PUSHBACK = "grpc-retry-pushback-ms"
 """Name of gRPC's own retry hint (gRFC A6), in the trailing metadata."""
@@ -131,7 +132,7 @@ class _Calls:
         self._closing = False
         self._idle = asyncio.Event()
         self._load.on_end = self._check_idle
-        self._codes = {fault: getattr(grpc.StatusCode, status.grpc) for fault, status in STATUS.items()}
+        self._codes = {fault: getattr(grpc.StatusCode, name) for fault, name in GRPC_STATUS.items()}
         self._transport_error = grpc.aio.BaseError
         self._refusing = grpc.stream_stream_rpc_method_handler
         self._methods = self._handlers()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.problem import error_text
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.status import error_text
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor

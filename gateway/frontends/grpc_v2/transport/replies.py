@@ -6,9 +6,10 @@ from functools import lru_cache
 from urllib.parse import quote
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.problem import WAITING_HELPS, error_text
 from gateway.frontends.grpc_v2.http2.hpack import Headers, encode
 from gateway.frontends.grpc_v2.http2.sender import FieldBlock
-from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
+from gateway.frontends.grpc_v2.status import GRPC_STATUS
 
 _NAMES = """
     OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED
@@ -66,6 +67,6 @@ def _block(before: Headers, fault: Fault, message: str, wait_ms: int | None) -> 
 
 
 def _trailers(fault: Fault, message: str, wait_ms: int | None) -> Headers:
-    code = CODES[STATUS[fault].grpc]
+    code = CODES[GRPC_STATUS[fault]]
     status: Headers = ((b"grpc-status", b"%d" % code), (b"grpc-message", percent_encoded(error_text(message))))
     return status if wait_ms is None else (*status, (PUSHBACK, b"%d" % wait_ms))

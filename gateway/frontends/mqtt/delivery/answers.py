@@ -9,9 +9,9 @@ import msgspec
 
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse
+from gateway.domain.problem import error_text
 from gateway.frontends.mqtt.payloads.results import ResultPlan, check_size, write_results
 from gateway.frontends.mqtt.routes.feed import Ready
-from gateway.frontends.status import error_text
 
 TIMES_REMEMBERED = 256
 """Milliseconds whose text is remembered."""

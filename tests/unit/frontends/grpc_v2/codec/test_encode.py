@@ -8,6 +8,7 @@ from tritonclient.grpc import InferResult, service_pb2
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
+from gateway.domain.problem import MESSAGE_LIMIT_CHARS
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.frontends.grpc_v2.codec.encode import (
     encode_response,
@@ -20,7 +21,6 @@ from gateway.frontends.grpc_v2.codec.infer_codec import InferCodec
 from gateway.frontends.grpc_v2.codec.protocol import message
 from gateway.frontends.grpc_v2.codec.templates import IN_PLACE_BYTES
 from gateway.frontends.grpc_v2.framing import PREFIX, prefixed
-from gateway.frontends.status import MESSAGE_LIMIT_CHARS
 
 
 def seen_by_client(reply):

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.problem import MESSAGE_LIMIT_CHARS, error_text
 from gateway.frontends.grpc_v2.http2.hpack import Decoder
+from gateway.frontends.grpc_v2.status import GRPC_STATUS
 from gateway.frontends.grpc_v2.transport import replies
-from gateway.frontends.status import MESSAGE_LIMIT_CHARS, STATUS, error_text
 
 from .conftest import Serve
 
@@ -48,7 +49,7 @@ def test_codes_are_grpcs() -> None:
 @pytest.mark.parametrize("fault", Fault)
 def test_every_fault_has_its_code(fault: Fault) -> None:
     said = read(replies.refusal(RequestError(fault, "words"), 0.1))
-    assert said[b"grpc-status"].decode() == str(replies.CODES[STATUS[fault].grpc])
+    assert said[b"grpc-status"].decode() == str(replies.CODES[GRPC_STATUS[fault]])
     assert (said[b":status"], said[b"content-type"], said[b"grpc-message"]) == (b"200", b"application/grpc", b"words")
 
 

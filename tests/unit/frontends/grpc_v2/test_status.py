@@ -9,8 +9,9 @@ import grpc
 import pytest
 
 from gateway.domain.errors import Fault
+from gateway.domain.problem import HTTP_STATUS, MESSAGE_LIMIT_CHARS, error_text
+from gateway.frontends.grpc_v2.status import GRPC_STATUS
 from gateway.frontends.rest_v2.errors import RefusedResponse
-from gateway.frontends.status import MESSAGE_LIMIT_CHARS, STATUS, error_text
 
 CONTRACT = {
     "INVALID": ("INVALID_ARGUMENT", 400),
@@ -33,10 +34,9 @@ def test_every_fault_stands_in_the_contract() -> None:
 
 @pytest.mark.parametrize("fault", Fault)
 def test_the_codes_are_those_of_the_contract(fault: Fault) -> None:
-    wire = STATUS[fault]
-    assert (wire.grpc, wire.http) == CONTRACT[fault.value]
-    assert wire.grpc in grpc.StatusCode.__members__
-    assert HTTPStatus(wire.http)
+    assert (GRPC_STATUS[fault], HTTP_STATUS[fault]) == CONTRACT[fault.value]
+    assert GRPC_STATUS[fault] in grpc.StatusCode.__members__
+    assert HTTPStatus(HTTP_STATUS[fault])
 
 
 def test_an_error_text_is_bounded_and_can_always_be_encoded() -> None:
