@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fleet.controller.access import Role
 from tests.simulators.controller import RunningController, controlling
+from tests.simulators.examples import examples
 
 pytestmark = pytest.mark.timeout(120)
 INJECTIONS = (
@@ -32,7 +33,10 @@ INJECTIONS = (
 )
 TEXTS = st.one_of(st.sampled_from(INJECTIONS), st.text(min_size=1, max_size=60))
 often = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
 )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import typing
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,6 +38,7 @@ from fleet.controller.database import (
     releases,
     rollouts,
     sweep,
+    tables,
     tail,
     telemetry,
     tokens,
@@ -198,10 +199,23 @@ def attempt(database: Database, action: Callable[[Connection], object]) -> str:
     return "done"
 
 
+def create(database: Database, texts: Iterable[str]) -> None:
+    """Create a device and a rollout of each of these names, unless they exist."""
+    with database.read() as connection:
+        known = [
+            set(connection.scalars(sa.select(table.c[key])))
+            for table, key in ((tables.devices, "id"), (tables.rollouts, "id"))
+        ]
+    for text in texts:
+        if text not in known[0]:
+            attempt(database, lambda connection, text=text: devices.enrol(connection, text, NOW))
+        if text not in known[1]:
+            rollout = value_for(rollouts.StoredRollout, text)
+            attempt(database, lambda connection, rollout=rollout: rollouts.create(connection, rollout))
+
+
 def tried(database: Database, function: Callable[..., Any], text: str) -> str:
-    """Call a function with `text` everywhere, after what it speaks of was created; return how it ended."""
-    attempt(database, lambda connection: devices.enrol(connection, text, NOW))
-    attempt(database, lambda connection: rollouts.create(connection, value_for(rollouts.StoredRollout, text)))
+    """Call a function with `text` everywhere; return how it ended."""
     outcome = attempt(database, lambda connection: function(connection, **arguments(function, text)))
     assert outcome in OUTCOMES, (function, text)
     return outcome
@@ -214,6 +228,7 @@ def test_no_function_takes_an_attack_for_a_statement(kind: str, tmp_path: Path) 
     with made(kind, tmp_path) as database:
         canaries(database)
         for function in FUNCTIONS:
+            create(database, texts)
             with guarded(database):
                 outcomes = [tried(database, function, text) for text in texts]
             assert set(outcomes) != {"RefusedError"}, function
@@ -228,6 +243,7 @@ def test_no_text_becomes_a_statement(kind: str, tmp_path: Path) -> None:
     @example(enrolment.void, "")
     @settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
     def attack(function: Callable[..., Any], text: str) -> None:
+        create(database, [text])
         with guarded(database):
             outcomes[tried(database, function, text)] += 1
 

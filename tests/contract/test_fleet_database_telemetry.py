@@ -21,6 +21,7 @@ from fleet.controller.database.settings import DatabaseSettings, TelemetryStorag
 from fleet.controller.database.spans import Received, Span
 from fleet.controller.database.telemetry import STALE, StoredBatch
 from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made
+from tests.simulators.examples import examples
 
 __all__ = ["database"]
 SETTINGS = DatabaseSettings()
@@ -162,7 +163,7 @@ def test_telemetry_keeps_what_a_plain_set_keeps(kind: str, tmp_path: Path) -> No
     devices = iter(range(1_000_000))
 
     @given(steps)
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def compare(sent) -> None:
         device = f"camera-{next(devices)}"
         enrolled(database, device)

@@ -23,6 +23,7 @@ from fleet.controller.rollouts.query import And, FieldMatch, Not, Operator, Or, 
 from fleet.controller.rollouts.query_parser import parse, query_text
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.databases import NOW, database
+from tests.simulators.examples import examples
 
 __all__ = ("database",)
 WORDS = ("pilot", "Pilot", "lobby", "san jose", "50%", "a_b", "aXb", "[x]", "x", "cpu", "coral-usb", "ä", "1", "1.10")
@@ -90,7 +91,7 @@ def listed(database: Database, query: Query) -> list[Device]:
         return list(devices.page(connection, wanted, database.settings, limit_rows=1_000))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fleet=fleets, asked=st.lists(queries, min_size=1, max_size=8))
 def test_the_database_selects_exactly_what_matches(database: Database, fleet: list, asked: list[Query]) -> None:
     for number, described in enumerate(fleet):

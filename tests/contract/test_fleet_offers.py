@@ -16,6 +16,7 @@ from fleet.controller.database import assignments
 from fleet.controller.database.errors import ConflictError
 from fleet.controller.rollouts.facts import Aborted, Paused, Resumed, RollbackRequested
 from fleet.controller.rollouts.state import DeviceState, Status
+from tests.simulators.examples import examples
 from tests.simulators.offered_device import OfferedDevice, director
 from tests.simulators.rolled_fleet import RolledFleet, fleet, rolling
 
@@ -214,5 +215,5 @@ class Offers(RuleBasedStateMachine):
 
 TestOffers = Offers.TestCase
 TestOffers.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -23,6 +23,7 @@ from fleet.controller.database.errors import ConflictError
 from fleet.controller.rollouts.decisions import Offer, Retry
 from fleet.controller.rollouts.facts import Aborted, Decided, Event, Paused, Resumed, RollbackRequested
 from fleet.controller.rollouts.state import DeviceState, Member
+from tests.simulators.examples import examples
 from tests.simulators.rolled_fleet import V1, V2, V3, RolledFleet, rolling
 
 NAMES = [f"d-{n}" for n in range(6)]
@@ -158,5 +159,5 @@ def _has_it(member: Member) -> bool:
 
 TestRollouts = Rollouts.TestCase
 TestRollouts.settings = settings(
-    max_examples=12, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(24), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -24,6 +24,7 @@ from gateway.agent.state.first_seen import (
 from gateway.agent.state.policy import hold
 from gateway.domain.assignment import Target
 from gateway.domain.policy import Policy, share_hour
+from tests.simulators.examples import examples
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(hours=SIGHT_LASTS_H)
@@ -191,7 +192,7 @@ def assignment(tactic: object, number: int, device: Played) -> str:
     return min((one for one in RELEASES if one != device.active), key=lambda one: hour(device.name, one))
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(32))
 @given(
     past=st.lists(st.tuples(quarters, cohorts), max_size=6),
     pause=quarters,

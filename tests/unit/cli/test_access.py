@@ -68,17 +68,18 @@ def test_root_may_do_everything():
     assert denial(root, (TOP, PathNode("/x", stat.S_IFDIR, 1, 1), file(0, uid=1)), READ | WRITE) is None
 
 
-def as_account(account, path, wanted):
-    """Return what the kernel says: asked by a child that has become the account, where this process may."""
+def kernel_grants(account, path, modes):
+    """Return which of `modes` the kernel grants a child that has become the account, where this process may do so."""
     child = os.fork()
     if child == 0:
         if os.geteuid() == 0:
             os.setgroups(sorted(account.gids))
             os.setresgid(*[min(account.gids)] * 3)
             os.setresuid(*[account.uid] * 3)
-        bits = os.R_OK * bool(wanted & READ) | os.W_OK * bool(wanted & WRITE) | os.X_OK * bool(wanted & SEARCH)
-        os._exit(0 if os.access(path, bits) else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        bits = [os.R_OK * bool(mode & READ) | os.W_OK * bool(mode & WRITE) for mode in modes]
+        os._exit(sum(os.access(path, each) << index for index, each in enumerate(bits)))
+    granted = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return [bool(granted >> index & 1) for index in range(len(modes))]
 
 
 @pytest.fixture
@@ -103,9 +104,9 @@ def test_the_kernel_decides_alike(open_folder):
             path.chmod(bits)
         found = [(str(path), path.stat()) for path in (*reversed(inner.parents), inner)]
         nodes = [PathNode(name, one.st_mode, one.st_uid, one.st_gid) for name, one in found]
-        for wanted in (READ, WRITE, READ | WRITE):
-            judged = denial(account, nodes, wanted) is None
-            assert judged is as_account(account, inner, wanted), (owner, oct(mode), oct(folder_mode), wanted)
+        modes = (READ, WRITE, READ | WRITE)
+        decided = [denial(account, nodes, mode) is None for mode in modes]
+        assert decided == kernel_grants(account, inner, modes), (owner, oct(mode), oct(folder_mode))
 
 
 def test_every_path_that_a_configuration_names_is_judged(open_folder):

@@ -23,6 +23,7 @@ from gateway.engine.cost import Cost, estimate_cost
 from gateway.engine.pauses import Pauses
 from gateway.engine.settings import EngineSettings
 from tests.simulators.engine_rig import Rig, X, manifest, measured, request, values
+from tests.simulators.examples import examples
 from tests.simulators.sink import Recorder
 
 LOOP = threading.main_thread().ident
@@ -360,7 +361,7 @@ async def test_a_turn_lets_the_loop_work_between_runs_and_models_take_turns() ->
 
 
 @given(st.lists(st.sampled_from(["small", "large", "leave", "turn"]), max_size=25))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_request_is_answered_once_in_whatever_lane(steps: list[str]) -> None:
     asyncio.run(_steps(steps))
 

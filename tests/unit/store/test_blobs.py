@@ -16,6 +16,7 @@ from gateway.files import durable
 from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import DamagedError, SpaceError, StoreAbsentError, StoreError
 from gateway.store.settings import StoreSettings
+from tests.simulators.examples import examples
 
 LIMIT_BYTES = 1 << 20
 
@@ -135,7 +136,7 @@ contents = st.dictionaries(st.binary(max_size=50), st.tuples(st.booleans(), st.b
 
 
 @given(contents, st.sets(st.sampled_from(["README", "0" * 63, ".hidden", "0" * 64 + ".part.part"])))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_collecting_takes_exactly_what_nobody_needs(found: dict[bytes, tuple[bool, bool]], strangers: set[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         blobs = LocalBlobs(Path(folder), StoreSettings(keep_free_bytes=0))

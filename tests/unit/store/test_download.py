@@ -17,6 +17,7 @@ from gateway.store.blobs import LocalBlobs
 from gateway.store.download import Download
 from gateway.store.errors import DamagedError, SpaceError, StoreError
 from gateway.store.settings import StoreSettings
+from tests.simulators.examples import examples
 
 CONTENT = bytes(range(256)) * 400
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -38,7 +39,7 @@ def names(blobs: LocalBlobs) -> list[str]:
 
 
 @given(st.lists(st.integers(0, SIZE), max_size=6), st.lists(st.booleans(), min_size=8, max_size=8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_however_it_is_cut_and_resumed_it_arrives(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int], leaves: list[bool]
 ) -> None:

@@ -18,6 +18,7 @@ from gateway.store.errors import StoreError
 from gateway.store.journal import Journal
 from gateway.store.journal_rows import Floors
 from gateway.store.settings import JournalSettings
+from tests.simulators.examples import examples
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BOUNDED = JournalSettings(finished_limit=2, rejected_limit=100)
@@ -144,4 +145,4 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournal = JournalMachine.TestCase
-TestJournal.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestJournal.settings = settings(max_examples=examples(48), stateful_step_count=25, deadline=None)

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.store.settings import SpoolSettings
 from gateway.store.spool import Spool
 from gateway.store.spool_rows import OVERHEAD_BYTES, Gap, Priority, SpooledRecord, SpoolRecord
+from tests.simulators.examples import examples
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
 BOUNDED = SpoolSettings(bytes_limit=4_000, age_limit_d=3.0, gaps_at_once=10_000, epochs_limit=10_000)
@@ -179,4 +180,4 @@ class SpoolMachine(RuleBasedStateMachine):
 
 
 TestSpool = SpoolMachine.TestCase
-TestSpool.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestSpool.settings = settings(max_examples=examples(48), stateful_step_count=25, deadline=None)

@@ -44,6 +44,7 @@ from fleet.controller.rollouts.fold import set_back
 from fleet.controller.rollouts.replay import replay
 from fleet.controller.rollouts.schedule import may_offer
 from fleet.controller.rollouts.state import IN_FLIGHT, DeviceState, Status
+from tests.simulators.examples import examples
 from tests.simulators.rollouts import DIGEST, OTHER, Record, spec_of
 
 ZONES = ("", "Europe/Berlin", "Asia/Tokyo", "America/New_York")
@@ -292,5 +293,5 @@ class RolloutMachine(RuleBasedStateMachine):
 
 TestRollout = RolloutMachine.TestCase
 TestRollout.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(60), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
