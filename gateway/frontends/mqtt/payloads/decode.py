@@ -22,7 +22,7 @@ import numpy as np
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ROWS, TensorSpec
 from gateway.domain.tensor import DATATYPES, RANK_LIMIT, Array, Datatype, Tensor, decode_raw
-from gateway.frontends.mqtt.payloads.windows import Rows
+from gateway.frontends.mqtt.windows.samples import Rows
 
 CBOR_DEPTH = 16
 TYPES_REMEMBERED, TYPE_REMEMBERED_CHARS = 256, 256

@@ -19,9 +19,11 @@ from gateway.domain.tensor import Steps, Tensor
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.payloads import decode
 from gateway.frontends.mqtt.payloads.results import ResultPlan, plan_results
-from gateway.frontends.mqtt.payloads.windows import Rows, Windows, WindowShape
 from gateway.frontends.mqtt.routes.routing import sensor_of
 from gateway.frontends.mqtt.settings import MqttRoute
+from gateway.frontends.mqtt.windows.rings import WindowShape
+from gateway.frontends.mqtt.windows.samples import Rows
+from gateway.frontends.mqtt.windows.sensors import Windows
 
 _LOG = logging.getLogger(__name__)
 Describe = Callable[[str, str], ModelManifest]

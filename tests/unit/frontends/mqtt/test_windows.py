@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.frontends.mqtt.payloads.windows import Windows, WindowShape
+from gateway.frontends.mqtt.windows.rings import WindowShape
+from gateway.frontends.mqtt.windows.sensors import Windows
 
 shapes = st.builds(WindowShape, st.integers(1, 7), st.integers(1, 3), st.integers(1, 9))
 batches = st.lists(st.integers(1, 12), max_size=25)

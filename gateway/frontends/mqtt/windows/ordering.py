@@ -1,0 +1,193 @@
+"""Order of one sensor's samples: by sequence number, or by time. Repetitions and late samples are counted and dropped.
+
+By sequence, a sample whose predecessor is here passes at once; samples after a gap wait for the missing ones, at most
+`lateness_ns` after their arrival. By time, nothing tells whether a sample is missing, so each waits until a sample that
+is `lateness_ns` younger has come, or `lateness_ns` after its arrival. Pure: the clock is passed in.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from typing import Protocol
+
+from gateway.frontends.mqtt.windows.samples import Sample
+from gateway.frontends.mqtt.windows.timing import SampleTiming
+
+REMEMBERED = 64
+"""Sequence numbers per sensor that are remembered, to recognise repetitions: more than brokers have in flight."""
+RESTART_DISTANCE = 1_000
+"""Distance back of a sequence number without a time from which on the sensor counts from the start again."""
+DUPLICATES, LATE = "samples_duplicate", "samples_late"
+
+
+class Ordering(Protocol):
+    """Samples of one sensor that wait for earlier ones."""
+
+    def put(self, sample: Sample) -> list[Sample]:
+        """Add a sample. Return those that may pass now, in order."""
+
+    def due_ns(self) -> int | None:
+        """Return the monotonic time at which a waiting sample passes without its predecessors; None if none waits."""
+
+    def expire(self, now_ns: int) -> list[Sample]:
+        """Return the samples that waited long enough, in order."""
+
+    def flush(self) -> list[Sample]:
+        """Return all samples that wait, in order."""
+
+
+def new_ordering(timing: SampleTiming, counters: Counter[str], *, by_sequence: bool) -> Ordering:
+    """Return the ordering of a sensor."""
+    return SequenceOrdering(timing, counters) if by_sequence else TimeOrdering(timing, counters)
+
+
+class SequenceOrdering:
+    """Order by sequence number, which may begin again at `modulus`."""
+
+    def __init__(self, timing: SampleTiming, counters: Counter[str]) -> None:
+        self._timing, self._counters = timing, counters
+        self._last: int | None = None
+        """Number of the last sample that passed, counted on beyond `modulus`."""
+        self._last_ns = 0
+        self._waiting: dict[int, Sample] = {}
+        self._passed: OrderedDict[int, bytes] = OrderedDict()
+
+    def put(self, sample: Sample) -> list[Sample]:
+        """Implement Ordering."""
+        number = self._number(sample.sequence or 0)
+        if self._last is None:
+            return self._pass(number, sample)
+        if number in self._waiting:
+            self._counters[DUPLICATES] += 1
+            return []
+        if number <= self._last:
+            return self._earlier(number, sample)
+        self._waiting[number] = sample
+        ready = self._consecutive()
+        if self._waiting and (len(self._waiting) > self._timing.pending_limit_rows or not self._timing.lateness_ns):
+            ready += self._give_up()
+        return ready
+
+    def due_ns(self) -> int | None:
+        """Implement Ordering."""
+        first = min((sample.arrived_ns for sample in self._waiting.values()), default=None)
+        return None if first is None else first + self._timing.lateness_ns
+
+    def expire(self, now_ns: int) -> list[Sample]:
+        """Implement Ordering."""
+        ready: list[Sample] = []
+        while (due_ns := self.due_ns()) is not None and due_ns <= now_ns:
+            ready += self._give_up()
+        return ready
+
+    def flush(self) -> list[Sample]:
+        """Implement Ordering."""
+        ready: list[Sample] = []
+        while self._waiting:
+            ready += self._give_up()
+        return ready
+
+    def _number(self, sequence: int) -> int:
+        """Return the number, counted on beyond the modulus: the nearest one to the last (RFC 1982)."""
+        modulus = self._timing.modulus
+        if not modulus or self._last is None:
+            return sequence
+        ahead = (sequence - self._last) % modulus
+        return self._last + (ahead if ahead < modulus // 2 else ahead - modulus)
+
+    def _earlier(self, number: int, sample: Sample) -> list[Sample]:
+        """Handle a number that has passed: a repetition, a late sample, or a sensor that counts from its start."""
+        if self._passed.get(number) == sample.row.tobytes():
+            self._counters[DUPLICATES] += 1
+            return []
+        if not self._begins_again(number, sample):
+            self._counters[LATE] += 1
+            return []
+        ready = self.flush()
+        self._passed.clear()
+        sample.restarts = True
+        return ready + self._pass(sample.sequence or 0, sample)
+
+    def _begins_again(self, number: int, sample: Sample) -> bool:
+        """Return True if the sensor counts from its start again: by its time, else by the distance of the number."""
+        if self._timing.event_time:
+            return sample.time_ns > self._last_ns
+        return sample.sequence in {0, 1} or (self._last or 0) - number > RESTART_DISTANCE
+
+    def _consecutive(self) -> list[Sample]:
+        ready: list[Sample] = []
+        while self._last is not None and (following := self._waiting.pop(self._last + 1, None)) is not None:
+            ready += self._pass(self._last + 1, following)
+        return ready
+
+    def _give_up(self) -> list[Sample]:
+        """Pass the first sample that waits, and those that follow it, without the missing ones."""
+        number = min(self._waiting)
+        sample, last = self._waiting.pop(number), self._last if self._last is not None else number - 1
+        sample.missing = number - last - 1
+        return self._pass(number, sample) + self._consecutive()
+
+    def _pass(self, number: int, sample: Sample) -> list[Sample]:
+        self._last, self._last_ns = number, sample.time_ns
+        self._passed[number] = sample.row.tobytes()
+        if len(self._passed) > REMEMBERED:
+            self._passed.popitem(last=False)
+        return [sample]
+
+
+class TimeOrdering:
+    """Order by the time of the samples."""
+
+    def __init__(self, timing: SampleTiming, counters: Counter[str]) -> None:
+        self._timing, self._counters = timing, counters
+        self._waiting: list[tuple[int, int, Sample]] = []
+        self._count = 0
+        self._newest_ns = self._last_ns = -(2**63)
+
+    def put(self, sample: Sample) -> list[Sample]:
+        """Implement Ordering."""
+        if sample.time_ns < self._last_ns - self._timing.restart_ns:
+            return self._begin_again(sample)
+        if sample.time_ns < self._last_ns:
+            self._counters[LATE] += 1
+            return []
+        self._count += 1
+        heapq.heappush(self._waiting, (sample.time_ns, self._count, sample))
+        self._newest_ns = max(self._newest_ns, sample.time_ns)
+        ready = self._until(self._newest_ns - self._timing.lateness_ns)
+        while len(self._waiting) > self._timing.pending_limit_rows:
+            ready.append(self._first())
+        return ready
+
+    def due_ns(self) -> int | None:
+        """Implement Ordering."""
+        if not self._waiting:
+            return None
+        return min(sample.arrived_ns for _, _, sample in self._waiting) + self._timing.lateness_ns
+
+    def expire(self, now_ns: int) -> list[Sample]:
+        """Implement Ordering."""
+        limit_ns = now_ns - self._timing.lateness_ns
+        due = [time_ns for time_ns, _, sample in self._waiting if sample.arrived_ns <= limit_ns]
+        return self._until(max(due)) if due else []
+
+    def flush(self) -> list[Sample]:
+        """Implement Ordering."""
+        return self._until(self._newest_ns)
+
+    def _begin_again(self, sample: Sample) -> list[Sample]:
+        ready = self.flush()
+        sample.restarts = True
+        self._newest_ns = self._last_ns = sample.time_ns
+        return [*ready, sample]
+
+    def _until(self, time_ns: int) -> list[Sample]:
+        ready: list[Sample] = []
+        while self._waiting and self._waiting[0][0] <= time_ns:
+            ready.append(self._first())
+        return ready
+
+    def _first(self) -> Sample:
+        self._last_ns, _, sample = heapq.heappop(self._waiting)
+        return sample

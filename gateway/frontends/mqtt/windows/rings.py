@@ -1,0 +1,88 @@
+"""Ring of the last samples of one sensor, and the windows that they complete. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gateway.frontends.mqtt.windows.samples import Rows
+
+Times = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.int32]
+
+FILLED = -1
+"""Mark of a row that was filled in."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowShape:
+    """Window of `size_rows` samples with `channels` numbers each; one is complete every `hop_rows` samples."""
+
+    size_rows: int
+    channels: int
+    hop_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Full window [size_rows, channels], owned by the caller.
+
+    `started_ns`, `ended_ns`: least and greatest time of its samples (epoch ns). `gap_ns`: longest time between two of
+    them. `missing_rows`: rows that were filled in, or that are missing between two rows.
+    """
+
+    rows: Rows
+    started_ns: int
+    ended_ns: int
+    gap_ns: int
+    missing_rows: int
+
+
+class Ring:
+    """Last `size_rows` samples of one sensor, and the number of rows until the next window."""
+
+    __slots__ = ("_marks", "_next", "_rows", "_shape", "_times_ns", "due", "seen_ns")
+
+    def __init__(self, shape: WindowShape) -> None:
+        self._shape = shape
+        self._rows: Rows = np.empty((shape.size_rows, shape.channels), np.float32)
+        self._times_ns: Times = np.zeros(shape.size_rows, np.int64)
+        self._marks: Marks = np.zeros(shape.size_rows, np.int32)
+        self._next = 0
+        self.due = shape.size_rows
+        self.seen_ns = 0
+
+    def restart(self) -> None:
+        """Forget all samples."""
+        self._next, self.due = 0, self._shape.size_rows
+
+    def append(self, samples: Rows, times_ns: int | Times, marks: Marks | None = None) -> Iterator[Complete]:
+        """Add `samples` [n, channels]. Yield each window that they complete.
+
+        `times_ns`: of all samples, or of each. `marks` [n]: rows that are missing before a sample, or
+        FILLED.
+        """
+        size, start = self._shape.size_rows, 0
+        while start < len(samples):
+            count = min(size - self._next, len(samples) - start, self.due)
+            here, there = slice(self._next, self._next + count), slice(start, start + count)
+            self._rows[here] = samples[there]
+            self._times_ns[here] = times_ns if isinstance(times_ns, int) else times_ns[there]
+            self._marks[here] = 0 if marks is None else marks[there]
+            self._next = (self._next + count) % size
+            self.due -= count
+            start += count
+            if not self.due:
+                self.due = self._shape.hop_rows
+                yield self._complete()
+
+    def _complete(self) -> Complete:
+        first = self._next
+        rows = np.concatenate((self._rows[first:], self._rows[:first]))
+        times_ns = np.concatenate((self._times_ns[first:], self._times_ns[:first]))
+        gap_ns = int(np.diff(times_ns).max(initial=0))
+        missing = int(np.abs(self._marks).sum() - max(0, self._marks[first])) if self._marks.any() else 0
+        return Complete(rows, int(times_ns.min()), int(times_ns.max()), gap_ns, missing)

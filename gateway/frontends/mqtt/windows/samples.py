@@ -1,0 +1,26 @@
+"""Samples of a sensor as they pass from the decoder to a window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.float32]
+Row = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class Sample:
+    """One row [channels] with its time (ns since the epoch), sequence number (None: none) and arrival (monotonic ns).
+
+    `missing` counts the rows that did not come before this one; `restarts` begins the window again with this row.
+    """
+
+    row: Row
+    time_ns: int
+    arrived_ns: int
+    sequence: int | None = None
+    missing: int = 0
+    restarts: bool = False

@@ -1,0 +1,161 @@
+"""Windows of one route's sensors, bounded in number. Pure: the clock is passed in."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from gateway.frontends.mqtt.windows.gaps import TimedRows, between, resampled
+from gateway.frontends.mqtt.windows.ordering import Ordering, new_ordering
+from gateway.frontends.mqtt.windows.rings import Complete, Ring, WindowShape
+from gateway.frontends.mqtt.windows.samples import Rows, Sample
+from gateway.frontends.mqtt.windows.timing import GapPolicy, SampleTiming
+
+
+class SensorWindow:
+    """Window of one sensor whose samples have times of their own, or sequence numbers."""
+
+    def __init__(self, ring: Ring, timing: SampleTiming, counters: Counter[str], *, by_sequence: bool) -> None:
+        self._ring, self._timing, self._counters = ring, timing, counters
+        self._ordering: Ordering = new_ordering(timing, counters, by_sequence=by_sequence)
+        self._previous: Sample | None = None
+        self._next_ns = 0
+
+    def put(self, sample: Sample) -> Iterator[Complete]:
+        """Add a sample. Yield the windows that it completes, with samples that waited for it."""
+        return self._enter(self._ordering.put(sample))
+
+    def due_ns(self) -> int | None:
+        """Return the monotonic time at which a sample no longer waits for earlier ones; None if none waits."""
+        return self._ordering.due_ns()
+
+    def expire(self, now_ns: int) -> Iterator[Complete]:
+        """Yield the windows that are complete without the samples that did not come in time."""
+        return self._enter(self._ordering.expire(now_ns))
+
+    def flush(self) -> Iterator[Complete]:
+        """Yield the windows that are complete with all samples that wait."""
+        return self._enter(self._ordering.flush())
+
+    def restart(self) -> None:
+        """Forget all samples that are in the window."""
+        self._ring.restart()
+        self._previous = None
+
+    def _enter(self, samples: Iterable[Sample]) -> Iterator[Complete]:
+        for sample in samples:
+            batch = self._batch(sample)
+            if batch.restarts:
+                self._ring.restart()
+                self._counters["windows_restarted"] += 1
+            self._counters["samples_missing"] += sample.missing
+            yield from self._ring.append(batch.rows, batch.times_ns, batch.marks)
+
+    def _batch(self, sample: Sample) -> TimedRows:
+        previous, self._previous = self._previous, sample
+        batch = between(previous, sample, self._timing)
+        if not self._timing.resample:
+            return batch
+        if previous is None or batch.restarts:
+            self._next_ns = sample.time_ns + self._timing.interval_ns
+            return batch
+        # Interpolation fills gaps itself; the marks say how many rows were made without a sample near them.
+        grid = resampled(previous, sample, self._next_ns, self._timing.interval_ns, int(np.abs(batch.marks).sum()))
+        self._next_ns += len(grid.rows) * self._timing.interval_ns
+        return grid
+
+
+class Windows:
+    """Windows of one route's sensors. What is dropped is counted in `counters`.
+
+    `timing` is None if samples have the time of their arrival and no sequence number.
+    """
+
+    def __init__(
+        self,
+        shape: WindowShape,
+        max_sensors: int,
+        idle_expiry_ns: int,
+        counters: Counter[str] | None = None,
+        *,
+        timing: SampleTiming | None = None,
+        by_sequence: bool = False,
+    ) -> None:
+        self.shape = shape
+        self.counters: Counter[str] = Counter() if counters is None else counters
+        self._max_sensors, self._idle_expiry_ns = max_sensors, idle_expiry_ns
+        self._timing, self._by_sequence = timing, by_sequence
+        self._rings: OrderedDict[str, Ring] = OrderedDict()
+        self._timed: dict[str, SensorWindow] = {}
+        self._waiting: set[str] = set()
+        """Sensors whose samples wait for earlier ones."""
+
+    def __len__(self) -> int:
+        return len(self._rings)
+
+    def append(self, sensor: str, samples: Rows, *, now_ns: int, wall_ns: int) -> Iterator[Complete]:
+        """Yield the windows that samples [n, channels] complete, which came now. They are added as windows are taken.
+
+        A sensor without samples for longer than the idle expiry starts again. If there are too many sensors, the least
+        recently seen one is dropped.
+        """
+        return self._ring(sensor, now_ns).append(samples, wall_ns)
+
+    def put(self, sensor: str, samples: Iterable[Sample], now_ns: int) -> Iterator[Complete]:
+        """Yield the windows that samples with times of their own complete. They are added as windows are taken."""
+        ring = self._ring(sensor, now_ns)
+        if self._timing is None:
+            raise ValueError("these windows take samples by their arrival")
+        if sensor not in self._timed:
+            self._timed[sensor] = SensorWindow(ring, self._timing, self.counters, by_sequence=self._by_sequence)
+        window = self._timed[sensor]
+        for sample in samples:
+            yield from window.put(sample)
+        if window.due_ns() is not None:
+            self._waiting.add(sensor)
+
+    def due_ns(self) -> int | None:
+        """Return the monotonic time of the next `expire`; None if no sample waits for earlier ones."""
+        return min((due_ns for one in self._waiting if (due_ns := self._timed[one].due_ns()) is not None), default=None)
+
+    def expire(self, now_ns: int | None = None) -> Iterator[tuple[str, Complete]]:
+        """Yield the windows, by sensor, that are complete without samples that did not come in time.
+
+        `now_ns` None: without all samples that did not come.
+        """
+        for sensor in tuple(self._waiting):
+            window = self._timed[sensor]
+            for complete in window.flush() if now_ns is None else window.expire(now_ns):
+                yield sensor, complete
+            if window.due_ns() is None:
+                self._waiting.discard(sensor)
+
+    def _ring(self, sensor: str, now_ns: int) -> Ring:
+        ring = self._rings.get(sensor)
+        if ring is None:
+            ring = self._rings[sensor] = self._new_ring()
+        self._rings.move_to_end(sensor)
+        if ring.seen_ns and now_ns - ring.seen_ns > self._idle_expiry_ns:
+            self._restart(sensor, ring)
+        ring.seen_ns = now_ns
+        return ring
+
+    def _new_ring(self) -> Ring:
+        if len(self._rings) >= self._max_sensors:
+            dropped, _ = self._rings.popitem(last=False)
+            self._timed.pop(dropped, None)
+            self._waiting.discard(dropped)
+            self.counters["sensors_evicted"] += 1
+        return Ring(self.shape)
+
+    def _restart(self, sensor: str, ring: Ring) -> None:
+        self.counters["windows_restarted"] += 1
+        if sensor in self._timed:
+            self._timed[sensor].restart()
+        else:
+            ring.restart()
+
+
+__all__ = ["Complete", "GapPolicy", "Ring", "SampleTiming", "WindowShape", "Windows"]

@@ -1,0 +1,44 @@
+"""Rules for the time of samples: order, lateness, gaps and rate of one route. Values only."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+GAP_FACTOR = 1.5
+"""Distance between two samples, in intervals, beyond which samples are missing."""
+
+
+class GapPolicy(enum.Enum):
+    """Treatment of samples that did not come.
+
+    MARK: windows continue and carry the number of missing rows. RESET: the window begins again after the gap. FILL_LAST
+    and FILL_LINEAR insert rows, and mark them; a gap of more than `fill_limit_rows` resets.
+    """
+
+    MARK = "mark"
+    RESET = "reset"
+    FILL_LAST = "fill_last"
+    FILL_LINEAR = "fill_linear"
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTiming:
+    """Rules of one route.
+
+    `interval_ns`: time between two samples (0: unknown, so that only sequence numbers show gaps). `lateness_ns`: how
+    long later samples wait for missing ones. `resample`: make rows at exactly `interval_ns`, by linear interpolation.
+    `modulus`: number at which sequence numbers begin again (0: never). `pending_limit_rows`: rows of one sensor that
+    wait for missing ones. `event_time`: samples have times of their own, not those of their arrival. `restart_ns`: a
+    sample that is older than the last one by more than this comes from a clock that was set back.
+    """
+
+    interval_ns: int = 0
+    lateness_ns: int = 0
+    gap: GapPolicy = GapPolicy.MARK
+    fill_limit_rows: int = 100
+    resample: bool = False
+    modulus: int = 0
+    pending_limit_rows: int = 256
+    event_time: bool = True
+    restart_ns: int = 60_000_000_000
