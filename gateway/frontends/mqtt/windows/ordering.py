@@ -36,6 +36,12 @@ class Ordering(Protocol):
     def flush(self) -> list[Sample]:
         """Return all samples that wait, in order."""
 
+    def waiting(self) -> tuple[Sample, ...]:
+        """Return the samples that wait, in the order of their arrival."""
+
+    def resume(self, last: Sample) -> None:
+        """Continue after `last`, in a new process."""
+
 
 def new_ordering(timing: SampleTiming, counters: Counter[str], *, by_sequence: bool) -> Ordering:
     """Return the ordering of a sensor."""
@@ -87,6 +93,14 @@ class SequenceOrdering:
         while self._waiting:
             ready += self._give_up()
         return ready
+
+    def waiting(self) -> tuple[Sample, ...]:
+        """Implement Ordering."""
+        return tuple(self._waiting.values())
+
+    def resume(self, last: Sample) -> None:
+        """Implement Ordering."""
+        self._pass(last.sequence or 0, last)
 
     def _number(self, sequence: int) -> int:
         """Return the number, counted on beyond the modulus: the nearest one to the last (RFC 1982)."""
@@ -175,6 +189,14 @@ class TimeOrdering:
     def flush(self) -> list[Sample]:
         """Implement Ordering."""
         return self._until(self._newest_ns)
+
+    def waiting(self) -> tuple[Sample, ...]:
+        """Implement Ordering."""
+        return tuple(sample for _, _, sample in sorted(self._waiting, key=lambda entry: entry[1]))
+
+    def resume(self, last: Sample) -> None:
+        """Implement Ordering."""
+        self._newest_ns = self._last_ns = last.time_ns
 
     def _begin_again(self, sample: Sample) -> list[Sample]:
         ready = self.flush()

@@ -31,7 +31,8 @@ class Complete:
     """Full window [size_rows, channels], owned by the caller.
 
     `started_ns`, `ended_ns`: least and greatest time of its samples (epoch ns). `gap_ns`: longest time between two of
-    them. `missing_rows`: rows that were filled in, or that are missing between two rows.
+    them. `missing_rows`: rows that were filled in, or that are missing between two rows. `number`: greater for each
+    window of the sensor.
     """
 
     rows: Rows
@@ -39,31 +40,60 @@ class Complete:
     ended_ns: int
     gap_ns: int
     missing_rows: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RingState:
+    """Content of a ring: its rows [n, channels] in order, with times and marks [n]; `due` and `number` as in `Ring`."""
+
+    rows: Rows
+    times_ns: Times
+    marks: Marks
+    due: int
+    number: int
 
 
 class Ring:
-    """Last `size_rows` samples of one sensor, and the number of rows until the next window."""
+    """Last `size_rows` samples of one sensor.
 
-    __slots__ = ("_marks", "_next", "_rows", "_shape", "_times_ns", "due", "seen_ns")
+    `due` is the number of rows until the next window, `number` that of the next window. `first_number` must be greater
+    than the numbers of earlier rings of the sensor.
+    """
 
-    def __init__(self, shape: WindowShape) -> None:
+    __slots__ = ("_count", "_marks", "_next", "_rows", "_shape", "_times_ns", "due", "number", "seen_ns")
+
+    def __init__(self, shape: WindowShape, first_number: int = 0) -> None:
         self._shape = shape
         self._rows: Rows = np.empty((shape.size_rows, shape.channels), np.float32)
         self._times_ns: Times = np.zeros(shape.size_rows, np.int64)
         self._marks: Marks = np.zeros(shape.size_rows, np.int32)
-        self._next = 0
-        self.due = shape.size_rows
+        self._next = self._count = 0
+        self.due, self.number = shape.size_rows, first_number
         self.seen_ns = 0
 
     def restart(self) -> None:
         """Forget all samples."""
-        self._next, self.due = 0, self._shape.size_rows
+        self._next, self._count, self.due = 0, 0, self._shape.size_rows
+
+    def state(self) -> RingState:
+        """Return a copy of the content."""
+        held = [(self._next - self._count + index) % self._shape.size_rows for index in range(self._count)]
+        return RingState(self._rows[held], self._times_ns[held], self._marks[held], self.due, self.number)
+
+    def restore(self, state: RingState) -> None:
+        """Replace the content. Raises ValueError if it does not fit the shape."""
+        count = len(state.rows)
+        if count > self._shape.size_rows or state.rows.shape[1:] != (self._shape.channels,):
+            raise ValueError("these rows are of another window")
+        self._rows[:count], self._times_ns[:count], self._marks[:count] = state.rows, state.times_ns, state.marks
+        self._next, self._count = count % self._shape.size_rows, count
+        self.due, self.number = state.due, state.number
 
     def append(self, samples: Rows, times_ns: int | Times, marks: Marks | None = None) -> Iterator[Complete]:
         """Add `samples` [n, channels]. Yield each window that they complete.
 
-        `times_ns`: of all samples, or of each. `marks` [n]: rows that are missing before a sample, or
-        FILLED.
+        `times_ns`: of all samples, or of each. `marks` [n]: rows that are missing before a sample, or FILLED.
         """
         size, start = self._shape.size_rows, 0
         while start < len(samples):
@@ -72,7 +102,7 @@ class Ring:
             self._rows[here] = samples[there]
             self._times_ns[here] = times_ns if isinstance(times_ns, int) else times_ns[there]
             self._marks[here] = 0 if marks is None else marks[there]
-            self._next = (self._next + count) % size
+            self._next, self._count = (self._next + count) % size, min(size, self._count + count)
             self.due -= count
             start += count
             if not self.due:
@@ -80,9 +110,10 @@ class Ring:
                 yield self._complete()
 
     def _complete(self) -> Complete:
-        first = self._next
+        first, number = self._next, self.number
+        self.number += 1
         rows = np.concatenate((self._rows[first:], self._rows[:first]))
         times_ns = np.concatenate((self._times_ns[first:], self._times_ns[:first]))
         gap_ns = int(np.diff(times_ns).max(initial=0))
         missing = int(np.abs(self._marks).sum() - max(0, self._marks[first])) if self._marks.any() else 0
-        return Complete(rows, int(times_ns.min()), int(times_ns.max()), gap_ns, missing)
+        return Complete(rows, int(times_ns.min()), int(times_ns.max()), gap_ns, missing, number)

@@ -24,3 +24,16 @@ class Sample:
     sequence: int | None = None
     missing: int = 0
     restarts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SensorState:
+    """Content of a sensor's window outside its ring.
+
+    `previous`: last sample. `next_ns`: time of the next row of a fixed rate. `waiting`: samples that wait for earlier
+    ones.
+    """
+
+    previous: Sample | None = None
+    next_ns: int = 0
+    waiting: tuple[Sample, ...] = ()

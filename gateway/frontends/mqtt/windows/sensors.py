@@ -9,8 +9,8 @@ import numpy as np
 
 from gateway.frontends.mqtt.windows.gaps import TimedRows, between, resampled
 from gateway.frontends.mqtt.windows.ordering import Ordering, new_ordering
-from gateway.frontends.mqtt.windows.rings import Complete, Ring, WindowShape
-from gateway.frontends.mqtt.windows.samples import Rows, Sample
+from gateway.frontends.mqtt.windows.rings import Complete, Ring, RingState, WindowShape
+from gateway.frontends.mqtt.windows.samples import Rows, Sample, SensorState
 from gateway.frontends.mqtt.windows.timing import GapPolicy, SampleTiming
 
 
@@ -43,6 +43,21 @@ class SensorWindow:
         """Forget all samples that are in the window."""
         self._ring.restart()
         self._previous = None
+
+    def state(self) -> SensorState:
+        """Return the content outside the ring."""
+        return SensorState(self._previous, self._next_ns, self._ordering.waiting())
+
+    def restore(self, state: SensorState) -> None:
+        """Continue after `state`, in a new process. Its waiting samples are not part of it: `put` them."""
+        self._previous, self._next_ns = state.previous, state.next_ns
+        if state.previous is not None:
+            self._ordering.resume(state.previous)
+
+    def shift(self, by_ns: int) -> None:
+        """Add `by_ns` to the arrival of the samples that wait."""
+        for sample in self._ordering.waiting():
+            sample.arrived_ns += by_ns
 
     def _enter(self, samples: Iterable[Sample]) -> Iterator[Complete]:
         for sample in samples:
@@ -101,16 +116,11 @@ class Windows:
         A sensor without samples for longer than the idle expiry starts again. If there are too many sensors, the least
         recently seen one is dropped.
         """
-        return self._ring(sensor, now_ns).append(samples, wall_ns)
+        return self._ring(sensor, now_ns, wall_ns).append(samples, wall_ns)
 
-    def put(self, sensor: str, samples: Iterable[Sample], now_ns: int) -> Iterator[Complete]:
+    def put(self, sensor: str, samples: Iterable[Sample], *, now_ns: int, wall_ns: int) -> Iterator[Complete]:
         """Yield the windows that samples with times of their own complete. They are added as windows are taken."""
-        ring = self._ring(sensor, now_ns)
-        if self._timing is None:
-            raise ValueError("these windows take samples by their arrival")
-        if sensor not in self._timed:
-            self._timed[sensor] = SensorWindow(ring, self._timing, self.counters, by_sequence=self._by_sequence)
-        window = self._timed[sensor]
+        window = self._window(sensor, self._ring(sensor, now_ns, wall_ns))
         for sample in samples:
             yield from window.put(sample)
         if window.due_ns() is not None:
@@ -132,23 +142,52 @@ class Windows:
             if window.due_ns() is None:
                 self._waiting.discard(sensor)
 
-    def _ring(self, sensor: str, now_ns: int) -> Ring:
+    def states(self) -> Iterator[tuple[str, int, RingState, SensorState]]:
+        """Yield each sensor with the monotonic time of its last sample, and the content of its window."""
+        for sensor, ring in self._rings.items():
+            timed = self._timed.get(sensor)
+            yield sensor, ring.seen_ns, ring.state(), timed.state() if timed else SensorState()
+
+    def restore(self, sensor: str, seen_ns: int, ring: RingState, state: SensorState) -> None:
+        """Continue with the window of a sensor, in a new process. Raises ValueError if it is of another shape."""
+        restored = Ring(self.shape)
+        restored.restore(ring)
+        restored.seen_ns = seen_ns
+        self._rings[sensor] = restored
+        if self._timing is not None:
+            self._window(sensor, restored).restore(state)
+
+    def shift(self, by_ns: int) -> None:
+        """Add `by_ns` to the times of arrival: they were of another clock."""
+        for ring in self._rings.values():
+            ring.seen_ns += by_ns
+        for sensor in self._waiting:
+            self._timed[sensor].shift(by_ns)
+
+    def _window(self, sensor: str, ring: Ring) -> SensorWindow:
+        if self._timing is None:
+            raise ValueError("these windows take samples by their arrival")
+        if sensor not in self._timed:
+            self._timed[sensor] = SensorWindow(ring, self._timing, self.counters, by_sequence=self._by_sequence)
+        return self._timed[sensor]
+
+    def _ring(self, sensor: str, now_ns: int, wall_ns: int) -> Ring:
         ring = self._rings.get(sensor)
         if ring is None:
-            ring = self._rings[sensor] = self._new_ring()
+            ring = self._rings[sensor] = self._new_ring(wall_ns)
         self._rings.move_to_end(sensor)
         if ring.seen_ns and now_ns - ring.seen_ns > self._idle_expiry_ns:
             self._restart(sensor, ring)
         ring.seen_ns = now_ns
         return ring
 
-    def _new_ring(self) -> Ring:
+    def _new_ring(self, first_number: int) -> Ring:
         if len(self._rings) >= self._max_sensors:
             dropped, _ = self._rings.popitem(last=False)
             self._timed.pop(dropped, None)
             self._waiting.discard(dropped)
             self.counters["sensors_evicted"] += 1
-        return Ring(self.shape)
+        return Ring(self.shape, first_number)
 
     def _restart(self, sensor: str, ring: Ring) -> None:
         self.counters["windows_restarted"] += 1

@@ -27,7 +27,7 @@ def windows(timing: SampleTiming, size: int = 4, *, by_sequence: bool = False) -
 
 
 def fed(target: Windows, *samples: Sample) -> list[Complete]:
-    return [*target.put("a", samples, 1), *(complete for _, complete in target.expire())]
+    return [*target.put("a", samples, now_ns=1, wall_ns=1), *(complete for _, complete in target.expire())]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_rows_at_a_fixed_rate_lie_on_the_line_between_samples(steps: list[float]
 
 def test_samples_wait_for_the_missing_one_and_join_one_window() -> None:
     target = windows(SampleTiming(S, lateness_ns=3 * S), by_sequence=True)
-    assert not list(target.put("a", [sample(at, sequence=at) for at in (0, 2, 3)], 1))
+    assert not list(target.put("a", [sample(at, sequence=at) for at in (0, 2, 3)], now_ns=1, wall_ns=1))
     assert target.due_ns() == 3 * S
-    (found,) = target.put("a", [sample(1, sequence=1)], 1)
+    (found,) = target.put("a", [sample(1, sequence=1)], now_ns=1, wall_ns=1)
     assert found.rows[:, 0].tolist() == [0, 1, 2, 3]
     assert target.due_ns() is None
 
@@ -75,14 +75,14 @@ def test_samples_wait_for_the_missing_one_and_join_one_window() -> None:
 def test_windows_of_other_sensors_end_without_what_did_not_come() -> None:
     target = windows(SampleTiming(S, lateness_ns=S), size=2, by_sequence=True)
     for name in "abc":
-        list(target.put(name, [sample(at, sequence=at) for at in (0, 2)], 1))
+        list(target.put(name, [sample(at, sequence=at) for at in (0, 2)], now_ns=1, wall_ns=1))
     assert sorted(name for name, _ in target.expire(S)) == ["a", "b", "c"]
     assert target.counters == Counter(samples_missing=3)
 
 
 def test_a_dropped_sensor_leaves_nothing_that_waits() -> None:
     target = Windows(WindowShape(2, 1, 1), 1, 10**15, timing=SampleTiming(S, lateness_ns=S), by_sequence=True)
-    list(target.put("a", [sample(at, sequence=at) for at in (0, 2)], 1))
-    list(target.put("b", [sample(0, sequence=0)], 1))
+    list(target.put("a", [sample(at, sequence=at) for at in (0, 2)], now_ns=1, wall_ns=1))
+    list(target.put("b", [sample(0, sequence=0)], now_ns=1, wall_ns=1))
     assert target.due_ns() is None
     assert not list(target.expire())

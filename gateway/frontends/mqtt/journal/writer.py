@@ -1,0 +1,133 @@
+"""File of the journal, and the thread that writes it: everything that came in the meantime is synced at once.
+
+A write that fails (a full disk) is repeated until it succeeds. Until then nothing is committed, so that messages stay
+unacknowledged and the broker keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.files import durable
+
+FILE_MODE = 0o600
+Committed = Callable[[], None]
+Report = Callable[[OSError | None], None]
+"""Callback with the error of a failed write, and with None once writing succeeds again; on the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    content: bytes
+    committed: Committed | None = None
+    replaces: bool = False
+    """True if `content` is the whole new file."""
+
+
+class JournalWriter:
+    """Thread that appends frames to `file`, and syncs them in groups. All methods belong to the event loop.
+
+    `commit_s`: least time between two syncs. `retry_s`: time before a failed write is repeated. Raises OSError if the
+    file cannot be opened.
+    """
+
+    def __init__(self, file: Path, commit_s: float, retry_s: float, loop: AbstractEventLoop, report: Report) -> None:
+        self._file, self._commit_s, self._retry_s = file, commit_s, retry_s
+        self._loop, self._report = loop, report
+        self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        self._end = os.fstat(self._descriptor).st_size
+        self._queue: list[_Frame] = []
+        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mqtt-journal", daemon=True)
+        self._thread.start()
+
+    def append(self, content: bytes, committed: Committed | None = None) -> None:
+        """Append frames. `committed` is called on the event loop once they are on the disk."""
+        self._put(_Frame(content, committed))
+
+    def replace(self, content: bytes) -> None:
+        """Replace the whole file atomically. What was appended before must be contained in `content`."""
+        self._put(_Frame(content, replaces=True))
+
+    def close(self) -> None:
+        """Write what waits, and close the file. Blocks; a write that fails is given up."""
+        with self._changed:
+            self._closing.set()
+            self._changed.notify()
+        self._thread.join()
+        os.close(self._descriptor)
+
+    def _put(self, frame: _Frame) -> None:
+        with self._changed:
+            self._queue.append(frame)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while batch := self._next():
+            if not self._written(batch):
+                return
+            committed = [frame.committed for frame in batch if frame.committed]
+            if committed:
+                self._tell(_all, committed)
+            self._closing.wait(self._commit_s)
+
+    def _next(self) -> list[_Frame]:
+        with self._changed:
+            while not self._queue and not self._closing.is_set():
+                self._changed.wait()
+            batch, self._queue = self._queue, []
+            return batch
+
+    def _written(self, batch: list[_Frame]) -> bool:
+        """Write until it succeeds. Return False if it was given up, because the journal closes."""
+        failed = False
+        while True:
+            try:
+                self._write(batch)
+            except OSError as error:
+                failed = True
+                self._tell(self._report, error)
+                if self._closing.wait(self._retry_s):
+                    return False
+            else:
+                if failed:
+                    self._tell(self._report, None)
+                return True
+
+    def _write(self, batch: list[_Frame]) -> None:
+        whole = max((index for index, frame in enumerate(batch) if frame.replaces), default=-1)
+        if whole >= 0:
+            durable.write_file(self._file, batch[whole].content, FILE_MODE)
+            fresh = os.open(self._file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            os.close(self._descriptor)
+            self._descriptor, self._end = fresh, len(batch[whole].content)
+        rest = b"".join(frame.content for frame in batch[whole + 1 :])
+        if rest:
+            _write_at(self._descriptor, rest, self._end)
+            os.fdatasync(self._descriptor)
+            self._end += len(rest)
+
+    def _tell(self, function: Callable[..., None], argument: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, argument)
+        except RuntimeError:
+            return  # the event loop is closed: there is no receiver any more
+
+
+def _write_at(descriptor: int, content: bytes, offset: int) -> None:
+    """Write all of `content` at `offset`: a failed write before may have left a part there."""
+    view = memoryview(content)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _all(callbacks: list[Committed]) -> None:
+    for callback in callbacks:
+        callback()
