@@ -20,8 +20,9 @@ from gateway.frontends.mqtt.delivery.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.delivery.jobs import InferenceJob, RemainingWindows, expired, passed
 from gateway.frontends.mqtt.delivery.runs import Runs, defect
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.routes.feed import MessageDecoding, Ready, RouteDecoder, SensorSample
+from gateway.frontends.mqtt.routes.feed import MessageDecoding, Ready, RouteDecoder
 from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, LargeMessages
+from gateway.frontends.mqtt.routes.reading import SensorSample
 from gateway.frontends.mqtt.routes.requests import CALLER, Asked, Requests
 from gateway.frontends.mqtt.routes.routing import Router, topic_level
 from gateway.frontends.mqtt.settings import MqttSettings
@@ -52,7 +53,9 @@ class Pipeline:
         self._home = f"edge/{gateway_id}"
         self._delivery = Delivery(settings, self._home, outlet, counters)
         self._requests = Requests(settings, gateway_id, router)
-        self._feeds = {route.name: RouteDecoder(route, engine.describe, counters) for route in settings.route}
+        self._feeds = {
+            route.name: RouteDecoder(route, engine.describe, counters, outlet.publish) for route in settings.route
+        }
         for feed in self._feeds.values():
             feed.prepare()
         self._runs = Runs(engine, settings, self._delivery, counters, self._pace)
