@@ -36,7 +36,7 @@ FILLED = ("sensor", "content_type", "rows", "key", "record_name", "record_value"
 PRESETS: Mapping[str, Preset] = {
     "zigbee2mqtt": Preset("Zigbee2MQTT", "zigbee2mqtt/+", "topic[1:]", missing="skip"),
     "tasmota": Preset("Tasmota", "tele/+/SENSOR", "topic[1]", missing="skip"),
-    "shelly-gen1": Preset("Shelly, generation 1", "shellies/+/#", "topic[1]", TEXT, key="topic[2:]", missing="last"),
+    "shelly-gen1": Preset("Shelly, generation 1", "shellies/+/+/#", "topic[1]", TEXT, key="topic[2:]", missing="last"),
     "shelly-gen2": Preset(
         "Shelly, generation 2 and later", "+/events/rpc", "topic[0]", rows="params || @", missing="last"
     ),

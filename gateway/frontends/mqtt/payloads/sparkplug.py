@@ -27,7 +27,7 @@ Known = Mapping[int | str, tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SparkplugOrigin:
     """Sender of a message, from its topic `spBv1.0/<group>/<kind>/<node>[/<device>]`; `device` "": the node itself."""
 
     kind: str
@@ -43,7 +43,7 @@ class SparkplugMessage:
     `known` are the metrics of a birth. `unknown` is an alias that no birth has explained, None: there is none.
     """
 
-    origin: Origin
+    origin: SparkplugOrigin
     document: dict[str, Any] | None = None
     known: Known | None = None
     unknown: int | None = None
@@ -82,7 +82,7 @@ class Births:
         topic = f"{NAMESPACE}/{origin.group}/NCMD/{origin.node}"
         return OutgoingPublish(topic, rebirth_command(message.wall_ns // 1_000_000), qos=0)
 
-    def _remember(self, node: tuple[str, str], origin: Origin, known: Known) -> None:
+    def _remember(self, node: tuple[str, str], origin: SparkplugOrigin, known: Known) -> None:
         """Keep a birth. That of a node replaces those of its devices, which follow it (specification 3.0, 6.4.6)."""
         tables = {} if origin.kind == "NBIRTH" else self._nodes.get(node, {})
         tables[origin.device] = known
@@ -105,13 +105,13 @@ class Births:
         return True
 
 
-def read_topic(topic: str) -> Origin:
+def read_topic(topic: str) -> SparkplugOrigin:
     """Return the sender that a topic names. Raises RequestError INVALID for a topic of another form."""
     namespace, *levels = topic.split("/")
     if namespace != NAMESPACE or not 3 <= len(levels) <= 4:
         raise invalid(f"Sparkplug B takes topics {NAMESPACE}/<group>/<kind>/<node>[/<device>], not {topic:.150}")
     group, kind, *names = levels
-    return Origin(kind, group, *names)
+    return SparkplugOrigin(kind, group, *names)
 
 
 def _born(payload: SparkplugPayload) -> Known:
@@ -128,7 +128,7 @@ def _born(payload: SparkplugPayload) -> Known:
     return known
 
 
-def _resolved(origin: Origin, payload: SparkplugPayload, known: Known, born: Known | None) -> SparkplugMessage:
+def _resolved(origin: SparkplugOrigin, payload: SparkplugPayload, known: Known, born: Known | None) -> SparkplugMessage:
     metrics: dict[str, Any] = {}
     for metric in payload.metrics:
         name, datatype = known.get(metric.name) or (metric.name, 0)
