@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.domain.errors import RequestError
+from gateway.domain.tensor import Steps
 from gateway.frontends.mqtt.paths import Find, compile_path
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.tensors import FLOAT32_MAX
@@ -22,6 +23,8 @@ ROWS_LIMIT = 100_000
 """Most rows of one message."""
 VALUES_LIMIT = 1_000_000
 """Most values of one message, rows times channels: 8 MB."""
+STEP_VALUES = 512
+"""Values that one step reads: 0.3 ms of numbers at simple paths, 1.5 ms of texts at other paths."""
 NOTHING = frozenset({"", "unavailable", "unknown", "none", "null", "nan", "n/a"})
 """Texts that stand for no value, in lower case: Home Assistant's states, and what firmware prints."""
 WORDS: Mapping[str, int] = {
@@ -98,12 +101,28 @@ class ChannelReader:
         self._scale = None if (scale == 1).all() and not offset.any() else (scale, offset)
         self._may_skip = all(each.missing != "refuse" for each in channels)
         self._limit = min(ROWS_LIMIT, VALUES_LIMIT // len(self.channels))
+        self._step_rows = max(1, STEP_VALUES // len(self.channels))
 
-    def read(self, rows: Sequence[Any]) -> Values:
+    def steps(self, rows: Sequence[Any]) -> Steps[Values]:
         """Return the values [n, channels] of rows. NaN stands for the last value of the sensor.
 
         Rows that the policies leave out are absent. Raises RequestError INVALID that names path, value and remedy.
         """
+        if len(rows) <= self._step_rows:
+            return self._numbers(self._lines(rows))
+        parts, count = list[Values](), 0
+        for begin in range(0, len(rows), self._step_rows):
+            if begin:
+                yield
+            lines = self._lines(rows[begin : begin + self._step_rows])
+            count += len(lines)
+            if count > self._limit:
+                raise self._too_many()
+            parts.append(self._numbers(lines))
+        return np.concatenate(parts)
+
+    def _lines(self, rows: Sequence[Any]) -> list[Sequence[Any]]:
+        """Return what the paths find in each row, before it becomes numbers."""
         lines: list[Sequence[Any]] = []
         for row in rows:
             line = [find(row) for find in self._finds]
@@ -113,7 +132,7 @@ class ChannelReader:
                 lines.append(line)
             if len(lines) > self._limit:
                 raise self._too_many()
-        return self._numbers(lines)
+        return lines
 
     def _numbers(self, lines: list[Sequence[Any]]) -> Values:
         if self._plain and all(_NUMBERS.issuperset(map(type, line)) for line in lines):

@@ -17,7 +17,7 @@ DEATHS = frozenset({"NDEATH", "DDEATH"})
 NODES_LIMIT = 1_024
 """Edge nodes whose births are remembered; beyond it the least recently born one is forgotten."""
 METRICS_LIMIT = 65_536
-"""Metrics of all births that are remembered: about 10 MB. Beyond it the least recently born node is forgotten."""
+"""Names and aliases of births that are remembered: about 10 MB. Beyond it the least recently born node is forgotten."""
 REBIRTH_REPEAT_S = 10.0
 """Time between two rebirth commands to one edge node."""
 NAME_LIMIT_CHARS = 256

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.domain.manifest import ModelManifest
+from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Steps, Tensor
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.payloads import images, raw, tensors
@@ -54,18 +54,19 @@ class PayloadReader:
         """Decode a message to rows of `count` channels, or to a whole input (None). Raises RequestError INVALID."""
         yield
         if content.media == SPARKPLUG:
-            return self._sparkplug(message, manifest, count)
+            return (yield from self._sparkplug(message))
         read = self._readers.get(content.media)
         if read is None:
-            return self._plain(message, content, manifest, count)
+            return (yield from self._plain(message, content, manifest, count))
         document = read(message.payload, content)
         yield
         sensor = sensor_of(self._route.sensor, message, document)
-        return SensorSample(sensor, self._content(document, message.topic, manifest, count))
-
-    def _content(self, document: Any, topic: str, manifest: ModelManifest, count: int | None) -> Tensor | Rows | Values:
         if self.channels is not None:
-            return self.channels.read(self._source.rows(document, topic))
+            return SensorSample(sensor, (yield from self.channels.steps(self._source.rows(document, message.topic))))
+        return SensorSample(sensor, self._positional(document, message.topic, manifest, count))
+
+    def _positional(self, document: Any, topic: str, manifest: ModelManifest, count: int | None) -> Tensor | Rows:
+        """Return the content of a document of a route without channels."""
         found = document if self._source.is_identity else self._source.found(document, topic)
         if count is None:
             return tensors.document_tensor(found, manifest.inputs[0])
@@ -73,15 +74,12 @@ class PayloadReader:
 
     def _plain(
         self, message: Message, content: ContentType, manifest: ModelManifest, count: int | None
-    ) -> SensorSample:
+    ) -> Steps[SensorSample]:
         """Read what is no document: raw numbers, packed bytes, images."""
         spec, payload = manifest.inputs[0], message.payload
-        if content.media == raw.RAW and self._source.struct is not None:
-            found: Tensor | Rows | Values = self._content(payload, message.topic, manifest, count)
-        elif content.media == raw.RAW and self.channels is not None:
-            layout = raw.read_layout(content, self._route, spec)
-            rows = raw.raw_samples(payload, layout, self._raw_count(layout))
-            found = self.channels.read(rows.tolist())
+        found: Tensor | Rows | Values
+        if content.media == raw.RAW and self.channels is not None:
+            found = yield from self.channels.steps(self._raw_rows(message, content, spec))
         elif content.media == raw.RAW:
             layout = raw.read_layout(content, self._route, spec)
             found = raw.raw_tensor(payload, layout, spec) if count is None else raw.raw_samples(payload, layout, count)
@@ -91,11 +89,16 @@ class PayloadReader:
             raise invalid(f"content type '{content.media:.80}' is not taken here; send {', '.join(CONTENT_TYPES)}")
         return SensorSample(sensor_of(self._route.sensor, message, None), found)
 
-    def _raw_count(self, layout: raw.Layout) -> int:
-        """Return the numbers of one row: the last side of the layout's shape, else one for each channel."""
-        return layout.shape[-1] if layout.shape else len(self._route.channel)
+    def _raw_rows(self, message: Message, content: ContentType, spec: TensorSpec) -> list[Any]:
+        """Return rows of packed fields, or rows of numbers: the last side of the route's shape, or one per channel."""
+        if self._source.struct is not None:
+            return self._source.rows(message.payload, message.topic)
+        layout = raw.read_layout(content, self._route, spec)
+        count = layout.shape[-1] if layout.shape else len(self._route.channel)
+        rows: list[Any] = raw.raw_samples(message.payload, layout, count).tolist()
+        return rows
 
-    def _sparkplug(self, message: Message, manifest: ModelManifest, count: int | None) -> SensorSample:
+    def _sparkplug(self, message: Message) -> Steps[SensorSample]:
         read = self.births.read(message.topic, message.payload)
         sensor = sensor_of(self._route.sensor, message, read.document)
         if self.channels is None:
@@ -103,7 +106,7 @@ class PayloadReader:
         rows: Sequence[Any] = ()
         if read.document is not None and read.unknown is None:
             rows = self._source.rows(read.document, message.topic)
-        return SensorSample(sensor, self.channels.read(rows), read)
+        return SensorSample(sensor, (yield from self.channels.steps(rows)), read)
 
 
 def _window_channels(manifest: ModelManifest) -> tuple[str, ...]:
