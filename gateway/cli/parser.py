@@ -136,6 +136,22 @@ def _infer(parser: argparse.ArgumentParser) -> None:
     _device(parser)
 
 
+def _routes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action",
+        choices=("check", "new"),
+        help="check: show what a route of FILE makes of a message; new: propose a route for a message",
+    )
+    parser.add_argument("file", nargs="?", metavar="FILE", help="check: the configuration (default: the installed one)")
+    parser.add_argument("--sample", type=named, metavar="F", help="file with the payload of one message; - reads stdin")
+    parser.add_argument("--topic", type=named, metavar="T", help="the message's topic")
+    parser.add_argument("--route", type=named, metavar="NAME", help="check: the route (default: by topic)")
+    parser.add_argument("--model", type=named, metavar="M", help="new: the model of the route")
+    parser.add_argument("--content-type", type=named, metavar="TYPE", help="the message's Content Type, as text/csv")
+    parser.add_argument("--models", type=named, metavar="DIR", help="check: model directory, for windows and shapes")
+    json_option(parser)
+
+
 def _token(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("new",), help="new: make a token")
     parser.add_argument("name", metavar="NAME", help="the caller's name, in quotas and logs")
@@ -213,6 +229,15 @@ VERBS = (
         "  edge-gateway infer meter-reader --json request.json --url 127.0.0.1:8000\n"
         "  edge-gateway infer meter-reader --image digit.png --url https://camera-7.lan --token-file token",
         _infer,
+    ),
+    Verb(
+        "routes",
+        "routes",
+        "show what an MQTT route makes of a stored message, or propose a route for one; no broker is needed",
+        "  edge-gateway routes check edge-gateway.toml --sample message.json --topic zigbee2mqtt/kitchen\n"
+        "  edge-gateway routes check edge-gateway.toml --sample message.json --route rooms --json\n"
+        "  edge-gateway routes new --sample message.json --topic zigbee2mqtt/kitchen --model comfort",
+        _routes,
     ),
     Verb(
         "token",

@@ -16,6 +16,8 @@ INTEGER_LIMIT = 2**32
 VAST: Mapping[str, int] = types.MappingProxyType({"high": 2**53})
 """`metadata` of a field without a buffer, such as a disk quota: up to integers that JSON keeps exact (RFC 8259, 6)."""
 NUMBER_LIMIT = 1e12
+SIGNED: Mapping[str, float] = types.MappingProxyType({"low": -NUMBER_LIMIT})
+"""`metadata` of a float field that may be negative."""
 
 S = TypeVar("S")
 
@@ -56,7 +58,7 @@ def read_settings(settings: type[S], table: Table) -> S:
         table.rename(former, key)
     hints = typing.get_type_hints(settings)
     values = {
-        spec.name: _value(hints[spec.name], spec.name, table, spec.metadata.get("high", INTEGER_LIMIT))
+        spec.name: _value(hints[spec.name], spec.name, table, spec.metadata)
         for spec in dataclasses.fields(typing.cast("Any", settings))
         if spec.name in table or spec.default is dataclasses.MISSING is spec.default_factory
     }
@@ -76,15 +78,15 @@ def check_above_zero(settings: object, table: str, *names: str, high: float = NU
             raise ConfigurationError(f"must be above 0{limit}, not {value:g}", table=table, key=name)
 
 
-def _value(kind: Any, key: str, table: Table, high: int) -> Any:
+def _value(kind: Any, key: str, table: Table, bounds: Mapping[Any, Any]) -> Any:
     if isinstance(kind, types.UnionType):
-        return _value(_not_none(kind), key, table, high) or None  # "" may be written for a text that is not set
+        return _value(_not_none(kind), key, table, bounds) or None  # "" may be written for a text that is not set
     if kind is bool:
         return table.flag(key)
     if kind is int:
-        return table.integer(key, low=0, high=high)
+        return table.integer(key, low=0, high=bounds.get("high", INTEGER_LIMIT))
     if kind is float:
-        return float(table.number(key, low=0.0, high=NUMBER_LIMIT))
+        return float(table.number(key, low=bounds.get("low", 0.0), high=NUMBER_LIMIT))
     if kind is str:
         return table.text(key)
     if dataclasses.is_dataclass(kind):

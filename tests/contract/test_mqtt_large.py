@@ -12,8 +12,8 @@ import pytest
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import finish
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, MESSAGES_LIMIT, LargeMessages
-from gateway.frontends.mqtt.settings import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import SimulatedInference
 from tests.simulators.mqtt_gateway import frontend, motion, simulated, until

@@ -13,7 +13,8 @@ import pytest
 
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.mqtt.frontend import MqttFrontend
-from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
+from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.settings import MqttSettings
 from tests.simulators import mqtt_gateway
 from tests.simulators.authority import Authority
 from tests.simulators.broker import Mosquitto, mosquitto, relay

@@ -11,7 +11,8 @@ from typing import Any
 from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec, Window
 from gateway.domain.tensor import Datatype
 from gateway.frontends.mqtt.frontend import MqttFrontend
-from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
+from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.settings import MqttSettings
 from tests.simulators.inference import VARIANT, SimulatedInference, identity
 
 ID = "gw"

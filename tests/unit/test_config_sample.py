@@ -21,6 +21,7 @@ from gateway.agent.cli.common import USER
 from gateway.agent.state.identity import DEVICE_FILE
 from gateway.config import DEFAULT_GRPC, DEFAULT_HTTP, parse_config
 from gateway.domain.errors import ConfigurationError
+from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
 from gateway.software import settings as software_config
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
@@ -28,8 +29,6 @@ SETTING = re.compile(r"#(?=[a-z_]+ = |\[)")
 """A "#" directly before a name or a table: what an operator removes. Prose has a space behind it."""
 PACKAGED = '[fleet]\nstore = "/var/lib/edge-agent"\n'
 """The one setting that is made with the installation: where edge-agent.service keeps its store."""
-EXAMPLE = {"name", "topics", "model", "sensor"}
-"""Settings of a route that the sample shows by example, because they have no useful default."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +176,9 @@ def test_listening_by_default_is_what_the_sample_says(table: str, default: tuple
 
 def test_the_example_route_shows_true_defaults() -> None:
     (route,) = parse_config(GATEWAY.uncommented, "sample").mqtt.route
-    true = {spec.name: _plain(spec.default) for spec in dataclasses.fields(route) if spec.name not in EXAMPLE}
-    assert {name: value for name, value in _plain(route).items() if name not in EXAMPLE} == true
+    (channel,) = route.channel
+    true = MqttRoute(route.name, route.topics, route.model, sensor=route.sensor, channel=(MqttChannel(channel.path),))
+    assert route == true
 
 
 def test_gateway_agent_and_units_name_the_same_store_and_socket() -> None:

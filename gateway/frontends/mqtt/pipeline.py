@@ -20,8 +20,9 @@ from gateway.frontends.mqtt.delivery.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.delivery.jobs import InferenceJob, RemainingWindows, expired, passed
 from gateway.frontends.mqtt.delivery.runs import Runs, defect
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.routes.feed import MessageDecoding, Ready, RouteDecoder, SensorSample
-from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, LargeMessages
+from gateway.frontends.mqtt.routes.feed import MessageDecoding, Ready, RouteDecoder
+from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, LargeMessages, begun
+from gateway.frontends.mqtt.routes.reading import SensorSample
 from gateway.frontends.mqtt.routes.requests import CALLER, Asked, Requests
 from gateway.frontends.mqtt.routes.routing import Router, topic_level
 from gateway.frontends.mqtt.settings import MqttSettings
@@ -52,7 +53,9 @@ class Pipeline:
         self._home = f"edge/{gateway_id}"
         self._delivery = Delivery(settings, self._home, outlet, counters)
         self._requests = Requests(settings, gateway_id, router)
-        self._feeds = {route.name: RouteDecoder(route, engine.describe, counters) for route in settings.route}
+        self._feeds = {
+            route.name: RouteDecoder(route, engine.describe, counters, outlet.publish) for route in settings.route
+        }
         for feed in self._feeds.values():
             feed.prepare()
         self._runs = Runs(engine, settings, self._delivery, counters, self._pace)
@@ -142,7 +145,7 @@ class Pipeline:
     def _begin_sample(self, feed: RouteDecoder, message: Message) -> None:
         seen = None
         try:
-            self._check_size(message, feed.route.model)
+            self._check_size(message, None if feed.route.channel else feed.route.model)
             seen = self._delivery.begin(key_of(message) if message.qos else None, message)
             if seen is not None:
                 self._follow(self._read_sample(feed, Debt(message, message.qos, "", seen)), feed)
@@ -154,7 +157,10 @@ class Pipeline:
     def _read_sample(self, feed: RouteDecoder, debt: Debt) -> Later | None:
         reading = feed.begin(debt.message)
         end = partial(self._end_sample, feed, debt, reading)
-        return self._decode(debt, f"mqtt:{feed.route.name}", feed.steps(debt.message, reading), end)
+        steps = feed.steps(debt.message, reading)
+        if len(debt.message.payload) <= INLINE_BYTES and (decoded := begun(steps)) is not None:
+            return end(decoded)
+        return self._decode_apart(debt, f"mqtt:{feed.route.name}", steps, end)
 
     def _end_sample(
         self, feed: RouteDecoder, debt: Debt, reading: MessageDecoding, decoded: Callable[[], SensorSample]
@@ -296,9 +302,10 @@ class Pipeline:
             self._delivery.complain(message, refused, message.user_property("id"), message.qos)
         self._delivery.finish(message, seen)
 
-    def _check_size(self, message: Message, model: str) -> None:
+    def _check_size(self, message: Message, model: str | None) -> None:
+        """Refuse a payload that is too large, for `model` if its shapes bound the payload. Raises RequestError."""
         limit, size = self._settings.max_payload_bytes, len(message.payload)
-        most = self._most_bytes(model)
+        most = None if model is None else self._most_bytes(model)
         if most is not None and most < min(size, limit):
             problem = f"the payload has {size} bytes; the shapes and rows of model '{model:.200}' take at most {most}"
             raise RequestError(Fault.TOO_LARGE, problem)

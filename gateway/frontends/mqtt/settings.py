@@ -1,21 +1,13 @@
-"""Limits of the MQTT frontend, and the configured routes. They are checked when they are built."""
+"""Limits of the MQTT frontend and its connection. They are checked when they are built."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gateway.domain.errors import ConfigurationError
+from gateway.frontends.mqtt.route_settings import MqttRoute
 
-CONTENT_TYPES = (
-    "application/json",
-    "application/cbor",
-    "application/x-msgpack",
-    "application/octet-stream",
-    "image/jpeg",
-    "image/png",
-)
 RANGES = (
     ("keepalive_s", 1, 65_535),
     ("receive_maximum", 1, 65_535),
@@ -30,80 +22,7 @@ RANGES = (
     ("max_packet_bytes", 1_024, 268_435_455),  # the largest packet of the protocol (MQTT 5, 2.1.4)
 )
 """Settings with a minimum and a maximum."""
-SENSOR_FORM = re.compile(r"topic(\[\d{1,3}\])?|payload(\.[^.\s]+)+|property\.\S+")
-OUTPUT_NAME_LIMIT_CHARS = 256
-"""Longest name of an output, as long as names of tensors may be (manifest_toml)."""
 SECURE_PORT, PLAIN_PORT = 8883, 1883
-
-
-@dataclass(frozen=True, slots=True)
-class MqttRoute:
-    """Settings of one `[[mqtt.route]]`: its topics, its model, and the format of its payloads."""
-
-    name: str
-    """Level of the result topic `edge/<id>/results/<name>/<sensor>`."""
-    topics: tuple[str, ...]
-    """Topic filters, with + and #; `$share/<group>/…` shares them with other gateways."""
-    model: str
-    """Model that runs; it may be loaded later."""
-    version: str = ""
-    """Version of the model; empty: the one that the policy serves."""
-    sensor: str = "topic"
-    """Rule for the sensor's name.
-
-    topic[i] (a level, from 0), topic (all of it), payload.a.b (JSON, CBOR) or property.x (MQTT 5).
-    """
-    content_type: str = "application/json"
-    """Content type of payloads that have no Content Type property."""
-    qos: int = 1
-    """Quality of service of the subscription, 0 or 1; results are published with the same."""
-    hop_rows: int = 0
-    """Samples between two windows; 0: as the manifest's [window] says."""
-    size_rows: int = 0
-    """Samples in a window; 0: as the manifest's [window] says."""
-    max_sensors: int = 10_000
-    """Sensors with a window of their own; beyond it the least recently seen one is dropped and counted."""
-    idle_expiry_s: float = 60.0
-    """Time without samples after which a sensor's window starts again, as its samples no longer belong together."""
-    outputs: tuple[str, ...] = ()
-    """Outputs of the model that results carry by name.
-
-    Empty: label and score if an output is a score vector, else all outputs.
-    """
-    dtype: str = ""
-    """Datatype of application/octet-stream (FP32, INT16, …); empty: that of the model's input."""
-    shape: tuple[int, ...] = ()
-    """Shape of application/octet-stream; empty: that of the model's input."""
-
-    def __post_init__(self) -> None:
-        """Refuse values that cannot work. Raises ConfigurationError (table mqtt.route)."""
-        for key, wrong, rule in (
-            ("name", not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.name), "1 to 64 letters, digits, '.', '_' or '-'"),
-            ("topics", not self.topics, "at least one topic filter"),
-            ("model", not self.model, "the name of a model"),
-            ("sensor", not SENSOR_FORM.fullmatch(self.sensor), "topic[i], topic, payload.<path> or property.<name>"),
-            ("content_type", self.media not in CONTENT_TYPES, f"one of {', '.join(CONTENT_TYPES)}"),
-            ("qos", self.qos not in {0, 1}, "0 or 1"),
-            ("hop_rows", not 0 <= self.hop_rows <= 1_000_000, "0 to 1000000 rows"),
-            ("size_rows", not 0 <= self.size_rows <= 1_000_000, "0 to 1000000 rows"),
-            ("max_sensors", not 1 <= self.max_sensors <= 1_000_000, "1 to 1000000"),
-            ("idle_expiry_s", not self.idle_expiry_s > 0, "more than 0 seconds"),
-            ("outputs", not _are_names(self.outputs), f"different names of 1 to {OUTPUT_NAME_LIMIT_CHARS} characters"),
-            ("shape", any(side < 1 for side in self.shape), "positive sizes"),
-        ):
-            if wrong:
-                value = getattr(self, key)
-                raise ConfigurationError(f"must be {rule}, not {value!r:.150}", table=self.table, key=key)
-
-    @property
-    def table(self) -> str:
-        """Return the name of this route in error messages."""
-        return f"mqtt.route[{self.name}]"
-
-    @property
-    def media(self) -> str:
-        """Return the content type without its parameters, in lower case."""
-        return self.content_type.partition(";")[0].strip().lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +133,6 @@ def broker_of(url: str) -> Broker:
         raise _refused("url", f"{url!r:.150} is no broker address; write mqtt://host:1883 or mqtts://host:8883")
     secure = parts.scheme == "mqtts"
     return Broker(parts.hostname, port or (SECURE_PORT if secure else PLAIN_PORT), secure)
-
-
-def _are_names(names: tuple[str, ...]) -> bool:
-    fit = all(0 < len(name) <= OUTPUT_NAME_LIMIT_CHARS and name.isprintable() for name in names)
-    return fit and len(set(names)) == len(names)
 
 
 def _refused(key: str, problem: str) -> ConfigurationError:

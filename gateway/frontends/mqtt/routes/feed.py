@@ -10,23 +10,32 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
+
+import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import RequestedOutput
-from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Steps, Tensor
-from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.payloads import decode
+from gateway.frontends.mqtt.messages import Message, OutgoingPublish
+from gateway.frontends.mqtt.payloads.channels import Values
+from gateway.frontends.mqtt.payloads.content_type import ContentType, read_content_type
+from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.results import ResultPlan, plan_results
-from gateway.frontends.mqtt.routes.routing import sensor_of
-from gateway.frontends.mqtt.settings import MqttRoute
+from gateway.frontends.mqtt.payloads.sparkplug import SparkplugMessage
+from gateway.frontends.mqtt.payloads.tensors import row_tensor, window_tensor
+from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.routes.last_values import LastValues
+from gateway.frontends.mqtt.routes.reading import PayloadReader, SensorSample
 from gateway.frontends.mqtt.windows.rings import WindowShape
 from gateway.frontends.mqtt.windows.samples import Rows
 from gateway.frontends.mqtt.windows.sensors import Windows
 
 _LOG = logging.getLogger(__name__)
 Describe = Callable[[str, str], ModelManifest]
+Publish = Callable[[OutgoingPublish], object]
+"""Function that publishes a command to a sensor: Sparkplug's rebirth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +59,23 @@ class MessageDecoding:
     """Message that is being decoded: for which manifest, of which content type, into which windows (None: none)."""
 
     manifest: ModelManifest
-    content: decode.ContentType
+    content: ContentType
     windows: Windows | None
-
-
-@dataclass(frozen=True, slots=True)
-class SensorSample:
-    """Decoded message of a sensor: a whole input, or rows of a window."""
-
-    sensor: str
-    content: Tensor | Rows
 
 
 class RouteDecoder:
     """Decoder of one route's messages, with the windows of its sensors."""
 
-    def __init__(self, route: MqttRoute, describe: Describe, counters: Counter[str]) -> None:
+    def __init__(
+        self, route: MqttRoute, describe: Describe, counters: Counter[str], publish: Publish | None = None
+    ) -> None:
+        """Set up the decoder. Raises ConfigurationError for files and layouts of the route that cannot be used."""
         self.route = route
+        self._reader = PayloadReader(route)
+        self._last = LastValues(route.channel, route.max_sensors)
+        self._publish = publish
+        self._keeps_last = any(channel.missing == "last" for channel in route.channel)
+        self._order: list[int] | None = None
         self._describe = describe
         self._counters = counters
         self.requested = tuple(RequestedOutput(name) for name in route.outputs)
@@ -96,27 +105,26 @@ class RouteDecoder:
     def begin(self, message: Message) -> MessageDecoding:
         """Return what decoding `message` needs. Raises RequestError: INVALID, and what `describe` raises."""
         manifest = self._current()
-        content = decode.read_content_type(message.content_type or self.route.content_type)
+        content = read_content_type(message.content_type or self.route.content_type)
         return MessageDecoding(manifest, content, self._windows)
 
     def steps(self, message: Message, reading: MessageDecoding) -> Steps[SensorSample]:
         """Decode a message, on any thread: it changes nothing. Raises RequestError INVALID."""
-        yield
-        content, payload = reading.content, message.payload
-        document = decode.read_document(content.media, payload) if content.media in decode.DOCUMENTS else None
-        yield
-        sensor = sensor_of(self.route.sensor, message, document)
-        if reading.windows is None:
-            return SensorSample(sensor, self._tensor(content, payload, document, reading.manifest.inputs[0]))
-        return SensorSample(
-            sensor, self._rows(content, payload, document, reading.manifest, reading.windows.shape.channels)
-        )
+        count = None if reading.windows is None else reading.windows.shape.channels
+        return self._reader.steps(message, reading.content, reading.manifest, count)
 
     def complete(self, message: Message, reading: MessageDecoding, sample: SensorSample) -> Iterator[Ready]:
         """Yield the model inputs of a decoded message: one input, or the windows that it completes (often none).
 
-        The samples are in their windows once all inputs were taken.
+        The samples are in their windows once all inputs were taken. Raises RequestError INVALID for values that do not
+        fit the model, and for a Sparkplug message with an unknown alias.
         """
+        if sample.sparkplug is not None:
+            self._follow_births(message, sample)
+        if self._reader.channels is not None:
+            sample = self._with_last(message, sample)
+            if not len(cast("Values", sample.content)):
+                return iter(())
         if reading.windows is None:
             return iter((self._whole(message, reading.manifest, sample),))
         return self._complete(message, reading, reading.windows, sample)
@@ -130,14 +138,18 @@ class RouteDecoder:
     def _complete(
         self, message: Message, reading: MessageDecoding, windows: Windows, sample: SensorSample
     ) -> Iterator[Ready]:
-        rows, manifest, plan = cast("Rows", sample.content), reading.manifest, self._plan
+        manifest, plan = reading.manifest, self._plan
+        rows = cast("Rows", sample.content)
+        if self._reader.channels is not None:
+            rows = self._ordered(cast("Values", sample.content))
         self._counters["samples"] += len(rows)
         for window in windows.append(sample.sensor, rows, now_ns=message.arrived_ns, wall_ns=message.wall_ns):
-            tensor = decode.window_tensor(window.rows, manifest.inputs[0])
+            tensor = window_tensor(window.rows, manifest.inputs[0])
             yield Ready(sample.sensor, manifest, plan, tensor, window.started_ns, window.ended_ns)
 
     def _whole(self, message: Message, manifest: ModelManifest, sample: SensorSample) -> Ready:
-        tensor = cast("Tensor", sample.content)
+        content = sample.content
+        tensor = content if isinstance(content, Tensor) else row_tensor(content, manifest.inputs[0])
         return Ready(sample.sensor, manifest, self._plan, tensor, message.wall_ns, message.wall_ns)
 
     def plan(self, ready: Ready, version: str) -> ResultPlan:
@@ -172,6 +184,7 @@ class RouteDecoder:
         """Use another manifest: plan the results. Windows of another shape are discarded."""
         check_outputs(self.route, manifest)
         shape = window_shape(self.route, manifest)
+        self._order = channel_order(self.route, manifest, shape)
         if shape is None:
             self._windows = None
         elif self._windows is None or self._windows.shape != shape:
@@ -183,25 +196,28 @@ class RouteDecoder:
         carried = f"{manifest.name} version {manifest.version} carry {self._plan}"
         _LOG.info("MQTT route %s: results of model %s", self.route.name, carried)
 
-    def _tensor(self, content: decode.ContentType, payload: bytes, document: Any, spec: TensorSpec) -> Tensor:
-        if content.media in decode.DOCUMENTS:
-            return decode.document_tensor(document, spec)
-        if content.media == decode.RAW:
-            layout = decode.read_layout(content, self.route.dtype, self.route.shape, spec)
-            return decode.raw_tensor(payload, layout, spec)
-        if content.media in decode.IMAGES:
-            return decode.image_tensor(payload, content.media, spec)
-        raise _unreadable(content)
+    def _follow_births(self, message: Message, sample: SensorSample) -> None:
+        """Take note of a birth or death. Raises RequestError INVALID for an unknown alias, and asks for a rebirth."""
+        read = cast("SparkplugMessage", sample.sparkplug)
+        command = self._reader.births.apply(read, message)
+        if command is not None and self._publish is not None:
+            self._counters["rebirths_requested"] += 1
+            self._publish(command)
+        if read.unknown is not None:
+            raise invalid(f"no birth explains metric alias {read.unknown}; the gateway asks the node for a rebirth")
 
-    def _rows(
-        self, content: decode.ContentType, payload: bytes, document: Any, manifest: ModelManifest, count: int
-    ) -> Rows:
-        if content.media in decode.DOCUMENTS:
-            return decode.samples(document, manifest.window.channels if manifest.window else (), count)
-        if content.media == decode.RAW:
-            layout = decode.read_layout(content, self.route.dtype, self.route.shape, manifest.inputs[0])
-            return decode.raw_samples(payload, layout, count)
-        raise _unreadable(content)
+    def _with_last(self, message: Message, sample: SensorSample) -> SensorSample:
+        """Replace missing values by the sensor's last ones."""
+        rows = cast("Values", sample.content)
+        if self._keeps_last:
+            rows = self._last.complete(sample.sensor, rows, message.arrived_ns)
+        if not len(rows):
+            self._counters["samples_skipped"] += 1
+        return SensorSample(sample.sensor, rows, sample.sparkplug)
+
+    def _ordered(self, rows: Values) -> Rows:
+        """Return rows in the order of the model's channels."""
+        return (rows if self._order is None else rows[:, self._order]).astype(np.float32)
 
 
 def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | None:
@@ -221,6 +237,24 @@ def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | Non
     return WindowShape(size_rows, channels, route.hop_rows or (window.hop_rows if window else size_rows))
 
 
+def channel_order(route: MqttRoute, manifest: ModelManifest, shape: WindowShape | None) -> list[int] | None:
+    """Return the places of the route's channels in the order of the model's [window]; None: the same order.
+
+    Raises RequestError UNAVAILABLE if number or names of the channels do not fit the model.
+    """
+    if not route.channel or shape is None:
+        return None
+    if len(route.channel) != shape.channels:
+        raise _unfit(route, f"takes {shape.channels} channels, but the route has {len(route.channel)}")
+    names = [channel.name for channel in route.channel]
+    if not any(names) or manifest.window is None:
+        return None
+    if sorted(names) != sorted(manifest.window.channels):
+        known = ", ".join(manifest.window.channels)
+        raise _unfit(route, f"has channels {known:.200}; name each of them once in the route's channels")
+    return [names.index(name) for name in manifest.window.channels]
+
+
 def check_outputs(route: MqttRoute, manifest: ModelManifest) -> None:
     """Raise RequestError UNAVAILABLE if the route names an output that the model does not have."""
     missing = [name for name in route.outputs if manifest.output(name) is None]
@@ -231,11 +265,3 @@ def check_outputs(route: MqttRoute, manifest: ModelManifest) -> None:
 
 def _unfit(route: MqttRoute, problem: str) -> RequestError:
     return RequestError(Fault.UNAVAILABLE, f"route '{route.name}': model '{route.model}' {problem}")
-
-
-def _unreadable(content: decode.ContentType) -> RequestError:
-    return RequestError(
-        Fault.INVALID,
-        f"content type '{content.media:.80}' is not taken here; send application/json, application/cbor, "
-        "application/x-msgpack, application/octet-stream or, for models that take images, image/jpeg or image/png",
-    )

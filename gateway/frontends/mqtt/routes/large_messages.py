@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn, TypeVar
 
+from gateway.domain.tensor import Steps
 from gateway.frontends.mqtt.messages import Message
 
 INLINE_BYTES = 32 * 1024
 """Largest payload that is decoded on the event loop at once: 1.3 ms of JSON numbers."""
+INLINE_STEPS = 4
+"""Steps of a smaller message that run on the event loop at once: its document, and 1,024 values of channels."""
 MESSAGES_LIMIT = 16
 """Messages that are decoded on threads or wait behind them before the socket is left unread."""
+
+T = TypeVar("T")
+
+
+def begun(steps: Steps[T]) -> Callable[[], T] | None:
+    """Run up to INLINE_STEPS steps. Return a function with their result, or None if steps are left for a thread.
+
+    The function raises what a step has raised.
+    """
+    try:
+        for _ in range(INLINE_STEPS):
+            next(steps)
+    except StopIteration as done:
+        value: T = done.value
+        return lambda: value
+    except Exception as error:  # noqa: BLE001  raised again where the message is refused
+        return partial(_raise, error)
+    return None
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 class LargeMessages:

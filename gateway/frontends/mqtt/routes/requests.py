@@ -9,7 +9,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.tensor import Steps
 from gateway.frontends.mqtt.messages import JSON, Message, OutgoingPublish, Taken
-from gateway.frontends.mqtt.payloads.decode import read_content_type
+from gateway.frontends.mqtt.payloads.content_type import read_content_type
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.oip_json import parse_body, request_steps

@@ -8,7 +8,8 @@ from typing import Any
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.frontends.mqtt.messages import Message, Subscription
-from gateway.frontends.mqtt.settings import MqttRoute
+from gateway.frontends.mqtt.payloads.rows import topic_part, topic_range
+from gateway.frontends.mqtt.route_settings import MqttRoute
 
 SENSOR_LIMIT_CHARS = 256
 TOPICS_REMEMBERED, TOPIC_REMEMBERED_CHARS = 20_000, 256
@@ -113,18 +114,17 @@ class Router:
 def sensor_of(rule: str, message: Message, document: Any) -> str:
     """Return the sensor's name by the route's `sensor` rule. Raises RequestError INVALID if the message has none.
 
-    `document` is the decoded JSON, CBOR or MessagePack payload, None for other payloads.
+    `document` is the decoded payload, None if it is none. In an array of objects the first one names the sensor.
     """
     if rule == "topic":
         name: Any = message.topic
     elif rule.startswith("topic["):
-        levels = message.topic.split("/")
-        index = int(rule[6:-1])
-        name = levels[index] if index < len(levels) else None
+        name = topic_part(message.topic, topic_range(rule))
     elif rule.startswith("property."):
         name = message.user_property(rule.removeprefix("property."))
     else:
-        name = _walk(document, rule.split(".")[1:])
+        first = document[0] if isinstance(document, list) and document else document
+        name = _walk(first, rule.split(".")[1:])
     if type(name) is int:
         name = str(name)
     if not isinstance(name, str) or not 0 < len(name) <= SENSOR_LIMIT_CHARS:
@@ -147,14 +147,15 @@ def _walk(document: Any, path: Sequence[str]) -> Any:
 
 
 def _check_level(route: MqttRoute, filter_: TopicFilter) -> None:
-    """Check that `topic[i]` exists in every topic that the filter matches. Raises ConfigurationError."""
-    if not route.sensor.startswith("topic["):
-        return
-    index, fixed = int(route.sensor[6:-1]), [level for level in filter_.levels if level != "#"]
-    if index >= len(fixed) and filter_.levels[-1] != "#":
-        topic = "/".join(filter_.levels)
-        problem = f"{route.sensor} is beyond the {len(fixed)} levels of {topic!r}; levels count from 0"
-        raise _refused(route, "sensor", problem)
+    """Check that every topic that the filter matches has the levels of sensor and key. Raises ConfigurationError."""
+    for key in ("sensor", "key"):
+        rule, fixed = getattr(route, key), [level for level in filter_.levels if level != "#"]
+        if not rule.startswith("topic["):
+            continue
+        if topic_range(rule).start >= len(fixed) and filter_.levels[-1] != "#":
+            topic = "/".join(filter_.levels)
+            problem = f"{rule} is beyond the {len(fixed)} levels of {topic!r}; levels count from 0"
+            raise _refused(route, key, problem)
 
 
 def _refused(route: MqttRoute, key: str, problem: str) -> ConfigurationError:

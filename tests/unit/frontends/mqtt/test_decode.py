@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec
 from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.payloads import decode
+from gateway.frontends.mqtt.payloads import images, raw, tensors
+from gateway.frontends.mqtt.payloads.content_type import ContentType, read_content_type
+from gateway.frontends.mqtt.payloads.formats import FORMATS
+from gateway.frontends.mqtt.route_settings import MqttRoute
 
 CHANNELS = ("x", "y", "z")
 SPEC = TensorSpec("x", Datatype.FP32, (-1, 3))
@@ -27,6 +30,13 @@ documents = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=3), inner, max_size=4)),
     max_leaves=12,
 )
+ROUTE = MqttRoute("r", ("t",), "m")
+
+
+def read_document(media: str, payload: bytes) -> Any:
+    return FORMATS[media](payload, ContentType(media, {}))
+
+
 ENCODERS = {
     "application/json": lambda tree: json.dumps(tree).encode(),
     "application/cbor": cbor2.dumps,
@@ -37,30 +47,30 @@ ENCODERS = {
 @pytest.mark.parametrize("media", ENCODERS)
 @given(rows=samples)
 def test_rows_survive_every_encoding(media: str, rows: list[list[float]]) -> None:
-    document = decode.read_document(media, ENCODERS[media](rows))
-    assert (decode.samples(document, CHANNELS, 3) == np.array(rows, np.float32)).all()
+    document = read_document(media, ENCODERS[media](rows))
+    assert (tensors.samples(document, CHANNELS, 3) == np.array(rows, np.float32)).all()
 
 
 @given(samples)
 def test_raw_rows_survive(rows: list[list[float]]) -> None:
     array = np.array(rows, "<f4")
-    assert (decode.raw_samples(array.tobytes(), decode.Layout(Datatype.FP32), 3) == array).all()
+    assert (raw.raw_samples(array.tobytes(), raw.Layout(Datatype.FP32), 3) == array).all()
 
 
 @given(st.lists(floats, min_size=3, max_size=3))
 def test_an_object_is_read_by_channel_name(row: list[float]) -> None:
     document = dict(zip(reversed(CHANNELS), reversed(row), strict=True)) | {"battery": "low"}
-    assert decode.samples(document, CHANNELS, 3).tolist() == [np.float32(row).tolist()]
+    assert tensors.samples(document, CHANNELS, 3).tolist() == [np.float32(row).tolist()]
 
 
 @given(documents)
 def test_any_document_is_samples_or_a_refusal(document: Any) -> None:
     with contextlib.suppress(RequestError):
-        found = decode.samples(document, CHANNELS, 3)
+        found = tensors.samples(document, CHANNELS, 3)
         assert found.shape[1] == 3
         assert np.isfinite(found).all()
     with contextlib.suppress(RequestError):
-        tensor = decode.document_tensor(document, SPEC)
+        tensor = tensors.document_tensor(document, SPEC)
         assert np.isfinite(tensor.array).all()
 
 
@@ -68,7 +78,7 @@ def test_any_document_is_samples_or_a_refusal(document: Any) -> None:
 @given(payload=st.binary(max_size=60))
 def test_any_bytes_are_a_document_or_a_refusal(media: str, payload: bytes) -> None:
     with contextlib.suppress(RequestError):
-        decode.document_tensor(decode.read_document(media, payload), SPEC)
+        tensors.document_tensor(read_document(media, payload), SPEC)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +96,7 @@ def test_any_bytes_are_a_document_or_a_refusal(media: str, payload: bytes) -> No
 )
 def test_bombs_are_refused(media: str, payload: bytes) -> None:
     with pytest.raises(RequestError) as refused:
-        decode.read_document(media, payload)
+        read_document(media, payload)
     assert refused.value.fault is Fault.INVALID
 
 
@@ -94,8 +104,8 @@ def test_bombs_are_refused(media: str, payload: bytes) -> None:
     "tagged", [b"\xd8\x1e\x82\x01\x02", b"\xc1\x1a\x00\x00\x00\x01", b"\xd8\x23\x61a", b"\xd8\x55\x41a"]
 )
 def test_cbor_tags_are_no_numbers(tagged: bytes) -> None:
-    row = decode.read_document("application/cbor", b"\x83" + tagged * 3)
-    for read in (lambda: decode.samples(row, CHANNELS, 3), lambda: decode.document_tensor(row, SPEC)):
+    row = read_document("application/cbor", b"\x83" + tagged * 3)
+    for read in (lambda: tensors.samples(row, CHANNELS, 3), lambda: tensors.document_tensor(row, SPEC)):
         with pytest.raises(RequestError, match="number"):
             read()
 
@@ -113,7 +123,7 @@ def test_cbor_tags_are_no_numbers(tagged: bytes) -> None:
 def test_documents_take_the_inputs_rank(
     document: Any, datatype: Datatype, shape: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    tensor = decode.document_tensor(document, TensorSpec("x", datatype, shape))
+    tensor = tensors.document_tensor(document, TensorSpec("x", datatype, shape))
     assert tensor.array.shape == expected
     assert tensor.array.dtype == datatype.dtype
 
@@ -138,38 +148,42 @@ def test_documents_take_the_inputs_rank(
 )
 def test_numbers_are_never_bent(document: Any, datatype: Datatype) -> None:
     with pytest.raises(RequestError):
-        decode.document_tensor(document, TensorSpec("x", datatype, (-1,)))
+        tensors.document_tensor(document, TensorSpec("x", datatype, (-1,)))
 
 
 def test_raw_layout_is_read_from_message_then_route_then_model() -> None:
-    content = decode.read_content_type('Application/Octet-Stream; dtype="int16"; shape=1,3')
-    assert content.media == decode.RAW
-    assert decode.read_layout(content, "FP64", (9,), SPEC) == decode.Layout(Datatype.INT16, (1, 3))
-    bare = decode.read_content_type(decode.RAW)
-    assert decode.read_layout(bare, "fp64", (9,), SPEC) == decode.Layout(Datatype.FP64, (9,))
-    assert decode.read_layout(bare, "", (), SPEC) == decode.Layout(Datatype.FP32)
+    content = read_content_type('Application/Octet-Stream; dtype="int16"; shape=1,3')
+    assert content.media == raw.RAW
+    assert raw.read_layout(content, MqttRoute("r", ("t",), "m", dtype="FP64", shape=(9,)), SPEC) == raw.Layout(
+        Datatype.INT16, (1, 3)
+    )
+    bare = read_content_type(raw.RAW)
+    assert raw.read_layout(bare, MqttRoute("r", ("t",), "m", dtype="fp64", shape=(9,)), SPEC) == raw.Layout(
+        Datatype.FP64, (9,)
+    )
+    assert raw.read_layout(bare, ROUTE, SPEC) == raw.Layout(Datatype.FP32)
 
 
 @pytest.mark.parametrize("parameters", ["dtype=BYTES", "dtype=FP1", "shape=0", "shape=a", "shape=-1,2"])
 def test_bad_layouts_are_refused(parameters: str) -> None:
     with pytest.raises(RequestError):
-        decode.read_layout(decode.read_content_type(f"{decode.RAW}; {parameters}"), "", (), SPEC)
+        raw.read_layout(read_content_type(f"{raw.RAW}; {parameters}"), ROUTE, SPEC)
 
 
 def test_images_go_where_images_are_taken() -> None:
     taking = TensorSpec("x", Datatype.FP32, (-1, 3), preprocess=Preprocess(("jpeg",)))
-    assert decode.image_tensor(b"j", "image/jpeg", taking).array.tolist() == [b"j"]
+    assert images.image_tensor(b"j", "image/jpeg", taking).array.tolist() == [b"j"]
     with pytest.raises(RequestError, match="image/png"):
-        decode.image_tensor(b"p", "image/png", taking)
+        images.image_tensor(b"p", "image/png", taking)
     with pytest.raises(RequestError, match="numbers"):
-        decode.image_tensor(b"j", "image/jpeg", SPEC)
+        images.image_tensor(b"j", "image/jpeg", SPEC)
 
 
 def test_windows_take_the_inputs_layout() -> None:
     window = np.arange(6, dtype=np.float32).reshape(2, 3)
-    last = decode.window_tensor(window, TensorSpec("x", Datatype.FP32, (-1, 2, 3), layout="NLC"))
-    first = decode.window_tensor(window, TensorSpec("x", Datatype.FP16, (-1, 3, 2), layout="NCL"))
-    bare = decode.window_tensor(window, TensorSpec("x", Datatype.FP32, (2, 3)))
+    last = tensors.window_tensor(window, TensorSpec("x", Datatype.FP32, (-1, 2, 3), layout="NLC"))
+    first = tensors.window_tensor(window, TensorSpec("x", Datatype.FP16, (-1, 3, 2), layout="NCL"))
+    bare = tensors.window_tensor(window, TensorSpec("x", Datatype.FP32, (2, 3)))
     assert last.array.tolist() == [window.tolist()]
     assert first.array.tolist() == [window.T.tolist()]
     assert first.array.dtype == np.float16

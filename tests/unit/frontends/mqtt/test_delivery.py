@@ -12,11 +12,12 @@ from gateway.frontends.mqtt.delivery import answers
 from gateway.frontends.mqtt.delivery.dedup import key_of
 from gateway.frontends.mqtt.delivery.delivery import Delivery
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
+from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.session.session import MqttSession
-from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
+from gateway.frontends.mqtt.settings import MqttSettings
 
 SETTINGS = MqttSettings(url="mqtt://127.0.0.1")
 

@@ -9,8 +9,8 @@ from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import finish
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.payloads.results import ResultPlan
+from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.feed import RouteDecoder
-from gateway.frontends.mqtt.settings import MqttRoute
 from tests.simulators.mqtt_gateway import moves
 
 LABELS, OTHERS = ("still", "walk"), ("walk", "still")

@@ -10,9 +10,10 @@ from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.tensor import finish
 from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.requests import Requests
 from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings, broker_of
+from gateway.frontends.mqtt.settings import MqttSettings, broker_of
 from tests.simulators.mqtt_gateway import simulated
 
 ASK = "edge/gw/infer/identity_fp32"
@@ -101,7 +102,7 @@ def test_settings_that_cannot_work_are_refused(key: str, wrong: Any) -> None:
         ("topics", ()),
         ("model", ""),
         ("sensor", "topic[x]"),
-        ("content_type", "text/csv"),
+        ("content_type", "text/html"),
         ("qos", 2),
         ("hop_rows", -1),
         ("max_sensors", 0),

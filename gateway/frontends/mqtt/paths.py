@@ -1,0 +1,92 @@
+"""Paths into documents: JMESPath expressions, compiled once when the configuration is read. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gateway.domain.errors import Fault, RequestError
+
+PATH_LIMIT_CHARS = 256
+"""Longest expression: the parser of JMESPath is recursive, and a path of a route has a few dozen characters."""
+Find = Callable[[Any], Any]
+"""Function that returns what a path finds in a document, or None."""
+_FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+
+
+def compile_path(text: str) -> Find:
+    """Return a function that follows the JMESPath expression `text`.
+
+    A chain of keys, which most paths are, is followed without the library: 0.2 µs instead of 1.4 to 2.8 µs (decision
+    0045). Raises ValueError that says what is wrong with the expression.
+    """
+    import jmespath  # 17 ms, only for routes that have paths
+
+    if len(text) > PATH_LIMIT_CHARS:
+        raise ValueError(f"it has {len(text)} characters; at most {PATH_LIMIT_CHARS} are taken")
+    try:
+        compiled = jmespath.compile(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(_one_line(error)) from None
+    _check_functions(compiled.parsed)
+    keys = _keys(compiled.parsed)
+    return _searched(compiled, text) if keys is None else _walked(keys)
+
+
+def _walked(keys: tuple[str, ...]) -> Find:
+    if len(keys) == 1:
+        (only,) = keys
+        return lambda document: document.get(only) if type(document) is dict else None
+
+    def find(document: Any) -> Any:
+        for key in keys:
+            if type(document) is not dict:
+                return None
+            document = document.get(key)
+        return document
+
+    return find
+
+
+def _searched(compiled: Any, text: str) -> Find:
+    def find(document: Any) -> Any:
+        try:
+            return compiled.search(document)
+        except _FAILURES as error:
+            problem = f"path '{text}' cannot be followed in this payload: {_one_line(error)}"
+            raise RequestError(Fault.INVALID, problem) from None
+
+    return find
+
+
+def _keys(node: Any) -> tuple[str, ...] | None:
+    """Return the keys of an expression that is a chain of keys, or `@`; None for every other one."""
+    if node["type"] == "field":
+        return (node["value"],)
+    if node["type"] == "current":
+        return ()
+    if node["type"] != "subexpression":
+        return None
+    parts = [_keys(child) for child in node["children"]]
+    return None if None in parts else tuple(key for part in parts if part for key in part)
+
+
+def _check_functions(tree: Any) -> None:
+    """Refuse functions that JMESPath does not have: the library itself reports them with the first message."""
+    from jmespath.functions import Functions
+
+    known = Functions.FUNCTION_TABLE
+    for node in _nodes(tree):
+        if node["type"] == "function_expression" and node["value"] not in known:
+            raise ValueError(f"no function is called {node['value']}(); there are {', '.join(sorted(known))}")
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    yield node
+    for child in node.get("children", ()):
+        if isinstance(child, dict):
+            yield from _nodes(child)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{' '.join(str(error).split()) or type(error).__name__:.300}"

@@ -1,0 +1,113 @@
+"""Reading of one route's payloads: bytes become a sensor's name and its rows, or a whole input.
+
+Nothing here changes state, so that a thread may read large payloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.tensor import Steps, Tensor
+from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.payloads import images, raw, tensors
+from gateway.frontends.mqtt.payloads.channels import ChannelReader, Values
+from gateway.frontends.mqtt.payloads.content_type import ContentType
+from gateway.frontends.mqtt.payloads.errors import invalid
+from gateway.frontends.mqtt.payloads.formats import readers_of
+from gateway.frontends.mqtt.payloads.rows import RowSource
+from gateway.frontends.mqtt.payloads.sparkplug import Births, SparkplugMessage
+from gateway.frontends.mqtt.presets import SPARKPLUG
+from gateway.frontends.mqtt.route_settings import CONTENT_TYPES, MqttRoute
+from gateway.frontends.mqtt.routes.routing import sensor_of
+from gateway.frontends.mqtt.windows.samples import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class SensorSample:
+    """Decoded message of a sensor: a whole input, rows of a window, or the values of a route's channels.
+
+    `sparkplug` is the message's part in Sparkplug's protocol.
+    """
+
+    sensor: str
+    content: Tensor | Rows | Values
+    sparkplug: SparkplugMessage | None = None
+
+
+class PayloadReader:
+    """Reader of one route's payloads."""
+
+    def __init__(self, route: MqttRoute) -> None:
+        """Compile the route's paths and layouts. Raises ConfigurationError for files and layouts that do not fit."""
+        self._route = route
+        self._readers = readers_of(route)
+        self._source = RowSource(route)
+        self.channels = ChannelReader(route.channel) if route.channel else None
+        self.births = Births()
+
+    def steps(
+        self, message: Message, content: ContentType, manifest: ModelManifest, count: int | None
+    ) -> Steps[SensorSample]:
+        """Decode a message to rows of `count` channels, or to a whole input (None). Raises RequestError INVALID."""
+        yield
+        if content.media == SPARKPLUG:
+            return (yield from self._sparkplug(message))
+        read = self._readers.get(content.media)
+        if read is None:
+            return (yield from self._plain(message, content, manifest, count))
+        document = read(message.payload, content)
+        yield
+        sensor = sensor_of(self._route.sensor, message, document)
+        if self.channels is not None:
+            return SensorSample(sensor, (yield from self.channels.steps(self._source.rows(document, message.topic))))
+        return SensorSample(sensor, self._positional(document, message.topic, manifest, count))
+
+    def _positional(self, document: Any, topic: str, manifest: ModelManifest, count: int | None) -> Tensor | Rows:
+        """Return the content of a document of a route without channels."""
+        found = document if self._source.is_identity else self._source.found(document, topic)
+        if count is None:
+            return tensors.document_tensor(found, manifest.inputs[0])
+        return tensors.samples(found, _window_channels(manifest), count)
+
+    def _plain(
+        self, message: Message, content: ContentType, manifest: ModelManifest, count: int | None
+    ) -> Steps[SensorSample]:
+        """Read what is no document: raw numbers, packed bytes, images."""
+        spec, payload = manifest.inputs[0], message.payload
+        found: Tensor | Rows | Values
+        if content.media == raw.RAW and self.channels is not None:
+            found = yield from self.channels.steps(self._raw_rows(message, content, spec))
+        elif content.media == raw.RAW:
+            layout = raw.read_layout(content, self._route, spec)
+            found = raw.raw_tensor(payload, layout, spec) if count is None else raw.raw_samples(payload, layout, count)
+        elif content.media in images.IMAGES and count is None:
+            found = images.image_tensor(payload, content.media, spec)
+        else:
+            raise invalid(f"content type '{content.media:.80}' is not taken here; send {', '.join(CONTENT_TYPES)}")
+        return SensorSample(sensor_of(self._route.sensor, message, None), found)
+
+    def _raw_rows(self, message: Message, content: ContentType, spec: TensorSpec) -> list[Any]:
+        """Return rows of packed fields, or rows of numbers: the last side of the route's shape, or one per channel."""
+        if self._source.struct is not None:
+            return self._source.rows(message.payload, message.topic)
+        layout = raw.read_layout(content, self._route, spec)
+        count = layout.shape[-1] if layout.shape else len(self._route.channel)
+        rows: list[Any] = raw.raw_samples(message.payload, layout, count).tolist()
+        return rows
+
+    def _sparkplug(self, message: Message) -> Steps[SensorSample]:
+        read = self.births.read(message.topic, message.payload)
+        sensor = sensor_of(self._route.sensor, message, read.document)
+        if self.channels is None:
+            raise invalid("Sparkplug B needs a [[mqtt.route.channel]] for each metric of a row")
+        rows: Sequence[Any] = ()
+        if read.document is not None and read.unknown is None:
+            rows = self._source.rows(read.document, message.topic)
+        return SensorSample(sensor, (yield from self.channels.steps(rows)), read)
+
+
+def _window_channels(manifest: ModelManifest) -> tuple[str, ...]:
+    return manifest.window.channels if manifest.window else ()
