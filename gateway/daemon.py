@@ -255,19 +255,16 @@ class Daemon:
 
     def _problem(self) -> str:
         """Return what an operator has to repair, for the control API ("": nothing)."""
-        found = (self._fleet.problem, self._state.problem, self._life.problem)
+        mqtt = self._mqtt.problem if self._mqtt else ""
+        found = (self._fleet.problem, self._state.problem, self._life.problem, mqtt and f"MQTT: {mqtt}")
         return "; ".join(problem for problem in found if problem)
 
     def _broker(self) -> bool | None:
-        """Return whether MQTT is connected, for the control API; None without MQTT."""
+        """Return whether the MQTT broker grants everything, for the control API; None without MQTT."""
         return self._mqtt.online.is_set() if self._mqtt else None
 
     def _mqtt_samples(self) -> Iterable[MetricSample]:
-        if self._mqtt is None:
-            return ()
-        from gateway.frontends.mqtt.metrics import samples
-
-        return samples(self._mqtt.counters())
+        return () if self._mqtt is None else self._mqtt.samples()
 
     def _announce(self, protocol: str, bound: Sequence[Address]) -> None:
         for address in bound:

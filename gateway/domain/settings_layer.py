@@ -20,6 +20,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "selection": ("objective", "loads_at_once", "idle_before_trial_s", "threads"),
         "mqtt": (
             *("route", "keepalive_s", "session_expiry_s", "will_delay_s", "connect_timeout_s"),
+            *("subscribe_timeout_s", "publish_timeout_s"),
             *(
                 "reconnect_min_s",
                 "reconnect_max_s",

@@ -235,8 +235,9 @@ CATALOGUES = {
     ROOT / "gateway/agent/events.py": ROOT / "gateway/agent/README.md",
     ROOT / "gateway/software/events.py": ROOT / "gateway/agent/README.md",
     ROOT / "fleet/events.py": ROOT / "fleet/controller/monitoring/README.md",
+    ROOT / "gateway/frontends/mqtt/session/events.py": ROOT / "docs/pages/howto/sensors.md",
 }
-"""Log events of one program each, with the document that lists them: the modules of its package log no other events."""
+"""Log events of one program, or of one package, with the document that lists them: its modules log no others."""
 EVENT_ROW = r"^\| `([\w -]+)` \| ([a-z, ]+) \|.*\| (.*) \|$"
 """Row of a table of log events: name, levels, meaning, and the fields or what to do."""
 

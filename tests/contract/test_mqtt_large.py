@@ -171,7 +171,7 @@ async def test_the_socket_is_left_unread_while_as_many_wait_as_may(broker: Mosqu
             await client.publish("sensors/left/imu", json.dumps([value] * 3), 1)
         await until(lambda: gateway.counters()["queued"] >= MESSAGES_LIMIT - 1)
         assert gateway._link is not None
-        assert gateway._link._paused
+        assert gateway._link._main._paused
         pool.gate.set()
         await until(lambda: gateway.counters().get("samples") == 1 + 3 * MESSAGES_LIMIT)
 

@@ -53,6 +53,11 @@ class Mosquitto:
     def url(self) -> str:
         return f"mqtt://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int | None:
+        """Return the process id, or None before the start."""
+        return self._process.pid if self._process is not None else None
+
     async def start(self) -> None:
         """Start, or restart with the persisted state. Return when it accepts connections."""
         environment = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin"}

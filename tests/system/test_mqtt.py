@@ -45,7 +45,7 @@ def broker(tmp_path_factory):
 @pytest.fixture(scope="module")
 def gateway(broker, tmp_path_factory, state):
     with running(tmp_path_factory.mktemp("gateway"), state=state, config=CONFIG, mqtt=broker.url) as daemon:
-        daemon.wait_logged("connected to the MQTT broker")
+        daemon.wait_logged("link completed")
         yield daemon
 
 

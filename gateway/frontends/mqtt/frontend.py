@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.ports import InferenceEngine
+from gateway.domain.statistics import MetricSample
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
+from gateway.frontends.mqtt.metrics import samples
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.session.identity import MqttIdentity, read_password, tls_context
+from gateway.frontends.mqtt.session.identity import main_identity, results_identity
 from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.settings import MqttSettings
 
-_LOG = logging.getLogger(__name__)
+ONLINE, OFFLINE = "online", "offline"
 GOODBYE_S = 2.0
 """Time for the `offline` message and the disconnect after the grace period."""
 
@@ -34,7 +35,9 @@ class MqttFrontend:
         self._counters: Counter[str] = Counter()
         self._link: Link | None = None
         self._pipeline: Pipeline | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.online = asyncio.Event()
+        """Set while the broker grants everything that was asked for."""
 
     async def start(self) -> None:
         """Begin to connect and return at once, even if the broker is unavailable.
@@ -42,14 +45,16 @@ class MqttFrontend:
         Raises ConfigurationError if the password, certificate or key cannot be read.
         """
         settings = self._settings
-        identity = MqttIdentity(self._id, self._status("offline"), read_password(settings), tls_context(settings))
+        identities = main_identity(settings, self._id, self._status(OFFLINE)), results_identity(settings, self._id)
         asked = Subscription(f"edge/{self._id}/infer/#", 1)
         self._link = Link(
             settings,
-            identity,
+            f"edge/{self._id}/",
+            identities,
             (asked, *self._router.subscriptions),
             receive=self._receive,
             changed=self._changed,
+            room=self._resume,
             counters=self._counters,
         )
         self._pipeline = Pipeline(
@@ -67,31 +72,60 @@ class MqttFrontend:
             return
         ends_s = asyncio.get_running_loop().time() + grace_s
         await self._pipeline.drain(grace_s)
-        if self._link.connected:
-            self._link.publish(self._status("offline"), urgent=True)
         await self._link.drain(max(GOODBYE_S, ends_s - asyncio.get_running_loop().time()))
-        await self._link.stop(GOODBYE_S)
+        self._stop_timer()
+        await self._link.stop(self._status(OFFLINE), GOODBYE_S)
         self.online.clear()
 
     def counters(self) -> Mapping[str, int]:
-        """Return counters since the start, and gauges: connected (0 or 1), queued, running, sensors, outbox."""
+        """Return counters since the start, and gauges (`metrics.GAUGES`)."""
         gauges = {} if self._pipeline is None else self._pipeline.gauges
-        connected = self._link is not None and self._link.connected
-        waiting = 0 if self._link is None else self._link.waiting
-        return {**self._counters, **gauges, "outbox": waiting, "connected": int(connected)}
+        if self._link is None:
+            return {**self._counters, **gauges, "outbox": 0, "connected": 0, "problems": 0}
+        link = self._link
+        states = {"outbox": link.waiting, "connected": int(link.connected), "problems": len(link.health)}
+        return {**self._counters, **gauges, **states}
+
+    def samples(self) -> Iterable[MetricSample]:
+        """Return the metrics (METRICS.md)."""
+        return samples(self.counters(), {} if self._link is None else self._link.welcomes)
+
+    @property
+    def problem(self) -> str:
+        """Return what the broker does not grant, for operators; "" if it grants everything."""
+        return "" if self._link is None else "; ".join(self._link.health)
 
     def _receive(self, message: Message) -> None:
         if self._pipeline is not None:
             self._pipeline.receive(message)
 
-    def _changed(self, connected: bool, reason: str) -> None:
-        if connected and self._link is not None:
-            _LOG.info("connected to the MQTT broker at %s", self._settings.url)
-            self._link.publish(self._status("online"), urgent=True)
+    def _resume(self) -> None:
+        if self._pipeline is not None:
+            self._pipeline.resume()
+
+    def _changed(self) -> None:
+        """Publish `online` at once, `offline` if the link is not complete in time."""
+        if self._link is None:
+            return
+        if self._link.connected:
+            self._stop_timer()
+            self._link.publish_status(self._status(ONLINE))
             self.online.set()
-        else:
-            _LOG.info("no longer connected to the MQTT broker at %s: %s", self._settings.url, reason)
-            self.online.clear()
+            return
+        self.online.clear()
+        if self._timer is None:
+            wait_s = self._settings.connect_timeout_s
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._publish_offline)
+
+    def _publish_offline(self) -> None:
+        self._timer = None
+        if self._link is not None and self._link.has_status and not self._link.connected:
+            self._link.publish_status(self._status(OFFLINE))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _status(self, word: str) -> OutgoingPublish:
         return OutgoingPublish(f"edge/{self._id}/status", word.encode(), qos=1, retain=True)

@@ -1,17 +1,29 @@
-"""Metrics of the MQTT frontend's counters (METRICS.md)."""
+"""Metrics of the MQTT frontend (METRICS.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from gateway.domain.statistics import MetricSample
 
-GAUGES = frozenset({"connected", "queued", "running", "sensors", "outbox"})
+GAUGES = frozenset({"connected", "queued", "running", "sensors", "outbox", "problems"})
 DROPPED = "dropped_"
+LIMITS = ("receive_maximum", "maximum_packet_bytes", "maximum_qos", "keepalive_s", "retain")
+"""Limits of the broker, as its CONNACK says them."""
 
 
-def samples(counters: Mapping[str, int]) -> Iterator[MetricSample]:
-    """Yield one sample per counter of `MqttFrontend.counters()`."""
+class AcceptedConnection(Protocol):
+    """Content of a CONNACK, as far as it is shown."""
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def client_id(self) -> str: ...
+
+
+def samples(counters: Mapping[str, int], connections: Mapping[str, AcceptedConnection]) -> Iterator[MetricSample]:
+    """Yield one sample per counter of `MqttFrontend.counters()`, and those of each connection, by its role."""
     for name, value in counters.items():
         if name in GAUGES:
             yield MetricSample("edge_gateway_mqtt_now", "What there is now.", value, {"what": name}, counter=False)
@@ -20,3 +32,14 @@ def samples(counters: Mapping[str, int]) -> Iterator[MetricSample]:
             yield MetricSample("edge_gateway_mqtt_drops_total", "Messages that were dropped.", value, reason)
         else:
             yield MetricSample("edge_gateway_mqtt_events_total", "What happened.", value, {"event": name})
+    for role, accepted in connections.items():
+        yield from _connection_samples(role, accepted)
+
+
+def _connection_samples(role: str, accepted: AcceptedConnection) -> Iterator[MetricSample]:
+    labels = {"connection": role, "protocol": accepted.version, "client_id": accepted.client_id}
+    yield MetricSample("edge_gateway_mqtt_connection_info", "Connections to the broker.", 1, labels, counter=False)
+    for name in LIMITS:
+        limit = {"connection": role, "limit": name}
+        value = int(getattr(accepted, name))
+        yield MetricSample("edge_gateway_mqtt_broker_limit", "Limits of the broker.", value, limit, counter=False)

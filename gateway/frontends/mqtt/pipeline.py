@@ -20,6 +20,7 @@ from gateway.frontends.mqtt.delivery.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.delivery.jobs import InferenceJob, RemainingWindows, expired, passed
 from gateway.frontends.mqtt.delivery.runs import Runs, defect
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.feed import MessageDecoding, Ready, RouteDecoder
 from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, LargeMessages, begun
 from gateway.frontends.mqtt.routes.reading import SensorSample
@@ -62,7 +63,7 @@ class Pipeline:
         self._large = LargeMessages()
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
-        """Set while the backlog has room."""
+        """Set while backlog and outbox have room."""
         self._complained_ns: dict[str, int] = {}
         self._accepting = True
 
@@ -85,7 +86,11 @@ class Pipeline:
         elif (route := self._router.route(message.topic)) is None:
             self._delivery.discard(message, "dropped_unrouted")
         else:
-            self._receive_sample(self._feeds[route.name], message)
+            self._receive_sample(self._feeds[route.name], self._accept(route, message))
+
+    def resume(self) -> None:
+        """Begin waiting jobs, and read messages again: the outbox has room."""
+        self._runs.flush()
 
     async def drain(self, timeout_s: float) -> bool:
         """Accept no more messages, and wait for those in progress. Return False if some had to be abandoned."""
@@ -103,10 +108,17 @@ class Pipeline:
 
     async def _ended(self) -> None:
         """Wait until no work is in progress."""
-        while self._tasks or self._runs.running:
+        while self._tasks or not self._runs.idle.is_set():
             if self._tasks:
                 await asyncio.wait(self._tasks)
             await self._runs.idle.wait()
+
+    def _accept(self, route: MqttRoute, message: Message) -> Message:
+        """Return a message as its route treats it: with `at_most_once` it is acknowledged now, and counts as QoS 0."""
+        if route.at_most_once and message.qos:
+            self._outlet.acknowledge(message)
+            message.qos = 0
+        return message
 
     def _receive_request(self, message: Message) -> None:
         seen, reply = None, None
@@ -194,7 +206,7 @@ class Pipeline:
     def _submit_windows(self, feed: RouteDecoder, message: Message, left: RemainingWindows) -> bool:
         """Submit windows, but not more than the backlog has room for, or WINDOWS_LIMIT. Return True if none is left."""
         for count in range(WINDOWS_LIMIT):
-            if left.following is None or (count and feed.route.qos and self._runs.full):
+            if left.following is None or (count and _result_qos(feed.route) and self._is_full()):
                 break
             window = cast("Ready", left.take())
             self._counters["windows"] += 1
@@ -206,7 +218,7 @@ class Pipeline:
         try:
             while left.following is not None:
                 await asyncio.sleep(0)
-                if feed.route.qos:
+                if _result_qos(feed.route):
                     await self._room.wait()
                 self._submit_windows(feed, debt.message, left)
         except Exception:  # noqa: BLE001  as above
@@ -277,7 +289,7 @@ class Pipeline:
             caller=f"mqtt:{route.name}",
         )
         topic = f"{self._home}/results/{route.name}/{topic_level(ready.sensor)}"
-        qos = route.qos if feed.windowed else message.qos
+        qos = _result_qos(route) if feed.windowed else message.qos
         debt = Debt(message, qos, topic, seen, identity=identity)
         return InferenceJob(request, partial(self._result, feed, identity, ready), debt)
 
@@ -324,5 +336,13 @@ class Pipeline:
 
     def _pace(self) -> None:
         """Pause reading the socket while the queues are full."""
-        self._room.clear() if self._runs.full else self._room.set()
+        self._room.clear() if self._is_full() else self._room.set()
         self._outlet.pause(on=self._runs.full or self._large.full)
+
+    def _is_full(self) -> bool:
+        return self._runs.full or self._outlet.full
+
+
+def _result_qos(route: MqttRoute) -> int:
+    """Return the quality of service of the results of windows."""
+    return 0 if route.at_most_once else route.qos

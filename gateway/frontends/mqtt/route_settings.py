@@ -104,6 +104,8 @@ class MqttRoute:
 
     Empty: label and score if an output is a score vector, else all outputs.
     """
+    at_most_once: bool = False
+    """Acknowledge messages as they arrive and publish results at QoS 0: faster, and a failure loses them."""
     dtype: str = ""
     """Datatype of application/octet-stream (FP32, INT16, …); empty: that of the model's input."""
     shape: tuple[int, ...] = ()

@@ -22,6 +22,12 @@ RANGES = (
     ("max_packet_bytes", 1_024, 268_435_455),  # the largest packet of the protocol (MQTT 5, 2.1.4)
 )
 """Settings with a minimum and a maximum."""
+TIMES = (
+    *("reconnect_min_s", "reconnect_max_s", "connect_timeout_s", "subscribe_timeout_s", "publish_timeout_s"),
+    *("retry_min_s", "retry_max_s"),
+)
+"""Settings of more than 0 and at most 3600 seconds."""
+PROTOCOLS = ("auto", "5", "3.1.1")
 SECURE_PORT, PLAIN_PORT = 8883, 1883
 
 
@@ -35,6 +41,8 @@ class MqttSettings:
     """User name at the broker; None: anonymous."""
     password_file: str | None = None
     """File whose first line is the password."""
+    protocol: str = "auto"
+    """Protocol version: "5", "3.1.1", or "auto" for MQTT 5 unless the broker is known to refuse it."""
     ca: str | None = None
     """PEM file of the authorities that may sign the broker's certificate; None: the system's."""
     cert: str | None = None
@@ -48,7 +56,11 @@ class MqttSettings:
     will_delay_s: int = 5
     """Time between a lost connection and the Will, `offline` (MQTT 5), so that short gaps are not published."""
     connect_timeout_s: float = 5.0
-    """Time for a TCP connection and its TLS handshake."""
+    """Time for a TCP connection and its TLS handshake; then for the other connection, before `offline` is said."""
+    subscribe_timeout_s: float = 10.0
+    """Time for the broker's answer to our subscriptions; then the connection is made again."""
+    publish_timeout_s: float = 30.0
+    """Time for the broker's PUBACK of a publication; then the connection is made again."""
     reconnect_min_s: float = 1.0
     """Upper end of the first random delay before a reconnect; it doubles with every failure."""
     reconnect_max_s: float = 60.0
@@ -58,9 +70,9 @@ class MqttSettings:
     max_inflight: int = 20
     """Unacknowledged QoS 1 publications in flight, or the broker's Receive Maximum if that is less."""
     max_outbox: int = 4_000
-    """Publications that wait for the broker; beyond it they are dropped and counted."""
+    """Publications that the broker has not accepted at which messages are no longer read."""
     max_outbox_bytes: int = 64 * 2**20
-    """Payload bytes that the broker has not accepted; beyond it further publications are dropped and counted."""
+    """Payload bytes that the broker has not accepted at which messages are no longer read."""
     max_queued: int = 256
     """QoS 1 jobs at which the socket is no longer read; QoS 0 jobs that may wait before the oldest is dropped."""
     max_running: int = 32
@@ -68,7 +80,7 @@ class MqttSettings:
     max_payload_bytes: int = 4 * 2**20
     """Largest payload that is decoded; a larger one is refused as TOO_LARGE."""
     max_packet_bytes: int = 16 * 2**20
-    """Largest packet that the broker may send us (MQTT 5; it discards larger ones)."""
+    """Largest packet that the broker may send us; the connection ends before a larger one is read."""
     max_result_bytes: int = 256 * 2**10
     """Largest result of a route that is published; a larger one is refused as TOO_LARGE."""
     max_topic_bytes: int = 1_024
@@ -88,7 +100,7 @@ class MqttSettings:
     retry_max_s: float = 5.0
     """Upper end of every later delay."""
     error_repeat_s: float = 10.0
-    """Time between two errors of a window route whose model is unavailable; every sample is counted."""
+    """Time between two errors of a window route whose model is unavailable, or two log lines of one refused topic."""
     route: tuple[MqttRoute, ...] = ()
     """Routes from sensors' messages to models."""
 
@@ -99,9 +111,9 @@ class MqttSettings:
         for key, least, most in RANGES:
             if not least <= getattr(self, key) <= most:
                 raise _refused(key, f"must be between {least} and {most}, not {getattr(self, key)}")
-        for key in ("reconnect_min_s", "reconnect_max_s", "connect_timeout_s", "retry_min_s", "retry_max_s"):
-            if not 0 < getattr(self, key) <= 3600:
-                raise _refused(key, f"must be more than 0 and at most 3600 seconds, not {getattr(self, key)}")
+        if self.protocol not in PROTOCOLS:
+            raise _refused("protocol", f"must be one of {', '.join(PROTOCOLS)}, not {self.protocol!r:.150}")
+        self._check_times()
         if bool(self.cert) != bool(self.key):
             raise _refused("cert" if self.key else "key", "missing; a client certificate needs both cert and key")
         if self.password_file and not self.username:
@@ -109,6 +121,11 @@ class MqttSettings:
         for prefix in self.response_prefixes:
             if not prefix or set(prefix) & set("+#\0"):
                 raise _refused("response_prefixes", f"{prefix!r} must be the beginning of a topic, without + and #")
+
+    def _check_times(self) -> None:
+        for key in TIMES:
+            if not 0 < getattr(self, key) <= 3600:
+                raise _refused(key, f"must be more than 0 and at most 3600 seconds, not {getattr(self, key)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from gateway.domain.tensor import Datatype
 from gateway.domain.vitals import Vitals
 from gateway.frontends.authentication import Authentication
 from gateway.frontends.mqtt.metrics import samples
+from gateway.frontends.mqtt.session.listener import Welcome
 from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
 from gateway.frontends.settings import SharedMemorySettings
@@ -143,7 +144,7 @@ def test_frontends_add_samples() -> None:
 
 
 def test_every_metric_is_documented(tmp_path: Path) -> None:
-    mqtt = samples({"connected": 1, "published": 2, "dropped_undecodable": 3})
+    mqtt = samples({"connected": 1, "published": 2, "dropped_undecodable": 3}, {"main": Welcome(resumed=False)})
     pools = Pools()
     pools.make("grpc calls", "[grpc] max_concurrent_calls", 1).refuse("user:1", RefusalReason.CALLER)
     callers = Authentication("http", Security())

@@ -5,7 +5,7 @@ A message is acknowledged as follows:
 - Request or single message: after the broker accepted the answer, sent at QoS 1 if a copy of the message came at QoS 1.
 - Sample: once it is in its window.
 - Message that cannot be processed: after the broker accepted the error.
-- Message whose answer does not fit into the outbox: not at all; the broker sends it again on the next connection.
+- Message of a route with `at_most_once`: as it arrives (`pipeline`).
 
 Acknowledgements are sent in the order of the answers, not in the order of MQTT 5, 4.6. Brokers match them by packet id.
 Otherwise one slow model would delay all other sensors: a broker stops at about 20 unacknowledged messages.
@@ -38,6 +38,8 @@ See MQTT 5, 3.4.2.1.
 class Outlet(Protocol):
     """Interface of the link to the broker, as far as it is used here."""
 
+    @property
+    def full(self) -> bool: ...
     def publish(self, publication: OutgoingPublish) -> bool: ...
     def acknowledge(self, message: Message) -> None: ...
     def pause(self, *, on: bool) -> None: ...
@@ -79,6 +81,11 @@ class Delivery:
         self._errors = f"{home}/errors"
         self._dedup = Dedup(int(settings.dedup_ttl_s * 1e9), settings.dedup_entries, settings.dedup_bytes)
 
+    @property
+    def full(self) -> bool:
+        """Return True if no more answers should be made now: the broker has not accepted enough of them."""
+        return self._outlet.full
+
     def begin(self, key: Hashable | None, message: Message, reply: Reply | None = None) -> SeenMessage | None:
         """Return the record of a new message; None for a repetition, which this method handles.
 
@@ -111,10 +118,7 @@ class Delivery:
             self._outlet.acknowledge(repetition)
 
     def answer(self, debt: Debt, payload: bytes) -> None:
-        """Publish an answer or a refusal.
-
-        If the outbox is full, the message is not acknowledged, and its next copy counts as new.
-        """
+        """Publish an answer or a refusal. At QoS 0 it is dropped without a connection; the next copy counts as new."""
         debt.make_sure()
         taken = partial(self._taken, debt, payload)
         if debt.reply is not None:

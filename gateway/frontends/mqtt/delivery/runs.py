@@ -32,8 +32,9 @@ class _Step(Protocol):
 
 
 class Runs:
-    """Jobs that wait or run, at most `max_running` at a time. Implements `domain.ports.Sink`; the token is the job.
+    """Jobs that wait or run, at most `max_running` at a time. None begins while the outbox is full.
 
+    Implements `domain.ports.Sink`; the token is the job.
     `changed` is called whenever the number of waiting or running jobs changes.
     """
 
@@ -51,7 +52,7 @@ class Runs:
         self._running: dict[InferenceJob, tuple[int, _Step | None]] = {}
         """Running jobs with their QoS at the beginning, and the step that each waits for."""
         self.idle = asyncio.Event()
-        """Set while no job runs; then none waits either."""
+        """Set while no job runs or waits."""
         self.idle.set()
 
     @property
@@ -72,6 +73,7 @@ class Runs:
     def add(self, job: InferenceJob) -> None:
         """Run a job as soon as there is a place. At QoS 0 the oldest job may be dropped for it."""
         job.debt.message.payload = b""  # the tensors hold the data they need
+        self.idle.clear()
         dropped = self._backlog.put(job, job.debt.qos)
         if dropped is not None and dropped.debt.make_sure():
             self._backlog.put(dropped, dropped.debt.qos)
@@ -129,11 +131,11 @@ class Runs:
 
     def flush(self) -> None:
         """Implement `Sink.flush`: jobs that wait take the places of those that ended."""
-        while (taken := self._backlog.take()) is not None:
+        while not self._delivery.full and (taken := self._backlog.take()) is not None:
             job, qos = taken
             self._running[job] = qos, None
-            self.idle.clear()
             self._submit(job)
+        self._check_idle()
         self._changed()
 
     # ---- internal --------------------------------------------------------------------------------------------------
@@ -155,7 +157,10 @@ class Runs:
     def _end(self, job: InferenceJob) -> None:
         qos, _ = self._running.pop(job)
         self._backlog.done(qos)
-        if not self._running:
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        if not self._running and not len(self._backlog):
             self.idle.set()
 
     def _tries_again(self, job: InferenceJob, refused: RequestError) -> bool:

@@ -11,6 +11,9 @@ from gateway.domain.errors import ConfigurationError
 from gateway.frontends.mqtt.messages import OutgoingPublish
 from gateway.frontends.mqtt.settings import MqttSettings, broker_of
 
+RESULTS_SUFFIX = "-results"
+"""End of the client id of the connection that publishes results."""
+
 
 class ClientContext(ssl.SSLContext):
     """TLS client context that remembers its newest socket: paho loses a socket whose handshake fails."""
@@ -25,12 +28,27 @@ class ClientContext(ssl.SSLContext):
 
 @dataclass(frozen=True, slots=True)
 class MqttIdentity:
-    """Client id, password and certificate, and the Will that the broker publishes if the connection is lost."""
+    """Client id, password and certificate, and the Will that the broker publishes if the connection is lost.
+
+    `clean`: the broker keeps nothing of this client after its connection.
+    """
 
     client_id: str
-    will: OutgoingPublish
+    will: OutgoingPublish | None
     password: str | None = None
     tls: ClientContext | None = None
+    clean: bool = False
+
+
+def main_identity(settings: MqttSettings, client_id: str, will: OutgoingPublish) -> MqttIdentity:
+    """Return the identity of the connection that subscribes. Raises ConfigurationError if a file cannot be used."""
+    return MqttIdentity(client_id, will, read_password(settings), tls_context(settings))
+
+
+def results_identity(settings: MqttSettings, client_id: str) -> MqttIdentity:
+    """Return the identity of the connection that publishes results. Raises ConfigurationError as `main_identity`."""
+    name = f"{client_id}{RESULTS_SUFFIX}"
+    return MqttIdentity(name, None, read_password(settings), tls_context(settings), clean=True)
 
 
 def tls_context(settings: MqttSettings) -> ClientContext | None:

@@ -1,4 +1,7 @@
-"""Bounded queue of publications, in order, with no more in flight than the broker allows."""
+"""Queue of publications, in order, with no more in flight than the broker allows. Pure: the clock is passed in.
+
+The queue drops nothing. `full` says that no more messages should be read and no more inferences begun.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +9,53 @@ from collections import deque
 
 from gateway.frontends.mqtt.messages import OutgoingPublish
 
+ROOM = 0.75
+"""Share of the limits below which a full outbox counts as not full again, so that reading does not stop at each one."""
+
 
 class Outbox:
     """Publications that wait, and those sent at QoS 1 and not yet acknowledged, by packet id."""
 
-    def __init__(self, max_waiting: int, max_bytes: int, max_inflight: int) -> None:
-        self._max_waiting, self._max_bytes = max_waiting, max_bytes
+    def __init__(self, max_count: int, max_bytes: int, max_inflight: int) -> None:
+        self._max_count, self._max_bytes = max_count, max_bytes
         self._max_inflight = max_inflight
         self._limit = max_inflight
         self._waiting: deque[OutgoingPublish] = deque()
-        self._inflight: dict[int, OutgoingPublish] = {}
+        self._inflight: dict[int, tuple[OutgoingPublish, float]] = {}
+        """Publications in flight with the time when each was sent, oldest first."""
         self._held_bytes = 0
         """Payload bytes of all publications, waiting and in flight."""
+        self._full = False
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._inflight)
 
-    def put(self, publication: OutgoingPublish, *, urgent: bool = False) -> bool:
-        """Queue `publication`, an urgent one before all others.
+    @property
+    def full(self) -> bool:
+        """Return True from a limit, in number or in bytes, until there is room again."""
+        share = ROOM if self._full else 1.0
+        self._full = len(self) >= share * self._max_count or self._held_bytes >= share * self._max_bytes
+        return self._full
 
-        Return False if the outbox is full, in number or in bytes.
-        An empty outbox accepts a publication of any size. An urgent publication replaces waiting ones on its topic.
+    @property
+    def oldest_s(self) -> float | None:
+        """Return the time when the oldest publication in flight was sent; None if none is."""
+        return next((sent_s for _, sent_s in self._inflight.values()), None)
+
+    def put(self, publication: OutgoingPublish) -> None:
+        """Queue `publication`."""
+        self._waiting.append(publication)
+        self._held_bytes += len(publication.payload)
+
+    def put_first(self, publication: OutgoingPublish) -> None:
+        """Queue `publication` before all others, in place of those that wait on its topic.
+
         Otherwise an `online` sent after `offline` would stay at the broker, and those of connections that ended early
         would accumulate.
         """
-        if urgent:
-            self._waiting = deque((publication, *(one for one in self._waiting if one.topic != publication.topic)))
-            self._held_bytes = sum(len(one.payload) for one in (*self._waiting, *self._inflight.values()))
-            return True
-        held_bytes = self._held_bytes + len(publication.payload)
-        if len(self._waiting) >= self._max_waiting or (held_bytes > self._max_bytes and len(self)):
-            return False
-        self._waiting.append(publication)
-        self._held_bytes = held_bytes
-        return True
+        self._waiting = deque((publication, *(one for one in self._waiting if one.topic != publication.topic)))
+        sent = (one for one, _ in self._inflight.values())
+        self._held_bytes = sum(len(one.payload) for one in (*self._waiting, *sent))
 
     def first(self) -> OutgoingPublish | None:
         """Return the next publication to send; None if nothing waits or too much is in flight."""
@@ -47,11 +63,11 @@ class Outbox:
             return None
         return self._waiting[0]
 
-    def sent(self, mid: int) -> OutgoingPublish:
+    def sent(self, mid: int, now_s: float) -> OutgoingPublish:
         """Record that the first publication was sent as packet `mid`. At QoS 1 it stays until `taken`."""
         publication = self._waiting.popleft()
         if publication.qos:
-            self._inflight[mid] = publication
+            self._inflight[mid] = publication, now_s
         else:
             self._held_bytes -= len(publication.payload)
         return publication
@@ -64,23 +80,13 @@ class Outbox:
 
     def taken(self, mid: int) -> OutgoingPublish | None:
         """Return the publication that a PUBACK for `mid` acknowledges, or None."""
-        publication = self._inflight.pop(mid, None)
+        publication, _ = self._inflight.pop(mid, (None, 0.0))
         if publication is not None:
             self._held_bytes -= len(publication.payload)
         return publication
 
-    def reconnected(self, receive_maximum: int, *, resumed: bool) -> bool:
-        """Adapt to a new connection. Return False if publications in flight must be sent under new packet ids.
-
-        That is the case if the broker has lost the session, or if its Receive Maximum is below their number.
-        """
+    def reconnected(self, receive_maximum: int) -> None:
+        """Adapt to a new connection: what was in flight is sent again, under new packet ids."""
         self._limit = min(self._max_inflight, receive_maximum)
-        if resumed and len(self._inflight) <= self._limit:
-            return True
-        self.rewind()
-        return False
-
-    def rewind(self) -> None:
-        """Return publications in flight to the front of the queue, in order."""
-        self._waiting.extendleft(reversed(self._inflight.values()))
+        self._waiting.extendleft(publication for publication, _ in reversed(self._inflight.values()))
         self._inflight.clear()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from paho.mqtt.client import Client
     from paho.mqtt.properties import Properties
 
+    from gateway.frontends.mqtt.session.client import GuardedClient
+
 _PROPERTY_FIELDS = ("packetType", "types", "names", "properties")
 """Fields that paho's properties always have."""
 
@@ -28,18 +30,20 @@ class Packed:
         return self._packed
 
 
-def new_client(settings: MqttSettings, identity: MqttIdentity, *, version_5: bool) -> Client:
+def new_client(settings: MqttSettings, identity: MqttIdentity, *, version_5: bool) -> GuardedClient:
     """Return a client that is not connected yet."""
-    from paho.mqtt.client import Client
     from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-    client = Client(
+    from gateway.frontends.mqtt.session.client import GuardedClient
+
+    client = GuardedClient(
         CallbackAPIVersion.VERSION2,
         client_id=identity.client_id,
-        clean_session=None if version_5 else False,
+        clean_session=None if version_5 else identity.clean,
         protocol=MQTTProtocolVersion.MQTTv5 if version_5 else MQTTProtocolVersion.MQTTv311,
         reconnect_on_failure=False,
         manual_ack=True,
+        max_packet_bytes=settings.max_packet_bytes,
     )
     client.max_inflight_messages = 0  # the outbox limits them, by the Receive Maximum of the CONNACK
     client.connect_timeout = settings.connect_timeout_s
@@ -47,11 +51,13 @@ def new_client(settings: MqttSettings, identity: MqttIdentity, *, version_5: boo
         client.username_pw_set(settings.username, identity.password)
     if identity.tls is not None:
         client.tls_set_context(identity.tls)
-    _set_will(client, identity.will, settings.will_delay_s, version_5=version_5)
+    if identity.will is not None:
+        _set_will(client, identity.will, settings.will_delay_s, version_5=version_5)
     broker = broker_of(settings.url)
     if version_5:
+        properties = _connect_properties(settings, keep=not identity.clean)
         client.connect_async(
-            broker.host, broker.port, settings.keepalive_s, clean_start=False, properties=_connect_properties(settings)
+            broker.host, broker.port, settings.keepalive_s, clean_start=identity.clean, properties=properties
         )
     else:
         client.connect_async(broker.host, broker.port, settings.keepalive_s)
@@ -74,9 +80,9 @@ def _empty(kind: str) -> Any:
     return bag(getattr(packettypes.PacketTypes, kind))
 
 
-def _connect_properties(settings: MqttSettings) -> Properties:
+def _connect_properties(settings: MqttSettings, *, keep: bool) -> Properties:
     properties = _empty("CONNECT")
-    properties.SessionExpiryInterval = settings.session_expiry_s
+    properties.SessionExpiryInterval = settings.session_expiry_s if keep else 0
     properties.ReceiveMaximum = settings.receive_maximum
     properties.MaximumPacketSize = settings.max_packet_bytes
     said: Properties = properties

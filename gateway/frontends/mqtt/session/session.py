@@ -1,4 +1,4 @@
-"""MQTT client on the event loop: paho-mqtt with asyncio. Only this module and `paho_client` import paho.
+"""MQTT client on the event loop: paho-mqtt with asyncio. Only this module, `client` and `paho_client` import paho.
 
 paho does framing, packet ids and the resending of unacknowledged publications. This module puts the socket on the loop
 (a thread only for the blocking connect and handshake), computes one timer for the keepalive, and controls whether the
@@ -8,15 +8,16 @@ socket is read. Everything but the body of `connect` runs on the loop's thread.
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
+from gateway.frontends.mqtt.session import events
 from gateway.frontends.mqtt.session.identity import MqttIdentity
+from gateway.frontends.mqtt.session.listener import End, Listener, Welcome
+from gateway.frontends.mqtt.session.packet_guard import PacketTooLargeError
 from gateway.frontends.mqtt.session.paho_client import Packed, new_client, pack, read_message
 from gateway.frontends.mqtt.settings import MqttSettings
 
@@ -24,42 +25,13 @@ if TYPE_CHECKING:
     from paho.mqtt.client import Client
     from paho.mqtt.properties import Properties
 
-_LOG = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 UNSUPPORTED_PROTOCOL = 0x84
-PACKET_TOO_LARGE = 0x95
+SESSION_TAKEN_OVER = 0x8E
 READ_S = 0.002
 """Longest time for which messages are read in a row: their inferences run together, and other work waits."""
 PACKET_OVERHEAD_BYTES = 512
 """Estimate, on the safe side, of the fixed header, packet id and properties."""
-
-
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """Content of a CONNACK. `resumed`: the broker kept the session."""
-
-    resumed: bool
-    receive_maximum: int = 65_535
-    maximum_packet_bytes: int = 268_435_455
-    maximum_qos: int = 1
-    retain: bool = True
-
-
-class End(enum.Enum):
-    """Progress of a connection at its end."""
-
-    SILENT = "the broker never answered our CONNECT"
-    OLD_PROTOCOL = "it refused our protocol version"
-    ANSWERED = "it refused us for another reason, or had welcomed us"
-
-
-class Listener(Protocol):
-    """Receiver of a session's events, called on the event loop's thread."""
-
-    def welcomed(self, welcome: Welcome) -> None: ...
-    def subscribed(self, codes: Sequence[int]) -> None: ...
-    def received(self, message: Message) -> None: ...
-    def taken(self, mid: int, code: int) -> None: ...
-    def lost(self, reason: str, end: End) -> None: ...
 
 
 class MqttSession:
@@ -71,6 +43,7 @@ class MqttSession:
         self._settings = settings
         self._listener = listener
         self._tls = identity.tls
+        self._client_id = identity.client_id
         self._client = new_client(settings, identity, version_5=version_5)
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
@@ -78,6 +51,8 @@ class MqttSession:
         self._refusal = ""
         self._end = End.SILENT
         self._reading = True
+        self.reading_since_s = 0.0
+        """Time since when the socket has been read."""
         self._packets = 0
         """Number of messages and acknowledgements that were read."""
         self._writer = False
@@ -86,12 +61,26 @@ class MqttSession:
         self._packed: dict[str, Packed] = {}
         self._listen()
 
-    async def connect(self) -> None:
-        """Open a connection and send CONNECT. Then `welcomed` or `lost` is called. Raises OSError or ValueError.
+    @property
+    def reading(self) -> bool:
+        """Return True unless the socket is left unread."""
+        return self._reading
+
+    @property
+    def congested(self) -> bool:
+        """Return True while the kernel accepts no more bytes; `writable` is called at the end of that."""
+        return self._writer
+
+    async def connect(self, epoch: int) -> None:
+        """Open the connection `epoch` and send CONNECT. Then `welcomed` or `lost` is called.
+
+        Raises OSError or ValueError.
 
         paho blocks during name resolution, connect and handshake, so this call runs on a thread of the pool.
         """
         self._refusal, self._end, self._welcome = "", End.SILENT, None
+        self._client.begin_connection()
+        self.epoch = epoch
         try:
             await self._loop.run_in_executor(None, self._client.reconnect)
         except (OSError, ValueError):
@@ -155,8 +144,9 @@ class MqttSession:
             return
         self._reading = on
         if self._socket is not None and on:
+            self.reading_since_s = self._loop.time()
             self._loop.add_reader(self._socket, self._readable)
-            if _buffered(self._socket):
+            if self._has_unread():
                 self._loop.call_soon(self._readable)
         elif self._socket is not None:
             self._loop.remove_reader(self._socket)
@@ -165,12 +155,18 @@ class MqttSession:
         """Send DISCONNECT, so that the broker does not publish the Will. `lost` follows when the socket is closed."""
         self._client.disconnect()
 
+    def end(self, reason: str) -> None:
+        """Close a connection that is of no use any more; the Will is published. `lost` is called with `reason`."""
+        self.abandon()
+        self._listener.lost(reason, self._end)
+
     def abandon(self) -> None:
         """Close the socket without a DISCONNECT."""
         if self._socket is not None:
             gone = self._socket
             self._detach()
             gone.close()
+            self._client.begin_connection()
 
     def _listen(self) -> None:
         client = self._client
@@ -185,8 +181,7 @@ class MqttSession:
     def _attach(self) -> None:
         connection: Any = self._client.socket()
         self._socket = connection
-        self.epoch += 1
-        self._last_in_s = self._last_out_s = self._loop.time()
+        self._last_in_s = self._last_out_s = self.reading_since_s = self._loop.time()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._reading:
             self._loop.add_reader(connection, self._readable)
@@ -207,23 +202,30 @@ class MqttSession:
         """Read until the socket has no whole message left, or for READ_S."""
         self._last_in_s = self._loop.time()
         ends_s, packets = self._last_in_s + READ_S, -1
-        while self._reading and self._socket is not None and packets != self._packets:
+        while self._may_read() and (packets != self._packets or self._client.has_unread):
             packets = self._packets
             self._guard(self._client.loop_read)
             if self._loop.time() >= ends_s:
                 break
-        # With TLS, bytes that OpenSSL has decrypted already do not make the socket readable again.
-        if self._reading and self._socket is not None and _buffered(self._socket):
+        if self._may_read() and self._has_unread():
             self._loop.call_soon(self._readable)
+
+    def _may_read(self) -> bool:
+        return self._reading and self._socket is not None
+
+    def _has_unread(self) -> bool:
+        """Return True if bytes wait in this process: they do not make the socket readable again."""
+        return self._client.has_unread or bool(_decrypted(self._socket))
 
     def _guard(self, step: Callable[[], object]) -> None:
         """Run one step of paho. After an exception only a new connection helps: half a packet may remain."""
         try:
             step()
+        except PacketTooLargeError as error:
+            self.end(str(error))
         except Exception as error:  # noqa: BLE001  a callback of the loop: without this the connection would never end
-            _LOG.exception("the connection to the MQTT broker failed in our hands")
-            self.abandon()
-            self._listener.lost(f"{type(error).__name__}: {error}", End.ANSWERED)
+            _log.exception(events.BROKER_CONNECTION_FAILED)
+            self.end(f"{type(error).__name__}: {error}")
 
     def _want_write(self) -> None:
         """Schedule a flush: one per iteration of the loop sends all that was queued in it.
@@ -241,13 +243,18 @@ class MqttSession:
         self._client.on_publish = None
         self._guard(self._client.loop_write)
         self._client.on_publish = self._on_publish
+        self._guard(self._client.flush)
         self._last_out_s = self._loop.time()
-        pending = self._client.want_write() and self._socket is not None
-        if pending and not self._writer:
-            self._loop.add_writer(self._socket, self._writable)
-        elif self._writer and not pending and self._socket is not None:
-            self._loop.remove_writer(self._socket)
-        self._writer = pending
+        if self._socket is not None:
+            self._watch_writable(self._socket, on=self._client.has_unsent)
+
+    def _watch_writable(self, connection: socket.socket, *, on: bool) -> None:
+        if on and not self._writer:
+            self._loop.add_writer(connection, self._writable)
+        elif self._writer and not on:
+            self._loop.remove_writer(connection)
+            self._loop.call_soon(self._listener.writable)
+        self._writer = on
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -260,6 +267,8 @@ class MqttSession:
         """Let paho send a PING after a keepalive without packets, or end a connection whose last PING has no answer."""
         now_s = self._loop.time()
         if now_s >= min(self._last_in_s, self._last_out_s) + self._client.keepalive:
+            if not self._reading:
+                self._client.expect_no_answer()
             self._guard(self._client.loop_misc)
             self._last_in_s = self._last_out_s = self._loop.time()
         if self._socket is not None:
@@ -268,15 +277,18 @@ class MqttSession:
     def _on_connect(self, _client: Client, _userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
             self._refusal = str(reason)
-            self._end = End.OLD_PROTOCOL if reason.value == UNSUPPORTED_PROTOCOL else End.ANSWERED
+            self._end = End.OLD_PROTOCOL if reason.value == UNSUPPORTED_PROTOCOL else End.REFUSED
             return
-        self._end = End.ANSWERED
+        self._end = End.WELCOMED
         self._welcome = Welcome(
             resumed=flags.session_present,
             receive_maximum=getattr(properties, "ReceiveMaximum", 65_535),
             maximum_packet_bytes=getattr(properties, "MaximumPacketSize", 268_435_455),
             maximum_qos=min(1, getattr(properties, "MaximumQoS", 1)),
             retain=bool(getattr(properties, "RetainAvailable", 1)),
+            keepalive_s=self._client.keepalive,
+            client_id=getattr(properties, "AssignedClientIdentifier", self._client_id),
+            version_5=self.version_5,
         )
         self._arm()  # the CONNACK may shorten the keepalive
         self._listener.welcomed(self._welcome)
@@ -287,6 +299,8 @@ class MqttSession:
 
     def _on_disconnect(self, _client: Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         self._detach()
+        if reason.value == SESSION_TAKEN_OVER:
+            self._end = End.TAKEN_OVER
         self._listener.lost(self._refusal or str(reason), self._end)
 
     def _on_message(self, received: Any) -> None:
@@ -305,7 +319,7 @@ class MqttSession:
         return properties
 
 
-def _buffered(connection: Any) -> int:
+def _decrypted(connection: Any) -> int:
     """Return the number of bytes that OpenSSL has decrypted and that were not read yet; 0 on a plain socket."""
     pending = getattr(connection, "pending", None)
     return pending() if pending is not None else 0

@@ -39,42 +39,36 @@ def test_the_backlog_keeps_order_and_bounds(steps: list[str], queued: int, runni
 
 
 def test_the_outbox_sends_in_order_within_what_the_broker_takes() -> None:
-    outbox = Outbox(3, MUCH, 20)
-    outbox.reconnected(2, resumed=True)
-    publications = [OutgoingPublish(str(index), b"") for index in range(4)]
-    assert [outbox.put(publication) for publication in publications] == [True, True, True, False]
-    assert outbox.sent(1) is publications[0]
-    assert outbox.sent(2) is publications[1]
+    outbox = Outbox(9, MUCH, 20)
+    outbox.reconnected(2)
+    publications = [OutgoingPublish(str(index), b"") for index in range(3)]
+    for publication in publications:
+        outbox.put(publication)
+    assert outbox.oldest_s is None
+    assert outbox.sent(1, 10.0) is publications[0]
+    assert outbox.sent(2, 11.0) is publications[1]
     assert outbox.first() is None
+    assert outbox.oldest_s == 10.0
     assert outbox.taken(1) is publications[0]
     assert outbox.taken(1) is None
+    assert outbox.oldest_s == 11.0
     assert outbox.first() is publications[2]
     assert len(outbox) == 2
 
 
-def test_a_forgotten_session_sends_again_what_was_in_flight() -> None:
+def test_a_new_connection_sends_again_what_was_in_flight_in_order() -> None:
     outbox = Outbox(9, MUCH, 20)
     publications = [OutgoingPublish(str(index), b"") for index in range(3)]
     for publication in publications:
         outbox.put(publication)
-    outbox.sent(1)
-    outbox.sent(2)
-    assert outbox.reconnected(20, resumed=True)
+    outbox.sent(1, 0.0)
+    outbox.sent(2, 0.0)
     assert outbox.taken(1) is publications[0]
-    assert not outbox.reconnected(20, resumed=False)
-    assert [outbox.sent(index) for index in (3, 4)] == publications[1:]
+    outbox.reconnected(20)
+    assert [outbox.sent(index, 0.0) for index in (3, 4)] == publications[1:]
 
 
-def test_fewer_at_a_time_than_are_in_flight_means_sending_anew() -> None:
-    outbox = Outbox(9, MUCH, 20)
-    for index in range(3):
-        outbox.put(OutgoingPublish(str(index), b""))
-        outbox.sent(index)
-    assert not outbox.reconnected(2, resumed=True)
-    assert outbox.first() is not None
-
-
-def test_urgent_replaces_what_it_overtakes_on_its_topic() -> None:
+def test_a_status_replaces_one_that_waits_on_its_topic_and_goes_first() -> None:
     outbox = Outbox(9, MUCH, 1)
     online, offline, result = (
         OutgoingPublish("status", b"online"),
@@ -82,46 +76,54 @@ def test_urgent_replaces_what_it_overtakes_on_its_topic() -> None:
         OutgoingPublish("r", b""),
     )
     outbox.put(result)
-    outbox.sent(1)
-    for _ in range(3):
-        outbox.put(online, urgent=True)
+    for status in (online, online, offline):
+        outbox.put_first(status)
     assert len(outbox) == 2
-    outbox.put(offline, urgent=True)
+    assert outbox.sent(1, 0.0) is offline
     outbox.taken(1)
-    assert outbox.first() is offline
-    outbox.sent(2)
-    outbox.taken(2)
-    assert (outbox.first(), len(outbox)) == (None, 0)
+    assert outbox.first() is result
 
 
-def test_urgent_goes_first_and_always() -> None:
-    outbox = Outbox(1, MUCH, 1)
-    outbox.put(OutgoingPublish("a", b""))
-    assert outbox.put(OutgoingPublish("status", b""), urgent=True)
-    first = outbox.first()
-    assert first is not None
-    assert first.topic == "status"
+def test_a_full_outbox_has_room_again_at_three_quarters_of_its_limit() -> None:
+    outbox = Outbox(4, MUCH, 20)
+    fullness = []
+    for index in range(5):
+        outbox.put(OutgoingPublish("t", b""))
+        fullness.append(outbox.full)
+        outbox.sent(index, 0.0)
+    assert fullness == [False, False, False, True, True]
+    fullness = []
+    for index in range(3):
+        outbox.taken(index)
+        fullness.append(outbox.full)
+    assert fullness == [True, True, False]
+
+
+def test_large_publications_fill_the_outbox_by_their_bytes() -> None:
+    outbox = Outbox(100, 10, 20)
+    outbox.put(OutgoingPublish("t", b"x" * 9))
+    assert not outbox.full
+    outbox.put(OutgoingPublish("t", b"x"))
+    assert outbox.full
 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["put 0", "put 1", "urgent", "send", "drop", "take", "rewind"]), st.integers(0, 9))
+        st.tuples(st.sampled_from(["put 0", "put 1", "status", "send", "drop", "take", "reconnect"]), st.integers(0, 9))
     )
 )
-def test_the_outbox_holds_no_more_bytes_than_its_bound_but_for_one(steps: list[tuple[str, int]]) -> None:
-    outbox, held, sent = Outbox(5, 10, 3), [], dict[int, OutgoingPublish]()
+def test_the_outbox_loses_nothing_and_knows_its_bytes(steps: list[tuple[str, int]]) -> None:
+    outbox, held, sent = Outbox(5, 10, 3), list[OutgoingPublish](), dict[int, OutgoingPublish]()
     for mid, (step, size) in enumerate(steps):
         publication = OutgoingPublish(step, b"x" * size, qos=int(step[-1]) if step.startswith("put") else 1)
-        if step == "urgent":
-            outbox.put(publication, urgent=True)
-            held = [publication, *(one for one in held if one.topic != "urgent")]
+        if step == "status":
+            outbox.put_first(publication)
+            held = [publication, *(one for one in held if one.topic != "status")]
         elif step.startswith("put"):
-            bytes_held = sum(len(one.payload) for one in (*held, *sent.values()))
-            room = len(held) < 5 and (bytes_held + size <= 10 or not (held or sent))
-            assert outbox.put(publication) == room
-            held += [publication] if room else []
+            outbox.put(publication)
+            held.append(publication)
         elif step == "send" and outbox.first() is not None:
-            assert outbox.sent(mid) is held[0]
+            assert outbox.sent(mid, 0.0) is held[0]
             sent |= {mid: held[0]} if held[0].qos else {}
             held.pop(0)
         elif step == "drop" and held:
@@ -129,6 +131,12 @@ def test_the_outbox_holds_no_more_bytes_than_its_bound_but_for_one(steps: list[t
         elif step == "take" and sent:
             first = next(iter(sent))
             assert outbox.taken(first) is sent.pop(first)
-        elif step == "rewind":
-            outbox.rewind()
+        elif step == "reconnect":
+            outbox.reconnected(3)
             held, sent = [*sent.values(), *held], {}
+        assert len(outbox) == len(held) + len(sent)
+        held_bytes = sum(len(one.payload) for one in (*held, *sent.values()))
+        if len(outbox) >= 5 or held_bytes >= 10:
+            assert outbox.full
+        elif len(outbox) < 0.75 * 5 and held_bytes < 0.75 * 10:
+            assert not outbox.full

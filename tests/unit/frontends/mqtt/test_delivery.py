@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import tracemalloc
@@ -14,8 +15,8 @@ from gateway.frontends.mqtt.delivery.delivery import Delivery
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.session.identity import MqttIdentity
-from gateway.frontends.mqtt.session.link import Link
+from gateway.frontends.mqtt.session.health import LinkHealth
+from gateway.frontends.mqtt.session.sender import OutboxSender
 from gateway.frontends.mqtt.session.session import MqttSession
 from gateway.frontends.mqtt.settings import MqttSettings
 
@@ -24,6 +25,8 @@ SETTINGS = MqttSettings(url="mqtt://127.0.0.1")
 
 class Outlet:
     """Outlet that takes everything and keeps nothing."""
+
+    full = False
 
     def publish(self, publication: OutgoingPublish) -> bool:
         return True
@@ -67,6 +70,7 @@ class Narrow(MqttSession):
     """A session whose broker takes no publication: all are beyond its largest packet."""
 
     version_5 = True
+    congested = False
 
     def __init__(self) -> None: ...
 
@@ -76,16 +80,22 @@ class Narrow(MqttSession):
 
 def test_an_outbox_of_answers_that_are_too_large_is_refused_to_its_end() -> None:
     counters: Counter[str] = Counter()
-    nobody = MqttIdentity("gw", OutgoingPublish("s", b""))
-    link = Link(SETTINGS, nobody, (), receive=print, changed=print, counters=counters)
-    for _ in range(1000):
-        link.publish(
-            OutgoingPublish("answer", b"", taken=lambda _: link.publish(OutgoingPublish("error", b"")) and None)
-        )
-    link._session, link._ready = Narrow(), True
-    link._pump()
+
+    async def refuse_all() -> None:
+        health = LinkHealth(10.0, lambda: None)
+        sender = OutboxSender(SETTINGS, "results", home="edge/gw/", counters=counters, health=health, changed=print)
+
+        def complain(_: int) -> None:
+            sender.publish(OutgoingPublish("error", b""))
+
+        for _ in range(1000):
+            sender.publish(OutgoingPublish("answer", b"", taken=complain))
+        sender._session = Narrow()
+        sender.pump()
+        assert len(sender) == 0
+
+    asyncio.run(refuse_all())
     assert counters["publications_refused"] == 2000
-    assert link.waiting == 0
 
 
 def test_an_error_that_names_a_strange_file_can_be_said() -> None:

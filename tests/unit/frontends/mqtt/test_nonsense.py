@@ -10,6 +10,7 @@ import pytest
 from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.metrics import samples
+from gateway.frontends.mqtt.session.listener import Welcome
 from tests.simulators.broker import scripted
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 
@@ -75,8 +76,8 @@ async def test_a_defect_of_ours_costs_the_connection_and_no_more(monkeypatch: py
     ("answer", "versions"),
     [
         (b"\x20\x03\x00\x87\x00", [5, 5, 5, 5, 5]),
-        (b"\x20\x02\x00\x01", [5, 4, 4, 5, 4]),
-        (b"", [5, 5, 4, 4, 5]),
+        (b"\x20\x02\x00\x01", [5, 4, 4, 4, 4]),
+        (b"", [5, 5, 4, 5, 5]),
     ],
     ids=["not authorized", "protocol refused", "hung up"],
 )
@@ -93,10 +94,12 @@ async def test_only_a_broker_that_lacks_mqtt_5_is_asked_for_less(answer: bytes, 
 
 
 def test_counters_are_metrics() -> None:
-    found = {
-        (each.name, *each.labels.values()): each for each in samples({"connected": 1, "dropped_x": 2, "received": 3})
-    }
+    welcome = Welcome(resumed=False, receive_maximum=20, client_id="gw")
+    made = samples({"connected": 1, "dropped_x": 2, "received": 3}, {"main": welcome})
+    found = {(each.name, *each.labels.values()): each for each in made}
     assert found["edge_gateway_mqtt_now", "connected"].value == 1
     assert not found["edge_gateway_mqtt_now", "connected"].counter
     assert found["edge_gateway_mqtt_drops_total", "x"].value == 2
     assert found["edge_gateway_mqtt_events_total", "received"].value == 3
+    assert found["edge_gateway_mqtt_broker_limit", "main", "receive_maximum"].value == 20
+    assert found["edge_gateway_mqtt_connection_info", "main", "5", "gw"].value == 1

@@ -14,7 +14,7 @@ from gateway.frontends.mqtt.messages import REFUSED, Message, OutgoingPublish
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.session.session import PACKET_TOO_LARGE
+from gateway.frontends.mqtt.session.sender import PACKET_TOO_LARGE
 from gateway.frontends.mqtt.settings import MqttSettings
 from tests.simulators.inference import SimulatedInference, identity
 from tests.simulators.mqtt_gateway import FAST, motion
@@ -29,19 +29,21 @@ SURE = 7
 class Outlet:
     """Broker that takes at once what is published, or when it is told to `take` while `held`.
 
-    It takes nothing while there is no `room`. While it is `away`, it takes nothing at QoS 0, like one whose SUBACK is
+    While it is `away`, it takes nothing at QoS 0, like one whose SUBACK is
     awaited. It refuses what goes to the asker with each of `codes` once.
     """
+
+    full = False
 
     def __init__(self) -> None:
         self.sent: list[OutgoingPublish] = []
         self.acknowledged: list[int] = []
         self.codes: list[int] = []
-        self.room, self.away, self.held = True, False, False
+        self.away, self.held = False, False
         self._waiting: list[OutgoingPublish] = []
 
     def publish(self, publication: OutgoingPublish) -> bool:
-        if not self.room or (self.away and not publication.qos):
+        if self.away and not publication.qos:
             return False
         self._waiting.append(publication)
         if not self.held:
@@ -200,22 +202,6 @@ async def test_who_asks_again_at_qos_1_is_refused_at_qos_1_though_a_refusal_at_q
     assert bench.outlet.acknowledged == [SURE]
 
 
-async def test_an_answer_on_its_way_at_qos_0_that_finds_no_room_at_qos_1_acknowledges_nothing() -> None:
-    bench = Bench()
-    bench.outlet.held = True
-    bench.ask(b"mine")
-    await bench.finish_running()
-    bench.ask(b"mine", qos=1)
-    bench.outlet.room = False
-    bench.outlet.take()
-    assert bench.outlet.acknowledged == []
-    bench.outlet.room, bench.outlet.held = True, False
-    bench.ask(b"mine", qos=1)
-    await bench.finish()
-    assert bench.outlet.answers(b"mine") == [(0, True), (1, True)]
-    assert bench.outlet.acknowledged == [SURE]
-
-
 @pytest.mark.parametrize("body", [QUESTION, b"not JSON"], ids=["an answer", "a refusal"])
 async def test_a_repetition_is_answered_again_though_the_broker_would_not_take_it_at_first(body: bytes) -> None:
     bench = Bench()
@@ -289,20 +275,3 @@ async def test_answers_to_messages_that_were_no_longer_remembered_displace_no_ot
     await bench.finish()
     assert len(bench.inference.requests) == 20
     assert bench.counters["duplicates"] == 1
-
-
-async def test_a_sample_in_its_window_stays_known_though_the_result_finds_no_room() -> None:
-    route = MqttRoute("motion", ("sensors/+",), "motion", size_rows=1, hop_rows=1)
-    bench = Bench(route)
-    bench.inference.manifests["motion"] = motion(size_rows=1, hop_rows=1)
-    bench.outlet.room = False
-    for _ in range(2):
-        bench.pipeline.receive(
-            Message("sensors/1", b"[[1, 2, 3]]", qos=1, mid=SURE, user=(("id", "a"),), arrived_ns=1, wall_ns=1)
-        )
-        bench.inference.gate.set()
-        await bench.inference.until(lambda: bool(bench.inference.requests))
-        while bench.pipeline.gauges["running"]:
-            await asyncio.sleep(0)
-    assert (bench.counters["samples"], bench.counters["duplicates"]) == (1, 1)
-    assert bench.outlet.acknowledged == [SURE, SURE]

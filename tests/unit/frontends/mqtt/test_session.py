@@ -34,7 +34,7 @@ class Owner:
 
     def lost(self, *_: object) -> None: ...
 
-    subscribed = received = lost
+    subscribed = received = writable = lost
 
 
 async def _says_nothing(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None: ...
@@ -57,7 +57,7 @@ async def connected(goes_on: Talk = _says_nothing) -> AsyncIterator[tuple[MqttSe
         session = MqttSession(
             MqttSettings(url=url), MqttIdentity("gw", OutgoingPublish("s", b"")), owner, version_5=True
         )
-        await session.connect()
+        await session.connect(1)
         await asyncio.wait_for(owner.was_welcomed.wait(), 15)
         yield session, owner
         session.abandon()

@@ -1,0 +1,298 @@
+"""Permanent connection of one client id: one session at a time, its version, subscriptions, deadlines, reconnects.
+
+A broker that is unavailable, at start or later, is no error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from gateway.domain.retry import draw_chance, pause_s
+from gateway.frontends.mqtt.messages import REFUSED, Message, Subscription
+from gateway.frontends.mqtt.session import events
+from gateway.frontends.mqtt.session.health import LinkHealth
+from gateway.frontends.mqtt.session.identity import MqttIdentity
+from gateway.frontends.mqtt.session.listener import End, Welcome
+from gateway.frontends.mqtt.session.sender import OutboxSender
+from gateway.frontends.mqtt.session.session import MqttSession
+from gateway.frontends.mqtt.session.version_choice import BY_SETTING, ConnectOutcome, VersionChoice
+from gateway.frontends.mqtt.settings import MqttSettings
+
+_log = logging.getLogger(__name__)
+CONNECTION, SUBSCRIPTION = "connection", "subscription"
+"""Kinds of problems."""
+CONTESTED_CONNECTIONS = 3
+"""Short connections in a row, with MQTT 3.1.1, after which a second client with our client id is suspected."""
+OUTCOMES = {
+    End.SILENT: ConnectOutcome.CLOSED,
+    End.OLD_PROTOCOL: ConnectOutcome.UNSUPPORTED,
+    End.REFUSED: ConnectOutcome.REFUSED,
+    End.WELCOMED: ConnectOutcome.LOST,
+    End.TAKEN_OVER: ConnectOutcome.LOST,
+}
+
+
+class Connection:
+    """Connection that subscribes and acknowledges, or one that only publishes and follows it (`leader`)."""
+
+    def __init__(
+        self,
+        settings: MqttSettings,
+        role: str,
+        identity: MqttIdentity,
+        sender: OutboxSender,
+        *,
+        counters: Counter[str],
+        health: LinkHealth,
+        subscriptions: Sequence[Subscription] = (),
+        receive: Callable[[Message], None] | None = None,
+        ready: Callable[[], None] | None = None,
+        leader: Connection | None = None,
+    ) -> None:
+        self._settings, self._role, self._identity, self.sender = settings, role, identity, sender
+        self._counters, self._health, self._leader = counters, health, leader
+        self._subscriptions, self._receive, self._became_ready = subscriptions, receive, ready
+        self._asked: Sequence[Subscription] = ()
+        self._session: MqttSession | None = None
+        self._choice = VersionChoice(BY_SETTING[settings.protocol])
+        self._epoch = 0
+        self._failures = self._short = 0
+        self.welcome: Welcome | None = None
+        """Content of the CONNACK of the current connection."""
+        self.is_ready = False
+        """True while the broker has accepted the connection and answered the subscriptions."""
+        self._paused = False
+        self._reason, self._end = "", End.SILENT
+        self._ended, self._stop = asyncio.Event(), asyncio.Event()
+        self.accepted = asyncio.Event()
+        """Set while a connection is accepted whose version is used."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # ---- for the link ----------------------------------------------------------------------------------------------
+    @property
+    def choice(self) -> VersionChoice:
+        """Return the version of the next connection; a follower uses its leader's."""
+        return self._choice if self._leader is None else self._leader.choice
+
+    def start(self) -> None:
+        """Begin to connect, and return at once."""
+        self._task = asyncio.get_running_loop().create_task(self._stay_connected(), name=f"mqtt-{self._role}")
+
+    def acknowledge(self, message: Message) -> None:
+        """Send a QoS 1 message's PUBACK. If its connection has ended, the broker sends the message again."""
+        if message.qos and self._session is not None:
+            sent = self._session.acknowledge(message)
+            self._counters["acknowledged" if sent else "acknowledgements_stale"] += 1
+
+    def pause(self, *, on: bool) -> None:
+        """Stop or resume reading the socket. A connection is read until it is ready."""
+        self._paused = on
+        if self._session is not None:
+            self._session.read(on=not (on and self.is_ready))
+
+    async def stop(self, timeout_s: float) -> None:
+        """Disconnect cleanly, or close the connection after `timeout_s`."""
+        self._stop.set()
+        if self._task is None:
+            return
+        if self._session is not None and self.is_ready:
+            self._session.disconnect()
+        elif self._leader is not None and not self._leader.accepted.is_set():
+            self._task.cancel()
+        else:
+            self._ended.set()
+        await asyncio.wait({self._task}, timeout=timeout_s)
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        if self._session is not None:
+            self._session.abandon()
+        self._stop_timer()
+
+    # ---- attempts --------------------------------------------------------------------------------------------------
+    async def _stay_connected(self) -> None:
+        while not self._stop.is_set():
+            if self._leader is not None:
+                await self._leader.accepted.wait()
+            before, began_s = self.choice, time.monotonic()
+            await self._one_connection()
+            if self._stop.is_set():
+                return
+            self._count_failure(time.monotonic() - began_s)
+            self._health.begin(CONNECTION, self._role, f"the {self._role} connection is not made: {self._reason}")
+            if self._leader is not None or not self._choice.tries_at_once(before):
+                await self._wait()
+
+    async def _one_connection(self) -> None:
+        """Connect, and wait until the connection ends."""
+        session = self._current_session()
+        self._ended.clear()
+        self._epoch += 1
+        try:
+            await session.connect(self._epoch)
+        except Exception as error:  # noqa: BLE001  the task's boundary: the connection is tried again
+            self._counters["connect_failures"] += 1
+            self._reason, self._end = str(error) or type(error).__name__, End.REFUSED
+            return
+        if self._stop.is_set():
+            session.abandon()
+        else:
+            await self._ended.wait()
+
+    def _current_session(self) -> MqttSession:
+        """Return the session of the protocol version to try."""
+        version_5 = self.choice.version_5
+        if self._session is None or self._session.version_5 != version_5:
+            self._session = MqttSession(self._settings, self._identity, self, version_5=version_5)
+        self._session.read(on=True)
+        return self._session
+
+    def _count_failure(self, held_s: float) -> None:
+        limit_s = self._settings.reconnect_max_s
+        self._failures = 1 if held_s > limit_s else self._failures + 1
+        old = not self.choice.version_5
+        self._short = self._short + 1 if old and self._end is End.WELCOMED and held_s < limit_s else 0
+        if self._end is End.TAKEN_OVER:
+            self._counters["client_id_taken_over"] += 1
+            _log.error(events.CLIENT_ID_TAKEN_OVER, self._identity.client_id)
+        elif self._short >= CONTESTED_CONNECTIONS:
+            _log.error(events.CLIENT_ID_CONTESTED, self._short, self._identity.client_id)
+
+    async def _wait(self) -> None:
+        """Wait before the next attempt: longest if another client with our id would be disconnected by it."""
+        least_s, most_s, chance = self._settings.reconnect_min_s, self._settings.reconnect_max_s, draw_chance()
+        if self._end is End.TAKEN_OVER or self._short >= CONTESTED_CONNECTIONS:
+            wait_s = most_s * (1 + chance) / 2
+        else:
+            wait_s = pause_s(self._failures, least_s, most_s, chance)
+        _log.warning(events.BROKER_CONNECTION_LOST, self._role, self._settings.url, self._reason, wait_s)
+        try:
+            await asyncio.wait_for(self._stop.wait(), wait_s)
+        except TimeoutError:
+            return
+
+    def _decide(self, outcome: ConnectOutcome) -> None:
+        """Choose the version of the next connection. A follower uses its leader's."""
+        if self._leader is not None:
+            return
+        before, self._choice = self._choice, self._choice.after(outcome)
+        if self._choice.tries_at_once(before) and not self._choice.version_5:
+            _log.warning(events.PROTOCOL_VERSION_CHOSEN, self._settings.url, self._choice.stage.value)
+
+    # ---- the session's listener ------------------------------------------------------------------------------------
+    def welcomed(self, welcome: Welcome) -> None:
+        """Handle CONNACK: subscribe, unless only the version was tried."""
+        session, serves = self._session, self._choice.serves
+        self._decide(ConnectOutcome.ACCEPTED)
+        if session is None:
+            return
+        if not serves:
+            session.disconnect()
+            return
+        self.welcome = welcome
+        self.accepted.set()
+        self._counters["connections"] += 1
+        self._log_connection(welcome)
+        if self._subscriptions:
+            self._health.end_all(SUBSCRIPTION)
+            self._subscribe(self._subscriptions)
+        else:
+            self._begin(session, welcome)
+
+    def subscribed(self, codes: Sequence[int]) -> None:
+        """Handle SUBACK: messages may arrive now."""
+        self._stop_timer()
+        refused = []
+        for subscription, code in zip(self._asked, codes, strict=False):
+            if code >= REFUSED:
+                refused.append(subscription)
+                self._refused(subscription, code)
+            else:
+                self._health.end(SUBSCRIPTION, subscription.filter)
+        if refused:
+            wait_s = self._settings.reconnect_max_s
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._subscribe, refused)
+        if not self.is_ready and self._session is not None and self.welcome is not None:
+            self._begin(self._session, self.welcome)
+
+    def received(self, message: Message) -> None:
+        """Handle PUBLISH."""
+        if self._receive is not None and self.welcome is not None:
+            self._receive(message)
+
+    def taken(self, mid: int, code: int) -> None:
+        """Handle PUBACK."""
+        self.sender.taken(mid, code)
+
+    def writable(self) -> None:
+        """Handle the end of congestion."""
+        self.sender.pump()
+
+    def lost(self, reason: str, end: End) -> None:
+        """Handle the end of a connection, or of an attempt to connect."""
+        self._stop_timer()
+        if not self.is_ready:
+            self._counters["connect_failures"] += 1
+        self.is_ready, self.welcome = False, None
+        self.accepted.clear()
+        self._reason, self._end = reason, end
+        self._decide(OUTCOMES[end])
+        self.sender.end()
+        self._health.begin(CONNECTION, self._role, f"the {self._role} connection ended: {reason}")
+        self._ended.set()
+
+    # ---- internal --------------------------------------------------------------------------------------------------
+    def _subscribe(self, subscriptions: Sequence[Subscription]) -> None:
+        """Subscribe. Without SUBACK in time the connection is made again."""
+        self._stop_timer()
+        if self._session is not None:
+            self._asked = subscriptions
+            self._session.subscribe(subscriptions)
+            limit_s = self._settings.subscribe_timeout_s
+            self._timer = asyncio.get_running_loop().call_later(limit_s, self._end_silent)
+
+    def _end_silent(self) -> None:
+        limit_s = self._settings.subscribe_timeout_s
+        self._counters["subscribe_timeouts"] += 1
+        if self._session is not None:
+            self._session.end(f"the broker did not answer the subscriptions within {limit_s:g} s")
+
+    def _begin(self, session: MqttSession, welcome: Welcome) -> None:
+        self.is_ready = True
+        self.sender.begin(session, welcome)
+        self._health.end(CONNECTION, self._role)
+        self.pause(on=self._paused)
+        if self._became_ready is not None:
+            self._became_ready()
+
+    def _refused(self, subscription: Subscription, code: int) -> None:
+        self._counters["subscriptions_refused"] += 1
+        problem = f"the broker refuses the subscription to '{subscription.filter:.200}' (reason code 0x{code:02x})"
+        self._health.begin(SUBSCRIPTION, subscription.filter, problem)
+        if self._health.is_due(SUBSCRIPTION, subscription.filter, asyncio.get_running_loop().time()):
+            again_s = self._settings.reconnect_max_s
+            _log.error(events.SUBSCRIPTION_REFUSED, subscription.filter, code, again_s)
+
+    def _log_connection(self, welcome: Welcome) -> None:
+        _log.info(
+            events.BROKER_CONNECTION_MADE,
+            self._role,
+            self._settings.url,
+            welcome.client_id,
+            welcome.version,
+            welcome.receive_maximum,
+            welcome.maximum_packet_bytes,
+            welcome.maximum_qos,
+            "yes" if welcome.retain else "no",
+            welcome.keepalive_s,
+        )
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,37 @@
+"""Catalogue of the log events of the connections to the MQTT broker: each message, and when it is logged.
+
+docs/pages/howto/sensors.md has the levels and what to do.
+"""
+
+from __future__ import annotations
+
+BROKER_CONNECTION_MADE = (
+    "broker connection made: %s, %s, as '%s' with MQTT %s; the broker takes %d publications in flight, packets of at "
+    "most %d bytes, QoS %d, retained messages: %s; keepalive %d s"
+)
+"""The broker accepted one of the two connections: its role, URL, client id, version and limits."""
+BROKER_CONNECTION_LOST = "broker connection lost: %s, %s: no MQTT broker (%s); next try in %.1f s"
+"""A connection ended, or an attempt to connect failed: its role, the broker's URL, the reason."""
+BROKER_CONNECTION_FAILED = "broker connection failed: a packet met a defect of the gateway; please report it"
+"""Code of the gateway raised while it read or wrote; a new connection is made."""
+LINK_COMPLETED = "link completed: the MQTT broker at %s grants everything that was asked for"
+"""Both connections are made, all subscriptions are granted, and no publication is refused."""
+LINK_DEGRADED = "link degraded: %s"
+"""Something that was asked for is no longer granted; what is granted is served."""
+SUBSCRIPTION_REFUSED = (
+    "subscription refused: %s, reason code 0x%02x; correct the broker's ACL; it is asked again every %.0f s"
+)
+"""The broker refused a topic filter."""
+PUBLICATION_REFUSED = "publication refused: %s, reason code 0x%02x; correct the broker's ACL or its limits"
+"""The broker refused a result, an error or a status, or it exceeds the broker's largest packet."""
+CLIENT_ID_TAKEN_OVER = (
+    "client id taken over: another client connected as '%s'; two gateways have one [gateway] id: change one of them"
+)
+"""The broker ended a connection with reason code 0x8E."""
+CLIENT_ID_CONTESTED = (
+    "client id contested: %d connections as '%s' ended soon after they were accepted; if two gateways have one "
+    "[gateway] id, change one of them"
+)
+"""Connections with MQTT 3.1.1 end repeatedly; that version has no message that tells why."""
+PROTOCOL_VERSION_CHOSEN = "protocol version chosen: MQTT 3.1.1 with %s, because %s; requests need MQTT 5"
+"""MQTT 3.1.1 is used without a setting that says so."""

@@ -1,0 +1,50 @@
+"""Events of a session, and what a CONNACK contains."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.frontends.mqtt.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Content of a CONNACK. `resumed`: the broker kept the session. `keepalive_s` is the one in force."""
+
+    resumed: bool
+    receive_maximum: int = 65_535
+    maximum_packet_bytes: int = 268_435_455
+    maximum_qos: int = 1
+    retain: bool = True
+    keepalive_s: int = 0
+    client_id: str = ""
+    version_5: bool = True
+
+    @property
+    def version(self) -> str:
+        """Return the protocol version as text."""
+        return "5" if self.version_5 else "3.1.1"
+
+
+class End(enum.Enum):
+    """Progress of a connection at its end."""
+
+    SILENT = "the broker never answered our CONNECT"
+    OLD_PROTOCOL = "it refused our protocol version"
+    REFUSED = "it refused us for another reason"
+    WELCOMED = "it had welcomed us"
+    TAKEN_OVER = "another client uses our client id"
+
+
+class Listener(Protocol):
+    """Receiver of a session's events, called on the event loop's thread."""
+
+    def welcomed(self, welcome: Welcome) -> None: ...
+    def subscribed(self, codes: Sequence[int]) -> None: ...
+    def received(self, message: Message) -> None: ...
+    def taken(self, mid: int, code: int) -> None: ...
+    def writable(self) -> None: ...
+    def lost(self, reason: str, end: End) -> None: ...
