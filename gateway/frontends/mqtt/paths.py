@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gateway.domain.errors import Fault, RequestError
+from gateway.domain.errors import ConfigurationError, Fault, RequestError
 
 PATH_LIMIT_CHARS = 256
 """Longest expression: the parser of JMESPath is recursive, and a path of a route has a few dozen characters."""
@@ -31,6 +31,15 @@ def compile_path(text: str) -> Find:
     _check_functions(compiled.parsed)
     keys = _keys(compiled.parsed)
     return _searched(compiled, text) if keys is None else _walked(keys)
+
+
+def check_path(text: str, key: str, table: str) -> None:
+    """Check an expression of a configuration. Raises ConfigurationError that names `table` and `key`."""
+    try:
+        compile_path(text)
+    except ValueError as error:
+        problem = f"{text!r:.150} is no JMESPath expression: {error}; a key with other characters than letters, digits "
+        raise ConfigurationError(f'{problem}and _ is quoted, as "switch:0"', table=table, key=key) from None
 
 
 def _walked(keys: tuple[str, ...]) -> Find:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings import SIGNED
-from gateway.frontends.mqtt.paths import compile_path
+from gateway.frontends.mqtt.paths import check_path
 from gateway.frontends.mqtt.presets import FILLED, JSON, PRESETS, SPARKPLUG
+from gateway.frontends.mqtt.time_settings import MqttTime
 
 PROTOBUF = ("application/protobuf", "application/x-protobuf")
 CONTENT_TYPES = (
@@ -21,6 +22,7 @@ SENSOR_FORM = re.compile(r"topic(\[\d{1,3}:?\])?|payload(\.[^.\s]+)+|property\.\
 KEY_FORM = re.compile(r"(topic\[\d{1,3}:?\])?")
 MISSING = ("refuse", "skip", "last", "zero")
 CHANNEL_TYPES = ("number", "flag")
+MODEL_AWAY = ("refuse", "hold")
 BYTE_ORDERS, ENCODINGS = ("little", "big"), ("base64", "hex")
 OUTPUT_NAME_LIMIT_CHARS = 256
 """Longest name of an output, as long as names of tensors may be (manifest_toml)."""
@@ -55,7 +57,7 @@ class MqttChannel:
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work. Raises ConfigurationError (table mqtt.route.channel)."""
-        _check_path(self.path, "path", "mqtt.route.channel")
+        check_path(self.path, "path", "mqtt.route.channel")
         for key, wrong, rule in (
             ("type", self.type not in CHANNEL_TYPES, f"one of {', '.join(CHANNEL_TYPES)}"),
             ("missing", self.missing not in {"", *MISSING}, f"one of {', '.join(MISSING)}"),
@@ -97,8 +99,13 @@ class MqttRoute:
     """Samples in a window; 0: as the manifest's [window] says."""
     max_sensors: int = 10_000
     """Sensors with a window of their own; beyond it the least recently seen one is dropped and counted."""
-    idle_expiry_s: float = 60.0
-    """Time without samples after which a sensor's window starts again, as its samples no longer belong together."""
+    idle_expiry_s: float = 0.0
+    """Time without samples after which a sensor's window starts again, as its samples no longer belong together.
+
+    0: 20 intervals of its samples, at least 5 s, or 60 s if the model does not tell their rate.
+    """
+    model_away: str = "refuse"
+    """Treatment of QoS 1 messages while the model is unavailable: refuse (with an error), or hold (they wait)."""
     outputs: tuple[str, ...] = ()
     """Outputs of the model that results carry by name.
 
@@ -130,6 +137,8 @@ class MqttRoute:
     """File with the FileDescriptorSet of application/protobuf (protoc --include_imports --descriptor_set_out)."""
     message: str = ""
     """Full name of the protobuf message, such as acme.Reading."""
+    time: MqttTime = field(default_factory=MqttTime)
+    """Time and sequence number of samples: the table `[mqtt.route.time]`."""
     channel: tuple[MqttChannel, ...] = ()
     """Values of a row, in the order of the model's channels; empty: a row has the form of the model's input."""
 
@@ -141,7 +150,7 @@ class MqttRoute:
                 raise _refused(self.table, key, rule, getattr(self, key))
         for key in ("rows", "struct_path"):
             if getattr(self, key):
-                _check_path(getattr(self, key), key, self.table)
+                check_path(getattr(self, key), key, self.table)
 
     @property
     def table(self) -> str:
@@ -182,7 +191,7 @@ class MqttRoute:
             ("hop_rows", not 0 <= self.hop_rows <= 1_000_000, "0 to 1000000 rows"),
             ("size_rows", not 0 <= self.size_rows <= 1_000_000, "0 to 1000000 rows"),
             ("max_sensors", not 1 <= self.max_sensors <= 1_000_000, "1 to 1000000"),
-            ("idle_expiry_s", not self.idle_expiry_s > 0, "more than 0 seconds"),
+            ("model_away", self.model_away not in MODEL_AWAY, f"one of {', '.join(MODEL_AWAY)}"),
             ("outputs", not _are_names(self.outputs), f"different names of 1 to {OUTPUT_NAME_LIMIT_CHARS} characters"),
             ("shape", any(side < 1 for side in self.shape), "positive sizes"),
         )
@@ -199,15 +208,8 @@ class MqttRoute:
             ("channel", len(self.channel) > CHANNELS_LIMIT, f"at most {CHANNELS_LIMIT} channels"),
             ("rows", bool(self.rows and self.struct), "absent, because struct makes the rows"),
             ("channel", not self.channel and bool(self.struct), "present: struct needs a [[mqtt.route.channel]]"),
+            ("channel", not self.channel and self.time.is_set, "present: time needs a [[mqtt.route.channel]]"),
         )
-
-
-def _check_path(path: str, key: str, table: str) -> None:
-    try:
-        compile_path(path)
-    except ValueError as error:
-        problem = f"{path!r:.150} is no JMESPath expression: {error}; a key with other characters than letters, digits "
-        raise ConfigurationError(f'{problem}and _ is quoted, as "switch:0"', table=table, key=key) from None
 
 
 def _are_names(names: tuple[str, ...]) -> bool:

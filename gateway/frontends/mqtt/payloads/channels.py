@@ -91,13 +91,19 @@ class Channel:
 
 
 class ChannelReader:
-    """Reader of the channels of one route. It keeps no state: what `last` needs is marked with NaN."""
+    """Reader of the channels of one route. It keeps no state: what `last` needs is marked with NaN.
 
-    def __init__(self, channels: Sequence[MqttChannel]) -> None:
-        self.channels = tuple(Channel(each, compile_path(each.path), _words(each)) for each in channels)
+    `stamps` follow the channels in each row: time, sequence number.
+    """
+
+    def __init__(self, channels: Sequence[MqttChannel], stamps: Sequence[Channel] = ()) -> None:
+        found = tuple(Channel(each, compile_path(each.path), _words(each)) for each in channels)
+        self.count = len(found)
+        self.channels = (*found, *stamps)
         self._finds = tuple(channel.find for channel in self.channels)
         self._plain = all(each.settings.type == "number" for each in self.channels)
-        scale, offset = (np.array([getattr(each, name) for each in channels]) for name in ("scale", "offset"))
+        every = [channel.settings for channel in self.channels]
+        scale, offset = (np.array([getattr(each, name) for each in every]) for name in ("scale", "offset"))
         self._scale = None if (scale == 1).all() and not offset.any() else (scale, offset)
         self._may_skip = all(each.missing != "refuse" for each in channels)
         self._limit = min(ROWS_LIMIT, VALUES_LIMIT // len(self.channels))
@@ -176,7 +182,7 @@ class ChannelReader:
         numbers = [channel.number(value) for channel, value in zip(self.channels, line, strict=True)]
         if None not in numbers:
             return numbers  # type: ignore[return-value]
-        if self._may_skip and not any(number is not None for number in numbers):
+        if self._may_skip and not any(number is not None for number in numbers[: self.count]):
             return None
         return self._completed(line, numbers)
 

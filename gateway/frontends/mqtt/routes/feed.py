@@ -19,16 +19,18 @@ from gateway.domain.infer import RequestedOutput
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Steps, Tensor
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
-from gateway.frontends.mqtt.payloads.channels import Values
+from gateway.frontends.mqtt.payloads.channels import ChannelReader, Values
 from gateway.frontends.mqtt.payloads.content_type import ContentType, read_content_type
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.results import ResultPlan, plan_results
 from gateway.frontends.mqtt.payloads.sparkplug import SparkplugMessage
 from gateway.frontends.mqtt.payloads.tensors import row_tensor, window_tensor
 from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.routes.fitting import channel_order, check_outputs, window_shape
 from gateway.frontends.mqtt.routes.last_values import LastValues
 from gateway.frontends.mqtt.routes.reading import PayloadReader, SensorSample
-from gateway.frontends.mqtt.windows.rings import WindowShape
+from gateway.frontends.mqtt.routes.timed import idle_expiry_s, sample_timing, samples_of, sequences_of, times_of
+from gateway.frontends.mqtt.windows.rings import Complete
 from gateway.frontends.mqtt.windows.samples import Rows
 from gateway.frontends.mqtt.windows.sensors import Windows
 
@@ -42,8 +44,9 @@ Publish = Callable[[OutgoingPublish], object]
 class Ready:
     """Input for the model, complete.
 
-    `sensor` measured it, its first and last sample came at `started_ns` and `ended_ns` (since the epoch). `plan` is the
-    content of results of the version that `manifest` describes.
+    `sensor` measured it, its first and last sample have the times `started_ns` and `ended_ns` (since the epoch). `plan`
+    is the content of results of the version that `manifest` describes. `window` is the sensor's window, if the input is
+    one.
     """
 
     sensor: str
@@ -52,6 +55,7 @@ class Ready:
     tensor: Tensor
     started_ns: int
     ended_ns: int
+    window: Complete | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,8 @@ class RouteDecoder:
         """Set up the decoder. Raises ConfigurationError for files and layouts of the route that cannot be used."""
         self.route = route
         self._reader = PayloadReader(route)
-        self._last = LastValues(route.channel, route.max_sensors)
+        channels = self._reader.channels.channels if self._reader.channels else ()
+        self._last = LastValues([channel.settings for channel in channels], route.max_sensors)
         self._publish = publish
         self._keeps_last = any(channel.missing == "last" for channel in route.channel)
         self._order: list[int] | None = None
@@ -138,19 +143,44 @@ class RouteDecoder:
     def _complete(
         self, message: Message, reading: MessageDecoding, windows: Windows, sample: SensorSample
     ) -> Iterator[Ready]:
-        manifest, plan = reading.manifest, self._plan
-        rows = cast("Rows", sample.content)
-        if self._reader.channels is not None:
-            rows = self._ordered(cast("Values", sample.content))
+        sensor, now_ns, wall_ns = sample.sensor, message.arrived_ns, message.wall_ns
+        if self._reader.channels is None:
+            rows = cast("Rows", sample.content)
+            found = windows.append(sensor, rows, now_ns=now_ns, wall_ns=wall_ns)
+        else:
+            values = cast("Values", sample.content)
+            rows, stamps = self._ordered(values), values[:, self._reader.channels.count :]
+            if self.route.time.is_set:
+                times = times_of(self.route.time, stamps, message)
+                samples = samples_of(rows, times, sequences_of(self.route.time, stamps), now_ns)
+                found = windows.put(sensor, samples, now_ns=now_ns, wall_ns=wall_ns)
+            else:
+                found = windows.append(sensor, rows, now_ns=now_ns, wall_ns=wall_ns)
         self._counters["samples"] += len(rows)
-        for window in windows.append(sample.sensor, rows, now_ns=message.arrived_ns, wall_ns=message.wall_ns):
-            tensor = window_tensor(window.rows, manifest.inputs[0])
-            yield Ready(sample.sensor, manifest, plan, tensor, window.started_ns, window.ended_ns)
+        return (self._ready(sensor, reading.manifest, window) for window in found)
+
+    def due_ns(self) -> int | None:
+        """Return the monotonic time of the next `expire`; None if no sample waits for earlier ones."""
+        return None if self._windows is None else self._windows.due_ns()
+
+    def expire(self, now_ns: int | None = None) -> Iterator[Ready]:
+        """Yield the windows that are complete without samples that did not come in time (None: at the stop)."""
+        if self._windows is None or self._manifest is None:
+            return
+        for sensor, window in self._windows.expire(now_ns):
+            yield self._ready(sensor, self._manifest, window)
+
+    def _ready(self, sensor: str, manifest: ModelManifest, window: Complete) -> Ready:
+        tensor = window_tensor(window.rows, manifest.inputs[0])
+        return Ready(sensor, manifest, self._plan, tensor, window.started_ns, window.ended_ns, window)
 
     def _whole(self, message: Message, manifest: ModelManifest, sample: SensorSample) -> Ready:
-        content = sample.content
-        tensor = content if isinstance(content, Tensor) else row_tensor(content, manifest.inputs[0])
-        return Ready(sample.sensor, manifest, self._plan, tensor, message.wall_ns, message.wall_ns)
+        if isinstance(sample.content, Tensor):
+            return Ready(sample.sensor, manifest, self._plan, sample.content, message.wall_ns, message.wall_ns)
+        values, count = cast("Values", sample.content), cast("ChannelReader", self._reader.channels).count
+        times = times_of(self.route.time, values[:, count:], message)
+        tensor = row_tensor(values[:, :count], manifest.inputs[0])
+        return Ready(sample.sensor, manifest, self._plan, tensor, min(times), max(times))
 
     def plan(self, ready: Ready, version: str) -> ResultPlan:
         """Return the plan for an answer that `version` gave.
@@ -189,8 +219,15 @@ class RouteDecoder:
             self._windows = None
         elif self._windows is None or self._windows.shape != shape:
             self._counters["windows_discarded"] += self.sensors
-            idle_ns = int(self.route.idle_expiry_s * 1e9)
-            self._windows = Windows(shape, self.route.max_sensors, idle_ns, self._counters)
+            idle_ns = int(idle_expiry_s(self.route, manifest) * 1e9)
+            self._windows = Windows(
+                shape,
+                self.route.max_sensors,
+                idle_ns,
+                self._counters,
+                timing=sample_timing(self.route, manifest),
+                by_sequence=bool(self.route.time.sequence),
+            )
         self._manifest = manifest
         self._plan = plan_results(manifest, self.route.outputs)
         carried = f"{manifest.name} version {manifest.version} carry {self._plan}"
@@ -216,52 +253,6 @@ class RouteDecoder:
         return SensorSample(sample.sensor, rows, sample.sparkplug)
 
     def _ordered(self, rows: Values) -> Rows:
-        """Return rows in the order of the model's channels."""
-        return (rows if self._order is None else rows[:, self._order]).astype(np.float32)
-
-
-def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | None:
-    """Return the shape of the route's windows; its own sizes have precedence over the manifest's.
-
-    Return None if each message is an input of its own. Raises RequestError UNAVAILABLE if route and model do not fit.
-    """
-    window, spec = manifest.window, manifest.inputs[0]
-    size_rows = route.size_rows or (window.size_rows if window else 0)
-    if not size_rows:
-        if route.hop_rows:
-            raise _unfit(route, "has no [window]; set size_rows together with hop_rows, or remove hop_rows")
-        return None
-    channels = len(window.channels) if window else spec.shape[-2 if spec.layout == "NCL" else -1]
-    if channels < 1:
-        raise _unfit(route, "does not say how many channels a sample has; give its manifest a [window]")
-    return WindowShape(size_rows, channels, route.hop_rows or (window.hop_rows if window else size_rows))
-
-
-def channel_order(route: MqttRoute, manifest: ModelManifest, shape: WindowShape | None) -> list[int] | None:
-    """Return the places of the route's channels in the order of the model's [window]; None: the same order.
-
-    Raises RequestError UNAVAILABLE if number or names of the channels do not fit the model.
-    """
-    if not route.channel or shape is None:
-        return None
-    if len(route.channel) != shape.channels:
-        raise _unfit(route, f"takes {shape.channels} channels, but the route has {len(route.channel)}")
-    names = [channel.name for channel in route.channel]
-    if not any(names) or manifest.window is None:
-        return None
-    if sorted(names) != sorted(manifest.window.channels):
-        known = ", ".join(manifest.window.channels)
-        raise _unfit(route, f"has channels {known:.200}; name each of them once in the route's channels")
-    return [names.index(name) for name in manifest.window.channels]
-
-
-def check_outputs(route: MqttRoute, manifest: ModelManifest) -> None:
-    """Raise RequestError UNAVAILABLE if the route names an output that the model does not have."""
-    missing = [name for name in route.outputs if manifest.output(name) is None]
-    if missing:
-        known = ", ".join(spec.name for spec in manifest.outputs)
-        raise _unfit(route, f"has no output '{missing[0]}'; its outputs are {known}: correct the route's outputs")
-
-
-def _unfit(route: MqttRoute, problem: str) -> RequestError:
-    return RequestError(Fault.UNAVAILABLE, f"route '{route.name}': model '{route.model}' {problem}")
+        """Return rows in the order of the model's channels, without what follows them."""
+        count = self._reader.channels.count if self._reader.channels else 0
+        return (rows[:, :count] if self._order is None else rows[:, self._order]).astype(np.float32)

@@ -19,6 +19,7 @@ from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.formats import readers_of
 from gateway.frontends.mqtt.payloads.rows import RowSource
 from gateway.frontends.mqtt.payloads.sparkplug import Births, SparkplugMessage
+from gateway.frontends.mqtt.payloads.stamps import stamps_of
 from gateway.frontends.mqtt.presets import SPARKPLUG
 from gateway.frontends.mqtt.route_settings import CONTENT_TYPES, MqttRoute
 from gateway.frontends.mqtt.routes.routing import sensor_of
@@ -45,7 +46,7 @@ class PayloadReader:
         self._route = route
         self._readers = readers_of(route)
         self._source = RowSource(route)
-        self.channels = ChannelReader(route.channel) if route.channel else None
+        self.channels = ChannelReader(route.channel, stamps_of(route.time)) if route.channel else None
         self.births = Births()
 
     def steps(

@@ -1,0 +1,78 @@
+"""Time of the samples of one route: values of its channels become samples of its sensors. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+
+from gateway.domain.manifest import ModelManifest
+from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.payloads.channels import Values
+from gateway.frontends.mqtt.payloads.errors import invalid
+from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.time_settings import MqttTime
+from gateway.frontends.mqtt.windows.samples import Rows, Sample
+from gateway.frontends.mqtt.windows.timing import GapPolicy, SampleTiming
+
+SECOND_NS = 1_000_000_000
+EXACT_NS = 1_000
+"""Resolution of timestamps: floats hold today's nanoseconds to 256 only."""
+IDLE_INTERVALS, IDLE_LEAST_S, IDLE_UNKNOWN_S = 20, 5.0, 60.0
+
+
+def interval_s(route: MqttRoute, manifest: ModelManifest) -> float:
+    """Return the time between two samples; 0.0 if neither route nor model says it."""
+    if route.time.interval_s:
+        return route.time.interval_s
+    return 1 / manifest.window.rate_hz if manifest.window else 0.0
+
+
+def idle_expiry_s(route: MqttRoute, manifest: ModelManifest) -> float:
+    """Return the time without samples after which a window starts again."""
+    if route.idle_expiry_s:
+        return route.idle_expiry_s
+    interval = interval_s(route, manifest)
+    return max(IDLE_LEAST_S, IDLE_INTERVALS * interval) if interval else IDLE_UNKNOWN_S
+
+
+def sample_timing(route: MqttRoute, manifest: ModelManifest) -> SampleTiming | None:
+    """Return the rules for order and gaps; None if samples have neither times nor numbers of their own."""
+    time = route.time
+    if not time.is_set:
+        return None
+    return SampleTiming(
+        interval_ns=int(interval_s(route, manifest) * SECOND_NS) if time.path else 0,
+        lateness_ns=int(time.lateness_s * SECOND_NS),
+        gap=GapPolicy(time.gap),
+        fill_limit_rows=time.fill_limit_rows,
+        resample=time.resample,
+        modulus=time.sequence_modulus,
+        pending_limit_rows=time.max_pending_rows,
+        event_time=bool(time.path),
+        restart_ns=int(time.restart_s * SECOND_NS),
+    )
+
+
+def times_of(time: MqttTime, stamps: Values, message: Message) -> list[int]:
+    """Return the time of each row, since the epoch. Raises RequestError INVALID for a time that is in the future."""
+    if not time.path:
+        return [message.wall_ns] * len(stamps)
+    times = [round(float(value) / EXACT_NS) * EXACT_NS for value in stamps[:, 0]]
+    ahead_s = (max(times, default=0) - message.wall_ns) / SECOND_NS
+    if ahead_s > time.future_limit_s:
+        problem = f"path '{time.path}' finds a time {ahead_s:.0f} s in the future; correct the sensor's clock or unit"
+        raise invalid(problem)
+    return times
+
+
+def sequences_of(time: MqttTime, stamps: Values) -> list[int] | None:
+    """Return the sequence number of each row; None if there is none."""
+    return [int(value) for value in stamps[:, -1]] if time.sequence else None
+
+
+def samples_of(rows: Rows, times: list[int], sequences: list[int] | None, arrived_ns: int) -> list[Sample]:
+    """Return the samples of a message."""
+    numbers: Iterable[int | None] = repeat(None) if sequences is None else sequences
+    return [
+        Sample(row, time_ns, arrived_ns, number) for row, time_ns, number in zip(rows, times, numbers, strict=False)
+    ]
