@@ -29,7 +29,7 @@ SETTING = re.compile(r"#(?=[a-z_]+ = |\[)")
 PACKAGED = '[fleet]\nstore = "/var/lib/edge-agent"\n'
 """The one setting that is made with the installation: where edge-agent.service keeps its store."""
 EXAMPLE = {"name", "topics", "model", "sensor"}
-"""Settings of a route that the sample shows by example, because they have no useful default."""
+"""Settings of a route, and of its tables, that the sample shows by example, because they have no useful default."""
 
 
 @dataclass(frozen=True)
@@ -175,10 +175,18 @@ def test_listening_by_default_is_what_the_sample_says(table: str, default: tuple
     assert tomllib.loads(GATEWAY.uncommented)[table]["listen"] == list(default)
 
 
-def test_the_example_route_shows_true_defaults() -> None:
+def test_the_example_route_and_its_tables_show_true_defaults() -> None:
     (route,) = parse_config(GATEWAY.uncommented, "sample").mqtt.route
-    true = {spec.name: _plain(spec.default) for spec in dataclasses.fields(route) if spec.name not in EXAMPLE}
-    assert {name: value for name, value in _plain(route).items() if name not in EXAMPLE} == true
+    tables = [each for name in _repeated(type(route)) for each in getattr(route, name)]
+    for table in (route, *tables):
+        left_out = EXAMPLE | _repeated(type(table)).keys()
+        specs = [spec for spec in dataclasses.fields(table) if spec.name not in left_out]
+        true = {spec.name: _plain(_default(spec)) for spec in specs}
+        assert {name: value for name, value in _plain(table).items() if name not in left_out} == true
+
+
+def _default(spec: dataclasses.Field[Any]) -> Any:
+    return spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
 
 
 def test_gateway_agent_and_units_name_the_same_store_and_socket() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from gateway.domain.errors import ConfigurationError
+from gateway.frontends.mqtt.results.settings import ResultSettings
+from gateway.frontends.mqtt.rules.settings import RuleSettings
 
 CONTENT_TYPES = (
     "application/json",
@@ -74,6 +76,10 @@ class MqttRoute:
     """Datatype of application/octet-stream (FP32, INT16, …); empty: that of the model's input."""
     shape: tuple[int, ...] = ()
     """Shape of application/octet-stream; empty: that of the model's input."""
+    result: ResultSettings = field(default_factory=ResultSettings)
+    """Which results are published, and in which form."""
+    rule: tuple[RuleSettings, ...] = ()
+    """Rules that decide on the results of each sensor, and publish messages of their own."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work. Raises ConfigurationError (table mqtt.route)."""
@@ -90,6 +96,7 @@ class MqttRoute:
             ("idle_expiry_s", not self.idle_expiry_s > 0, "more than 0 seconds"),
             ("outputs", not _are_names(self.outputs), f"different names of 1 to {OUTPUT_NAME_LIMIT_CHARS} characters"),
             ("shape", any(side < 1 for side in self.shape), "positive sizes"),
+            ("rule", len({rule.name for rule in self.rule}) < len(self.rule), "rules of different names"),
         ):
             if wrong:
                 value = getattr(self, key)

@@ -18,7 +18,7 @@ from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Steps, Tensor
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.payloads import decode
-from gateway.frontends.mqtt.payloads.results import ResultPlan, plan_results
+from gateway.frontends.mqtt.results.contents import ResultPlan, plan_results
 from gateway.frontends.mqtt.routes.routing import sensor_of
 from gateway.frontends.mqtt.settings import MqttRoute
 from gateway.frontends.mqtt.windows.rings import WindowShape
@@ -151,9 +151,9 @@ class RouteDecoder:
         try:
             manifest = self._describe(self.route.model, version)
         except RequestError:
-            return ResultPlan(named=self.route.outputs)
+            return ResultPlan(named=self.route.outputs, content=self.route.result.content)
         if manifest is not self._other:
-            self._other, self._other_plan = manifest, plan_results(manifest, self.route.outputs)
+            self._other, self._other_plan = manifest, plan_results(manifest, self.route.outputs, self.route.result)
         return self._other_plan
 
     def _current(self) -> ModelManifest:
@@ -179,7 +179,7 @@ class RouteDecoder:
             idle_ns = int(self.route.idle_expiry_s * 1e9)
             self._windows = Windows(shape, self.route.max_sensors, idle_ns, self._counters)
         self._manifest = manifest
-        self._plan = plan_results(manifest, self.route.outputs)
+        self._plan = plan_results(manifest, self.route.outputs, self.route.result)
         carried = f"{manifest.name} version {manifest.version} carry {self._plan}"
         _LOG.info("MQTT route %s: results of model %s", self.route.name, carried)
 
