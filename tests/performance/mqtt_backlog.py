@@ -23,7 +23,7 @@ from typing import Any
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.ports import Pending, Sink
 from gateway.domain.tensor import Datatype, Tensor
-from gateway.frontends.mqtt.settings import MqttRoute
+from gateway.frontends.mqtt.route_settings import MqttRoute
 from tests.performance.servers import LOAD_CORE, SERVER_CORE, said
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.inference import SimulatedInference, identity

@@ -21,7 +21,6 @@ from gateway.agent.cli.common import USER
 from gateway.agent.state.identity import DEVICE_FILE
 from gateway.config import DEFAULT_GRPC, DEFAULT_HTTP, parse_config
 from gateway.domain.errors import ConfigurationError
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
 from gateway.software import settings as software_config
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
@@ -29,6 +28,8 @@ SETTING = re.compile(r"#(?=[a-z_]+ = |\[)")
 """A "#" directly before a name or a table: what an operator removes. Prose has a space behind it."""
 PACKAGED = '[fleet]\nstore = "/var/lib/edge-agent"\n'
 """The one setting that is made with the installation: where edge-agent.service keeps its store."""
+EXAMPLE = {"name", "topics", "model", "sensor", "path"}
+"""Settings of a route, and of its tables, that the sample shows by example, because they have no useful default."""
 
 
 @dataclass(frozen=True)
@@ -174,11 +175,16 @@ def test_listening_by_default_is_what_the_sample_says(table: str, default: tuple
     assert tomllib.loads(GATEWAY.uncommented)[table]["listen"] == list(default)
 
 
-def test_the_example_route_shows_true_defaults() -> None:
+def test_the_example_route_and_its_tables_show_true_defaults() -> None:
     (route,) = parse_config(GATEWAY.uncommented, "sample").mqtt.route
-    (channel,) = route.channel
-    true = MqttRoute(route.name, route.topics, route.model, sensor=route.sensor, channel=(MqttChannel(channel.path),))
-    assert route == true
+    assert route == _by_default(route)
+
+
+def _by_default(table: Any) -> Any:
+    """Return a table that is equal to `table` in what it shows by example, with defaults for all else."""
+    given = {spec.name: getattr(table, spec.name) for spec in dataclasses.fields(table) if spec.name in EXAMPLE}
+    repeated = {name: tuple(map(_by_default, getattr(table, name))) for name in _repeated(type(table))}
+    return type(table)(**given, **repeated)
 
 
 def test_gateway_agent_and_units_name_the_same_store_and_socket() -> None:

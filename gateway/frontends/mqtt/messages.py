@@ -50,7 +50,10 @@ Taken = Callable[[int], None]
 
 @dataclass(slots=True)
 class OutgoingPublish:
-    """PUBLISH to send. MQTT 3.1.1 has no properties: they are omitted."""
+    """PUBLISH to send. MQTT 3.1.1 has no properties: they are omitted.
+
+    `expiry_s` is the Message Expiry Interval, 0 for none; `user` are user properties.
+    """
 
     topic: str
     payload: bytes
@@ -59,6 +62,8 @@ class OutgoingPublish:
     content_type: str = ""
     correlation: bytes | None = None
     taken: Taken | None = None
+    expiry_s: int = 0
+    user: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,18 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.ports import InferenceEngine
 from gateway.domain.tensor import Steps, finish
-from gateway.frontends.mqtt.delivery import answers
 from gateway.frontends.mqtt.delivery.dedup import SeenMessage, key_of
 from gateway.frontends.mqtt.delivery.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.delivery.jobs import InferenceJob, RemainingWindows, expired, passed
 from gateway.frontends.mqtt.delivery.runs import Runs, defect
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.route_results import RouteResults
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.feed import MessageDecoding, Ready, RouteDecoder
 from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, LargeMessages, begun
 from gateway.frontends.mqtt.routes.reading import SensorSample
 from gateway.frontends.mqtt.routes.requests import CALLER, Asked, Requests
-from gateway.frontends.mqtt.routes.routing import Router, topic_level
+from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.settings import MqttSettings
 
 WINDOWS_LIMIT = 64
@@ -51,14 +51,19 @@ class Pipeline:
     ) -> None:
         self._engine, self._settings, self._router, self._outlet = engine, settings, router, outlet
         self._counters = counters
-        self._home = f"edge/{gateway_id}"
-        self._delivery = Delivery(settings, self._home, outlet, counters)
+        self._delivery = Delivery(settings, f"edge/{gateway_id}", outlet, counters)
         self._requests = Requests(settings, gateway_id, router)
         self._feeds = {
             route.name: RouteDecoder(route, engine.describe, counters, outlet.publish) for route in settings.route
         }
         for feed in self._feeds.values():
             feed.prepare()
+        self._results = {
+            route.name: RouteResults(
+                route, gateway_id, outlet=outlet, counters=counters, limit_bytes=settings.max_result_bytes
+            )
+            for route in settings.route
+        }
         self._runs = Runs(engine, settings, self._delivery, counters, self._pace)
         self._large = LargeMessages()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,6 +100,8 @@ class Pipeline:
     async def drain(self, timeout_s: float) -> bool:
         """Accept no more messages, and wait for those in progress. Return False if some had to be abandoned."""
         self._accepting = False
+        for results in self._results.values():
+            results.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._ended()
@@ -288,14 +295,13 @@ class Pipeline:
             deadline_ns=message.deadline_ns(),
             caller=f"mqtt:{route.name}",
         )
-        topic = f"{self._home}/results/{route.name}/{topic_level(ready.sensor)}"
         qos = _result_qos(route) if feed.windowed else message.qos
-        debt = Debt(message, qos, topic, seen, identity=identity)
-        return InferenceJob(request, partial(self._result, feed, identity, ready), debt)
+        debt = Debt(message, qos, "", seen, identity=identity)
+        return InferenceJob(request, partial(self._result, feed, debt, ready), debt)
 
-    def _result(self, feed: RouteDecoder, identity: str, ready: Ready, response: InferResponse) -> bytes:
+    def _result(self, feed: RouteDecoder, debt: Debt, ready: Ready, response: InferResponse) -> bytes | None:
         plan = feed.plan(ready, response.version)
-        return answers.result(identity, ready, response, plan, self._settings.max_result_bytes)
+        return self._results[feed.route.name].encode(debt, ready, plan, response)
 
     def _refuse_sample(
         self, feed: RouteDecoder, message: Message, refused: RequestError, seen: SeenMessage | None

@@ -10,6 +10,8 @@ from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings import SIGNED
 from gateway.frontends.mqtt.paths import check_path
 from gateway.frontends.mqtt.presets import FILLED, JSON, PRESETS, SPARKPLUG
+from gateway.frontends.mqtt.results.settings import ResultSettings
+from gateway.frontends.mqtt.rules.settings import RuleSettings
 from gateway.frontends.mqtt.time_settings import MqttTime
 
 PROTOBUF = ("application/protobuf", "application/x-protobuf")
@@ -137,6 +139,10 @@ class MqttRoute:
     """File with the FileDescriptorSet of application/protobuf (protoc --include_imports --descriptor_set_out)."""
     message: str = ""
     """Full name of the protobuf message, such as acme.Reading."""
+    result: ResultSettings = field(default_factory=ResultSettings)
+    """Which results are published, and in which form."""
+    rule: tuple[RuleSettings, ...] = ()
+    """Rules that decide on the results of each sensor, and publish messages of their own."""
     time: MqttTime = field(default_factory=MqttTime)
     """Time and sequence number of samples: the table `[mqtt.route.time]`."""
     channel: tuple[MqttChannel, ...] = ()
@@ -194,6 +200,7 @@ class MqttRoute:
             ("model_away", self.model_away not in MODEL_AWAY, f"one of {', '.join(MODEL_AWAY)}"),
             ("outputs", not _are_names(self.outputs), f"different names of 1 to {OUTPUT_NAME_LIMIT_CHARS} characters"),
             ("shape", any(side < 1 for side in self.shape), "positive sizes"),
+            ("rule", len({rule.name for rule in self.rule}) < len(self.rule), "rules of different names"),
         )
 
     def _payload_rules(self) -> tuple[tuple[str, bool, str], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from zoneinfo import ZoneInfo
 
 from gateway.domain.errors import ConfigurationError
@@ -69,9 +70,14 @@ class MqttTime:
         return bool(self.path or self.sequence)
 
 
+def zone_of(name: str) -> tzinfo:
+    """Return a time zone. UTC needs no database of zones. Raises OSError or ValueError if there is no such zone."""
+    return UTC if name == "UTC" else ZoneInfo(name)
+
+
 def _is_zone(name: str) -> bool:
     try:
-        ZoneInfo(name)
+        zone_of(name)
     except (OSError, ValueError):  # no such zone, a name that is a path, or no database of zones
         return False
     return True

@@ -10,23 +10,19 @@ import msgspec
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.problem import error_text
-from gateway.frontends.mqtt.payloads.results import ResultPlan, check_size, write_results
+from gateway.frontends.mqtt.results.contents import Line
 from gateway.frontends.mqtt.routes.feed import Ready
 
 TIMES_REMEMBERED = 256
 """Milliseconds whose text is remembered."""
 
 
-def result(identity: str, ready: Ready, response: InferResponse, plan: ResultPlan, limit_bytes: int) -> bytes:
-    """Return a result: the outputs that `plan` selects, the version that ran, the sensor, and the time of its samples.
-
-    Raises RequestError TOO_LARGE beyond `limit_bytes`, UNSUPPORTED for values that JSON cannot carry.
-    """
-    shape = ready.tensor.array.shape
-    payload = msgspec.json.encode(
+def result(identity: str, ready: Ready, response: InferResponse, contents: Line) -> bytes:
+    """Return a result: its contents, the version that ran, the sensor, and the time of its samples."""
+    return msgspec.json.encode(
         {
             "id": identity,
-            **write_results(plan, response.outputs, shape[0] if shape else 1, limit_bytes),
+            **contents,
             "model": response.model,
             "version": response.version,
             "variant": response.variant,
@@ -35,16 +31,16 @@ def result(identity: str, ready: Ready, response: InferResponse, plan: ResultPla
             "ended_at": timestamp(ready.ended_ns),
         }
     )
-    check_size(len(payload), limit_bytes)
-    return payload
 
 
-def error(identity: str, topic: str, refused: RequestError) -> bytes:
-    """Return a refusal. `error` repeats `message` because clients of the inference protocol read `error`."""
+def error(identity: str, topic: str, refused: RequestError, correlation: str = "") -> bytes:
+    """Return a refusal. `error` repeats `message` because clients of the inference protocol read `error`.
+
+    `correlation` is that of a request that brought it in its body.
+    """
     message = error_text(refused.message)
-    return msgspec.json.encode(
-        {"id": identity, "topic": topic, "fault": refused.fault.value, "message": message, "error": message}
-    )
+    line = {"id": identity, "topic": topic, "fault": refused.fault.value, "message": message, "error": message}
+    return msgspec.json.encode(line | ({"correlation": correlation} if correlation else {}))
 
 
 def timestamp(wall_ns: int) -> str:

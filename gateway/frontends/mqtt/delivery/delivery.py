@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt.delivery import answers
 from gateway.frontends.mqtt.delivery.dedup import Dedup, SeenMessage
-from gateway.frontends.mqtt.messages import JSON, REFUSED, Message, OutgoingPublish
+from gateway.frontends.mqtt.messages import JSON, REFUSED, Message, OutgoingPublish, Taken
 from gateway.frontends.mqtt.routes.requests import Reply
 from gateway.frontends.mqtt.settings import MqttSettings
 
@@ -49,7 +49,9 @@ class Outlet(Protocol):
 class Debt:
     """Answer or refusal that is due, with its destination and the message that it settles.
 
-    `seen` is None for windows: their samples were settled before. `attempts` counts those that the broker refused. The
+    `result` is the message of a route's result without its payload; its QoS is an upper limit. `dropped` is called if
+    the outbox does not accept it. `seen` is None for
+    windows: their samples were settled before. `attempts` counts those that the broker refused. The
     record is small because it lives until the broker accepted the answer.
     """
 
@@ -61,6 +63,16 @@ class Debt:
     identity: str = ""
     refusal: bool = False
     attempts: int = 0
+    result: OutgoingPublish | None = None
+    dropped: Callable[[], object] | None = None
+
+    def publication(self, payload: bytes, taken: Taken) -> OutgoingPublish:
+        """Return the message with the answer."""
+        if self.reply is not None:
+            return self.reply.publication(payload, self.qos, taken)
+        if self.result is not None:
+            return replace(self.result, payload=payload, qos=min(self.qos, self.result.qos), taken=taken)
+        return OutgoingPublish(self.topic, payload, self.qos, content_type=JSON, taken=taken)
 
     def make_sure(self) -> bool:
         """Return True if the answer must not be dropped.
@@ -120,13 +132,16 @@ class Delivery:
     def answer(self, debt: Debt, payload: bytes) -> None:
         """Publish an answer or a refusal. At QoS 0 it is dropped without a connection; the next copy counts as new."""
         debt.make_sure()
-        taken = partial(self._taken, debt, payload)
-        if debt.reply is not None:
-            publication = debt.reply.publication(payload, debt.qos, taken)
-        else:
-            publication = OutgoingPublish(debt.topic, payload, debt.qos, content_type=JSON, taken=taken)
-        if not self._outlet.publish(publication):
+        if not self._outlet.publish(debt.publication(payload, partial(self._taken, debt, payload))):
             self.forget(debt.seen)
+            if debt.dropped is not None:
+                debt.dropped()
+
+    def suppress(self, debt: Debt) -> None:
+        """Acknowledge a message whose result is not published."""
+        self._counters["suppressed"] += 1
+        if debt.seen is not None:
+            self.finish(debt.message, debt.seen)
 
     def refuse_debt(self, debt: Debt, refused: RequestError) -> None:
         """Publish a refusal instead of the answer.
@@ -164,7 +179,8 @@ class Delivery:
             self.complain(message, refused, identity, message.qos)
         seen = seen or self._dedup.begin(None, message)
         debt = Debt(message, message.qos, self._errors, seen, reply, identity, refusal=True)
-        self.answer(debt, answers.error(identity, message.topic, refused))
+        correlation = "" if reply is None else reply.body_correlation
+        self.answer(debt, answers.error(identity, message.topic, refused, correlation))
 
     def complain(self, message: Message, refused: RequestError, identity: str, qos: int) -> None:
         """Publish on the error topic without settling the message."""

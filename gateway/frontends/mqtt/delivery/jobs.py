@@ -14,10 +14,13 @@ from gateway.frontends.mqtt.routes.feed import Ready
 
 @dataclass(slots=True, eq=False)
 class InferenceJob:
-    """An inference: its request, the function that encodes its answer, the answer's debt, and failed attempts."""
+    """An inference: its request, the function that encodes its answer, the answer's debt, and failed attempts.
+
+    `encode` returns None for an answer that is not published.
+    """
 
     request: InferRequest
-    encode: Callable[[InferResponse], bytes]
+    encode: Callable[[InferResponse], bytes | None]
     debt: Debt
     failures: int = 0
 

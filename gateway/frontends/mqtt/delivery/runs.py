@@ -114,7 +114,7 @@ class Runs:
         except Exception:  # noqa: BLE001  a sink must not raise
             self._delivery.refuse_debt(token.debt, defect(token.debt.message))
         else:
-            self._delivery.answer(token.debt, payload)
+            self._delivery.suppress(token.debt) if payload is None else self._delivery.answer(token.debt, payload)
 
     def refuse(self, token: InferenceJob, error: RequestError) -> None:
         """Implement `Sink.refuse`: try again if that may help, until the deadline or the last attempt."""

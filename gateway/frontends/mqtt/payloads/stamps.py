@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from gateway.frontends.mqtt.paths import compile_path
 from gateway.frontends.mqtt.payloads.channels import Channel
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.text import NUMBER, NUMBER_LIMIT_CHARS
 from gateway.frontends.mqtt.route_settings import MqttChannel
-from gateway.frontends.mqtt.time_settings import UNITS_NS, MqttTime
+from gateway.frontends.mqtt.time_settings import UNITS_NS, MqttTime, zone_of
 
 TIME_LIMIT_CHARS = 40
 """Longest text of a timestamp: ISO 8601 with nanoseconds has 35 characters."""
@@ -44,7 +43,7 @@ def stamps_of(time: MqttTime) -> tuple[Channel, ...]:
     stamps: list[Channel] = []
     if time.path:
         settings = MqttChannel(time.path, scale=float(UNITS_NS[time.unit]), missing="refuse")
-        stamps.append(TimeChannel(settings, compile_path(time.path), {}, ZoneInfo(time.zone)))
+        stamps.append(TimeChannel(settings, compile_path(time.path), {}, zone_of(time.zone)))
     if time.sequence:
         stamps.append(Channel(MqttChannel(time.sequence, missing="refuse"), compile_path(time.sequence), {}))
     return tuple(stamps)

@@ -22,9 +22,9 @@ from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.payloads.channels import ChannelReader, Values
 from gateway.frontends.mqtt.payloads.content_type import ContentType, read_content_type
 from gateway.frontends.mqtt.payloads.errors import invalid
-from gateway.frontends.mqtt.payloads.results import ResultPlan, plan_results
 from gateway.frontends.mqtt.payloads.sparkplug import SparkplugMessage
 from gateway.frontends.mqtt.payloads.tensors import row_tensor, window_tensor
+from gateway.frontends.mqtt.results.contents import ResultPlan, plan_results
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.fitting import channel_order, check_outputs, window_shape
 from gateway.frontends.mqtt.routes.last_values import LastValues
@@ -193,9 +193,9 @@ class RouteDecoder:
         try:
             manifest = self._describe(self.route.model, version)
         except RequestError:
-            return ResultPlan(named=self.route.outputs)
+            return ResultPlan(named=self.route.outputs, content=self.route.result.content)
         if manifest is not self._other:
-            self._other, self._other_plan = manifest, plan_results(manifest, self.route.outputs)
+            self._other, self._other_plan = manifest, plan_results(manifest, self.route.outputs, self.route.result)
         return self._other_plan
 
     def _current(self) -> ModelManifest:
@@ -229,7 +229,7 @@ class RouteDecoder:
                 by_sequence=bool(self.route.time.sequence),
             )
         self._manifest = manifest
-        self._plan = plan_results(manifest, self.route.outputs)
+        self._plan = plan_results(manifest, self.route.outputs, self.route.result)
         carried = f"{manifest.name} version {manifest.version} carry {self._plan}"
         _LOG.info("MQTT route %s: results of model %s", self.route.name, carried)
 

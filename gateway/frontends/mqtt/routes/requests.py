@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+
+import msgspec
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.infer import InferRequest, InferResponse
+from gateway.domain.infer import InferRequest, InferResponse, Parameter
 from gateway.domain.tensor import Steps
 from gateway.frontends.mqtt.messages import JSON, Message, OutgoingPublish, Taken
 from gateway.frontends.mqtt.payloads.content_type import read_content_type
+from gateway.frontends.mqtt.results.settings import TRACE_CONTEXT
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.oip_json import parse_body, request_steps
@@ -20,16 +24,40 @@ CALLER = "mqtt:infer"
 Asked = tuple[InferRequest, Callable[[InferResponse], bytes]]
 
 
+REPLY_TOPIC, CORRELATION = "reply_topic", "correlation"
+"""Parameters of a request in place of Response Topic and Correlation Data, which MQTT 3.1.1 lacks."""
+CORRELATION_LIMIT_CHARS = 1_024
+
+
+class _Parameters(msgspec.Struct):
+    reply_topic: str = ""
+    correlation: str = ""
+
+
+class _ReplyBody(msgspec.Struct):
+    parameters: _Parameters = msgspec.field(default_factory=_Parameters)
+
+
+_REPLY_BODY = msgspec.json.Decoder(_ReplyBody)
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Response topic and correlation data of a request."""
+    """Response topic and correlation data of a request, and the user properties that its answer repeats.
+
+    `body_correlation` is the correlation of a request that brought it in its body.
+    """
 
     topic: str
     correlation: bytes | None
+    user: tuple[tuple[str, str], ...] = ()
+    body_correlation: str = ""
 
     def publication(self, payload: bytes, qos: int, taken: Taken) -> OutgoingPublish:
         """Return an answer with the request's correlation data."""
-        return OutgoingPublish(self.topic, payload, qos, content_type=JSON, correlation=self.correlation, taken=taken)
+        return OutgoingPublish(
+            self.topic, payload, qos, content_type=JSON, correlation=self.correlation, taken=taken, user=self.user
+        )
 
 
 class Requests:
@@ -39,7 +67,7 @@ class Requests:
         self._home = f"edge/{gateway_id}/"
         self._asked = f"{self._home}infer/"
         self._prefixes = tuple(prefix.replace("<id>", gateway_id) for prefix in settings.response_prefixes)
-        self._max_topic_bytes = settings.max_topic_bytes
+        self._max_topic_bytes, self._max_payload_bytes = settings.max_topic_bytes, settings.max_payload_bytes
         self._router = router
 
     def asked(self, topic: str) -> bool:
@@ -51,14 +79,16 @@ class Requests:
         return topic.removeprefix(self._asked).partition("/")[0]
 
     def reply(self, message: Message) -> Reply:
-        """Return the destination of the answer.
+        """Return the destination of the answer. One that is in the body becomes the message's.
 
         Raises RequestError: INVALID without a usable response topic, DENIED for a topic that requests may not name.
         Without that check every client that may publish requests could make the gateway publish on any topic.
         """
+        body_correlation = "" if message.response_topic else self._read_body(message)
         topic = message.response_topic
         if not topic:
-            raise RequestError(Fault.INVALID, "the request has no Response Topic; ask with MQTT 5 and set one")
+            problem = "the request has no Response Topic; set one, or with MQTT 3.1.1 the parameter reply_topic"
+            raise RequestError(Fault.INVALID, problem)
         if set(topic) & set("+#\0") or len(topic.encode(errors="replace")) > self._max_topic_bytes:
             limit = self._max_topic_bytes
             problem = f"the Response Topic must be a topic without + and #, of at most {limit} bytes"
@@ -69,7 +99,8 @@ class Requests:
         if self._taken(topic):
             problem = "answers never go to a gateway's own topics (but edge/<id>/reply/), a route's, or the broker's"
             raise RequestError(Fault.DENIED, problem)
-        return Reply(topic, message.correlation)
+        user = tuple(pair for pair in message.user if pair[0] in TRACE_CONTEXT)
+        return Reply(topic, message.correlation, user, body_correlation)
 
     def steps(self, message: Message) -> Steps[Asked]:
         """Return the request, and the function that encodes its answer.
@@ -83,6 +114,8 @@ class Requests:
         if media != JSON:
             raise RequestError(Fault.INVALID, f"requests are {JSON}, not '{media:.80}'")
         parsed = parse_body(message.payload)
+        given = parsed.parameters or {}
+        correlation, _ = given.pop(CORRELATION, None), given.pop(REPLY_TOPIC, None)
         yield
         asked = yield from request_steps(
             parsed, model, version, binary=None, now_ns=message.arrived_ns, caller=CALLER, regions=None
@@ -90,10 +123,35 @@ class Requests:
         request = asked.request
         ends = [end for end in (request.deadline_ns, message.deadline_ns()) if end is not None]
         request.deadline_ns = min(ends, default=None)
-        return request, lambda response: bytes(encode_response(response))
+        return request, partial(_encode, correlation)
+
+    def _read_body(self, message: Message) -> str:
+        """Take topic and correlation of the answer from a request's parameters. Return the correlation.
+
+        Raises RequestError INVALID if it is too long.
+        """
+        if len(message.payload) > self._max_payload_bytes:
+            return ""
+        try:
+            given = _REPLY_BODY.decode(message.payload).parameters
+        except msgspec.DecodeError:
+            return ""
+        if len(given.correlation) > CORRELATION_LIMIT_CHARS:
+            problem = f"the parameter correlation has more than {CORRELATION_LIMIT_CHARS} characters; shorten it"
+            raise RequestError(Fault.INVALID, problem)
+        message.response_topic = given.reply_topic
+        message.correlation = given.correlation.encode(errors="replace") or message.correlation
+        return given.correlation
 
     def _taken(self, topic: str) -> bool:
         """Return True for topics that a gateway subscribes to or publishes on itself, and for the broker's own."""
         if topic.startswith(f"{self._home}reply/"):
             return False
-        return topic.startswith(("edge/", "$")) or self._router.route(topic) is not None
+        return topic.startswith(("edge/", "$")) or self._router.is_taken(topic)
+
+
+def _encode(correlation: Parameter | None, response: InferResponse) -> bytes:
+    """Return an answer. It repeats a correlation that came in the body, as its parameter."""
+    if correlation is not None:
+        response.parameters = {**response.parameters, CORRELATION: correlation}
+    return bytes(encode_response(response))

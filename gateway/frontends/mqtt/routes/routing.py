@@ -10,10 +10,10 @@ from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.frontends.mqtt.messages import Message, Subscription
 from gateway.frontends.mqtt.payloads.rows import topic_part, topic_range
 from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.templates import RULE_NAMES, read_template
 
 SENSOR_LIMIT_CHARS = 256
 TOPICS_REMEMBERED, TOPIC_REMEMBERED_CHARS = 20_000, 256
-_UNSAFE = {ord(character): "_" for character in "+#/\0"} | dict.fromkeys((*range(1, 32), *range(127, 160)), "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ def read_filter(text: str) -> TopicFilter:
     return TopicFilter(levels, group)
 
 
+_GATEWAYS = TopicFilter(("edge", "#"))
+OWN_LEVELS = frozenset({(), ("+",), ("infer",), ("status",), ("errors",), ("models",), ("reply",)})
+"""Third level of topics below `edge/<id>/` that results and rules may not use."""
+
+
 class Router:
     """Checked routes: each topic belongs to at most one, and none to the topics that the gateway itself publishes."""
 
@@ -72,6 +77,7 @@ class Router:
         """Check the routes. Raises ConfigurationError with the route and its key."""
         self._own = read_filter(f"edge/{gateway_id}/#")
         self._filters: list[tuple[TopicFilter, MqttRoute]] = []
+        self._published: list[TopicFilter] = []
         self._known: dict[str, MqttRoute | None] = {}
         names = [route.name for route in routes]
         for route in routes:
@@ -79,6 +85,8 @@ class Router:
                 raise _refused(route, "name", f"two routes are called {route.name!r}; names must differ")
             for text in route.topics:
                 self._add(route, text)
+        for route in routes:
+            self._check_published(route, gateway_id)
         self.subscriptions = tuple(Subscription(text, route.qos) for route in routes for text in route.topics)
 
     def route(self, topic: str) -> MqttRoute | None:
@@ -95,6 +103,30 @@ class Router:
             self._known[topic] = found
         return found
 
+    def is_taken(self, topic: str) -> bool:
+        """Return True if a route takes messages on `topic`, or publishes results or messages of rules there."""
+        levels = topic.split("/")
+        return self.route(topic) is not None or any(topics.takes(levels) for topics in self._published)
+
+    def _check_published(self, route: MqttRoute, gateway_id: str) -> None:
+        """Refuse topics of results and rules that lead to a route, or are a gateway's own. Raises ConfigurationError.
+
+        Such a message would be taken as a sample or a request, or as another message of a gateway.
+        """
+        templates = [("mqtt.route.result", route.result.topic, "")]
+        templates += [(rule.table, rule.topic, rule.name) for rule in route.rule]
+        for table, template, rule in templates:
+            topics = topics_of(template, route, gateway_id, rule)
+            for other, owner in self._filters:
+                if topics.overlaps(other):
+                    problem = f"{template!r:.150} may lead to route {owner.name!r}; messages must not go round"
+                    raise ConfigurationError(problem, table=table, key="topic")
+            own = topics.levels[:2] == ("edge", gateway_id) and topics.levels[2:3] not in OWN_LEVELS
+            if topics.overlaps(_GATEWAYS) and not own:
+                problem = f"{template!r:.150} may be a topic of the gateway; begin it with another word than edge"
+                raise ConfigurationError(f"{problem}, or with edge/{{gateway}}/results/", table=table, key="topic")
+            self._published.append(topics)
+
     def _add(self, route: MqttRoute, text: str) -> None:
         try:
             filter_ = read_filter(text)
@@ -109,6 +141,14 @@ class Router:
                 raise _refused(route, "topics", problem)
         self._filters.append((filter_, route))
         _check_level(route, filter_)
+
+
+def topics_of(template: str, route: MqttRoute, gateway_id: str, rule: str = "") -> TopicFilter:
+    """Return a filter that matches all topics of a template: `+` for levels that hold values of results."""
+    known = {"gateway": gateway_id, "route": route.name, "rule": rule}
+    parts = read_template(template, RULE_NAMES).parts
+    text = "".join(known.get(part, "+") if index % 2 else part for index, part in enumerate(parts))
+    return TopicFilter(tuple("+" if "+" in level else level for level in text.split("/")))
 
 
 def sensor_of(rule: str, message: Message, document: Any) -> str:
@@ -131,11 +171,6 @@ def sensor_of(rule: str, message: Message, document: Any) -> str:
         message_ = f"the message does not name its sensor: {rule} must be 1 to {SENSOR_LIMIT_CHARS} characters"
         raise RequestError(Fault.INVALID, message_)
     return name
-
-
-def topic_level(name: str) -> str:
-    """Return `name` as one level of a topic: characters that a level may not hold become '_'."""
-    return name.translate(_UNSAFE)
 
 
 def _walk(document: Any, path: Sequence[str]) -> Any:

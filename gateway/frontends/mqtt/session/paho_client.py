@@ -96,6 +96,10 @@ def pack(publication: OutgoingPublish) -> Packed:
         properties.ContentType = publication.content_type
     if publication.correlation is not None:
         properties.CorrelationData = publication.correlation
+    if publication.expiry_s:
+        properties.MessageExpiryInterval = publication.expiry_s
+    if publication.user:
+        properties.UserProperty = list(publication.user)
     return Packed(properties.pack())
 
 

@@ -58,7 +58,7 @@ class MqttSession:
         self._writer = False
         self._last_in_s = self._last_out_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._packed: dict[str, Packed] = {}
+        self._packed: dict[tuple[str, int], Packed] = {}
         self._listen()
 
     @property
@@ -308,13 +308,15 @@ class MqttSession:
         self._listener.received(read_message(received, self.epoch))
 
     def _properties(self, publication: OutgoingPublish) -> Properties | None:
-        if not self.version_5 or not (publication.content_type or publication.correlation is not None):
+        own = publication.correlation is not None or bool(publication.user)
+        common = (publication.content_type, publication.expiry_s)
+        if not self.version_5 or not (own or any(common)):
             return None
-        packed: Any = self._packed.get(publication.content_type) if publication.correlation is None else None
+        packed: Any = None if own else self._packed.get(common)
         if packed is None:
             packed = pack(publication)
-            if publication.correlation is None:
-                self._packed[publication.content_type] = packed
+            if not own:
+                self._packed[common] = packed
         properties: Properties = packed
         return properties
 

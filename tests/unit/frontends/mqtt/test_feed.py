@@ -8,7 +8,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import finish
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.payloads.results import ResultPlan
+from gateway.frontends.mqtt.results.contents import ResultPlan
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.feed import RouteDecoder
 from tests.simulators.mqtt_gateway import moves

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.domain.infer import InferResponse
 from gateway.domain.tensor import finish
 from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.results.settings import ResultSettings
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.requests import Requests
 from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.rules.settings import RuleSettings
 from gateway.frontends.mqtt.settings import MqttSettings, broker_of
 from tests.simulators.mqtt_gateway import simulated
 
@@ -21,7 +25,8 @@ QUESTION = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]
 
 
 def requests(**settings: Any) -> Requests:
-    route = MqttRoute("loop", ("replies/loop/#",), "model")
+    result = ResultSettings(topic="replies/results/{sensor}")
+    route = MqttRoute("loop", ("replies/loop/#",), "model", result=result, rule=(RuleSettings("r", topic="alarms"),))
     return Requests(MqttSettings(**settings), "gw", Router((route,), "gw"))
 
 
@@ -44,12 +49,66 @@ def test_answers_go_where_the_asker_says(topic: str) -> None:
         ("$SYS/a", Fault.DENIED),
         ("edge/gw/infer/a", Fault.DENIED),
         ("replies/loop/a", Fault.DENIED),
+        ("replies/results/a", Fault.DENIED),
+        ("alarms", Fault.DENIED),
     ],
 )
-def test_answers_go_nowhere_else(topic: str, fault: Fault) -> None:
+@pytest.mark.parametrize("in_body", [False, True])
+def test_answers_go_nowhere_else(topic: str, fault: Fault, in_body: bool) -> None:
+    message = Message(ASK, asking(reply_topic=topic)) if in_body else Message(ASK, b"", response_topic=topic)
     with pytest.raises(RequestError) as refused:
-        requests().reply(Message(ASK, b"", response_topic=topic))
+        requests().reply(message)
     assert refused.value.fault is fault
+
+
+def asking(**parameters: Any) -> bytes:
+    return QUESTION % b',"parameters":%s' % json.dumps(parameters).encode()
+
+
+def test_a_request_may_say_in_its_body_where_its_answer_goes() -> None:
+    message = Message(ASK, asking(reply_topic="replies/a", correlation="c-7", timeout=5, other=1))
+    reply = requests().reply(message)
+    assert (reply.topic, reply.correlation, reply.body_correlation) == ("replies/a", b"c-7", "c-7")
+    assert (message.response_topic, message.correlation) == ("replies/a", b"c-7"), "repetitions are found by them"
+    request, encode = finish(requests().steps(message))
+    assert request.ignored_parameters == 1
+    answer = encode(InferResponse("m", "1", "", {}, parameters={"p": 1}))
+    assert json.loads(answer or b"")["parameters"] == {"p": 1, "correlation": "c-7"}
+
+
+def test_the_properties_of_mqtt_5_count_before_the_body() -> None:
+    body = asking(reply_topic="replies/b", correlation="b")
+    reply = requests().reply(Message(ASK, body, response_topic="replies/a", correlation=b"a"))
+    assert (reply.topic, reply.correlation, reply.body_correlation) == ("replies/a", b"a", "")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"parameters": 1}',
+        asking(reply_topic=1),
+        asking(),
+        asking(reply_topic="a", correlation="x" * 2000),
+    ],
+)
+def test_a_body_without_a_usable_reply_topic_is_refused(body: bytes) -> None:
+    with pytest.raises(RequestError) as refused:
+        requests().reply(Message(ASK, body))
+    assert refused.value.fault is Fault.INVALID
+
+
+def test_a_body_above_the_limit_is_not_read_for_its_reply_topic() -> None:
+    with pytest.raises(RequestError, match="no Response Topic"):
+        requests(max_payload_bytes=50).reply(Message(ASK, asking(reply_topic="replies/a")))
+
+
+def test_answers_repeat_the_trace_context() -> None:
+    user = (("traceparent", "00-1-2-01"), ("x", "y"), ("tracestate", "a=b"))
+    reply = requests().reply(Message(ASK, b"", response_topic="replies/a", user=user))
+    assert reply.publication(b"", 1, lambda _: None).user == (user[0], user[2])
 
 
 def test_prefixes_narrow_where_answers_go() -> None:
@@ -106,7 +165,7 @@ def test_settings_that_cannot_work_are_refused(key: str, wrong: Any) -> None:
         ("qos", 2),
         ("hop_rows", -1),
         ("max_sensors", 0),
-        ("idle_expiry_s", float("nan")),
+        ("model_away", "wait"),
         ("shape", (0,)),
         ("outputs", ("",)),
         ("outputs", ("y\n",)),

@@ -16,7 +16,9 @@ from gateway.domain.infer import InferResponse
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.frontends.mqtt.delivery import answers
-from gateway.frontends.mqtt.payloads.results import ResultPlan, plan_results
+from gateway.frontends.mqtt.results.contents import ResultPlan, check_size, plan_results, write_results
+from gateway.frontends.mqtt.results.rows import read_rows
+from gateway.frontends.mqtt.results.settings import DEFAULT, ResultSettings
 from gateway.frontends.mqtt.routes.feed import Ready
 from tests.simulators.examples import examples
 
@@ -44,11 +46,15 @@ def published(
     named: tuple[str, ...] = (),
     rows: int = 1,
     limit_bytes: int = LIMIT_BYTES,
+    result: ResultSettings = DEFAULT,
 ) -> dict[str, Any]:
-    plan = plan_results(manifest, named)
+    plan = plan_results(manifest, named, result)
     ready = Ready("s", manifest, plan, Tensor(FP32, np.zeros((rows, 4), np.float32)), 0, 1_500_000_000)
     response = InferResponse("m", "1", "i", outputs, "v")
-    return dict(json.loads(answers.result("i", ready, response, plan, limit_bytes)))
+    contents = write_results(plan, outputs, rows, limit_bytes)
+    payload = answers.result("i", ready, response, contents)
+    check_size(len(payload), limit_bytes)
+    return dict(json.loads(payload))
 
 
 def fp32(values: Any) -> Tensor:
@@ -125,6 +131,50 @@ def test_a_default_scikit_learn_classifier_gives_its_own_label_and_probabilities
         }
         for label, data in (("on", [0.0, 1.0]), ("off", [1.0, 0.0]))
     ]
+
+
+def test_all_scores_or_the_best_come_by_label() -> None:
+    manifest, outputs = model(out("y", -1, 3), labels=ABC), {"y": fp32([[0.25, 0.5, 0.25]])}
+    every = published(manifest, outputs, result=ResultSettings(content="scores"))
+    assert list(every["scores"].items()) == [("b", 0.5), ("a", 0.25), ("c", 0.25)]
+    assert (every["label"], every["score"]) == ("b", 0.5)
+    best = published(manifest, outputs, result=ResultSettings(content="scores", top_k=2))
+    assert list(best["scores"]) == ["b", "a"]
+    broken = published(manifest, {"y": fp32([[1, math.nan, 0]])}, result=ResultSettings(content="scores"))
+    assert (broken["label"], broken["scores"]) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("outputs", "rows", "wanted"),
+    [
+        ({"y": fp32([[21.5]])}, 1, {"value": 21.5}),
+        ({"y": fp32([21.5])}, 1, {"value": 21.5}),
+        ({"y": fp32([[1, 2]])}, 1, {"values": {"y": [1, 2]}}),
+        ({"y": fp32([[1]]), "z": fp32([[2, 3]])}, 1, {"values": {"y": 1, "z": [2, 3]}}),
+        ({"y": fp32([[1], [2]])}, 2, {"results": [{"value": 1}, {"value": 2}]}),
+        ({"y": fp32([[math.inf]])}, 1, {"value": "Infinity"}),
+        ({"y": Tensor(Datatype.BYTES, np.array([b"hot"], object))}, 1, {"value": "hot"}),
+    ],
+)
+def test_values_are_plain(outputs: dict[str, Tensor], rows: int, wanted: dict[str, Any]) -> None:
+    manifest = model(*(out(name, -1, -1) for name in outputs))
+    result = published(manifest, outputs, rows=rows, result=ResultSettings(content="values"))
+    assert wanted.items() <= result.items()
+    assert "outputs" not in result
+
+
+def test_scores_and_values_of_a_row_are_what_rules_read() -> None:
+    plan = plan_results(model(out("y", -1, 3), labels=ABC))
+    rows = read_rows(plan, {"y": fp32([[1, 2, 3], [6, 5, 4]])}, 2)
+    assert [(row.label, row.score, row.score_of("b"), row.best_labels(2)) for row in rows] == [
+        ("c", 3.0, 2.0, ["c", "b"]),
+        ("a", 6.0, 5.0, ["a", "b"]),
+    ]
+    assert rows[0].value is None
+    regressor = read_rows(plan_results(model(out("y", -1, 1))), {"y": fp32([[1], [2]])}, 2)
+    assert [row.value for row in regressor] == [1.0, 2.0]
+    whole = read_rows(plan_results(model(out("y", -1, 1), batch=False)), {"y": fp32([[1], [2]])}, 2)
+    assert [row.value for row in whole] == [None]
 
 
 def test_named_outputs_come_beside_the_label() -> None:

@@ -10,7 +10,8 @@ from paho.mqtt.client import topic_matches_sub
 from gateway.domain.errors import ConfigurationError, RequestError
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.routing import Router, read_filter, sensor_of, topic_level
+from gateway.frontends.mqtt.routes.routing import Router, read_filter, sensor_of
+from gateway.frontends.mqtt.templates import topic_level
 
 words = st.sampled_from(["", "a", "b", "c", "$x"])
 topics = st.lists(words, min_size=1, max_size=5).map("/".join).filter(bool)

@@ -12,13 +12,15 @@ If the route names outputs, only those are considered. If there are several scor
 counts. If that does not decide, none does: the gateway does not guess. A text output is never a label.
 
 An answer whose shape is not the declared one is published by name as well.
+
+`content = "scores"` adds the scores by label; `content = "values"` writes outputs as plain numbers and texts.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ import numpy as np
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensor
+from gateway.frontends.mqtt.results.settings import DEFAULT, ResultSettings
 
 SCORES = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64, Datatype.INT8, Datatype.UINT8})
 Line = dict[str, Any]
@@ -37,6 +40,7 @@ class ResultPlan:
 
     `scores` names the score vector ("": there is none), `classes` is its size and `labels` names them (empty: by
     index). `named` are the outputs that the route asks for. `batched`: the first dimension of outputs counts rows.
+    `content` and `top_k` are the route's settings (`settings`).
     """
 
     scores: str = ""
@@ -44,6 +48,17 @@ class ResultPlan:
     labels: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     batched: bool = False
+    content: str = "label"
+    top_k: int = 0
+
+    def label(self, index: int) -> str:
+        """Return the label of a class."""
+        return self.labels[index] if self.labels else str(index)
+
+    def index(self, label: str) -> int | None:
+        """Return the class that is called `label`, or None."""
+        names = self.labels or tuple(map(str, range(self.classes)))
+        return names.index(label) if label in names else None
 
     def __str__(self) -> str:
         label = f"a label from output '{self.scores}'" if self.scores else ""
@@ -51,14 +66,17 @@ class ResultPlan:
         return " and ".join(filter(None, (label, named))) or "all outputs by name: none is a score vector"
 
 
-def plan_results(manifest: ModelManifest, named: tuple[str, ...] = ()) -> ResultPlan:
+def plan_results(
+    manifest: ModelManifest, named: tuple[str, ...] = (), settings: ResultSettings = DEFAULT
+) -> ResultPlan:
     """Return what results carry, by the rule above; `named` are outputs of the manifest that the route names."""
     vectors = [spec for spec in manifest.outputs if spec.name in (named or (spec.name,)) and _scores(spec, manifest)]
     if len(vectors) > 1:
         vectors = [spec for spec in vectors if spec.postprocess == "softmax"]
+    plan = ResultPlan("", 0, (), named, manifest.batched, settings.content, settings.top_k)
     if len(vectors) != 1:
-        return ResultPlan(named=named, batched=manifest.batched)
-    return ResultPlan(vectors[0].name, vectors[0].shape[-1], manifest.labels, named, manifest.batched)
+        return plan
+    return replace(plan, scores=vectors[0].name, classes=vectors[0].shape[-1], labels=manifest.labels)
 
 
 def write_results(plan: ResultPlan, outputs: Mapping[str, Tensor], rows: int, limit_bytes: int) -> Line:
@@ -73,12 +91,13 @@ def write_results(plan: ResultPlan, outputs: Mapping[str, Tensor], rows: int, li
     best = _best_classes(plan, outputs, count)
     names = plan.named if best is not None else plan.named or tuple(outputs)
     check_size(sum(_least_bytes(outputs[name]) for name in names), limit_bytes)
+    write = _values if plan.content == "values" else _outputs
     if count == 1:
-        return {**(best[0] if best else {}), **_outputs(names, outputs)}
+        return {**(best[0] if best else {}), **write(names, outputs)}
     if any(outputs[name].array.shape[:1] != (count,) for name in names):
-        return _outputs(names, outputs)
+        return write(names, outputs)
     labelled = best or [{}] * count
-    return {"results": [{**labelled[row], **_outputs(names, outputs, slice(row, row + 1))} for row in range(count)]}
+    return {"results": [{**labelled[row], **write(names, outputs, slice(row, row + 1))} for row in range(count)]}
 
 
 def check_size(size_bytes: int, limit_bytes: int) -> None:
@@ -100,8 +119,8 @@ def _scores(spec: TensorSpec, manifest: ModelManifest) -> bool:
     return sized and (spec.postprocess == "softmax" or classification)
 
 
-def _best_classes(plan: ResultPlan, outputs: Mapping[str, Tensor], count: int) -> list[Line] | None:
-    """Return label and score of the best class of each row; None if the answer holds no such scores."""
+def score_rows(plan: ResultPlan, outputs: Mapping[str, Tensor], count: int) -> Array | None:
+    """Return the scores [count, classes] of an answer; None if it holds no such scores."""
     tensor = outputs.get(plan.scores)
     if tensor is None:
         return None
@@ -110,15 +129,59 @@ def _best_classes(plan: ResultPlan, outputs: Mapping[str, Tensor], count: int) -
         if count != 1 or shape != (plan.classes,):
             return None
         scores = scores.reshape(1, plan.classes)
-    return [_best_class(plan, row) for row in scores]
+    return scores
+
+
+def best_indices(scores: Array, count: int) -> list[int]:
+    """Return the classes of the `count` highest scores, best first; of equal ones the lower index comes first.
+
+    NaN has no order: such a row has no best class.
+    """
+    if count == 1:
+        index = int(scores.argmax())
+        return [] if math.isnan(scores[index]) else [index]
+    order: list[int] = np.argsort(-scores.astype(np.float64), kind="stable")[:count].tolist()
+    return [] if np.isnan(scores.astype(np.float64)).any() else order
+
+
+def finite(value: float) -> float | None:
+    """Return a number as a float; None if it is infinite or NaN."""
+    return float(value) if math.isfinite(value) else None
+
+
+def _best_classes(plan: ResultPlan, outputs: Mapping[str, Tensor], count: int) -> list[Line] | None:
+    """Return label and score of the best class of each row; None if the answer holds no such scores."""
+    scores = score_rows(plan, outputs, count)
+    if scores is None:
+        return None
+    return [{**_best_class(plan, row), **_all_scores(plan, row)} for row in scores]
 
 
 def _best_class(plan: ResultPlan, scores: Array) -> Line:
     """Return the label, and the score as the output holds it: None if it is infinite. NaN has no best class."""
-    index = int(scores.argmax())
-    score = float(scores[index])
-    label = plan.labels[index] if plan.labels else str(index)
-    return {"label": None if math.isnan(score) else label, "score": score if math.isfinite(score) else None}
+    best = best_indices(scores, 1)
+    return {"label": plan.label(best[0]) if best else None, "score": finite(scores[best[0]]) if best else None}
+
+
+def _all_scores(plan: ResultPlan, scores: Array) -> Line:
+    """Return the scores by label, best first, of as many classes as the route asks for."""
+    if plan.content != "scores":
+        return {}
+    best = best_indices(scores, plan.top_k or plan.classes)
+    return {"scores": {plan.label(index): finite(scores[index]) for index in best}}
+
+
+def _values(names: Sequence[str], outputs: Mapping[str, Tensor], rows: slice | None = None) -> Line:
+    """Return the outputs `names`, or `rows` of them, as values: `value` if there is one in all, else `values`."""
+    if not names:
+        return {}
+    values: Line = {}
+    for name in names:
+        array = outputs[name].array if rows is None else outputs[name].array[rows]
+        data = _data(name, outputs[name].datatype, array)
+        values[name] = data[0] if array.size == 1 else data
+    only = values[names[0]]
+    return {"values": values} if len(names) > 1 or isinstance(only, list) else {"value": only}
 
 
 def _outputs(names: Sequence[str], outputs: Mapping[str, Tensor], rows: slice | None = None) -> Line:

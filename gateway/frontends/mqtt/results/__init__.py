@@ -1,0 +1,1 @@
+"""Results of routes: their settings and contents."""

@@ -1,0 +1,216 @@
+"""Results of one route: which are published, on which topic and in which form, and the messages of its rules."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from gateway.domain.infer import InferResponse
+from gateway.frontends.mqtt.delivery import answers
+from gateway.frontends.mqtt.delivery.delivery import Debt, Outlet
+from gateway.frontends.mqtt.messages import JSON, Message, OutgoingPublish
+from gateway.frontends.mqtt.results.contents import ResultPlan, check_size, write_results
+from gateway.frontends.mqtt.results.rows import ResultRow, read_rows
+from gateway.frontends.mqtt.results.settings import ResultSettings
+from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.routes.feed import Ready
+from gateway.frontends.mqtt.rules.rules import RouteRules
+from gateway.frontends.mqtt.rules.states import SensorRule
+from gateway.frontends.mqtt.templates import (
+    NAMES,
+    RESULT_NAMES,
+    RULE_NAMES,
+    MessageTemplate,
+    Value,
+    Values,
+    read_template,
+    write_json,
+    write_text,
+    write_topic,
+)
+
+TEXT = "text/plain"
+
+
+class RouteResults:
+    """Results of one route, and the rules on them.
+
+    A rule's message is published before the result that caused it. If it cannot be published, it is due again at the
+    next result of its sensor. `clock` returns monotonic nanoseconds.
+    """
+
+    def __init__(
+        self,
+        route: MqttRoute,
+        gateway_id: str,
+        *,
+        outlet: Outlet,
+        counters: Counter[str],
+        limit_bytes: int,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._route, self._settings, self._gateway_id = route, route.result, gateway_id
+        self._outlet, self._counters, self._limit_bytes, self._clock = outlet, counters, limit_bytes, clock
+        self._topic = read_template(self._settings.topic, NAMES)
+        self._template = read_template(self._settings.template, NAMES)
+        self._rules = RouteRules(route.rule, route.max_sensors, counters)
+        self._templates = {
+            rule.name: (read_template(rule.topic, RULE_NAMES), read_template(rule.template, RULE_NAMES))
+            for rule in route.rule
+        }
+        self._last: OrderedDict[str, Value] = OrderedDict()
+        """Last published label or value of each sensor, for `publish = "change"`."""
+        self._needs_rows = bool(route.rule) or _reads_values(self._settings, self._topic)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns: int | None = None
+
+    def encode(self, debt: Debt, ready: Ready, plan: ResultPlan, response: InferResponse) -> bytes | None:
+        """Apply the rules to an answer. Return the payload of its result, or None if it is not to be published.
+
+        Topic and properties of the message become `debt.result`. Raises RequestError TOO_LARGE, and UNSUPPORTED for
+        values that JSON cannot carry.
+        """
+        rows = read_rows(plan, response.outputs, _rows_of(ready)) if self._needs_rows else []
+        values = [self._values(debt.identity, ready, response, row) for row in rows]
+        self._apply_rules(ready.sensor, rows, values)
+        if not self._publishes(ready.sensor, values):
+            return None
+        first = values[0] if values else self._sensor_values(ready.sensor)
+        payload = self._payload(debt, ready, plan, response, values)
+        debt.topic = self._topic.render(first, write_topic)
+        debt.result = self._publication(debt.topic, debt.message)
+        debt.dropped = partial(self._last.pop, ready.sensor, None)
+        return payload
+
+    def close(self) -> None:
+        """Publish no more messages of rules."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _publishes(self, sensor: str, values: Sequence[Values]) -> bool:
+        """Return True if the result is to be published."""
+        if self._settings.publish != "change" or not values:
+            return self._settings.publish != "never"
+        state = values[-1]["value"] if values[-1]["label"] is None else values[-1]["label"]
+        if sensor in self._last and state is not None and self._last[sensor] == state:
+            self._last.move_to_end(sensor)
+            return False
+        self._last[sensor] = state
+        self._last.move_to_end(sensor)
+        if len(self._last) > self._route.max_sensors:
+            self._last.popitem(last=False)
+        return True
+
+    def _payload(
+        self, debt: Debt, ready: Ready, plan: ResultPlan, response: InferResponse, values: Sequence[Values]
+    ) -> bytes:
+        form = self._settings.payload
+        if form != "json" or self._settings.template:
+            payload = _written(form, self._template, values, "value")
+        else:
+            contents = write_results(plan, response.outputs, _rows_of(ready), self._limit_bytes)
+            payload = answers.result(debt.identity, ready, response, contents)
+        check_size(len(payload), self._limit_bytes)
+        return payload
+
+    def _publication(self, topic: str, message: Message) -> OutgoingPublish:
+        """Return the message without its payload."""
+        settings = self._settings
+        user = tuple(pair for pair in message.user if pair[0] in settings.user_properties)
+        return OutgoingPublish(
+            topic,
+            b"",
+            settings.max_qos,
+            settings.retain,
+            _content_type(settings.payload),
+            expiry_s=settings.expiry_s,
+            user=user,
+        )
+
+    # ---- rules -----------------------------------------------------------------------------------------------------
+    def _apply_rules(self, sensor: str, rows: Sequence[ResultRow], values: Sequence[Values]) -> None:
+        if not self._route.rule:
+            return
+        for row, placeholders in zip(rows, values, strict=True):
+            self._send(self._rules.observe(sensor, row, placeholders, self._clock()))
+
+    def _expire(self) -> None:
+        """Publish what is due without a result."""
+        self._timer = self._timer_ns = None
+        self._send(self._rules.expire(self._clock()))
+
+    def _send(self, due: Iterator[SensorRule]) -> None:
+        """Publish messages of rules, and set the timer for the next one that will be due without a result."""
+        for one in due:
+            accepted = self._outlet.publish(self._message(one))
+            self._counters["rule_messages"] += accepted
+            one.sent(self._clock(), accepted=accepted)
+        due_ns = self._rules.due_ns()
+        if due_ns == self._timer_ns:
+            return
+        self.close()
+        self._timer_ns = due_ns
+        if due_ns is not None:
+            wait_s = max(0.0, (due_ns - self._clock()) / 1e9)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._expire)
+
+    def _message(self, one: SensorRule) -> OutgoingPublish:
+        rule = one.rule
+        topic, template = self._templates[rule.name]
+        return OutgoingPublish(
+            topic.render(one.values, write_topic),
+            _written(rule.payload, template, [one.values], "state"),
+            rule.qos,
+            rule.retain,
+            _content_type(rule.payload),
+            expiry_s=rule.expiry_s,
+        )
+
+    # ---- values ----------------------------------------------------------------------------------------------------
+    def _values(self, identity: str, ready: Ready, response: InferResponse, row: ResultRow) -> Values:
+        """Return the values of the placeholders; `value` is the label if there is no other value."""
+        label = row.label
+        return {
+            **self._sensor_values(ready.sensor),
+            "model": response.model,
+            "version": response.version,
+            "variant": response.variant,
+            "id": identity,
+            "started_at": answers.timestamp(ready.started_ns),
+            "ended_at": answers.timestamp(ready.ended_ns),
+            "label": label,
+            "score": row.score,
+            "value": row.value if row.scores is None else label,
+        }
+
+    def _sensor_values(self, sensor: str) -> Values:
+        return {"gateway": self._gateway_id, "route": self._route.name, "sensor": sensor}
+
+
+def _rows_of(ready: Ready) -> int:
+    """Return the number of rows of a request."""
+    shape = ready.tensor.array.shape
+    return shape[0] if shape else 1
+
+
+def _reads_values(settings: ResultSettings, topic: MessageTemplate) -> bool:
+    """Return True if the decision to publish a result, its topic or its payload depends on its values."""
+    plain = settings.payload == "json" and not settings.template
+    return settings.publish == "change" or not plain or bool(topic.names & RESULT_NAMES)
+
+
+def _written(form: str, template: MessageTemplate, values: Sequence[Values], value: str) -> bytes:
+    """Return the payload for the rows of a result: one line each, or a JSON array if there are several."""
+    if form == "json":
+        lines = [template.render(each, write_json) for each in values]
+        return (lines[0] if len(lines) == 1 else f"[{','.join(lines)}]").encode()
+    if form == "value":
+        return "\n".join(write_text(each[value]) for each in values).encode()
+    return "\n".join(template.render(each, write_text) for each in values).encode()
+
+
+def _content_type(form: str) -> str:
+    return JSON if form == "json" else TEXT
