@@ -231,7 +231,8 @@ class Daemon:
             return
         from gateway.frontends.mqtt.frontend import MqttFrontend
 
-        mqtt = MqttFrontend(self._engine, self._config.mqtt, gateway_id(self._config))
+        folder = None if self._state.problem else Path(self._life.folder)
+        mqtt = MqttFrontend(self._engine, self._config.mqtt, gateway_id(self._config), folder)
         await mqtt.start()
         stack.push_async_callback(mqtt.stop, self._config.limits.drain_s)
         self._mqtt = mqtt

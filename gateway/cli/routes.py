@@ -104,7 +104,7 @@ def check(route: MqttRoute, manifest: ModelManifest | None, message: Message) ->
     try:
         reading = decoder.begin(message)
         sample = finish(decoder.steps(message, reading))
-        inputs = sum(1 for _ in decoder.complete(message, reading, sample))
+        inputs = sum(1 for _ in decoder.complete(message, reading, sample).ready)
     except RequestError as refused:
         return dataclasses.replace(checked, problem=f"{refused.fault.value}: {refused.message}")
     content = sample.content

@@ -51,7 +51,20 @@ topics = ["window/+"]
 sensor = "topic[1]"
 model = "four"
 size_rows = {WINDOW_ROWS}
+[[mqtt.route]]
+name = "numbered"
+topics = ["numbered/+"]
+sensor = "topic[1]"
+model = "four"
+size_rows = {WINDOW_ROWS}
+[mqtt.route.time]
+sequence = "[0]"
+lateness_s = 2.0
+[[mqtt.route.channel]]
+path = "[0]"
 """
+KINDS = ("single", "window", "numbered")
+"""Single messages, windows in the order of arrival, and windows in the order of a number in the payload."""
 
 
 @dataclass(slots=True)
@@ -74,6 +87,7 @@ class Losses:
     missing_at_the_neighbour: int = 0
     repeated_with_the_same_id: int = 0
     repeated_with_another_id: int = 0
+    repeated_at_the_neighbour: int = 0
     spliced: int = 0
     """Windows whose samples do not follow each other."""
     out_of_order: int = 0
@@ -93,6 +107,7 @@ class Losses:
         self.missing_at_the_neighbour += len(lost - set(kept.neighbour))
         self.repeated_with_the_same_id += sum(came[one] - len(ids[one]) for one in came)
         self.repeated_with_another_id += sum(len(ids[one]) - 1 for one in came)
+        self.repeated_at_the_neighbour += len(kept.neighbour) - len(set(kept.neighbour))
         firsts = list(dict.fromkeys(numbers[0] for _, numbers in kept.results))
         self.out_of_order += sum(later < earlier for earlier, later in pairwise(firsts))
 
@@ -109,14 +124,14 @@ class Bench:
 
     def __init__(self, broker: Mosquitto) -> None:
         self.kept: dict[str, Kept] = {
-            f"{kind}/{index}": Kept() for kind in ("single", "window") for index in range(SENSORS)
+            f"{kind}/{index}": Kept() for kind in KINDS for index in range(SENSORS)
         }
         self.came = 0
         self._early: set[int] = set()
         self._inflight: dict[int, tuple[str, int]] = {}
-        self.sensors = self._client(broker.port, "bench-sensors", {})
-        self.neighbour = self._client(broker.port, "bench-neighbour", {"single/#": self._seen, "window/#": self._seen})
-        self.collector = self._client(broker.port, "bench-results", {"edge/bench/results/#": self._result})
+        self.sensors = self._client(broker.port, "play-sensors", {})
+        self.neighbour = self._client(broker.port, "play-neighbour", {f"{kind}/#": self._seen for kind in KINDS})
+        self.collector = self._client(broker.port, "play-results", {"edge/bench/results/#": self._result})
         self.sensors.on_publish = lambda _c, _u, mid, *_: self._acknowledged(mid)
 
     def publish(self, topic: str) -> None:
@@ -190,7 +205,7 @@ async def measure(faults: Sequence[str], rate_hz: float, seed: int, folder: Path
         await asyncio.sleep(1.0)
         sending.cancel()
         await _settle(bench)
-        losses = {"single": Losses(), "window": Losses()}
+        losses = {kind: Losses() for kind in KINDS}
         for topic, kept in bench.kept.items():
             losses[topic.split("/")[0]].add(kept)
         return losses
@@ -204,7 +219,7 @@ async def _set_up(folder: Path, models: Path) -> AsyncIterator[tuple[Mosquitto, 
         daemon = Daemon(folder / "gateway", models=models, config=CONFIG, mqtt=way.url)
         await asyncio.to_thread(daemon.start)
         try:
-            await asyncio.to_thread(daemon.wait_logged, "connected to the MQTT broker")
+            await asyncio.to_thread(daemon.wait_logged, "link completed")
             yield broker, way, daemon, bench
         finally:
             await asyncio.to_thread(daemon.kill)

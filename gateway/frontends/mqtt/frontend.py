@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.ports import InferenceEngine
 from gateway.domain.statistics import MetricSample
+from gateway.frontends.mqtt.journal.journal import SampleJournal
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.metrics import samples
 from gateway.frontends.mqtt.pipeline import Pipeline
@@ -17,6 +20,7 @@ from gateway.frontends.mqtt.session.identity import main_identity, results_ident
 from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.settings import MqttSettings
 
+_LOG = logging.getLogger(__name__)
 ONLINE, OFFLINE = "online", "offline"
 GOODBYE_S = 2.0
 """Time for the `offline` message and the disconnect after the grace period."""
@@ -25,12 +29,19 @@ GOODBYE_S = 2.0
 class MqttFrontend:
     """MQTT frontend for requests and sensors. Construct, `start`, `stop`; all on one event loop."""
 
-    def __init__(self, engine: InferenceEngine, settings: MqttSettings, gateway_id: str) -> None:
-        """Set up the frontend; `settings.url` must be set. Raises ConfigurationError for routes that cannot work."""
+    def __init__(
+        self, engine: InferenceEngine, settings: MqttSettings, gateway_id: str, folder: Path | None = None
+    ) -> None:
+        """Set up the frontend; `settings.url` must be set. Raises ConfigurationError for routes that cannot work.
+
+        `folder`: for the journal; None: there is none.
+        """
         if not gateway_id or set(gateway_id) & set("+#/\0") or len(gateway_id) > 128:
             problem = f"{gateway_id!r:.150} must be 1 to 128 characters without + # and /; it is part of topics"
             raise ConfigurationError(problem, table="gateway", key="id")
-        self._engine, self._settings, self._id = engine, settings, gateway_id
+        self._engine, self._settings, self._id, self._folder = engine, settings, gateway_id, folder
+        self._journal: SampleJournal | None = None
+        self._journal_problem = ""
         self._router = Router(settings.route, gateway_id)
         self._counters: Counter[str] = Counter()
         self._link: Link | None = None
@@ -57,9 +68,17 @@ class MqttFrontend:
             room=self._resume,
             counters=self._counters,
         )
+        self._journal = self._opened_journal()
         self._pipeline = Pipeline(
-            self._engine, settings, self._id, router=self._router, outlet=self._link, counters=self._counters
+            self._engine,
+            settings,
+            self._id,
+            router=self._router,
+            outlet=self._link,
+            counters=self._counters,
+            journal=self._journal,
         )
+        self._pipeline.recover()
         self._link.start()
 
     async def stop(self, grace_s: float) -> None:
@@ -75,6 +94,8 @@ class MqttFrontend:
         await self._link.drain(max(GOODBYE_S, ends_s - asyncio.get_running_loop().time()))
         self._stop_timer()
         await self._link.stop(self._status(OFFLINE), GOODBYE_S)
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.close)
         self.online.clear()
 
     def counters(self) -> Mapping[str, int]:
@@ -93,7 +114,27 @@ class MqttFrontend:
     @property
     def problem(self) -> str:
         """Return what the broker does not grant, for operators; "" if it grants everything."""
-        return "" if self._link is None else "; ".join(self._link.health)
+        journal = self._journal.problem if self._journal else self._journal_problem
+        found = [] if self._link is None else list(self._link.health)
+        return "; ".join([*found, *([f"journal: {journal}"] if journal else [])])
+
+    def _opened_journal(self) -> SampleJournal | None:
+        """Return the journal if it is configured, and its folder can be used."""
+        settings = self._settings
+        if self._folder is None or not settings.journal:
+            return None
+        try:
+            return SampleJournal(
+                self._folder,
+                commit_s=settings.journal_commit_s,
+                retry_s=settings.retry_max_s,
+                snapshot_bytes=settings.journal_snapshot_bytes,
+                counters=self._counters,
+            )
+        except OSError as error:
+            _LOG.warning("no MQTT journal: %s; a crash loses samples of windows that are not full", error)
+            self._journal_problem = str(error)
+            return None
 
     def _receive(self, message: Message) -> None:
         if self._pipeline is not None:

@@ -16,7 +16,7 @@ from gateway.frontends.mqtt.results.contents import ResultPlan, check_size, writ
 from gateway.frontends.mqtt.results.rows import ResultRow, read_rows
 from gateway.frontends.mqtt.results.settings import ResultSettings
 from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.feed import Ready
+from gateway.frontends.mqtt.routes.inputs import Ready
 from gateway.frontends.mqtt.rules.rules import RouteRules
 from gateway.frontends.mqtt.rules.states import SensorRule
 from gateway.frontends.mqtt.templates import (

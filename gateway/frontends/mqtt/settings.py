@@ -19,12 +19,13 @@ RANGES = (
     ("session_expiry_s", 0, 2**32 - 1),  # MQTT 5 keeps intervals in four bytes
     ("will_delay_s", 0, 2**32 - 1),
     ("max_result_bytes", 1_024, 268_435_455),
+    ("journal_snapshot_bytes", 65_536, 2**32),
     ("max_packet_bytes", 1_024, 268_435_455),  # the largest packet of the protocol (MQTT 5, 2.1.4)
 )
 """Settings with a minimum and a maximum."""
 TIMES = (
     *("reconnect_min_s", "reconnect_max_s", "connect_timeout_s", "subscribe_timeout_s", "publish_timeout_s"),
-    *("retry_min_s", "retry_max_s"),
+    *("retry_min_s", "retry_max_s", "journal_commit_s"),
 )
 """Settings of more than 0 and at most 3600 seconds."""
 PROTOCOLS = ("auto", "5", "3.1.1")
@@ -101,6 +102,12 @@ class MqttSettings:
     """Upper end of every later delay."""
     error_repeat_s: float = 10.0
     """Time between two errors of a window route whose model is unavailable, or two log lines of one refused topic."""
+    journal: bool = True
+    """Keep samples of windows on the disk, from before their acknowledgement until their results are delivered."""
+    journal_commit_s: float = 0.05
+    """Least time between two syncs of the journal; samples that come meanwhile are synced together."""
+    journal_snapshot_bytes: int = 4 * 2**20
+    """Growth of the journal after which it is replaced by what is still needed, or 4 times that if it is more."""
     route: tuple[MqttRoute, ...] = ()
     """Routes from sensors' messages to models."""
 

@@ -78,6 +78,6 @@ def zone_of(name: str) -> tzinfo:
 def _is_zone(name: str) -> bool:
     try:
         zone_of(name)
-    except (OSError, ValueError):  # no such zone, a name that is a path, or no database of zones
+    except (KeyError, OSError, ValueError):  # no such zone, a name that is a path, or no database of zones
         return False
     return True

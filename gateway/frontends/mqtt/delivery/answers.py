@@ -11,7 +11,7 @@ from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.problem import error_text
 from gateway.frontends.mqtt.results.contents import Line
-from gateway.frontends.mqtt.routes.feed import Ready
+from gateway.frontends.mqtt.routes.inputs import Ready
 
 TIMES_REMEMBERED = 256
 """Milliseconds whose text is remembered."""

@@ -50,9 +50,9 @@ class Debt:
     """Answer or refusal that is due, with its destination and the message that it settles.
 
     `result` is the message of a route's result without its payload; its QoS is an upper limit. `dropped` is called if
-    the outbox does not accept it. `seen` is None for
-    windows: their samples were settled before. `attempts` counts those that the broker refused. The
-    record is small because it lives until the broker accepted the answer.
+    the outbox does not accept it, `settled` once the broker accepted it, or it was refused for good. `seen` is None for
+    windows: their samples were settled before. `attempts` counts those that the broker refused. The record is small
+    because it lives until the broker accepted the answer.
     """
 
     message: Message
@@ -65,6 +65,7 @@ class Debt:
     attempts: int = 0
     result: OutgoingPublish | None = None
     dropped: Callable[[], object] | None = None
+    settled: Callable[[], object] | None = None
 
     def publication(self, payload: bytes, taken: Taken) -> OutgoingPublish:
         """Return the message with the answer."""
@@ -140,8 +141,7 @@ class Delivery:
     def suppress(self, debt: Debt) -> None:
         """Acknowledge a message whose result is not published."""
         self._counters["suppressed"] += 1
-        if debt.seen is not None:
-            self.finish(debt.message, debt.seen)
+        self._end(debt, b"")
 
     def refuse_debt(self, debt: Debt, refused: RequestError) -> None:
         """Publish a refusal instead of the answer.
@@ -159,6 +159,7 @@ class Delivery:
         else:
             self._counters["refused"] += 1
             self.complain(debt.message, refused, debt.identity, debt.qos)
+            self._end(debt, b"")
 
     def refuse(
         self,
@@ -216,5 +217,10 @@ class Delivery:
     def _settle(self, debt: Debt, payload: bytes) -> None:
         if not debt.refusal:
             self._counters["answered"] += 1
+        self._end(debt, payload)
+
+    def _end(self, debt: Debt, payload: bytes) -> None:
+        if debt.settled is not None:
+            debt.settled()
         if debt.seen is not None:
             self.finish(debt.message, debt.seen, payload)

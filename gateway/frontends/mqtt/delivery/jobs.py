@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.frontends.mqtt.delivery.delivery import Debt
-from gateway.frontends.mqtt.routes.feed import Ready
+from gateway.frontends.mqtt.routes.inputs import Ready
 
 
 @dataclass(slots=True, eq=False)
 class InferenceJob:
     """An inference: its request, the function that encodes its answer, the answer's debt, and failed attempts.
 
-    `encode` returns None for an answer that is not published.
+    `encode` returns None for an answer that is not published. `holds`: at QoS 1 it waits while its model is away.
     """
 
     request: InferRequest
     encode: Callable[[InferResponse], bytes | None]
     debt: Debt
     failures: int = 0
+    holds: bool = False
 
 
 @dataclass(slots=True)
@@ -45,4 +46,4 @@ def passed(deadline_ns: int | None) -> bool:
 
 def expired() -> RequestError:
     """Return the refusal of a message that expired while the device was overloaded."""
-    return RequestError(Fault.EXPIRED, "the device was overloaded until the message expired")
+    return RequestError(Fault.EXPIRED, "the device was overloaded, or the model away, until the message expired")

@@ -23,6 +23,8 @@ from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.settings import MqttSettings
 
 _LOG = logging.getLogger(__name__)
+AWAY = frozenset({Fault.NOT_FOUND, Fault.UNAVAILABLE})
+"""Faults of a model that is unavailable."""
 
 
 class _Step(Protocol):
@@ -119,7 +121,7 @@ class Runs:
     def refuse(self, token: InferenceJob, error: RequestError) -> None:
         """Implement `Sink.refuse`: try again if that may help, until the deadline or the last attempt."""
         token.failures += 1
-        if error.fault is Fault.OVERLOADED and passed(token.request.deadline_ns):
+        if (error.fault is Fault.OVERLOADED or token.holds) and passed(token.request.deadline_ns):
             error = expired()
         elif self._tries_again(token, error):
             wait_s = self.retry_s(error, token.failures)
@@ -164,7 +166,7 @@ class Runs:
             self.idle.set()
 
     def _tries_again(self, job: InferenceJob, refused: RequestError) -> bool:
-        if refused.fault is Fault.OVERLOADED:
+        if refused.fault is Fault.OVERLOADED or (job.holds and refused.fault in AWAY):
             return job.debt.make_sure()
         return (
             refused.fault is Fault.INTERNAL

@@ -98,7 +98,7 @@ class SampleJournal:
         durable.sweep(folder)
         file = folder / FILE
         self.recovered = recover(file.read_bytes() if file.exists() else b"")
-        self.states: Callable[[], Iterable[SensorRecord]] = tuple
+        self.states: Callable[[], Iterable[Record]] = tuple
         self._counters, self._least_bytes = counters, snapshot_bytes
         self._keys = OrderedDict.fromkeys(self.recovered.keys[-KEYS_REMEMBERED:])
         self._open: dict[Window, Complete] = {}

@@ -9,7 +9,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -20,18 +19,19 @@ from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Steps, Tensor
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.payloads.channels import ChannelReader, Values
-from gateway.frontends.mqtt.payloads.content_type import ContentType, read_content_type
+from gateway.frontends.mqtt.payloads.content_type import read_content_type
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.sparkplug import SparkplugMessage
 from gateway.frontends.mqtt.payloads.tensors import row_tensor, window_tensor
 from gateway.frontends.mqtt.results.contents import ResultPlan, plan_results
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.fitting import channel_order, check_outputs, window_shape
+from gateway.frontends.mqtt.routes.inputs import MessageDecoding, ModelInputs, Ready
 from gateway.frontends.mqtt.routes.last_values import LastValues
 from gateway.frontends.mqtt.routes.reading import PayloadReader, SensorSample
-from gateway.frontends.mqtt.routes.timed import idle_expiry_s, sample_timing, samples_of, sequences_of, times_of
-from gateway.frontends.mqtt.windows.rings import Complete
-from gateway.frontends.mqtt.windows.samples import Rows
+from gateway.frontends.mqtt.routes.timed import StampedRows, idle_expiry_s, sample_timing, sequences_of, times_of
+from gateway.frontends.mqtt.windows.rings import Complete, RingState
+from gateway.frontends.mqtt.windows.samples import Rows, SensorState
 from gateway.frontends.mqtt.windows.sensors import Windows
 
 _LOG = logging.getLogger(__name__)
@@ -40,45 +40,27 @@ Publish = Callable[[OutgoingPublish], object]
 """Function that publishes a command to a sensor: Sparkplug's rebirth."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Input for the model, complete.
-
-    `sensor` measured it, its first and last sample have the times `started_ns` and `ended_ns` (since the epoch). `plan`
-    is the content of results of the version that `manifest` describes. `window` is the sensor's window, if the input is
-    one.
-    """
-
-    sensor: str
-    manifest: ModelManifest
-    plan: ResultPlan
-    tensor: Tensor
-    started_ns: int
-    ended_ns: int
-    window: Complete | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MessageDecoding:
-    """Message that is being decoded: for which manifest, of which content type, into which windows (None: none)."""
-
-    manifest: ModelManifest
-    content: ContentType
-    windows: Windows | None
-
-
 class RouteDecoder:
     """Decoder of one route's messages, with the windows of its sensors."""
 
     def __init__(
-        self, route: MqttRoute, describe: Describe, counters: Counter[str], publish: Publish | None = None
+        self,
+        route: MqttRoute,
+        describe: Describe,
+        counters: Counter[str],
+        publish: Publish | None = None,
+        *,
+        journaled: bool = False,
     ) -> None:
-        """Set up the decoder. Raises ConfigurationError for files and layouts of the route that cannot be used."""
+        """Set up the decoder. Raises ConfigurationError for files and layouts of the route that cannot be used.
+
+        `journaled`: samples of QoS 1 messages have records.
+        """
         self.route = route
         self._reader = PayloadReader(route)
         channels = self._reader.channels.channels if self._reader.channels else ()
         self._last = LastValues([channel.settings for channel in channels], route.max_sensors)
-        self._publish = publish
+        self._publish, self._journaled = publish, journaled
         self._keeps_last = any(channel.missing == "last" for channel in route.channel)
         self._order: list[int] | None = None
         self._describe = describe
@@ -103,6 +85,25 @@ class RouteDecoder:
         return self._windows is not None or bool(self.route.size_rows or self.route.hop_rows)
 
     @property
+    def holds(self) -> bool:
+        """Return True if messages wait while the model is unavailable."""
+        return self.route.model_away == "hold"
+
+    @property
+    def is_away(self) -> bool:
+        """Return True if the model is unavailable, or does not fit the route."""
+        try:
+            self._current()
+        except RequestError:
+            return True
+        return False
+
+    @property
+    def windows(self) -> Windows | None:
+        """Return the windows; None if the model takes none, or is not known."""
+        return self._windows
+
+    @property
     def sensors(self) -> int:
         """Return the number of sensors that have a window."""
         return 0 if self._windows is None else len(self._windows)
@@ -118,8 +119,8 @@ class RouteDecoder:
         count = None if reading.windows is None else reading.windows.shape.channels
         return self._reader.steps(message, reading.content, reading.manifest, count)
 
-    def complete(self, message: Message, reading: MessageDecoding, sample: SensorSample) -> Iterator[Ready]:
-        """Yield the model inputs of a decoded message: one input, or the windows that it completes (often none).
+    def complete(self, message: Message, reading: MessageDecoding, sample: SensorSample) -> ModelInputs:
+        """Return the model inputs of a decoded message: one input, or the windows that it completes (often none).
 
         The samples are in their windows once all inputs were taken. Raises RequestError INVALID for values that do not
         fit the model, and for a Sparkplug message with an unknown alias.
@@ -129,10 +130,10 @@ class RouteDecoder:
         if self._reader.channels is not None:
             sample = self._with_last(message, sample)
             if not len(cast("Values", sample.content)):
-                return iter(())
+                return ModelInputs(iter(()))
         if reading.windows is None:
-            return iter((self._whole(message, reading.manifest, sample),))
-        return self._complete(message, reading, reading.windows, sample)
+            return ModelInputs(iter((self._whole(message, reading.manifest, sample),)))
+        return self._complete(message, reading.windows, sample)
 
     def fits(self, reading: MessageDecoding) -> bool:
         """Return True if the model takes what was decoded; otherwise it changed, and the message must be read again."""
@@ -140,24 +141,26 @@ class RouteDecoder:
             self._current()
         return reading.windows is self._windows
 
-    def _complete(
-        self, message: Message, reading: MessageDecoding, windows: Windows, sample: SensorSample
-    ) -> Iterator[Ready]:
+    def _complete(self, message: Message, windows: Windows, sample: SensorSample) -> ModelInputs:
         sensor, now_ns, wall_ns = sample.sensor, message.arrived_ns, message.wall_ns
-        if self._reader.channels is None:
-            rows = cast("Rows", sample.content)
-            found = windows.append(sensor, rows, now_ns=now_ns, wall_ns=wall_ns)
+        timed = self._timed_rows(message, sample)
+        self._counters["samples"] += len(timed.rows)
+        if windows.is_timed:
+            found = windows.put(sensor, timed.samples(now_ns), now_ns=now_ns, wall_ns=wall_ns)
         else:
-            values = cast("Values", sample.content)
-            rows, stamps = self._ordered(values), values[:, self._reader.channels.count :]
-            if self.route.time.is_set:
-                times = times_of(self.route.time, stamps, message)
-                samples = samples_of(rows, times, sequences_of(self.route.time, stamps), now_ns)
-                found = windows.put(sensor, samples, now_ns=now_ns, wall_ns=wall_ns)
-            else:
-                found = windows.append(sensor, rows, now_ns=now_ns, wall_ns=wall_ns)
-        self._counters["samples"] += len(rows)
-        return (self._ready(sensor, reading.manifest, window) for window in found)
+            found = windows.append(sensor, timed.rows, now_ns=now_ns, wall_ns=wall_ns)
+        record = timed.record(self.route.name, sensor, message) if self._journaled and message.qos else None
+        return ModelInputs((self.ready(sensor, window) for window in found), record)
+
+    def _timed_rows(self, message: Message, sample: SensorSample) -> StampedRows:
+        """Return the rows of a message, with their times and sequence numbers if they have any."""
+        time = self.route.time
+        if self._reader.channels is None:
+            return StampedRows(cast("Rows", sample.content))
+        values = cast("Values", sample.content)
+        rows, stamps = self._ordered(values), values[:, self._reader.channels.count :]
+        times = times_of(time, stamps, message) if time.is_set else []
+        return StampedRows(rows, times, sequences_of(time, stamps))
 
     def due_ns(self) -> int | None:
         """Return the monotonic time of the next `expire`; None if no sample waits for earlier ones."""
@@ -165,12 +168,16 @@ class RouteDecoder:
 
     def expire(self, now_ns: int | None = None) -> Iterator[Ready]:
         """Yield the windows that are complete without samples that did not come in time (None: at the stop)."""
-        if self._windows is None or self._manifest is None:
-            return
-        for sensor, window in self._windows.expire(now_ns):
-            yield self._ready(sensor, self._manifest, window)
+        for sensor, window in self._windows.expire(now_ns) if self._windows else ():
+            yield self.ready(sensor, window)
 
-    def _ready(self, sensor: str, manifest: ModelManifest, window: Complete) -> Ready:
+    def states(self) -> Iterator[tuple[str, int, RingState, SensorState]]:
+        """Yield the content of the windows that are not complete (`Windows.states`)."""
+        return iter(()) if self._windows is None else self._windows.states()
+
+    def ready(self, sensor: str, window: Complete) -> Ready:
+        """Return the input of a complete window."""
+        manifest = cast("ModelManifest", self._manifest)  # windows exist only after it
         tensor = window_tensor(window.rows, manifest.inputs[0])
         return Ready(sensor, manifest, self._plan, tensor, window.started_ns, window.ended_ns, window)
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import repeat
 
+import numpy as np
+
 from gateway.domain.manifest import ModelManifest
+from gateway.frontends.mqtt.journal.journal import message_key
+from gateway.frontends.mqtt.journal.records import SampleRecord
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.payloads.channels import Values
 from gateway.frontends.mqtt.payloads.errors import invalid
@@ -18,6 +23,27 @@ SECOND_NS = 1_000_000_000
 EXACT_NS = 1_000
 """Resolution of timestamps: floats hold today's nanoseconds to 256 only."""
 IDLE_INTERVALS, IDLE_LEAST_S, IDLE_UNKNOWN_S = 20, 5.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class StampedRows:
+    """Rows [n, channels] of one message, with the times and sequence numbers of their own, if they have any."""
+
+    rows: Rows
+    times_ns: list[int] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+
+    def samples(self, arrived_ns: int) -> list[Sample]:
+        """Return the samples."""
+        numbers: Iterable[int | None] = self.sequences or repeat(None)
+        stamped = zip(self.rows, self.times_ns, numbers, strict=False)
+        return [Sample(row, time_ns, arrived_ns, number) for row, time_ns, number in stamped]
+
+    def record(self, route: str, sensor: str, message: Message) -> SampleRecord:
+        """Return the record for the journal."""
+        content, channels = np.ascontiguousarray(self.rows, np.float32).tobytes(), self.rows.shape[1]
+        times, sequences = tuple(self.times_ns), tuple(self.sequences)
+        return SampleRecord(route, sensor, message_key(message), message.wall_ns, channels, content, times, sequences)
 
 
 def interval_s(route: MqttRoute, manifest: ModelManifest) -> float:
@@ -65,14 +91,6 @@ def times_of(time: MqttTime, stamps: Values, message: Message) -> list[int]:
     return times
 
 
-def sequences_of(time: MqttTime, stamps: Values) -> list[int] | None:
-    """Return the sequence number of each row; None if there is none."""
-    return [int(value) for value in stamps[:, -1]] if time.sequence else None
-
-
-def samples_of(rows: Rows, times: list[int], sequences: list[int] | None, arrived_ns: int) -> list[Sample]:
-    """Return the samples of a message."""
-    numbers: Iterable[int | None] = repeat(None) if sequences is None else sequences
-    return [
-        Sample(row, time_ns, arrived_ns, number) for row, time_ns, number in zip(rows, times, numbers, strict=False)
-    ]
+def sequences_of(time: MqttTime, stamps: Values) -> list[int]:
+    """Return the sequence number of each row; empty if there is none."""
+    return [int(value) for value in stamps[:, -1]] if time.sequence else []

@@ -110,6 +110,11 @@ class Windows:
     def __len__(self) -> int:
         return len(self._rings)
 
+    @property
+    def is_timed(self) -> bool:
+        """Return True if samples are `put` with times or sequence numbers of their own, and not appended."""
+        return self._timing is not None
+
     def append(self, sensor: str, samples: Rows, *, now_ns: int, wall_ns: int) -> Iterator[Complete]:
         """Yield the windows that samples [n, channels] complete, which came now. They are added as windows are taken.
 

@@ -27,7 +27,7 @@ def test_an_answer_gets_the_labels_of_the_version_that_gave_it() -> None:
     feed = RouteDecoder(MqttRoute("r", ("t",), "moves"), describe, Counter())
     message = Message("t", b"[1, 2]")
     reading = feed.begin(message)
-    (ready,) = feed.complete(message, reading, finish(feed.steps(message, reading)))
+    (ready,) = feed.complete(message, reading, finish(feed.steps(message, reading))).ready
     assert feed.plan(ready, "1").labels == LABELS
     assert feed.plan(ready, "2").labels == OTHERS
     served["2"] = moves("2", LABELS)  # staged again, with other content

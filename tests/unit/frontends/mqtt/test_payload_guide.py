@@ -71,7 +71,7 @@ def read(decoder: RouteDecoder, topic: str, payload: bytes) -> list[Any]:
     """Return the inputs that a message gives."""
     message = Message(topic, payload, arrived_ns=1_000_000_000)
     reading = decoder.begin(message)
-    return list(decoder.complete(message, reading, finish(decoder.steps(message, reading))))
+    return list(decoder.complete(message, reading, finish(decoder.steps(message, reading))).ready)
 
 
 @pytest.mark.parametrize(("route", "messages"), EXAMPLES, ids=[route.preset or "none" for route, _ in EXAMPLES])

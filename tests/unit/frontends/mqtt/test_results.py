@@ -19,7 +19,7 @@ from gateway.frontends.mqtt.delivery import answers
 from gateway.frontends.mqtt.results.contents import ResultPlan, check_size, plan_results, write_results
 from gateway.frontends.mqtt.results.rows import read_rows
 from gateway.frontends.mqtt.results.settings import DEFAULT, ResultSettings
-from gateway.frontends.mqtt.routes.feed import Ready
+from gateway.frontends.mqtt.routes.inputs import Ready
 from tests.simulators.examples import examples
 
 FP32, INT64 = Datatype.FP32, Datatype.INT64

@@ -150,7 +150,7 @@ def test_a_route_makes_rows_of_data_and_asks_for_births() -> None:
     def rows(topic: str, content: bytes) -> Any:
         message = Message(topic, content, arrived_ns=10**9)
         reading = decoder.begin(message)
-        inputs = list(decoder.complete(message, reading, finish(decoder.steps(message, reading))))
+        inputs = list(decoder.complete(message, reading, finish(decoder.steps(message, reading))).ready)
         assert all(ready.sensor == "edge-1/press" for ready in inputs)
         return [ready.tensor.array.tolist() for ready in inputs]
 

@@ -1,0 +1,114 @@
+"""Work on messages that takes longer than one pass of the event loop: decoding on threads, and what follows it.
+
+Samples of a route keep their order: while one of them is worked on, later ones wait behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.ports import Decoding
+from gateway.domain.tensor import Steps, finish
+from gateway.frontends.mqtt.delivery.delivery import Debt
+from gateway.frontends.mqtt.delivery.jobs import expired, passed
+from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, LargeMessages
+
+Later = Coroutine[Any, Any, None]
+"""Work on a message that continues while other messages are received."""
+End = Callable[[Callable[[], Any]], Later | None]
+"""Function that completes a message; its argument returns what was decoded, or raises."""
+Retry = Callable[[RequestError, int], float]
+"""Function that returns the time before another attempt, from the refusal and the number of failures."""
+
+
+class MessageWork:
+    """Messages that are decoded on threads, and tasks that continue them. `changed`: their number changed."""
+
+    def __init__(self, decoding: Callable[[], Decoding], retry_s: Retry, changed: Callable[[], None]) -> None:
+        self._decoding, self._retry_s, self._changed = decoding, retry_s, changed
+        self._large = LargeMessages()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def full(self) -> bool:
+        """Return True if no more messages should be read."""
+        return self._large.full
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of samples that wait behind others."""
+        return self._large.waiting
+
+    @property
+    def tasks(self) -> frozenset[asyncio.Task[None]]:
+        """Return the tasks in progress."""
+        return frozenset(self._tasks)
+
+    async def cancel(self) -> int:
+        """Cancel all work. Return the number of messages that are not finished."""
+        abandoned = len(self._tasks) + self._large.waiting
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        return abandoned
+
+    def wait(self, route: str, message: Message) -> bool:
+        """Let a sample wait if one of its route is being worked on. Return False if none is."""
+        waits = self._large.wait(route, message)
+        if waits:
+            self._changed()
+        return waits
+
+    def decode(self, debt: Debt, caller: str, steps: Steps[Any], end: End) -> Later | None:
+        """Decode a message, and call `end`. Return the work that is left: a large message is decoded on a thread."""
+        if len(debt.message.payload) <= INLINE_BYTES:
+            return end(partial(finish, steps))
+        return self.decode_apart(debt, caller, steps, end)
+
+    async def decode_apart(self, debt: Debt, caller: str, steps: Steps[Any], end: End) -> None:
+        """Decode a message on a thread, and call `end`."""
+        decoding = asyncio.ensure_future(self._decoded(debt, caller, steps))
+        try:
+            await asyncio.wait({decoding})
+        finally:
+            decoding.cancel()
+        later = end(decoding.result)
+        if later is not None:
+            await later
+
+    def follow(self, later: Later | None, route: str = "", then: Callable[[Message], None] | None = None) -> None:
+        """Begin the work that is left. Samples of `route` wait for it, and are passed to `then`."""
+        if later is not None:
+            self._large.begin(route)
+            task = asyncio.get_running_loop().create_task(self._finish(later, route, then))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            self._changed()
+
+    async def _finish(self, later: Later, route: str, then: Callable[[Message], None] | None) -> None:
+        """Finish a message; then continue with the samples of its route that waited behind it."""
+        await later
+        for behind in self._large.end(route):
+            if then is not None:
+                then(behind)
+        self._changed()
+
+    async def _decoded(self, debt: Debt, caller: str, steps: Steps[Any]) -> Any:
+        """Decode on a thread. At QoS 1, try again until one can start or the message expires."""
+        failures = 0
+        while True:
+            try:
+                return await self._decoding().run(caller, steps, apart=True)
+            except RequestError as refused:
+                if refused.fault is not Fault.OVERLOADED or not debt.make_sure():
+                    raise
+                failures += 1
+                if passed(debt.message.deadline_ns()):
+                    raise expired() from None
+                await asyncio.sleep(self._retry_s(refused, failures))
