@@ -30,7 +30,7 @@ ROWS_SHOWN = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Checked:
+class RouteCheck:
     """Result for one message: sensor, rows, and the model inputs that it completes. `problem`: why it is refused."""
 
     route: MqttRoute
@@ -57,7 +57,8 @@ def command(arguments: argparse.Namespace) -> int:
     route = select_route(config, arguments.route or "", topic)
     message = Message(topic or example_topic(route), payload, content_type=content_type)
     manifest, remark = asyncio.run(_manifest(config, route))
-    checked = dataclasses.replace(check(route, manifest, message), remark=remark)
+    checked = check(route, manifest, message)
+    checked = dataclasses.replace(checked, remark="; ".join(filter(None, (checked.remark, remark))))
     print_json(as_json(checked)) if arguments.json else _print(checked)
     return FINDING if checked.problem else OK
 
@@ -91,9 +92,9 @@ def example_topic(route: MqttRoute) -> str:
     return "/".join("sensor" if level in {"+", "#"} else level for level in levels)
 
 
-def check(route: MqttRoute, manifest: ModelManifest | None, message: Message) -> Checked:
+def check(route: MqttRoute, manifest: ModelManifest | None, message: Message) -> RouteCheck:
     """Return what the route makes of a message. Without a manifest, windows and shapes are not checked."""
-    checked = Checked(route, message.topic)
+    checked = RouteCheck(route, message.topic)
 
     def describe(_model: str, _version: str) -> ModelManifest:
         if manifest is None:
@@ -114,7 +115,8 @@ def check(route: MqttRoute, manifest: ModelManifest | None, message: Message) ->
     shape = reading.windows.shape if reading.windows else None
     window = f"{shape.size_rows} rows, a new one every {shape.hop_rows}" if shape else ""
     rows = tuple(tuple(row) for row in content.tolist())
-    return dataclasses.replace(checked, sensor=sample.sensor, rows=rows, inputs=inputs, window=window)
+    remark = "" if rows else "no row: values are missing, and `missing` of their channels leaves the row out"
+    return dataclasses.replace(checked, sensor=sample.sensor, rows=rows, inputs=inputs, window=window, remark=remark)
 
 
 async def _manifest(config: Config, route: MqttRoute) -> tuple[ModelManifest | None, str]:
@@ -139,7 +141,7 @@ def _assumed(route: MqttRoute) -> ModelManifest | None:
     return ModelManifest(route.model, route.version or "1", (rows,), (rows,), ())
 
 
-def as_json(checked: Checked) -> dict[str, Any]:
+def as_json(checked: RouteCheck) -> dict[str, Any]:
     """Return the result for programs. A value that `missing = "last"` takes from before is null."""
     rows = [[None if math.isnan(value) else value for value in row] for row in checked.rows]
     channels = [{"path": each.path, "name": each.name, "unit": each.unit} for each in checked.route.channel]
@@ -149,7 +151,7 @@ def as_json(checked: Checked) -> dict[str, Any]:
     return {**facts, "problem": checked.problem or None, "remark": checked.remark or None}
 
 
-def _print(checked: Checked) -> None:
+def _print(checked: RouteCheck) -> None:
     facts = [("route", checked.route.name), ("topic", checked.topic)]
     if checked.problem:
         print_facts([*facts, ("refused", checked.problem)])
@@ -162,7 +164,7 @@ def _print(checked: Checked) -> None:
         _print_rows(checked)
 
 
-def _print_rows(checked: Checked) -> None:
+def _print_rows(checked: RouteCheck) -> None:
     names = [each.name or each.path for each in checked.route.channel] or [
         f"[{i}]" for i in range(len(checked.rows[0]))
     ]

@@ -24,7 +24,7 @@ ROWS_LIMIT = 100_000
 VALUES_LIMIT = 1_000_000
 """Most values of one message, rows times channels: 8 MB."""
 STEP_VALUES = 512
-"""Values that one step reads: 0.3 ms of numbers at simple paths, 1.5 ms of texts at other paths."""
+"""Values that one step reads: 0.1 ms of numbers at simple paths, 1.8 ms of texts at other paths (decision 0045)."""
 NOTHING = frozenset({"", "unavailable", "unknown", "none", "null", "nan", "n/a"})
 """Texts that stand for no value, in lower case: Home Assistant's states, and what firmware prints."""
 WORDS: Mapping[str, int] = {
