@@ -1,18 +1,22 @@
-"""Verb `edge-gateway routes`: what a route makes of a message, and a proposal of a route; no broker is needed."""
+"""Verb `edge-gateway routes`: what a route makes of a message, stored or on the broker, and a proposal of a route."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import dataclasses
+import json
 import math
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gateway.cli.common import committed_settings, overrides
 from gateway.cli.explain import find_release
 from gateway.cli.files import read_file
+from gateway.cli.routes_tail import tail
 from gateway.config import Config, gateway_id, load_config
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.manifest import ModelManifest
@@ -45,7 +49,9 @@ class RouteCheck:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Check or propose; return 1 if the message is refused."""
+    """Check, propose or follow; return 1 if the checked message is refused."""
+    if arguments.action == "tail":
+        return _tail(arguments)
     if not arguments.sample:
         raise ConfigurationError("missing; name a file with one message, or - for standard input", table="--sample")
     payload = read_file(arguments.sample)
@@ -53,7 +59,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.action == "new":
         print(plain(write_toml(propose(payload, topic, content_type, arguments.model or ""))))
         return OK
-    config = overrides(arguments)(load_config(Path(arguments.file) if arguments.file else None, committed_settings()))
+    config = _config(arguments)
     route = select_route(config, arguments.route or "", topic)
     message = Message(topic or example_topic(route), payload, content_type=content_type)
     manifest, remark = asyncio.run(_manifest(config, route))
@@ -61,6 +67,42 @@ def command(arguments: argparse.Namespace) -> int:
     checked = dataclasses.replace(checked, remark="; ".join(filter(None, (checked.remark, remark))))
     print_json(as_json(checked)) if arguments.json else _print(checked)
     return FINDING if checked.problem else OK
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    return overrides(arguments)(load_config(Path(arguments.file) if arguments.file else None, committed_settings()))
+
+
+def _tail(arguments: argparse.Namespace) -> int:
+    config = _config(arguments)
+    routes = config.mqtt.route
+    if arguments.route:
+        routes = (select_route(config, arguments.route, ""),)
+    manifests = asyncio.run(_manifests(config, routes))
+    decoders = {route.name: _decoder(route, manifests[route.name]) for route in routes}
+
+    def show(route: MqttRoute, message: Message) -> None:
+        checked = decoded(decoders[route.name], message)
+        if arguments.json:
+            print(plain(json.dumps(as_json(checked), ensure_ascii=False)), flush=True)
+        else:
+            print(plain(_line(checked)), flush=True)
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(tail(config, routes, arguments.count, show))
+    return OK
+
+
+async def _manifests(config: Config, routes: Sequence[MqttRoute]) -> dict[str, ModelManifest | None]:
+    return {route.name: (await _manifest(config, route))[0] for route in routes}
+
+
+def _line(checked: RouteCheck) -> str:
+    """Return a message on one line: topic, route, sensor, rows (null: the last value) or refusal."""
+    if checked.problem:
+        return f"{checked.topic}  {checked.route.name}  refused: {checked.problem}"
+    found = checked.tensor or json.dumps(as_json(checked)["rows"])
+    return f"{checked.topic}  {checked.route.name}/{checked.sensor}  {found}"
 
 
 def select_route(config: Config, name: str, topic: str) -> MqttRoute:
@@ -93,15 +135,22 @@ def example_topic(route: MqttRoute) -> str:
 
 
 def check(route: MqttRoute, manifest: ModelManifest | None, message: Message) -> RouteCheck:
-    """Return what the route makes of a message. Without a manifest, windows and shapes are not checked."""
-    checked = RouteCheck(route, message.topic)
+    """Return what the route makes of one message."""
+    return decoded(_decoder(route, manifest), message)
 
+
+def _decoder(route: MqttRoute, manifest: ModelManifest | None) -> RouteDecoder:
     def describe(_model: str, _version: str) -> ModelManifest:
         if manifest is None:
             raise RequestError(Fault.NOT_FOUND, f"model '{route.model}' is not here; name its folder with --models")
         return manifest
 
-    decoder = RouteDecoder(route, describe, Counter())
+    return RouteDecoder(route, describe, Counter())
+
+
+def decoded(decoder: RouteDecoder, message: Message) -> RouteCheck:
+    """Return what a decoder makes of a message, after those before it."""
+    checked = RouteCheck(decoder.route, message.topic)
     try:
         reading = decoder.begin(message)
         sample = finish(decoder.steps(message, reading))
