@@ -158,7 +158,7 @@ class Pipeline:
         reading = feed.begin(debt.message)
         end = partial(self._end_sample, feed, debt, reading)
         steps = feed.steps(debt.message, reading)
-        if len(debt.message.payload) <= INLINE_BYTES and (decoded := begun(steps)) is not None:
+        if len(debt.message.payload) <= feed.inline_bytes and (decoded := begun(steps)) is not None:
             return end(decoded)
         return self._decode_apart(debt, f"mqtt:{feed.route.name}", steps, end)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gateway.domain.errors import RequestError
 from gateway.domain.tensor import Steps
-from gateway.frontends.mqtt.paths import Find, compile_path
+from gateway.frontends.mqtt.paths import Path, compile_path
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.tensors import FLOAT32_MAX
 from gateway.frontends.mqtt.payloads.text import NUMBER, NUMBER_LIMIT_CHARS
@@ -40,7 +40,7 @@ class Channel:
     """Channel of a route, compiled: its settings, its path, and its words in lower case."""
 
     settings: MqttChannel
-    find: Find
+    path: Path
     words: Mapping[str, int]
 
     def number(self, value: Any) -> float | None:
@@ -95,7 +95,8 @@ class ChannelReader:
 
     def __init__(self, channels: Sequence[MqttChannel]) -> None:
         self.channels = tuple(Channel(each, compile_path(each.path), _words(each)) for each in channels)
-        self._finds = tuple(channel.find for channel in self.channels)
+        self._finds = tuple(channel.path.find for channel in self.channels)
+        self.searches = any(channel.path.searches for channel in self.channels)
         self._plain = all(each.settings.type == "number" for each in self.channels)
         scale, offset = (np.array([getattr(each, name) for each in channels]) for name in ("scale", "offset"))
         self._scale = None if (scale == 1).all() and not offset.any() else (scale, offset)

@@ -22,14 +22,14 @@ def protobuf_reader(file: str, message: str, table: str) -> Callable[[bytes, Con
     kind = _message_class(_descriptors(file, table), message, table)
 
     def read(payload: bytes, _content: ContentType) -> Any:
-        from google.protobuf.json_format import MessageToDict
+        from google.protobuf.json_format import Error, MessageToDict
         from google.protobuf.message import DecodeError
 
         try:
             return MessageToDict(
                 kind.FromString(payload), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
             )
-        except (DecodeError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+        except (DecodeError, Error, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise invalid(f"the payload is no protobuf message {message}: {error}") from None
 
     return read

@@ -23,8 +23,9 @@ class RowSource:
     def __init__(self, route: MqttRoute) -> None:
         """Compile the settings. Raises ConfigurationError for a struct that is none."""
         self._route = route
-        self._find = compile_path(route.rows) if route.rows else None
-        self._packed = compile_path(route.struct_path) if route.struct_path else None
+        paths = [compile_path(text) if text else None for text in (route.rows, route.struct_path)]
+        self._find, self._packed = (path.find if path else None for path in paths)
+        self.searches = any(path is not None and path.searches for path in paths)
         self._key = topic_range(route.key) if route.key else None
         try:
             self.struct = compile_struct(route.struct) if route.struct else None

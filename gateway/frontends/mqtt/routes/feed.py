@@ -100,6 +100,11 @@ class RouteDecoder:
         """Return the number of sensors that have a window."""
         return 0 if self._windows is None else len(self._windows)
 
+    @property
+    def inline_bytes(self) -> int:
+        """Return the largest payload that is decoded on the event loop at once."""
+        return self._reader.inline_bytes
+
     def begin(self, message: Message) -> MessageDecoding:
         """Return what decoding `message` needs. Raises RequestError: INVALID, and what `describe` raises."""
         manifest = self._current()

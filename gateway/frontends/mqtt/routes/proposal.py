@@ -94,7 +94,7 @@ def _proposed(payload: bytes, topic: str, preset: str, media: str, settings: dic
 
 def _packed(route: MqttRoute, document: Any, settings: dict[str, tuple[str, str]]) -> MqttRoute:
     """Return a route that unpacks single bytes: an example of a layout. Raises _NothingFoundError."""
-    value = compile_path(route.struct_path)(document)
+    value = compile_path(route.struct_path).find(document)
     if value is None:
         raise _NothingFoundError
     size = len(packed_bytes(value, route.struct_encoding, route.struct_path))

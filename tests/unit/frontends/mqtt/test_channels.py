@@ -6,6 +6,7 @@ import contextlib
 import math
 from typing import Any
 
+import jmespath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -54,12 +55,18 @@ def read(channels: ChannelReader, rows: Any) -> Any:
         ("list[1].v", 4),
         ("list[?id=='x'].v | [0]", 3),
         ("list[].v", [3, 4]),
+        ("list[-1].id", "y"),
+        ("list[2].v", None),
+        ("list.v", None),
+        ("a[0]", None),
+        ("[0]", None),
         ("absent || a.b", 1.5),
     ],
 )
 def test_a_path_finds_what_jmespath_finds(path: str, found: Any) -> None:
-    assert compile_path(path)(DOCUMENT) == found
-    assert compile_path(path)(DOCUMENT) == compile_path(f"({path}) | @")(DOCUMENT)  # not a chain of keys
+    compiled = compile_path(path)
+    assert compiled.find(DOCUMENT) == found == jmespath.search(path, DOCUMENT)
+    assert compiled.searches is any(operator in path for operator in ("?", "|", "[]"))
 
 
 @pytest.mark.parametrize(
@@ -75,6 +82,13 @@ def test_a_path_that_does_not_compile_is_a_configuration_error(path: str) -> Non
     assert (refused.value.table, refused.value.key) == ("mqtt.route[plc]", "rows")
 
 
+@given(documents, st.lists(st.sampled_from(["a", "b", "[0]", "[-2]"]), min_size=1, max_size=4))
+def test_chains_are_followed_as_jmespath_does(document: Any, parts: list[str]) -> None:
+    path = ".".join(parts).replace(".[", "[")
+    assert not compile_path(path).searches
+    assert repr(compile_path(path).find(document)) == repr(jmespath.search(path, document))
+
+
 @given(documents)
 def test_a_path_that_fails_on_a_document_is_a_refusal(document: Any) -> None:
     for path in (
@@ -87,7 +101,7 @@ def test_a_path_that_fails_on_a_document_is_a_refusal(document: Any) -> None:
         "max_by(@, &a)",
         "join('', @)",
     ):
-        find = compile_path(path)
+        find = compile_path(path).find
         with contextlib.suppress(RequestError):
             find(document)
 
