@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings import SIGNED
+from gateway.frontends.mqtt.layouts import compile_layout
 from gateway.frontends.mqtt.paths import compile_path
 from gateway.frontends.mqtt.presets import FILLED, JSON, PRESETS, SPARKPLUG
 
@@ -137,6 +138,8 @@ class MqttRoute:
         for key, wrong, rule in (*self._rules(), *self._payload_rules()):
             if wrong:
                 raise _refused(self.table, key, rule, getattr(self, key))
+        if self.struct:
+            _check_layout(self.struct, self.table)
         for key in ("rows", "struct_path"):
             if getattr(self, key):
                 _check_path(getattr(self, key), key, self.table)
@@ -206,6 +209,13 @@ def _check_path(path: str, key: str, table: str) -> None:
     except ValueError as error:
         problem = f"{path!r:.150} is no JMESPath expression: {error}; a key with other characters than letters, digits "
         raise ConfigurationError(f'{problem}and _ is quoted, as "switch:0"', table=table, key=key) from None
+
+
+def _check_layout(layout: str, table: str) -> None:
+    try:
+        compile_layout(layout)
+    except ValueError as error:
+        raise ConfigurationError(f"{layout!r:.150} cannot be used: {error}", table=table, key="struct") from None
 
 
 def _are_names(names: tuple[str, ...]) -> bool:

@@ -14,15 +14,12 @@ from gateway.domain.errors import RequestError
 from gateway.domain.tensor import Steps
 from gateway.frontends.mqtt.paths import Path, compile_path
 from gateway.frontends.mqtt.payloads.errors import invalid
+from gateway.frontends.mqtt.payloads.limits import ROWS_LIMIT, VALUES_LIMIT
 from gateway.frontends.mqtt.payloads.tensors import FLOAT32_MAX
 from gateway.frontends.mqtt.payloads.text import NUMBER, NUMBER_LIMIT_CHARS
 from gateway.frontends.mqtt.route_settings import MqttChannel
 
 Values = npt.NDArray[np.float64]
-ROWS_LIMIT = 100_000
-"""Most rows of one message."""
-VALUES_LIMIT = 1_000_000
-"""Most values of one message, rows times channels: 8 MB."""
 STEP_VALUES = 512
 """Values that one step reads: 0.1 ms of numbers at simple paths, 1.8 ms of texts at other paths (decision 0045)."""
 NOTHING = frozenset({"", "unavailable", "unknown", "none", "null", "nan", "n/a"})

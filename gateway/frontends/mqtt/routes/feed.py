@@ -67,7 +67,7 @@ class RouteDecoder:
     def __init__(
         self, route: MqttRoute, describe: Describe, counters: Counter[str], publish: Publish | None = None
     ) -> None:
-        """Set up the decoder. Raises ConfigurationError for files and layouts of the route that cannot be used."""
+        """Set up the decoder. Raises ConfigurationError for descriptors of the route that cannot be used."""
         self.route = route
         self._reader = PayloadReader(route)
         self._last = LastValues(route.channel, route.max_sensors)
@@ -200,7 +200,10 @@ class RouteDecoder:
         _LOG.info("MQTT route %s: results of model %s", self.route.name, carried)
 
     def _follow_births(self, message: Message, sample: SensorSample) -> None:
-        """Take note of a birth or death. Raises RequestError INVALID for an unknown alias, and asks for a rebirth."""
+        """Apply a birth or death. Raises RequestError INVALID for refused rows, and for an unknown alias.
+
+        If an alias is unknown, the node is asked for a rebirth.
+        """
         read = cast("SparkplugMessage", sample.sparkplug)
         command = self._reader.births.apply(read, message)
         if command is not None and self._publish is not None:
@@ -208,6 +211,8 @@ class RouteDecoder:
             self._publish(command)
         if read.unknown is not None:
             raise invalid(f"no birth explains metric alias {read.unknown}; the gateway asks the node for a rebirth")
+        if sample.refused is not None:
+            raise sample.refused
 
     def _with_last(self, message: Message, sample: SensorSample) -> SensorSample:
         """Replace missing values by the sensor's last ones."""

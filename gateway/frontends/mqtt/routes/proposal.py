@@ -20,9 +20,9 @@ from gateway.frontends.mqtt.payloads.content_type import read_content_type
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.formats import FORMATS
 from gateway.frontends.mqtt.payloads.images import IMAGES
+from gateway.frontends.mqtt.payloads.packed import packed_bytes
 from gateway.frontends.mqtt.payloads.raw import RAW
 from gateway.frontends.mqtt.payloads.rows import RowSource
-from gateway.frontends.mqtt.payloads.struct_layout import packed_bytes
 from gateway.frontends.mqtt.payloads.text import number_or_text
 from gateway.frontends.mqtt.presets import JSON, PRESETS, SPARKPLUG, TEXT
 from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute

@@ -5,7 +5,6 @@ Nothing here changes state, so that a thread may read large payloads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from gateway.frontends.mqtt.payloads.channels import ChannelReader, Values
 from gateway.frontends.mqtt.payloads.content_type import ContentType
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.formats import readers_of
+from gateway.frontends.mqtt.payloads.limits import check_rows
 from gateway.frontends.mqtt.payloads.rows import RowSource
 from gateway.frontends.mqtt.payloads.sparkplug import Births, SparkplugMessage
 from gateway.frontends.mqtt.payloads.windows import Rows
@@ -36,19 +36,20 @@ SEARCHED_LIMIT_BYTES = 65_536
 class SensorSample:
     """Decoded message of a sensor: a whole input, rows of a window, or the values of a route's channels.
 
-    `sparkplug` is the message's part in Sparkplug's protocol.
+    `sparkplug` is the message's part in Sparkplug's protocol, which counts even if its rows are `refused`.
     """
 
     sensor: str
     content: Tensor | Rows | Values
     sparkplug: SparkplugMessage | None = None
+    refused: RequestError | None = None
 
 
 class PayloadReader:
     """Reader of one route's payloads."""
 
     def __init__(self, route: MqttRoute) -> None:
-        """Compile the route's paths and layouts. Raises ConfigurationError for files and layouts that do not fit."""
+        """Compile the route's paths and layouts. Raises ConfigurationError for descriptors that cannot be used."""
         self._route = route
         self._readers = readers_of(route)
         self._source = RowSource(route)
@@ -95,7 +96,7 @@ class PayloadReader:
         elif content.media == raw.RAW:
             layout = raw.read_layout(content, self._route, spec)
             found = raw.raw_tensor(payload, layout, spec) if count is None else raw.raw_samples(payload, layout, count)
-        elif content.media in images.IMAGES and count is None:
+        elif content.media in images.IMAGES and count is None and self.channels is None:
             found = images.image_tensor(payload, content.media, spec)
         else:
             raise invalid(f"content type '{content.media:.80}' is not taken here; send {', '.join(CONTENT_TYPES)}")
@@ -107,6 +108,7 @@ class PayloadReader:
             return self._source.rows(message.payload, message.topic)
         layout = raw.read_layout(content, self._route, spec)
         count = layout.shape[-1] if layout.shape else len(self._route.channel)
+        check_rows(len(message.payload) // (count * layout.datatype.wire_bytes))
         rows: list[Any] = raw.raw_samples(message.payload, layout, count).tolist()
         return rows
 
@@ -115,10 +117,14 @@ class PayloadReader:
         sensor = sensor_of(self._route.sensor, message, read.document)
         if self.channels is None:
             raise invalid("Sparkplug B needs a [[mqtt.route.channel]] for each metric of a row")
-        rows: Sequence[Any] = ()
-        if read.document is not None and read.unknown is None:
-            rows = self._source.rows(read.document, message.topic)
-        return SensorSample(sensor, (yield from self.channels.steps(rows)), read)
+        no_rows = yield from self.channels.steps(())
+        if read.document is None or read.unknown is not None:
+            return SensorSample(sensor, no_rows, read)
+        try:
+            rows = yield from self.channels.steps(self._source.rows(read.document, message.topic))
+        except RequestError as refused:
+            return SensorSample(sensor, no_rows, read, refused)
+        return SensorSample(sensor, rows, read)
 
 
 def _too_long(size: int) -> RequestError:

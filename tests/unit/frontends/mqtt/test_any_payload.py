@@ -116,3 +116,4 @@ def test_an_image_needs_a_model_of_images() -> None:
     manifest = ModelManifest("m", "1", (image,), (image,), (VARIANT,))
     assert outcome(decoder(manifest, content_type="image/jpeg"), b"\xff\xd8")
     assert outcome(decoder(table(), content_type="image/jpeg"), b"\xff\xd8") is None
+    assert outcome(decoder(manifest, channel=(MqttChannel("a"),)), b"\xff\xd8", "image/jpeg") is None

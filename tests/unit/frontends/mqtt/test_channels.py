@@ -17,7 +17,8 @@ from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype, finish
 from gateway.frontends.mqtt.paths import PATH_LIMIT_CHARS, compile_path
-from gateway.frontends.mqtt.payloads.channels import VALUES_LIMIT, ChannelReader
+from gateway.frontends.mqtt.payloads.channels import ChannelReader
+from gateway.frontends.mqtt.payloads.limits import VALUES_LIMIT
 from gateway.frontends.mqtt.payloads.rows import RowSource
 from gateway.frontends.mqtt.payloads.tensors import row_tensor
 from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
@@ -274,6 +275,8 @@ def test_rows_become_the_models_input() -> None:
         ("message", {"content_type": "application/protobuf", "descriptor": "file"}),
         ("rows", {"rows": "a", "struct": "<h"}),
         ("struct_path", {"struct_path": "a."}),
+        ("struct", {"struct": "hh"}),
+        ("struct", {"struct": "<4s"}),
     ],
 )
 def test_routes_whose_payloads_cannot_be_read_are_refused(key: str, settings: dict[str, Any]) -> None:
