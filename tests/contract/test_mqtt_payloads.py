@@ -13,6 +13,7 @@ from typing import Any
 import cbor2
 import pytest
 
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.frontends.mqtt.payloads.sparkplug_message import read_payload
@@ -164,6 +165,15 @@ async def test_a_sparkplug_node_is_asked_for_its_births(broker: Mosquitto, clien
         await client.publish("spBv1.0/plant/DDATA/edge-1/press", data, 0)
         assert await result(client, "presses/edge-1_press") == [81.5, -1]
         assert gateway.counters()["rebirths_requested"] == 1
+
+
+async def test_descriptors_that_cannot_be_read_end_the_start(broker: Mosquitto, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.binpb"
+    plc = MqttRoute("plc", ("plc",), "m", content_type="application/protobuf", descriptor=str(missing), message="a.M")
+    with pytest.raises(ConfigurationError, match="cannot be read") as refused:
+        async with frontend(simulated(), broker.url, plc):
+            pass
+    assert (refused.value.table, refused.value.key) == ("mqtt.route[plc]", "descriptor")
 
 
 TAILED = """
