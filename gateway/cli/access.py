@@ -50,6 +50,7 @@ def needs(config: Config, state: Path) -> Iterator[PathPermission]:
         "auth.tokens_file": config.auth.tokens_file,
         **{f"tls.{key}": getattr(tls, key) for key in ("cert", "key", "client_ca")},
         **{f"mqtt.{key}": getattr(mqtt, key) for key in ("ca", "cert", "key", "password_file")},
+        **{f"{route.table}.descriptor": route.descriptor for route in mqtt.route},
         "fleet.root": str(config.fleet.root_file) if config.fleet.store else "",
     }
     yield from (PathPermission(setting, Path(name), READ) for setting, name in files.items() if name)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gateway import __version__
 from gateway.domain.rights import known_scopes
 from gateway.frontends.grpc_v2.settings import SERVERS
+from gateway.terminal.numbers import positive
 from gateway.terminal.program import Program, Verb, json_option, named
 
 
@@ -139,16 +140,19 @@ def _infer(parser: argparse.ArgumentParser) -> None:
 def _routes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
-        choices=("check", "new"),
-        help="check: show what a route of FILE makes of a message; new: propose a route for a message",
+        choices=("check", "new", "tail"),
+        help="check: show what a route of FILE makes of a message; new: propose a route for a message; tail: show the "
+        "messages on the broker and what the routes make of them",
     )
-    parser.add_argument("file", nargs="?", metavar="FILE", help="check: the configuration (default: the installed one)")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the configuration (default: the installed one)")
     parser.add_argument("--sample", type=named, metavar="F", help="file with the payload of one message; - reads stdin")
     parser.add_argument("--topic", type=named, metavar="T", help="the message's topic")
-    parser.add_argument("--route", type=named, metavar="NAME", help="check: the route (default: by topic)")
+    parser.add_argument("--route", type=named, metavar="NAME", help="check, tail: the route (default: by topic)")
     parser.add_argument("--model", type=named, metavar="M", help="new: the model of the route")
     parser.add_argument("--content-type", type=named, metavar="TYPE", help="the message's Content Type, as text/csv")
-    parser.add_argument("--models", type=named, metavar="DIR", help="check: model directory, for windows and shapes")
+    parser.add_argument("--models", type=named, metavar="DIR", help="model directory, for windows and shapes")
+    parser.add_argument("--mqtt", type=named, metavar="URL", help="tail: another broker, mqtt://host:1883")
+    parser.add_argument("--count", type=positive, metavar="N", default=0, help="tail: end after N messages")
     json_option(parser)
 
 
@@ -233,10 +237,11 @@ VERBS = (
     Verb(
         "routes",
         "routes",
-        "show what an MQTT route makes of a stored message, or propose a route for one; no broker is needed",
+        "show what an MQTT route makes of a stored message or of those on the broker, or propose a route for one",
         "  edge-gateway routes check edge-gateway.toml --sample message.json --topic zigbee2mqtt/kitchen\n"
         "  edge-gateway routes check edge-gateway.toml --sample message.json --route rooms --json\n"
-        "  edge-gateway routes new --sample message.json --topic zigbee2mqtt/kitchen --model comfort",
+        "  edge-gateway routes new --sample message.json --topic zigbee2mqtt/kitchen --model comfort\n"
+        "  edge-gateway routes tail edge-gateway.toml --route rooms --count 10",
         _routes,
     ),
     Verb(

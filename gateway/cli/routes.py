@@ -1,18 +1,22 @@
-"""Verb `edge-gateway routes`: what a route makes of a message, and a proposal of a route; no broker is needed."""
+"""Verb `edge-gateway routes`: what a route makes of a message, stored or on the broker, and a proposal of a route."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import dataclasses
+import json
 import math
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gateway.cli.common import committed_settings, overrides
 from gateway.cli.explain import find_release
 from gateway.cli.files import read_file
+from gateway.cli.routes_tail import tail
 from gateway.config import Config, gateway_id, load_config
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.manifest import ModelManifest
@@ -30,7 +34,7 @@ ROWS_SHOWN = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CheckedMessage:
+class RouteCheck:
     """Result for one message: sensor, rows, and the model inputs that it completes. `problem`: why it is refused."""
 
     route: MqttRoute
@@ -45,7 +49,9 @@ class CheckedMessage:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Check or propose; return 1 if the message is refused."""
+    """Check, propose or follow; return 1 if the checked message is refused."""
+    if arguments.action == "tail":
+        return _tail(arguments)
     if not arguments.sample:
         raise ConfigurationError("missing; name a file with one message, or - for standard input", table="--sample")
     payload = read_file(arguments.sample)
@@ -53,13 +59,50 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.action == "new":
         print(plain(write_toml(propose(payload, topic, content_type, arguments.model or ""))))
         return OK
-    config = overrides(arguments)(load_config(Path(arguments.file) if arguments.file else None, committed_settings()))
+    config = _config(arguments)
     route = select_route(config, arguments.route or "", topic)
     message = Message(topic or example_topic(route), payload, content_type=content_type)
     manifest, remark = asyncio.run(_manifest(config, route))
-    checked = dataclasses.replace(check(route, manifest, message), remark=remark)
+    checked = check(route, manifest, message)
+    checked = dataclasses.replace(checked, remark="; ".join(filter(None, (checked.remark, remark))))
     print_json(as_json(checked)) if arguments.json else _print(checked)
     return FINDING if checked.problem else OK
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    return overrides(arguments)(load_config(Path(arguments.file) if arguments.file else None, committed_settings()))
+
+
+def _tail(arguments: argparse.Namespace) -> int:
+    config = _config(arguments)
+    routes = config.mqtt.route
+    if arguments.route:
+        routes = (select_route(config, arguments.route, ""),)
+    manifests = asyncio.run(_manifests(config, routes))
+    decoders = {route.name: _decoder(route, manifests[route.name]) for route in routes}
+
+    def show(route: MqttRoute, message: Message) -> None:
+        checked = decoded(decoders[route.name], message)
+        if arguments.json:
+            print(plain(json.dumps(as_json(checked), ensure_ascii=False)), flush=True)
+        else:
+            print(plain(_line(checked)), flush=True)
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(tail(config, routes, arguments.count, show))
+    return OK
+
+
+async def _manifests(config: Config, routes: Sequence[MqttRoute]) -> dict[str, ModelManifest | None]:
+    return {route.name: (await _manifest(config, route))[0] for route in routes}
+
+
+def _line(checked: RouteCheck) -> str:
+    """Return a message on one line: topic, route, sensor, rows (null: the last value) or refusal."""
+    if checked.problem:
+        return f"{checked.topic}  {checked.route.name}  refused: {checked.problem}"
+    found = checked.tensor or json.dumps(as_json(checked)["rows"])
+    return f"{checked.topic}  {checked.route.name}/{checked.sensor}  {found}"
 
 
 def select_route(config: Config, name: str, topic: str) -> MqttRoute:
@@ -91,16 +134,23 @@ def example_topic(route: MqttRoute) -> str:
     return "/".join("sensor" if level in {"+", "#"} else level for level in levels)
 
 
-def check(route: MqttRoute, manifest: ModelManifest | None, message: Message) -> CheckedMessage:
-    """Return what the route makes of a message. Without a manifest, windows and shapes are not checked."""
-    checked = CheckedMessage(route, message.topic)
+def check(route: MqttRoute, manifest: ModelManifest | None, message: Message) -> RouteCheck:
+    """Return what the route makes of one message."""
+    return decoded(_decoder(route, manifest), message)
 
+
+def _decoder(route: MqttRoute, manifest: ModelManifest | None) -> RouteDecoder:
     def describe(_model: str, _version: str) -> ModelManifest:
         if manifest is None:
             raise RequestError(Fault.NOT_FOUND, f"model '{route.model}' is not here; name its folder with --models")
         return manifest
 
-    decoder = RouteDecoder(route, describe, Counter())
+    return RouteDecoder(route, describe, Counter())
+
+
+def decoded(decoder: RouteDecoder, message: Message) -> RouteCheck:
+    """Return what a decoder makes of a message, after those before it."""
+    checked = RouteCheck(decoder.route, message.topic)
     try:
         reading = decoder.begin(message)
         sample = finish(decoder.steps(message, reading))
@@ -114,7 +164,8 @@ def check(route: MqttRoute, manifest: ModelManifest | None, message: Message) ->
     shape = reading.windows.shape if reading.windows else None
     window = f"{shape.size_rows} rows, a new one every {shape.hop_rows}" if shape else ""
     rows = tuple(tuple(row) for row in content.tolist())
-    return dataclasses.replace(checked, sensor=sample.sensor, rows=rows, inputs=inputs, window=window)
+    remark = "" if rows else "no row: values are missing, and `missing` of their channels leaves the row out"
+    return dataclasses.replace(checked, sensor=sample.sensor, rows=rows, inputs=inputs, window=window, remark=remark)
 
 
 async def _manifest(config: Config, route: MqttRoute) -> tuple[ModelManifest | None, str]:
@@ -139,7 +190,7 @@ def _assumed(route: MqttRoute) -> ModelManifest | None:
     return ModelManifest(route.model, route.version or "1", (rows,), (rows,), ())
 
 
-def as_json(checked: CheckedMessage) -> dict[str, Any]:
+def as_json(checked: RouteCheck) -> dict[str, Any]:
     """Return the result for programs. A value that `missing = "last"` takes from before is null."""
     rows = [[None if math.isnan(value) else value for value in row] for row in checked.rows]
     channels = [{"path": each.path, "name": each.name, "unit": each.unit} for each in checked.route.channel]
@@ -149,7 +200,7 @@ def as_json(checked: CheckedMessage) -> dict[str, Any]:
     return {**facts, "problem": checked.problem or None, "remark": checked.remark or None}
 
 
-def _print(checked: CheckedMessage) -> None:
+def _print(checked: RouteCheck) -> None:
     facts = [("route", checked.route.name), ("topic", checked.topic)]
     if checked.problem:
         print_facts([*facts, ("refused", checked.problem)])
@@ -162,7 +213,7 @@ def _print(checked: CheckedMessage) -> None:
         _print_rows(checked)
 
 
-def _print_rows(checked: CheckedMessage) -> None:
+def _print_rows(checked: RouteCheck) -> None:
     names = [each.name or each.path for each in checked.route.channel] or [
         f"[{i}]" for i in range(len(checked.rows[0]))
     ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import struct
+import sys
+from pathlib import Path
 from typing import Any
 
 import cbor2
 import pytest
 
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.frontends.mqtt.payloads.sparkplug_message import read_payload
@@ -161,3 +165,56 @@ async def test_a_sparkplug_node_is_asked_for_its_births(broker: Mosquitto, clien
         await client.publish("spBv1.0/plant/DDATA/edge-1/press", data, 0)
         assert await result(client, "presses/edge-1_press") == [81.5, -1]
         assert gateway.counters()["rebirths_requested"] == 1
+
+
+async def test_descriptors_that_cannot_be_read_end_the_start(broker: Mosquitto, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.binpb"
+    plc = MqttRoute("plc", ("plc",), "m", content_type="application/protobuf", descriptor=str(missing), message="a.M")
+    with pytest.raises(ConfigurationError, match="cannot be read") as refused:
+        async with frontend(simulated(), broker.url, plc):
+            pass
+    assert (refused.value.table, refused.value.key) == ("mqtt.route[plc]", "descriptor")
+
+
+TAILED = """
+[mqtt]
+url = "{url}"
+[[mqtt.route]]
+name = "rooms"
+topics = ["$share/gateways/rooms/+"]
+model = "comfort"
+sensor = "topic[1]"
+channel = [{{path = "t"}}, {{path = "h", missing = "last"}}]
+"""
+
+
+async def test_messages_on_the_broker_are_shown_as_rows(broker: Mosquitto, client: Peer, tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text(TAILED.format(url=broker.url))
+    words = ("-m", "gateway", "routes", "tail", str(config), "--count", "3")
+    tail = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
+    ended = asyncio.create_task(tail.communicate())
+    await client.subscribe("edge/+/status")
+    while not ended.done():  # it does not say when it is subscribed
+        for content in ('{"t": 21.5, "h": 40}', '{"t": 22}', '{"t": "warm"}'):
+            await client.publish("rooms/attic", content, 0)
+        await asyncio.wait({ended}, timeout=0.2)
+    lines = (await ended)[0].decode().splitlines()
+    assert tail.returncode == 0
+    shown = [line.removeprefix("rooms/attic  rooms") for line in lines]
+    refusal = "  refused: INVALID: path 't' finds the text 'warm'; "
+    assert {line if line.startswith("/") else line[: len(refusal)] for line in shown} <= {
+        *("/attic  [[21.5, 40.0]]", "/attic  [[22.0, null]]", refusal),
+    }
+    assert len(lines) == 3
+    assert not client.received  # it left in order: no Will
+
+
+async def test_a_broker_that_is_away_is_exit_code_3(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    away = TAILED.format(url="mqtt://127.0.0.1:9").replace("[[mqtt", "connect_timeout_s = 0.2\n[[mqtt", 1)
+    config.write_text(away)
+    words = ("-m", "gateway", "routes", "tail", str(config))
+    tail = await asyncio.create_subprocess_exec(sys.executable, *words, stderr=asyncio.subprocess.PIPE)
+    _, said = await tail.communicate()
+    assert (tail.returncode, b"mqtt://127.0.0.1:9 cannot be used" in said) == (3, True), said

@@ -123,9 +123,7 @@ class Bench:
     """Sensors, neighbour and collector at one broker."""
 
     def __init__(self, broker: Mosquitto) -> None:
-        self.kept: dict[str, Kept] = {
-            f"{kind}/{index}": Kept() for kind in KINDS for index in range(SENSORS)
-        }
+        self.kept: dict[str, Kept] = {f"{kind}/{index}": Kept() for kind in KINDS for index in range(SENSORS)}
         self.came = 0
         self._early: set[int] = set()
         self._inflight: dict[int, tuple[str, int]] = {}

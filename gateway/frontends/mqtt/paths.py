@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
@@ -11,11 +12,21 @@ PATH_LIMIT_CHARS = 256
 """Longest expression: the parser of JMESPath is recursive, and a path of a route has a few dozen characters."""
 Find = Callable[[Any], Any]
 """Function that returns what a path finds in a document, or None."""
+Keys = tuple[str | int, ...]
+"""Keys of objects and places in arrays."""
 _FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
-def compile_path(text: str) -> Find:
-    """Return a function that follows the JMESPath expression `text`.
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Compiled path. `searches`: it has operators, and may visit each value of a document."""
+
+    find: Find
+    searches: bool
+
+
+def compile_path(text: str) -> Path:
+    """Return the compiled JMESPath expression `text`.
 
     A chain of keys, which most paths are, is followed without the library: 0.2 µs instead of 1.4 to 2.8 µs (decision
     0045). Raises ValueError that says what is wrong with the expression.
@@ -30,7 +41,7 @@ def compile_path(text: str) -> Find:
         raise ValueError(_one_line(error)) from None
     _check_functions(compiled.parsed)
     keys = _keys(compiled.parsed)
-    return _searched(compiled, text) if keys is None else _walked(keys)
+    return Path(_searched(compiled, text), True) if keys is None else Path(_walked(keys), False)
 
 
 def check_path(text: str, key: str, table: str) -> None:
@@ -42,16 +53,19 @@ def check_path(text: str, key: str, table: str) -> None:
         raise ConfigurationError(f'{problem}and _ is quoted, as "switch:0"', table=table, key=key) from None
 
 
-def _walked(keys: tuple[str, ...]) -> Find:
-    if len(keys) == 1:
-        (only,) = keys
+def _walked(keys: Keys) -> Find:
+    if len(keys) == 1 and isinstance(keys[0], str):
+        only = keys[0]
         return lambda document: document.get(only) if type(document) is dict else None
 
     def find(document: Any) -> Any:
         for key in keys:
-            if type(document) is not dict:
+            if type(document) is dict and type(key) is str:
+                document = document.get(key)
+            elif type(document) is list and type(key) is int:
+                document = document[key] if -len(document) <= key < len(document) else None
+            else:
                 return None
-            document = document.get(key)
         return document
 
     return find
@@ -68,13 +82,13 @@ def _searched(compiled: Any, text: str) -> Find:
     return find
 
 
-def _keys(node: Any) -> tuple[str, ...] | None:
-    """Return the keys of an expression that is a chain of keys, or `@`; None for every other one."""
-    if node["type"] == "field":
+def _keys(node: Any) -> Keys | None:
+    """Return the keys of an expression that is a chain of keys and places, or `@`; None for every other one."""
+    if node["type"] in {"field", "index"}:
         return (node["value"],)
-    if node["type"] == "current":
+    if node["type"] in {"current", "identity"}:
         return ()
-    if node["type"] != "subexpression":
+    if node["type"] not in {"subexpression", "index_expression"}:
         return None
     parts = [_keys(child) for child in node["children"]]
     return None if None in parts else tuple(key for part in parts if part for key in part)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings import SIGNED
+from gateway.frontends.mqtt.layouts import compile_layout
 from gateway.frontends.mqtt.paths import check_path
 from gateway.frontends.mqtt.presets import FILLED, JSON, PRESETS, SPARKPLUG
 from gateway.frontends.mqtt.results.settings import ResultSettings
@@ -154,6 +155,8 @@ class MqttRoute:
         for key, wrong, rule in (*self._rules(), *self._payload_rules()):
             if wrong:
                 raise _refused(self.table, key, rule, getattr(self, key))
+        if self.struct:
+            _check_layout(self.struct, self.table)
         for key in ("rows", "struct_path"):
             if getattr(self, key):
                 check_path(getattr(self, key), key, self.table)
@@ -217,6 +220,13 @@ class MqttRoute:
             ("channel", not self.channel and bool(self.struct), "present: struct needs a [[mqtt.route.channel]]"),
             ("channel", not self.channel and self.time.is_set, "present: time needs a [[mqtt.route.channel]]"),
         )
+
+
+def _check_layout(layout: str, table: str) -> None:
+    try:
+        compile_layout(layout)
+    except ValueError as error:
+        raise ConfigurationError(f"{layout!r:.150} cannot be used: {error}", table=table, key="struct") from None
 
 
 def _are_names(names: tuple[str, ...]) -> bool:

@@ -29,7 +29,7 @@ from gateway.frontends.mqtt.route_results import RouteResults
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.feed import RouteDecoder
 from gateway.frontends.mqtt.routes.inputs import MessageDecoding, ModelInputs, Ready
-from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, begun
+from gateway.frontends.mqtt.routes.large_messages import begun
 from gateway.frontends.mqtt.routes.limits import MessageLimits
 from gateway.frontends.mqtt.routes.reading import SensorSample
 from gateway.frontends.mqtt.settings import MqttSettings
@@ -143,7 +143,7 @@ class SampleFlow:
             return None
         end = partial(self._end, feed, debt, reading)
         steps = feed.steps(debt.message, reading)
-        if len(debt.message.payload) <= INLINE_BYTES and (decoded := begun(steps)) is not None:
+        if len(debt.message.payload) <= feed.inline_bytes and (decoded := begun(steps)) is not None:
             return end(decoded)
         return self._work.decode_apart(debt, f"mqtt:{feed.route.name}", steps, end)
 

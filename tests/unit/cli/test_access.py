@@ -116,7 +116,7 @@ def test_every_path_that_a_configuration_names_is_judged(open_folder):
         "auth.tokens_file": "tokens", "tls.cert": "cert.pem", "tls.key": "key.pem", "tls.client_ca": "ca.pem",
         "mqtt.password_file": "password", "mqtt.ca": "broker.pem", "models.dir": "models/a/1/model.onnx",
         "gateway.profiles_dir": "profiles/mine.toml", "fleet.root": "store/root.json", "state": "state/state.sqlite",
-        "grpc.listen": "run", "configuration": "edge.toml",
+        "grpc.listen": "run", "configuration": "edge.toml", "mqtt.route[plc].descriptor": "plc.binpb",
     }  # fmt: skip
     for name in names.values():
         path = tmp_path / name
@@ -128,6 +128,7 @@ def test_every_path_that_a_configuration_names_is_judged(open_folder):
     [mqtt]\nusername = "a"\npassword_file = "{tmp_path}/password"\nca = "{tmp_path}/broker.pem"
     [models]\ndir = "{tmp_path}/models"\n[gateway]\nprofiles_dir = "{tmp_path}/profiles"
     [fleet]\nstore = "{tmp_path}/store"\n[grpc]\nlisten = ["unix:{tmp_path}/run/grpc.sock"]
+    [[mqtt.route]]\nname = "plc"\ntopics = ["plc"]\nmodel = "m"\ndescriptor = "{tmp_path}/plc.binpb"
     """
     config = parse_config(text, f"{tmp_path}/edge.toml")
     for path in tmp_path.rglob("*"):

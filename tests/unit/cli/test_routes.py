@@ -143,6 +143,18 @@ def test_the_format_of_a_message_is_guessed(payload: bytes, content_type: str, l
     assert all(any(line.startswith(found) for found in written.splitlines()) for line in lines), written
 
 
+def test_a_proposal_without_a_topic_or_with_one_level_is_valid() -> None:
+    for topic, topics in (("", ("sensors/+",)), ("boiler", ("boiler",))):
+        (route,) = parse_config(write_toml(propose(b"21.5", topic, "", "")), "proposal").mqtt.route
+        assert route.topics == topics
+
+
+@pytest.mark.parametrize("content_type", ["x/y", "application/protobuf", "application/cbor"])
+def test_a_format_that_does_not_fit_is_refused(content_type: str) -> None:
+    with pytest.raises(RequestError, match=content_type):
+        propose(b"{}", "", content_type, "m")
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(payload=st.one_of(st.binary(max_size=40), st.text(max_size=30).map(str.encode)), topic=st.text(max_size=20))
 def test_any_message_is_a_proposal_or_a_refusal(payload: bytes, topic: str) -> None:

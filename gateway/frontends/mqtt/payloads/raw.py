@@ -57,7 +57,8 @@ def raw_samples(payload: bytes, layout: Layout, count: int) -> Rows:
         )
     raw = _little_endian(payload, layout)
     array = decode_raw(layout.datatype, (len(payload) // row_bytes, count), raw, "sample")
-    return to_float32(array.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        return to_float32(array.astype(np.float64))
 
 
 def raw_tensor(payload: bytes, layout: Layout, spec: TensorSpec) -> Tensor:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from gateway.domain.errors import ConfigurationError
+from gateway.frontends.mqtt.layouts import compile_layout
 from gateway.frontends.mqtt.paths import compile_path
-from gateway.frontends.mqtt.payloads.channels import ROWS_LIMIT
-from gateway.frontends.mqtt.payloads.errors import invalid
-from gateway.frontends.mqtt.payloads.struct_layout import compile_struct, packed_bytes, unpack
+from gateway.frontends.mqtt.payloads.limits import check_rows
+from gateway.frontends.mqtt.payloads.packed import packed_bytes, unpack
 from gateway.frontends.mqtt.route_settings import MqttRoute
 
 RULES_REMEMBERED = 256
@@ -21,16 +20,12 @@ class RowSource:
     """Source of the rows of one route."""
 
     def __init__(self, route: MqttRoute) -> None:
-        """Compile the settings. Raises ConfigurationError for a struct that is none."""
         self._route = route
-        self._find = compile_path(route.rows) if route.rows else None
-        self._packed = compile_path(route.struct_path) if route.struct_path else None
+        paths = [compile_path(text) if text else None for text in (route.rows, route.struct_path)]
+        self._find, self._packed = (path.find if path else None for path in paths)
+        self.searches = any(path is not None and path.searches for path in paths)
         self._key = topic_range(route.key) if route.key else None
-        try:
-            self.struct = compile_struct(route.struct) if route.struct else None
-        except ValueError as error:
-            problem = f"{route.struct!r:.150} cannot be used: {error}"
-            raise ConfigurationError(problem, table=route.table, key="struct") from None
+        self.struct = compile_layout(route.struct) if route.struct else None
         self.is_identity = not (self._find or self.struct or route.record_name or self._key)
 
     def rows(self, document: Any, topic: str) -> list[Any]:
@@ -38,8 +33,7 @@ class RowSource:
         found = self.found(document, topic)
         if not isinstance(found, list) or not found or not isinstance(found[0], list | dict):
             return [found]
-        if len(found) > ROWS_LIMIT:
-            raise invalid(f"the payload has {len(found)} rows; at most {ROWS_LIMIT} are taken in one message")
+        check_rows(found)
         return found
 
     def found(self, document: Any, topic: str) -> Any:

@@ -9,6 +9,7 @@ from gateway.frontends.mqtt.payloads.cbor import read_cbor
 from gateway.frontends.mqtt.payloads.content_type import ContentType
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.json_text import read_json
+from gateway.frontends.mqtt.payloads.limits import check_rows
 
 LABELS = {-2: "bn", -3: "bt", -4: "bu", -5: "bv", -6: "bs", -1: "bver"} | {
     0: "n",
@@ -60,6 +61,7 @@ def resolve(records: list[Record]) -> list[dict[str, Any]]:
 def _records(document: Any) -> list[Record]:
     if not isinstance(document, list) or not all(isinstance(record, Mapping) for record in document):
         raise invalid('a SenML pack is an array of records, such as [{"n": "temperature", "v": 21.5}]')
+    check_rows(document)
     return document
 
 

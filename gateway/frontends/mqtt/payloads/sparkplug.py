@@ -115,9 +115,7 @@ def read_topic(topic: str) -> SparkplugOrigin:
 
 
 def _born(payload: SparkplugPayload) -> Known:
-    """Return the metrics that a birth names. Raises RequestError INVALID for too many, or for names that are unfit."""
-    if len(payload.metrics) > METRICS_LIMIT // 2:
-        raise invalid(f"the birth has {len(payload.metrics)} metrics; at most {METRICS_LIMIT // 2} are remembered")
+    """Return the metrics that a birth names. Raises RequestError INVALID for names that are unfit."""
     known: dict[int | str, tuple[str, int]] = {}
     for metric in payload.metrics:
         if not 0 < len(metric.name) <= NAME_LIMIT_CHARS:

@@ -10,6 +10,10 @@ from typing import Any
 
 from gateway.frontends.mqtt.payloads.errors import invalid
 
+PAYLOAD_LIMIT_BYTES = 2**20
+"""Largest payload: two bytes are an empty metric, which takes 0.1 KiB of memory."""
+PAYLOAD_METRICS_LIMIT = 32_768
+"""Most metrics of a payload."""
 REBIRTH = "Node Control/Rebirth"
 BOOLEAN = 11
 """Datatype of the rebirth command."""
@@ -51,10 +55,14 @@ def read_payload(payload: bytes) -> SparkplugPayload:
     """Parse a payload. Integers are unsigned until `typed` knows their datatype. Raises RequestError INVALID."""
     from google.protobuf.message import DecodeError
 
+    if len(payload) > PAYLOAD_LIMIT_BYTES:
+        raise invalid(f"the payload has {len(payload)} bytes; Sparkplug payloads have at most {PAYLOAD_LIMIT_BYTES}")
     try:
         parsed = _classes()["Payload"].FromString(payload)
     except (DecodeError, RecursionError) as error:
         raise invalid(f"the payload is no Sparkplug B payload: {error}") from None
+    if len(parsed.metrics) > PAYLOAD_METRICS_LIMIT:
+        raise invalid(f"the payload has {len(parsed.metrics)} metrics; at most {PAYLOAD_METRICS_LIMIT} are taken")
     metrics = tuple(_metric(metric) for metric in parsed.metrics)
     return SparkplugPayload(_stated(parsed, "timestamp"), _stated(parsed, "seq"), metrics)
 

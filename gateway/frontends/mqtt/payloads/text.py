@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import re
+from itertools import islice
 from typing import Any
 
 from gateway.frontends.mqtt.payloads.content_type import ContentType
 from gateway.frontends.mqtt.payloads.errors import invalid
+from gateway.frontends.mqtt.payloads.limits import ROWS_LIMIT, check_rows
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 NUMBER_LIMIT_CHARS = 64
@@ -36,9 +38,10 @@ def read_csv(payload: bytes, content: ContentType) -> list[Any]:
         raise invalid(f"delimiter={name:.32} of the content type must be one of {', '.join(filter(None, DELIMITERS))}")
     lines = _decoded(payload, "text/csv").splitlines()
     try:
-        fields = [line for line in csv.reader(lines, delimiter=DELIMITERS[name], strict=True) if line]
+        fields = list(islice(filter(None, csv.reader(lines, delimiter=DELIMITERS[name], strict=True)), ROWS_LIMIT + 2))
     except csv.Error as error:
         raise invalid(f"the payload is not text/csv: {error}") from None
+    check_rows(len(fields) - 1)  # one of them may be the header
     rows = [[number_or_text(value.strip()) for value in line] for line in fields]
     return _named(rows) if content.parameters.get("header") == "present" else rows
 

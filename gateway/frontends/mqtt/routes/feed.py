@@ -52,7 +52,7 @@ class RouteDecoder:
         *,
         journaled: bool = False,
     ) -> None:
-        """Set up the decoder. Raises ConfigurationError for files and layouts of the route that cannot be used.
+        """Set up the decoder. Raises ConfigurationError for descriptors of the route that cannot be used.
 
         `journaled`: samples of QoS 1 messages have records.
         """
@@ -107,6 +107,11 @@ class RouteDecoder:
     def sensors(self) -> int:
         """Return the number of sensors that have a window."""
         return 0 if self._windows is None else len(self._windows)
+
+    @property
+    def inline_bytes(self) -> int:
+        """Return the largest payload that is decoded on the event loop at once."""
+        return self._reader.inline_bytes
 
     def begin(self, message: Message) -> MessageDecoding:
         """Return what decoding `message` needs. Raises RequestError: INVALID, and what `describe` raises."""
@@ -241,7 +246,10 @@ class RouteDecoder:
         _LOG.info("MQTT route %s: results of model %s", self.route.name, carried)
 
     def _follow_births(self, message: Message, sample: SensorSample) -> None:
-        """Take note of a birth or death. Raises RequestError INVALID for an unknown alias, and asks for a rebirth."""
+        """Apply a birth or death. Raises RequestError INVALID for refused rows, and for an unknown alias.
+
+        If an alias is unknown, the node is asked for a rebirth.
+        """
         read = cast("SparkplugMessage", sample.sparkplug)
         command = self._reader.births.apply(read, message)
         if command is not None and self._publish is not None:
@@ -249,6 +257,8 @@ class RouteDecoder:
             self._publish(command)
         if read.unknown is not None:
             raise invalid(f"no birth explains metric alias {read.unknown}; the gateway asks the node for a rebirth")
+        if sample.refused is not None:
+            raise sample.refused
 
     def _with_last(self, message: Message, sample: SensorSample) -> SensorSample:
         """Replace missing values by the sensor's last ones."""

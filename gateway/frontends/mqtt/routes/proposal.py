@@ -20,12 +20,12 @@ from gateway.frontends.mqtt.payloads.content_type import read_content_type
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.formats import FORMATS
 from gateway.frontends.mqtt.payloads.images import IMAGES
+from gateway.frontends.mqtt.payloads.packed import packed_bytes
 from gateway.frontends.mqtt.payloads.raw import RAW
 from gateway.frontends.mqtt.payloads.rows import RowSource
-from gateway.frontends.mqtt.payloads.struct_layout import packed_bytes
 from gateway.frontends.mqtt.payloads.text import number_or_text
 from gateway.frontends.mqtt.presets import JSON, PRESETS, SPARKPLUG, TEXT
-from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.route_settings import CONTENT_TYPES, MqttChannel, MqttRoute
 from gateway.frontends.mqtt.routes.routing import read_filter
 
 DEPTH_LIMIT = 6
@@ -60,9 +60,9 @@ def propose(payload: bytes, topic: str, content_type: str, model: str) -> Propos
 
     Raises RequestError INVALID if no format fits or no number is found.
     """
-    for preset in (*_presets(topic, content_type), ""):
+    for preset, filter_ in (*_presets(topic, content_type).items(), ("", "")):
         media = content_type or (PRESETS[preset].content_type if preset else guess_format(payload))
-        settings = _head(topic, model, preset, media)
+        settings = _with_preset(preset, filter_, model) if preset else _without_preset(topic, media, model)
         if read_content_type(media).media in {*IMAGES, RAW, SPARKPLUG}:
             return Proposal(settings)
         with suppress(_NothingFoundError, RequestError if preset else _NothingFoundError):
@@ -77,6 +77,8 @@ class _NothingFoundError(Exception):
 def _proposed(payload: bytes, topic: str, preset: str, media: str, settings: dict[str, tuple[str, str]]) -> Proposal:
     """Return the proposal with a preset, or without one (""). Raises _NothingFoundError."""
     content = read_content_type(media)
+    if content.media not in FORMATS:
+        raise invalid(f"content type '{content.media:.80}' is not known; known are {', '.join(CONTENT_TYPES)}")
     document = FORMATS[content.media](payload, content)
     route = MqttRoute("proposal", ("t",), "m", preset=preset, content_type=media)
     if not preset and (rows := _rows_path(document)):
@@ -94,7 +96,7 @@ def _proposed(payload: bytes, topic: str, preset: str, media: str, settings: dic
 
 def _packed(route: MqttRoute, document: Any, settings: dict[str, tuple[str, str]]) -> MqttRoute:
     """Return a route that unpacks single bytes: an example of a layout. Raises _NothingFoundError."""
-    value = compile_path(route.struct_path)(document)
+    value = compile_path(route.struct_path).find(document)
     if value is None:
         raise _NothingFoundError
     size = len(packed_bytes(value, route.struct_encoding, route.struct_path))
@@ -141,31 +143,40 @@ def guess_format(payload: bytes) -> str:
     raise invalid("no format fits the payload; name it with --content-type")
 
 
-def _presets(topic: str, content_type: str) -> list[str]:
-    """Return the presets whose example of topics takes `topic`, those with the fewest wildcards first."""
-    levels, found = topic.split("/"), list[tuple[int, str]]()
+def _presets(topic: str, content_type: str) -> dict[str, str]:
+    """Return the filter that takes `topic` by preset, those with the fewest wildcards first."""
+    found = list[tuple[int, str, str]]()
     for name, preset in PRESETS.items():
-        filter_ = read_filter(preset.topics)
-        if topic and filter_.takes(levels) and content_type in {"", preset.content_type}:
-            found.append((sum(level in {"+", "#"} for level in filter_.levels), name))
-    return [name for _, name in sorted(found, key=lambda each: each[0])]
+        if not topic or content_type not in {"", preset.content_type}:
+            continue
+        for filter_ in preset.topics:
+            if read_filter(filter_).takes(topic.split("/")):
+                found.append((sum(level in {"+", "#"} for level in filter_.split("/")), name, filter_))
+    return {name: filter_ for _, name, filter_ in sorted(found, key=lambda each: each[0])}
 
 
-def _head(topic: str, model: str, preset: str, media: str) -> dict[str, tuple[str, str]]:
+def _with_preset(preset: str, filter_: str, model: str) -> dict[str, tuple[str, str]]:
+    known = PRESETS[preset]
+    comment = f"{known.title}; sensor: {known.sensor}, format: {known.content_type}"
+    return {**_head(preset, filter_, model), "preset": (preset, comment)}
+
+
+def _without_preset(topic: str, media: str, model: str) -> dict[str, tuple[str, str]]:
+    """Return settings for topics like `topic`: the sensor is its second level, or its only one."""
     levels = topic.split("/") if topic else ["sensors", "+"]
     place = min(1, len(levels) - 1)
-    levels[place] = "+"
-    known = PRESETS.get(preset)
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", preset or levels[0])[:64] or "route"
-    settings = {
-        "name": (name if name != "+" else "route", "level of the result topic"),
-        "topics": (known.topics if known else "/".join(levels), "+ stands for the sensor: one level of the topic"),
+    filter_ = "/".join("+" if place and index == place else level for index, level in enumerate(levels))
+    sensor = (f"topic[{place}]", f"level {place} of the topic, from 0")
+    return {**_head(levels[0], filter_, model), "sensor": sensor, "content_type": (media, "format of the payload")}
+
+
+def _head(name: str, filter_: str, model: str) -> dict[str, tuple[str, str]]:
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", name)[:64] or "route"
+    return {
+        "name": (plain, "level of the result topic"),
+        "topics": (filter_, "topic filters: + stands for any level"),
         "model": (model or "MODEL", "the model that takes the rows" if model else "replace it by the model's name"),
     }
-    if known:
-        return {**settings, "preset": (preset, f"{known.title}; sensor: {known.sensor}, format: {known.content_type}")}
-    sensor = {"sensor": (f"topic[{place}]", f"the level {place} of the topic, from 0")}
-    return {**settings, **sensor, "content_type": (media, "format of the payload")}
 
 
 def _rows_path(document: Any) -> str:

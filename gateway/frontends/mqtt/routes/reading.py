@@ -5,10 +5,10 @@ Nothing here changes state, so that a thread may read large payloads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.domain.errors import RequestError
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Steps, Tensor
 from gateway.frontends.mqtt.messages import Message
@@ -17,43 +17,56 @@ from gateway.frontends.mqtt.payloads.channels import ChannelReader, Values
 from gateway.frontends.mqtt.payloads.content_type import ContentType
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.formats import readers_of
+from gateway.frontends.mqtt.payloads.limits import check_rows
 from gateway.frontends.mqtt.payloads.rows import RowSource
 from gateway.frontends.mqtt.payloads.sparkplug import Births, SparkplugMessage
 from gateway.frontends.mqtt.payloads.stamps import stamps_of
 from gateway.frontends.mqtt.presets import SPARKPLUG
 from gateway.frontends.mqtt.route_settings import CONTENT_TYPES, MqttRoute
+from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES
 from gateway.frontends.mqtt.routes.routing import sensor_of
 from gateway.frontends.mqtt.windows.samples import Rows
+
+SEARCHED_INLINE_BYTES = 1_024
+"""Largest payload that is decoded on the event loop at once if a path has operators: about 1 ms for a path."""
+SEARCHED_LIMIT_BYTES = 65_536
+"""Largest payload for paths with operators: they visit each value, 3 µs each, in one step of a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class SensorSample:
     """Decoded message of a sensor: a whole input, rows of a window, or the values of a route's channels.
 
-    `sparkplug` is the message's part in Sparkplug's protocol.
+    `sparkplug` is the message's part in Sparkplug's protocol, which counts even if its rows are `refused`.
     """
 
     sensor: str
     content: Tensor | Rows | Values
     sparkplug: SparkplugMessage | None = None
+    refused: RequestError | None = None
 
 
 class PayloadReader:
     """Reader of one route's payloads."""
 
     def __init__(self, route: MqttRoute) -> None:
-        """Compile the route's paths and layouts. Raises ConfigurationError for files and layouts that do not fit."""
+        """Compile the route's paths and layouts. Raises ConfigurationError for descriptors that cannot be used."""
         self._route = route
         self._readers = readers_of(route)
         self._source = RowSource(route)
         self.channels = ChannelReader(route.channel, stamps_of(route.time)) if route.channel else None
         self.births = Births()
+        self._searches = self._source.searches or (self.channels is not None and self.channels.searches)
+        self.inline_bytes = SEARCHED_INLINE_BYTES if self._searches else INLINE_BYTES
+        """Largest payload that is decoded on the event loop at once."""
 
     def steps(
         self, message: Message, content: ContentType, manifest: ModelManifest, count: int | None
     ) -> Steps[SensorSample]:
         """Decode a message to rows of `count` channels, or to a whole input (None). Raises RequestError INVALID."""
         yield
+        if self._searches and len(message.payload) > SEARCHED_LIMIT_BYTES:
+            raise _too_long(len(message.payload))
         if content.media == SPARKPLUG:
             return (yield from self._sparkplug(message))
         read = self._readers.get(content.media)
@@ -84,7 +97,7 @@ class PayloadReader:
         elif content.media == raw.RAW:
             layout = raw.read_layout(content, self._route, spec)
             found = raw.raw_tensor(payload, layout, spec) if count is None else raw.raw_samples(payload, layout, count)
-        elif content.media in images.IMAGES and count is None:
+        elif content.media in images.IMAGES and count is None and self.channels is None:
             found = images.image_tensor(payload, content.media, spec)
         else:
             raise invalid(f"content type '{content.media:.80}' is not taken here; send {', '.join(CONTENT_TYPES)}")
@@ -96,6 +109,7 @@ class PayloadReader:
             return self._source.rows(message.payload, message.topic)
         layout = raw.read_layout(content, self._route, spec)
         count = layout.shape[-1] if layout.shape else len(self._route.channel)
+        check_rows(len(message.payload) // (count * layout.datatype.wire_bytes))
         rows: list[Any] = raw.raw_samples(message.payload, layout, count).tolist()
         return rows
 
@@ -104,10 +118,19 @@ class PayloadReader:
         sensor = sensor_of(self._route.sensor, message, read.document)
         if self.channels is None:
             raise invalid("Sparkplug B needs a [[mqtt.route.channel]] for each metric of a row")
-        rows: Sequence[Any] = ()
-        if read.document is not None and read.unknown is None:
-            rows = self._source.rows(read.document, message.topic)
-        return SensorSample(sensor, (yield from self.channels.steps(rows)), read)
+        no_rows = yield from self.channels.steps(())
+        if read.document is None or read.unknown is not None:
+            return SensorSample(sensor, no_rows, read)
+        try:
+            rows = yield from self.channels.steps(self._source.rows(read.document, message.topic))
+        except RequestError as refused:
+            return SensorSample(sensor, no_rows, read, refused)
+        return SensorSample(sensor, rows, read)
+
+
+def _too_long(size: int) -> RequestError:
+    problem = f"the payload has {size} bytes; paths with operators, such as [?…] and ||, take {SEARCHED_LIMIT_BYTES}"
+    return invalid(f"{problem}; send less in a message, or write paths of keys and places only")
 
 
 def _window_channels(manifest: ModelManifest) -> tuple[str, ...]:

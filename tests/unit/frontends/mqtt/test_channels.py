@@ -6,6 +6,7 @@ import contextlib
 import math
 from typing import Any
 
+import jmespath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +17,8 @@ from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype, finish
 from gateway.frontends.mqtt.paths import PATH_LIMIT_CHARS, compile_path
-from gateway.frontends.mqtt.payloads.channels import VALUES_LIMIT, ChannelReader
+from gateway.frontends.mqtt.payloads.channels import ChannelReader
+from gateway.frontends.mqtt.payloads.limits import VALUES_LIMIT
 from gateway.frontends.mqtt.payloads.rows import RowSource
 from gateway.frontends.mqtt.payloads.tensors import row_tensor
 from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
@@ -54,12 +56,18 @@ def read(channels: ChannelReader, rows: Any) -> Any:
         ("list[1].v", 4),
         ("list[?id=='x'].v | [0]", 3),
         ("list[].v", [3, 4]),
+        ("list[-1].id", "y"),
+        ("list[2].v", None),
+        ("list.v", None),
+        ("a[0]", None),
+        ("[0]", None),
         ("absent || a.b", 1.5),
     ],
 )
 def test_a_path_finds_what_jmespath_finds(path: str, found: Any) -> None:
-    assert compile_path(path)(DOCUMENT) == found
-    assert compile_path(path)(DOCUMENT) == compile_path(f"({path}) | @")(DOCUMENT)  # not a chain of keys
+    compiled = compile_path(path)
+    assert compiled.find(DOCUMENT) == found == jmespath.search(path, DOCUMENT)
+    assert compiled.searches is any(operator in path for operator in ("?", "|", "[]"))
 
 
 @pytest.mark.parametrize(
@@ -75,6 +83,13 @@ def test_a_path_that_does_not_compile_is_a_configuration_error(path: str) -> Non
     assert (refused.value.table, refused.value.key) == ("mqtt.route[plc]", "rows")
 
 
+@given(documents, st.lists(st.sampled_from(["a", "b", "[0]", "[-2]"]), min_size=1, max_size=4))
+def test_chains_are_followed_as_jmespath_does(document: Any, parts: list[str]) -> None:
+    path = ".".join(parts).replace(".[", "[")
+    assert not compile_path(path).searches
+    assert repr(compile_path(path).find(document)) == repr(jmespath.search(path, document))
+
+
 @given(documents)
 def test_a_path_that_fails_on_a_document_is_a_refusal(document: Any) -> None:
     for path in (
@@ -87,7 +102,7 @@ def test_a_path_that_fails_on_a_document_is_a_refusal(document: Any) -> None:
         "max_by(@, &a)",
         "join('', @)",
     ):
-        find = compile_path(path)
+        find = compile_path(path).find
         with contextlib.suppress(RequestError):
             find(document)
 
@@ -260,6 +275,8 @@ def test_rows_become_the_models_input() -> None:
         ("message", {"content_type": "application/protobuf", "descriptor": "file"}),
         ("rows", {"rows": "a", "struct": "<h"}),
         ("struct_path", {"struct_path": "a."}),
+        ("struct", {"struct": "hh"}),
+        ("struct", {"struct": "<4s"}),
     ],
 )
 def test_routes_whose_payloads_cannot_be_read_are_refused(key: str, settings: dict[str, Any]) -> None:

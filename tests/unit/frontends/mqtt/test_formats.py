@@ -10,14 +10,16 @@ from typing import Any
 import cbor2
 import msgspec
 import pytest
+from google.protobuf import struct_pb2, wrappers_pb2
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.frontends.mqtt.layouts import compile_layout
 from gateway.frontends.mqtt.payloads.content_type import read_content_type
 from gateway.frontends.mqtt.payloads.formats import FORMATS, readers_of
-from gateway.frontends.mqtt.payloads.struct_layout import compile_struct, packed_bytes, unpack
+from gateway.frontends.mqtt.payloads.packed import packed_bytes, unpack
 from gateway.frontends.mqtt.route_settings import PROTOBUF, MqttRoute
 
 PACK = [
@@ -121,12 +123,26 @@ def test_any_senml_is_rows_or_a_refusal(document: Any) -> None:
         assert all(isinstance(row["bn"], str) for row in read("application/senml+json", msgspec.json.encode(document)))
 
 
+@pytest.mark.parametrize(
+    ("content_type", "payload"),
+    [
+        ("text/csv", b"1\n" * 100_002),
+        ("application/senml+json", b"[" + b'{"n":"a"},' * 100_000 + b'{"n":"a"}]'),
+    ],
+)
+def test_rows_of_a_format_are_bounded(content_type: str, payload: bytes) -> None:
+    with pytest.raises(RequestError, match="at most 100000 are taken"):
+        read(content_type, payload)
+
+
 # ---- packed bytes ------------------------------------------------------------------------------------------
 def test_packed_bytes_become_rows() -> None:
-    layout = compile_struct("<hhHf")
+    layout = compile_layout("<hhHf")
     packed = struct.pack("<hhHf", 1, -2, 3, 0.5) + struct.pack("<hhHf", 4, 5, 6, 1.5)
     assert unpack(layout, packed) == [[1, -2, 3, 0.5], [4, 5, 6, 1.5]]
-    assert unpack(compile_struct(">2Bxd"), struct.pack(">2Bxd", 1, 2, 0.25)) == [[1, 2, 0.25]]
+    assert unpack(compile_layout(">2Bxd"), struct.pack(">2Bxd", 1, 2, 0.25)) == [[1, 2, 0.25]]
+    with pytest.raises(RequestError, match="100001 rows"):
+        unpack(compile_layout("<b"), bytes(100_001))
     for size in (0, 9, 11):
         with pytest.raises(RequestError, match=f"{size} packed bytes"):
             unpack(layout, bytes(size))
@@ -137,7 +153,7 @@ def test_packed_bytes_become_rows() -> None:
 )
 def test_layouts_that_are_no_numbers_are_refused(layout: str) -> None:
     with pytest.raises(ValueError, match="layout"):
-        compile_struct(layout)
+        compile_layout(layout)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +188,7 @@ def descriptors() -> FileDescriptorSet:
     reading.field.add(name="temperature", number=1, type=double, label=one)
     reading.field.add(name="samples", number=2, type=double, label=many)
     reading.field.add(name="inner", number=3, type=message, label=one, type_name=".acme.Reading")
+    reading.field.add(name="many", number=5, type=message, label=many, type_name=".acme.Reading")
     reading.field.add(name="count", number=4, type=FieldDescriptorProto.TYPE_INT64, label=one)
     return FileDescriptorSet(file=[file])
 
@@ -187,7 +204,7 @@ def test_a_protobuf_message_becomes_a_document_with_its_zeros(route: MqttRoute) 
     content = read_content_type(PROTOBUF[0])
     payload = b"\x12\x10" + struct.pack("<2d", 1.5, 2.5) + b"\x1a\x09\x09" + struct.pack("<d", 7)
     document = readers_of(route)[PROTOBUF[0]](payload, content)
-    assert (document["temperature"], document["samples"], document["count"]) == (0.0, [1.5, 2.5], "0")
+    assert (document["temperature"], document["samples"], document["count"]) == (0.0, [1.5, 2.5], 0)
     assert document["inner"]["temperature"] == 7.0
 
 
@@ -211,6 +228,44 @@ def test_a_deep_protobuf_message_is_refused(route: MqttRoute) -> None:
         payload = b"\x1a" + size + bytes([length]) + payload
     with pytest.raises(RequestError, match=r"no protobuf message acme\.Reading"):
         readers_of(route)[PROTOBUF[0]](payload, read_content_type(PROTOBUF[0]))
+
+
+def test_the_expansion_of_protobuf_is_bounded(route: MqttRoute) -> None:
+    read_message, content = readers_of(route)[PROTOBUF[0]], read_content_type(PROTOBUF[0])
+    with pytest.raises(RequestError, match="at most 262144"):
+        read_message(bytes(262_145), content)
+    with pytest.raises(RequestError, match="more than 262144 values"):
+        read_message(b"\x2a\x00" * 100_000, content)
+    assert len(read_message(b"\x2a\x00" * 1000, content)["many"]) == 1000
+
+
+def test_well_known_types_enums_and_maps_have_plain_forms(tmp_path: Path) -> None:
+    file = FileDescriptorProto(name="a.proto", package="a", syntax="proto3")
+    file.dependency.extend(["google/protobuf/wrappers.proto", "google/protobuf/struct.proto"])
+    level = file.enum_type.add(name="Level")
+    level.value.add(name="LOW", number=0), level.value.add(name="HIGH", number=1)
+    message = file.message_type.add(name="M")
+    one, many = FieldDescriptorProto.LABEL_OPTIONAL, FieldDescriptorProto.LABEL_REPEATED
+    kinds = FieldDescriptorProto
+    message.field.add(name="level", number=1, type=kinds.TYPE_ENUM, label=one, type_name=".a.Level")
+    message.field.add(name="w", number=2, type=kinds.TYPE_MESSAGE, label=one, type_name=".google.protobuf.DoubleValue")
+    message.field.add(name="s", number=3, type=kinds.TYPE_MESSAGE, label=one, type_name=".google.protobuf.Struct")
+    entry = message.nested_type.add(name="MapEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=kinds.TYPE_STRING, label=one)
+    entry.field.add(name="value", number=2, type=kinds.TYPE_INT32, label=one)
+    message.field.add(name="map", number=4, type=kinds.TYPE_MESSAGE, label=many, type_name=".a.M.MapEntry")
+    known = FileDescriptorSet()
+    for module in (wrappers_pb2, struct_pb2):
+        module.DESCRIPTOR.CopyToProto(known.file.add())
+    known.file.append(file)
+    (tmp_path / "set").write_bytes(known.SerializeToString())
+    route = MqttRoute("r", ("t",), "m", content_type=PROTOBUF[0], descriptor=str(tmp_path / "set"), message="a.M")
+    struct_ = struct_pb2.Struct(fields={"x": struct_pb2.Value(number_value=2.5)}).SerializeToString()
+    payload = b"\x08\x01" + b"\x12\x09\x09" + struct.pack("<d", 1.5) + bytes([0x1A, len(struct_)]) + struct_
+    payload += b"\x22\x05\x0a\x01k\x10\x07"
+    document = readers_of(route)[PROTOBUF[0]](payload, read_content_type(PROTOBUF[0]))
+    assert document == {"level": "HIGH", "w": 1.5, "s": {"x": 2.5}, "map": {"k": 7}}
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,10 @@ def test_births_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparkplug, "METRICS_LIMIT", 10)
     document(births, "spBv1.0/plant/NBIRTH/d", BIRTH)
     assert [births.read(f"spBv1.0/plant/NDATA/{name}", data).unknown for name in "bcd"] == [1, 1, None]
-    with pytest.raises(RequestError, match="at most 5 are remembered"):
-        births.read("spBv1.0/plant/NBIRTH/e", payload(*[metric(f"m{index}", integer=1) for index in range(6)]))
+    with pytest.raises(RequestError, match="32769 metrics"):
+        births.read("spBv1.0/plant/NBIRTH/e", payload(*[metric(f"m{index}") for index in range(32_769)]))
+    with pytest.raises(RequestError, match="1048577 bytes"):
+        births.read("spBv1.0/plant/NDATA/e", bytes(2**20 + 1))
     with pytest.raises(RequestError, match="1 to 256 characters"):
         births.read("spBv1.0/plant/NBIRTH/e", payload(metric("m" * 257, integer=1)))
 
@@ -161,6 +163,11 @@ def test_a_route_makes_rows_of_data_and_asks_for_births() -> None:
     assert rows(DEVICE.format("DBIRTH"), BIRTH) == [[[80.5, 5]]]
     assert rows(DEVICE.format("DDATA"), data) == [[[81, 5]]]
     assert rows(DEVICE.format("DDEATH"), payload()) == []
+    unfit = payload(metric("Pressure", 1, 12, text="high"), metric("Level", 2, 3, integer=1))
+    with pytest.raises(RequestError, match="finds the text 'high'"):
+        rows(DEVICE.format("DBIRTH"), unfit)
+    assert rows(DEVICE.format("DDATA"), data) == [[[81, 5]]]  # the birth counts, though its row was refused
+    rows(DEVICE.format("DDEATH"), payload())
     assert counters["rebirths_requested"] == 1
     with contextlib.suppress(RequestError):
         rows(DEVICE.format("DDATA"), data)

@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 import struct
 from typing import Any
 
 from gateway.frontends.mqtt.payloads.errors import invalid
-
-LAYOUT_LIMIT_CHARS = 128
-"""Longest layout."""
-FIELDS_LIMIT = 1_024
-"""Most numbers of one packed row."""
-_FORM = re.compile(r"[<>!]( *\d{0,4}[xbBhHiIlLqQefd?])+ *")
-
-
-def compile_struct(layout: str) -> struct.Struct:
-    """Return the compiled layout.
-
-    Raises ValueError if it has no byte order, other types than numbers, or too many fields.
-    """
-    if len(layout) > LAYOUT_LIMIT_CHARS or not _FORM.fullmatch(layout):
-        raise ValueError("a layout is < or > (the byte order) and types of Python's struct: bBhHiIqQ, efd, ? and x")
-    compiled = struct.Struct(layout)
-    fields = sum(int(count or 1) for count, code in re.findall(r"(\d*)([a-zA-Z?])", layout) if code != "x")
-    if not 0 < fields <= FIELDS_LIMIT:
-        raise ValueError(f"a layout has 1 to {FIELDS_LIMIT} fields, not {fields}")
-    return compiled
+from gateway.frontends.mqtt.payloads.limits import check_rows
 
 
 def unpack(layout: struct.Struct, packed: bytes) -> list[list[Any]]:
     """Return one row per layout in `packed`. Raises RequestError INVALID if the size is no multiple of the layout's."""
     if not packed or len(packed) % layout.size:
         raise invalid(f"{len(packed)} packed bytes are no multiple of the {layout.size} of struct '{layout.format}'")
+    check_rows(len(packed) // layout.size)
     return [list(row) for row in layout.iter_unpack(packed)]
 
 
