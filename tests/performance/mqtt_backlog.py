@@ -22,6 +22,7 @@ from typing import Any
 
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.ports import Pending, Sink
+from gateway.domain.sizes import RequestSizes
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.frontends.mqtt.settings import MqttRoute
 from tests.performance.servers import LOAD_CORE, SERVER_CORE, said
@@ -43,6 +44,14 @@ SENSORS = 40
 class AnsweringEngine(SimulatedInference):
     """Engine that answers each request in the next pass of the event loop."""
 
+    def __init__(self) -> None:
+        super().__init__([identity(Datatype.FP32)])
+        self._sizes = super().sizes("identity_fp32")
+
+    def sizes(self, model: str) -> RequestSizes:
+        """Return the sizes, computed once as in the engine."""
+        return self._sizes
+
     def submit(self, request: InferRequest, sink: Sink, token: Any) -> Pending:
         """Answer with the input."""
         response = InferResponse(
@@ -62,7 +71,7 @@ def _input(request: InferRequest) -> Any:
 
 async def drain_by_gateway(url: str, count: int, **settings: Any) -> dict[str, float]:
     """Drain `count` messages by the frontend. Return its time and its counters."""
-    engine, began_s, cpu_s = AnsweringEngine([identity(Datatype.FP32)]), time.perf_counter(), time.process_time()
+    engine, began_s, cpu_s = AnsweringEngine(), time.perf_counter(), time.process_time()
     async with frontend(engine, url, ROUTE, **settings) as gateway:
         while gateway.counters().get("acknowledged", 0) < count:
             await asyncio.sleep(0.005)

@@ -243,7 +243,8 @@ class Connection:
         self._reason, self._end = reason, end
         self._decide(OUTCOMES[end])
         self.sender.end()
-        self._health.begin(CONNECTION, self._role, f"the {self._role} connection ended: {reason}")
+        if not self._stop.is_set():
+            self._health.begin(CONNECTION, self._role, f"the {self._role} connection ended: {reason}")
         self._ended.set()
 
     # ---- internal --------------------------------------------------------------------------------------------------
