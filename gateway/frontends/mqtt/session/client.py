@@ -17,7 +17,7 @@ from paho.mqtt.client import Client, MQTTv5
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.exception import MalformedPacket
 
-from gateway.frontends.mqtt.session.packets import Packet, PacketReader
+from gateway.frontends.mqtt.session.packets import FramedPacket, PacketReader
 
 READ_BYTES = 64 * 1024
 """Bytes that are read from the socket at a time."""
@@ -92,7 +92,7 @@ class GuardedClient(Client):
         self._packets.feed(content)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
-    def _handle(self, packet: Packet) -> MQTTErrorCode:
+    def _handle(self, packet: FramedPacket) -> MQTTErrorCode:
         kind = packet.first & KIND
         if kind == PUBACK:
             return self._handle_puback(packet.body)
@@ -119,7 +119,7 @@ class GuardedClient(Client):
             self.on_puback(mid, body[2] if len(body) > 2 else 0)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
-    def _handled_plain(self, packet: Packet) -> bool:
+    def _handled_plain(self, packet: FramedPacket) -> bool:
         """Handle a PUBLISH (MQTT 5, 3.3) without properties. Return False if it is another one, or malformed."""
         first, body = packet
         version_5, qos = self._protocol == MQTTv5, first & QOS

@@ -32,6 +32,7 @@ OUTCOMES = {
     End.OLD_PROTOCOL: ConnectOutcome.UNSUPPORTED,
     End.REFUSED: ConnectOutcome.REFUSED,
     End.WELCOMED: ConnectOutcome.LOST,
+    End.GIVEN_UP: ConnectOutcome.LOST,
     End.TAKEN_OVER: ConnectOutcome.LOST,
 }
 

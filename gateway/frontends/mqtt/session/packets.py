@@ -12,8 +12,8 @@ class PacketTooLargeError(ValueError):
     """Announcement of a packet beyond the limit, or a remaining length that the protocol does not permit."""
 
 
-class Packet(NamedTuple):
-    """Packet: the first byte of its fixed header, and what follows the fixed header."""
+class FramedPacket(NamedTuple):
+    """FramedPacket: the first byte of its fixed header, and what follows the fixed header."""
 
     first: int
     body: bytes
@@ -42,7 +42,7 @@ class PacketReader:
         self._content += content
         self._needs_more = False
 
-    def take(self) -> Packet | None:
+    def take(self) -> FramedPacket | None:
         """Remove and return the next packet; None if it is not complete.
 
         Raises PacketTooLargeError at the fixed header of a packet beyond the limit.
@@ -52,7 +52,7 @@ class PacketReader:
             self._needs_more = True
             return None
         with memoryview(self._content) as view:
-            packet = Packet(view[self._at], bytes(view[body.start : body.stop]))
+            packet = FramedPacket(view[self._at], bytes(view[body.start : body.stop]))
         self._at = body.stop
         self._needs_more = self._at == len(self._content)
         return packet

@@ -156,7 +156,7 @@ class MqttSession:
     def end(self, reason: str) -> None:
         """Close a connection that is of no use any more; the Will is published. `lost` is called with `reason`."""
         self.abandon()
-        self._listener.lost(reason, self._end)
+        self._listener.lost(reason, End.GIVEN_UP if self._end is End.WELCOMED else self._end)
 
     def abandon(self) -> None:
         """Close the socket without a DISCONNECT."""

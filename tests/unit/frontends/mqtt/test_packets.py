@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.frontends.mqtt.session.packets import Packet, PacketReader, PacketTooLargeError
+from gateway.frontends.mqtt.session.packets import FramedPacket, PacketReader, PacketTooLargeError
 
 LIMIT_BYTES = 400
 packets = st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=LIMIT_BYTES - 3)), max_size=8)
@@ -22,7 +22,7 @@ def framed(first: int, body: bytes) -> bytes:
             return bytes([first]) + length + body
 
 
-def read(reader: PacketReader, content: bytes) -> list[Packet]:
+def read(reader: PacketReader, content: bytes) -> list[FramedPacket]:
     """Return all packets that are complete with `content`."""
     reader.feed(content)
     taken = []
@@ -36,10 +36,10 @@ def read(reader: PacketReader, content: bytes) -> list[Packet]:
 def test_packets_are_read_however_their_bytes_arrive(sent: list[tuple[int, bytes]], data: st.DataObject) -> None:
     stream = b"".join(framed(first, body) for first, body in sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-    reader, taken = PacketReader(LIMIT_BYTES), list[Packet]()
+    reader, taken = PacketReader(LIMIT_BYTES), list[FramedPacket]()
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         taken += read(reader, stream[start:end])
-    assert taken == [Packet(*one) for one in sent]
+    assert taken == [FramedPacket(*one) for one in sent]
 
 
 @given(packets, st.integers(LIMIT_BYTES, 268_435_455), st.integers(1, 5))
@@ -48,7 +48,7 @@ def test_a_packet_beyond_the_limit_is_refused_at_its_header(
 ) -> None:
     before = b"".join(framed(first, body) for first, body in sent)
     header = b"\x30" + bytes([length & 127 | 128, length >> 7 & 127 | 128, length >> 14 & 127 | 128, length >> 21])
-    reader, taken = PacketReader(LIMIT_BYTES), list[Packet]()
+    reader, taken = PacketReader(LIMIT_BYTES), list[FramedPacket]()
 
     def read_all(stream: bytes) -> None:
         for at in range(0, len(stream), chunk):
@@ -58,12 +58,12 @@ def test_a_packet_beyond_the_limit_is_refused_at_its_header(
 
     with pytest.raises(PacketTooLargeError, match="max_packet_bytes"):
         read_all(before + header)
-    assert taken == [Packet(*one) for one in sent]
+    assert taken == [FramedPacket(*one) for one in sent]
 
 
 def test_the_largest_packet_is_read() -> None:
     body = b"x" * (LIMIT_BYTES - 3)
-    assert read(PacketReader(LIMIT_BYTES), framed(0x30, body)) == [Packet(0x30, body)]
+    assert read(PacketReader(LIMIT_BYTES), framed(0x30, body)) == [FramedPacket(0x30, body)]
     with pytest.raises(PacketTooLargeError):
         read(PacketReader(LIMIT_BYTES), framed(0x30, body + b"x"))
 
