@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from gateway.frontends.mqtt.settings import MqttSettings
 from tests.simulators import mqtt_gateway
 from tests.simulators.authority import Authority
 from tests.simulators.broker import Mosquitto, mosquitto, relay
-from tests.simulators.mqtt_gateway import echoed, frontend, simulated, until
+from tests.simulators.mqtt_gateway import echoed, frontend, motion, simulated, until
 from tests.simulators.mqtt_peer import peer
 
 pytestmark = pytest.mark.asyncio
@@ -166,26 +167,70 @@ async def test_a_broker_of_version_3_1_1_is_spoken_to_in_its_tongue(broker: Mosq
         assert echoed(await client.next_json(RESULT)) == 42.0
 
 
-async def test_password_and_acl(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closed", [1, 2, 3, 4, 5, 6, 7])
+async def test_a_proxy_that_accepts_and_closes_changes_no_version(broker: Mosquitto, closed: int) -> None:
+    async with relay(broker) as way, peer(broker.port) as client:
+        way.closing = closed
+        await client.subscribe("replies/#")
+        async with frontend(simulated(), way.url, SINGLE) as gateway:
+            assert {name: welcome.version for name, welcome in gateway._link.welcomes.items()} == {
+                "main": "5",
+                "results": "5",
+            }
+            way.closing, tried = closed, len(way.versions)
+            await way.cut()
+            await until(lambda: way.closing == 0)
+            await asyncio.wait_for(gateway.online.wait(), 15)
+            assert set(way.versions[tried:]) == {5}
+            body = '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [42]}]}'
+            await client.publish("edge/gw/infer/identity_fp32", body, ResponseTopic="replies/one")
+            assert echoed(await client.next_json("replies/one")) == 42.0
+
+
+async def test_a_flood_of_windows_loses_no_result(broker: Mosquitto) -> None:
+    route = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]", size_rows=4, hop_rows=1)
+    bounds = {"max_outbox": 8, "max_inflight": 2, "max_queued": 4, "max_running": 2}
+    async with frontend(simulated(motion(hop_rows=1)), broker.url, route):
+        pass  # the broker keeps what follows
+    async with peer(broker.port) as client, peer(broker.port) as sensor:
+        await client.subscribe("edge/gw/results/#")
+        for value in range(600):
+            await sensor.publish("sensors/a/imu", f"[{value}, 0, 0]")
+        async with frontend(simulated(motion(hop_rows=1)), broker.url, route, **bounds) as gateway:
+            await until(lambda: gateway.counters().get("answered") == 597)
+            assert gateway.counters()["outbox_filled"] >= 1
+            assert not [name for name in gateway.counters() if name.startswith("dropped_")]
+            await until(lambda: len(client.received) == 597)
+
+
+async def test_results_that_the_acl_denies_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     passwords = tmp_path / "passwords"
     subprocess.run(["/usr/bin/mosquitto_passwd", "-b", "-c", str(passwords), "edge", "secret"], check=True)
     passwords.chmod(0o644)
     acl = tmp_path / "acl"
     acl.write_text("user edge\ntopic readwrite edge/#\ntopic readwrite single/#\ntopic deny edge/gw/results/#\n")
     (tmp_path / "password").write_text("secret\n")
-    login = {"username": "edge", "password_file": str(tmp_path / "password")}
+    login: dict[str, Any] = {"username": "edge", "password_file": str(tmp_path / "password"), "connect_timeout_s": 0.1}
     lines = f"password_file {passwords}\nacl_file {acl}"
     async with (
         mosquitto(tmp_path, lines, anonymous=False) as broker,
         frontend(simulated(), broker.url, SINGLE, **login) as gateway,
         peer(broker.port, username="edge", password="secret") as client,
     ):
-        await client.subscribe("edge/gw/errors")
-        await client.publish("single/a", "[42]")
+        await client.subscribe("edge/gw/errors", STATUS)
+        assert (await client.next(STATUS)).payload == b"online"
+        for value in range(3):
+            await client.publish("single/a", f"[{value}]")
         complaint = await client.next_json("edge/gw/errors")
         assert complaint["fault"] == "DENIED"
         assert "0x87" in complaint["message"]
-        await until(lambda: gateway.counters().get("acknowledged") == 1)
+        await until(lambda: gateway.counters().get("acknowledged") == 3)
+        assert gateway.counters()["publications_refused"] == 3
+        assert gateway.counters()["connected"] == 0
+        assert "edge/gw/results/single/a" in gateway.problem
+        assert (await client.next(STATUS)).payload == b"offline"
+    refused = [record for record in caplog.records if record.getMessage().startswith("publication refused")]
+    assert [(record.levelname, record.args) for record in refused] == [("ERROR", ("edge/gw/results/single/a", 0x87))]
 
 
 async def test_a_wrong_password_is_counted_and_tried_again(tmp_path: Path) -> None:

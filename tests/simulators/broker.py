@@ -133,12 +133,15 @@ class Relay:
     """Interruptible relay to `broker`.
 
     `old`: it refuses MQTT 5 with CONNACK code 1 (MQTT 3.1.1, 3.1.2.2). `rude`: it closes the connection instead, as
-    some brokers before 2019 do.
+    some brokers before 2019 do. `closing`: so many connections are closed as they are accepted, as a proxy does whose
+    broker is away. `versions` keeps the version of each attempt.
     """
 
     def __init__(self, broker: Mosquitto, *, old: bool = False, rude: bool = False) -> None:
         self.port = 0
         self._broker, self._old, self._rude = broker, old or rude, rude
+        self.closing = 0
+        self.versions: list[int] = []
         self._ways: set[asyncio.Task[None]] = set()
         self._open = asyncio.Event()
         self._open.set()
@@ -175,6 +178,10 @@ class Relay:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         opening = await reader.readuntil(b"MQTT") + await reader.readexactly(1)
+        self.versions.append(opening[-1])
+        if self.closing > 0:
+            self.closing -= 1
+            return
         if self._old and opening[-1] != 4:
             if not self._rude:
                 writer.write(b"\x20\x02\x00\x01")

@@ -68,7 +68,7 @@ class MqttSettings:
     """Upper end of every later delay; a connection that lasted this long resets the doubling."""
     receive_maximum: int = 64
     """Unacknowledged QoS 1 messages the broker may send us at a time (MQTT 5)."""
-    max_inflight: int = 20
+    max_inflight: int = 100
     """Unacknowledged QoS 1 publications in flight, or the broker's Receive Maximum if that is less."""
     max_outbox: int = 4_000
     """Publications that the broker has not accepted at which messages are no longer read."""

@@ -1,4 +1,4 @@
-"""Journal of the windows of QoS 1 routes: what a killed process needs to go on where it was (decision 0044)."""
+"""Journal of the windows of QoS 1 routes: what a killed process needs to go on where it was (decision 0047)."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ OUTCOMES = {
     End.OLD_PROTOCOL: ConnectOutcome.UNSUPPORTED,
     End.REFUSED: ConnectOutcome.REFUSED,
     End.WELCOMED: ConnectOutcome.LOST,
+    End.GIVEN_UP: ConnectOutcome.LOST,
     End.TAKEN_OVER: ConnectOutcome.LOST,
 }
 
@@ -243,7 +244,8 @@ class Connection:
         self._reason, self._end = reason, end
         self._decide(OUTCOMES[end])
         self.sender.end()
-        self._health.begin(CONNECTION, self._role, f"the {self._role} connection ended: {reason}")
+        if not self._stop.is_set():
+            self._health.begin(CONNECTION, self._role, f"the {self._role} connection ended: {reason}")
         self._ended.set()
 
     # ---- internal --------------------------------------------------------------------------------------------------

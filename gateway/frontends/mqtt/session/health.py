@@ -27,11 +27,11 @@ class LinkHealth:
 
     def begin(self, kind: str, subject: str, problem: str) -> None:
         """Record a problem, in place of an earlier one of the same subject."""
-        key = (kind, subject)
+        key, was_complete = (kind, subject), not self._problems
         if key not in self._problems and sum(one == kind for one, _ in self._problems) >= PROBLEMS_LIMIT:
             key = (kind, "")
         self._problems[key] = problem
-        if len(self._problems) == 1:
+        if was_complete:
             self._changed()
 
     def end(self, kind: str, subject: str = "") -> None:

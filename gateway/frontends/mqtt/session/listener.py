@@ -36,6 +36,7 @@ class End(enum.Enum):
     OLD_PROTOCOL = "it refused our protocol version"
     REFUSED = "it refused us for another reason"
     WELCOMED = "it had welcomed us"
+    GIVEN_UP = "it had welcomed us, and we closed it: it did not answer in time, or a packet is too large"
     TAKEN_OVER = "another client uses our client id"
 
 

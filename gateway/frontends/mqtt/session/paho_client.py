@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from gateway.frontends.mqtt.session.client import GuardedClient
 
+QOS, RETAIN, DUP = 0x06, 0x01, 0x08
+"""Flags of a PUBLISH (MQTT 5, 3.3.1)."""
 _PROPERTY_FIELDS = ("packetType", "types", "names", "properties")
 """Fields that paho's properties always have."""
 
@@ -103,14 +105,29 @@ def pack(publication: OutgoingPublish) -> Packed:
     return Packed(properties.pack())
 
 
+def read_plain(topic: bytes, payload: bytes, first: int, mid: int, epoch: int) -> Message:
+    """Return a message without properties of the connection `epoch`; `first` is the first byte of its packet."""
+    try:
+        name = topic.decode()
+    except UnicodeDecodeError:
+        name = ""  # no filter of ours matches it: counted as unrouted
+    return Message(
+        name,
+        payload,
+        (first & QOS) >> 1,
+        bool(first & DUP),
+        bool(first & RETAIN),
+        mid,
+        epoch,
+        time.monotonic_ns(),
+        time.time_ns(),
+    )
+
+
 def read_message(received: Any, epoch: int) -> Message:
     """Return a received message of the connection `epoch`, with the time now."""
-    try:
-        topic = received.topic
-    except UnicodeDecodeError:
-        topic = ""  # no filter of ours matches it: counted as unrouted
-    message = Message(topic, bytes(received.payload), received.qos, received.dup, received.retain, received.mid, epoch)
-    message.arrived_ns, message.wall_ns = time.monotonic_ns(), time.time_ns()
+    first = received.qos << 1 | received.dup * DUP | received.retain * RETAIN
+    message = read_plain(received._topic, bytes(received.payload), first, received.mid, epoch)
     said = vars(received.properties) if received.properties is not None else {}
     if len(said) > len(_PROPERTY_FIELDS):
         message.content_type = said.get("ContentType", "")

@@ -44,6 +44,7 @@ class OutboxSender:
         self._outbox = Outbox(settings.max_outbox, settings.max_outbox_bytes, settings.max_inflight)
         self._session: MqttSession | None = None
         self._pumping = False
+        self._refusals = f"{PUBLICATION} on {role}"
         self._drained = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self.full = False
@@ -72,6 +73,7 @@ class OutboxSender:
 
     def begin(self, session: MqttSession, welcome: Welcome) -> None:
         """Send on a new connection, first what was in flight on the last one."""
+        self._health.end_all(self._refusals)
         session.forget_inflight()
         self._outbox.reconnected(welcome.receive_maximum)
         self._session = session
@@ -133,7 +135,7 @@ class OutboxSender:
         else:
             self._counters["published"] += 1
             if publication.qos:
-                self._health.end(PUBLICATION, subject)
+                self._health.end(self._refusals, subject)
         if publication.taken is not None:
             publication.taken(code)
 
@@ -142,7 +144,7 @@ class OutboxSender:
         self._counters["publications_refused"] += 1
         if subject != OTHER_TOPICS:
             problem = f"the broker refuses publications on '{topic:.200}' (reason code 0x{code:02x})"
-            self._health.begin(PUBLICATION, subject, problem)
+            self._health.begin(self._refusals, subject, problem)
         if self._health.is_due(PUBLICATION, subject, asyncio.get_running_loop().time()):
             _log.error(events.PUBLICATION_REFUSED, topic, code)
 

@@ -17,8 +17,8 @@ from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscripti
 from gateway.frontends.mqtt.session import events
 from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.session.listener import End, Listener, Welcome
-from gateway.frontends.mqtt.session.packet_guard import PacketTooLargeError
-from gateway.frontends.mqtt.session.paho_client import Packed, new_client, pack, read_message
+from gateway.frontends.mqtt.session.packets import PacketTooLargeError
+from gateway.frontends.mqtt.session.paho_client import Packed, new_client, pack, read_message, read_plain
 from gateway.frontends.mqtt.settings import MqttSettings
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ class MqttSession:
         self._reading = True
         self.reading_since_s = 0.0
         """Time since when the socket has been read."""
-        self._packets = 0
-        """Number of messages and acknowledgements that were read."""
         self._writer = False
         self._last_in_s = self._last_out_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -158,7 +156,7 @@ class MqttSession:
     def end(self, reason: str) -> None:
         """Close a connection that is of no use any more; the Will is published. `lost` is called with `reason`."""
         self.abandon()
-        self._listener.lost(reason, self._end)
+        self._listener.lost(reason, End.GIVEN_UP if self._end is End.WELCOMED else self._end)
 
     def abandon(self) -> None:
         """Close the socket without a DISCONNECT."""
@@ -172,7 +170,8 @@ class MqttSession:
         client = self._client
         client.on_connect = self._on_connect
         client.on_subscribe = lambda _c, _u, _mid, codes, _p: self._listener.subscribed([code.value for code in codes])
-        client.on_publish = self._on_publish
+        client.on_puback = self._listener.taken
+        client.on_plain_message = self._on_plain_message
         client.on_message = lambda _c, _u, message: self._on_message(message)
         client.on_disconnect = self._on_disconnect
         client.on_socket_close = lambda _c, _u, _s: self._detach()
@@ -199,11 +198,11 @@ class MqttSession:
         self._socket, self._writer, self._welcome = None, False, None
 
     def _readable(self) -> None:
-        """Read until the socket has no whole message left, or for READ_S."""
+        """Read once from the socket, and handle what has arrived, or for READ_S."""
         self._last_in_s = self._loop.time()
-        ends_s, packets = self._last_in_s + READ_S, -1
-        while self._may_read() and (packets != self._packets or self._client.has_unread):
-            packets = self._packets
+        ends_s, first = self._last_in_s + READ_S, True
+        while self._may_read() and (first or self._client.has_unread):
+            first = False
             self._guard(self._client.loop_read)
             if self._loop.time() >= ends_s:
                 break
@@ -239,10 +238,7 @@ class MqttSession:
     def _writable(self) -> None:
         if self._socket is None:
             return
-        # paho also reports QoS 0 publications as it writes them, under ids that continue those in flight at QoS 1.
-        self._client.on_publish = None
         self._guard(self._client.loop_write)
-        self._client.on_publish = self._on_publish
         self._guard(self._client.flush)
         self._last_out_s = self._loop.time()
         if self._socket is not None:
@@ -293,10 +289,6 @@ class MqttSession:
         self._arm()  # the CONNACK may shorten the keepalive
         self._listener.welcomed(self._welcome)
 
-    def _on_publish(self, _client: Client, _userdata: Any, mid: int, code: Any, _properties: Any) -> None:
-        self._packets += 1
-        self._listener.taken(mid, code.value)
-
     def _on_disconnect(self, _client: Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         self._detach()
         if reason.value == SESSION_TAKEN_OVER:
@@ -304,8 +296,10 @@ class MqttSession:
         self._listener.lost(self._refusal or str(reason), self._end)
 
     def _on_message(self, received: Any) -> None:
-        self._packets += 1
         self._listener.received(read_message(received, self.epoch))
+
+    def _on_plain_message(self, topic: bytes, payload: bytes, first: int, mid: int) -> None:
+        self._listener.received(read_plain(topic, payload, first, mid, self.epoch))
 
     def _properties(self, publication: OutgoingPublish) -> Properties | None:
         own = publication.correlation is not None or bool(publication.user)

@@ -1,0 +1,98 @@
+"""What the real daemon says of a broker that does not grant everything, and a backlog that loses nothing."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.performance import mqtt_backlog
+from tests.simulators.broker import mosquitto, relay
+from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, running
+from tests.simulators.mqtt_peer import peer
+from tests.simulators.mqtt_server import fake_broker, publish
+
+pytestmark = pytest.mark.asyncio
+CONFIG = f"""{QUIET}{SHORT_TRIALS}
+[gateway]
+id = "gw"
+[mqtt]
+reconnect_min_s = 0.05
+reconnect_max_s = 0.2
+publish_timeout_s = 0.5
+[[mqtt.route]]
+name = "samples"
+topics = ["samples/+"]
+sensor = "topic[1]"
+model = "activity"
+size_rows = 1
+"""
+ACL = "topic readwrite edge/#\ntopic readwrite samples/#\ntopic deny edge/gw/errors\n"
+BACKLOG = argparse.Namespace(messages=2000, max_inflight=100, broker_inflight=20)
+CONNECTED = 'edge_gateway_mqtt_now{what="connected"}'
+
+
+async def logged(daemon: Daemon, event: str) -> str:
+    line = await asyncio.to_thread(daemon.wait_logged, event)
+    return str(line["event"])
+
+
+def metrics(daemon: Daemon) -> str:
+    command = ["curl", "-sS", f"http://{daemon.http}/metrics"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+async def until_measured(daemon: Daemon, holds: Callable[[str], bool]) -> str:
+    """Return the metrics once they hold."""
+    async with asyncio.timeout(30):
+        while not holds(page := await asyncio.to_thread(metrics, daemon)):
+            await asyncio.sleep(0.05)
+    return page
+
+
+async def test_publications_that_the_acl_denies(tmp_path: Path, state: Path) -> None:
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "acl").write_text(ACL)
+    async with mosquitto(tmp_path / "broker", f"acl_file {tmp_path / 'acl'}") as broker:
+        with running(tmp_path / "gateway", state=state, config=CONFIG, mqtt=broker.url) as daemon:
+            await logged(daemon, "link completed")
+            async with peer(broker.port) as sensor:
+                await sensor.publish("samples/a", "not JSON")
+            line = await asyncio.to_thread(daemon.wait_logged, "publication refused: edge/gw/errors, reason code 0x87")
+            assert line["level"] == "error"
+            page = await until_measured(daemon, lambda page: f"{CONNECTED} 0.0" in page)
+            assert 'edge_gateway_mqtt_events_total{event="publications_refused"} 1.0' in page
+            assert 'edge_gateway_mqtt_now{what="problems"} 1.0' in page
+
+
+async def test_a_proxy_that_accepts_and_closes(tmp_path: Path, state: Path) -> None:
+    (tmp_path / "broker").mkdir()
+    async with mosquitto(tmp_path / "broker") as broker, relay(broker) as way:
+        way.closing = 6
+        with running(tmp_path / "gateway", state=state, config=CONFIG, mqtt=way.url) as daemon:
+            await logged(daemon, "link completed")
+            made = [line["event"] for line in daemon.lines() if "connection made" in line["event"]]
+            assert len(made) == 2
+            assert all("with MQTT 5;" in event for event in made)
+
+
+async def test_a_broker_that_never_acknowledges(tmp_path: Path, state: Path) -> None:
+    async with fake_broker() as broker:
+        broker.mute.add("gw-results")
+        with running(tmp_path / "gateway", state=state, config=CONFIG, mqtt=broker.url) as daemon:
+            await logged(daemon, "link completed")
+            broker.send(publish("samples/a", b"not JSON", 1))
+            assert "did not acknowledge a publication within 0.5 s" in await logged(daemon, "link degraded")
+            page = await until_measured(daemon, lambda page: f"{CONNECTED} 0.0" in page)
+            assert 'event="publish_timeouts"' in page
+
+
+@pytest.mark.parametrize("kind", ["gateway", "paho"])
+async def test_a_backlog_is_drained_without_loss(kind: str) -> None:
+    figures = await mqtt_backlog.one_pass(kind, BACKLOG)
+    assert figures["published"] == BACKLOG.messages
+    assert figures.get("dropped", 0) == 0
