@@ -277,6 +277,8 @@ class Daemon:
         log_event(event)
         if isinstance(event, ServableChanged):
             self._readiness_changed()
+            if self._mqtt is not None:
+                self._mqtt.readiness_changed()
             self._trimming.cancel() if self._stop.is_set() else self._trimming.soon()
 
     def _summary(self) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.ports import InferenceEngine
+from gateway.frontends.mqtt.home_assistant.announcements import Announcements
+from gateway.frontends.mqtt.home_assistant.announcer import Announcer
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.routes.routing import Router
@@ -33,6 +35,7 @@ class MqttFrontend:
         self._router = Router(settings.route, gateway_id)
         self._counters: Counter[str] = Counter()
         self._link: Link | None = None
+        self._announcer: Announcer | None = None
         self._pipeline: Pipeline | None = None
         self.online = asyncio.Event()
 
@@ -44,16 +47,26 @@ class MqttFrontend:
         settings = self._settings
         identity = MqttIdentity(self._id, self._status("offline"), read_password(settings), tls_context(settings))
         asked = Subscription(f"edge/{self._id}/infer/#", 1)
+        announcements = Announcements(settings.home_assistant, self._id, settings.route, self._counters)
+        discovery = announcements.subscriptions if settings.home_assistant.enabled else ()
         self._link = Link(
             settings,
             identity,
-            (asked, *self._router.subscriptions),
+            (asked, *self._router.subscriptions, *discovery),
             receive=self._receive,
             changed=self._changed,
             counters=self._counters,
         )
+        if discovery:
+            self._announcer = Announcer(announcements, settings, self._id, engine=self._engine, outlet=self._link)
         self._pipeline = Pipeline(
-            self._engine, settings, self._id, router=self._router, outlet=self._link, counters=self._counters
+            self._engine,
+            settings,
+            self._id,
+            router=self._router,
+            outlet=self._link,
+            counters=self._counters,
+            seen=None if self._announcer is None else self._announcer.seen,
         )
         self._link.start()
 
@@ -65,6 +78,8 @@ class MqttFrontend:
         """
         if self._link is None or self._pipeline is None:
             return
+        if self._announcer is not None:
+            self._announcer.close()
         ends_s = asyncio.get_running_loop().time() + grace_s
         await self._pipeline.drain(grace_s)
         if self._link.connected:
@@ -72,6 +87,11 @@ class MqttFrontend:
         await self._link.drain(max(GOODBYE_S, ends_s - asyncio.get_running_loop().time()))
         await self._link.stop(GOODBYE_S)
         self.online.clear()
+
+    def readiness_changed(self) -> None:
+        """Publish the readiness of models, which may have changed."""
+        if self._announcer is not None and self._link is not None and self._link.connected:
+            self._announcer.readiness_changed()
 
     def counters(self) -> Mapping[str, int]:
         """Return counters since the start, and gauges: connected (0 or 1), queued, running, sensors, outbox."""
@@ -81,6 +101,8 @@ class MqttFrontend:
         return {**self._counters, **gauges, "outbox": waiting, "connected": int(connected)}
 
     def _receive(self, message: Message) -> None:
+        if self._announcer is not None and self._announcer.take(message):
+            return
         if self._pipeline is not None:
             self._pipeline.receive(message)
 
@@ -88,6 +110,8 @@ class MqttFrontend:
         if connected and self._link is not None:
             _LOG.info("connected to the MQTT broker at %s", self._settings.url)
             self._link.publish(self._status("online"), urgent=True)
+            if self._announcer is not None:
+                self._announcer.connected()
             self.online.set()
         else:
             _LOG.info("no longer connected to the MQTT broker at %s: %s", self._settings.url, reason)

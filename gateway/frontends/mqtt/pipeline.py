@@ -19,7 +19,7 @@ from gateway.frontends.mqtt.delivery.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.delivery.jobs import InferenceJob, RemainingWindows, expired, passed
 from gateway.frontends.mqtt.delivery.runs import Runs, defect
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.route_results import RouteResults
+from gateway.frontends.mqtt.route_results import RouteResults, Seen
 from gateway.frontends.mqtt.routes.feed import MessageDecoding, Ready, RouteDecoder, SensorSample
 from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, LargeMessages
 from gateway.frontends.mqtt.routes.requests import CALLER, Asked, Requests
@@ -46,6 +46,7 @@ class Pipeline:
         router: Router,
         outlet: Outlet,
         counters: Counter[str],
+        seen: Seen | None = None,
     ) -> None:
         self._engine, self._settings, self._router, self._outlet = engine, settings, router, outlet
         self._counters = counters
@@ -56,7 +57,7 @@ class Pipeline:
             feed.prepare()
         self._results = {
             route.name: RouteResults(
-                route, gateway_id, outlet=outlet, counters=counters, limit_bytes=settings.max_result_bytes
+                route, gateway_id, outlet=outlet, counters=counters, limit_bytes=settings.max_result_bytes, seen=seen
             )
             for route in settings.route
         }

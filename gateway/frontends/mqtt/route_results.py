@@ -27,12 +27,14 @@ from gateway.frontends.mqtt.templates import (
     Value,
     Values,
     read_template,
+    render_topic,
     write_json,
     write_text,
-    write_topic,
 )
 
 TEXT = "text/plain"
+Seen = Callable[[MqttRoute, Ready, ResultPlan], None]
+"""Callback for each result of a sensor, before its messages are published."""
 
 
 class RouteResults:
@@ -50,10 +52,12 @@ class RouteResults:
         outlet: Outlet,
         counters: Counter[str],
         limit_bytes: int,
+        seen: Seen | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._route, self._settings, self._gateway_id = route, route.result, gateway_id
         self._outlet, self._counters, self._limit_bytes, self._clock = outlet, counters, limit_bytes, clock
+        self._seen = seen
         self._topic = read_template(self._settings.topic, NAMES)
         self._template = read_template(self._settings.template, NAMES)
         self._rules = RouteRules(route.rule, route.max_sensors, counters)
@@ -73,6 +77,8 @@ class RouteResults:
         Topic and properties of the message become `debt.result`. Raises RequestError TOO_LARGE, and UNSUPPORTED for
         values that JSON cannot carry.
         """
+        if self._seen is not None:
+            self._seen(self._route, ready, plan)
         rows = read_rows(plan, response.outputs, _rows_of(ready)) if self._needs_rows else []
         values = [self._values(debt.identity, ready, response, row) for row in rows]
         self._apply_rules(ready.sensor, rows, values)
@@ -80,7 +86,7 @@ class RouteResults:
             return None
         first = values[0] if values else self._sensor_values(ready.sensor)
         payload = self._payload(debt, ready, plan, response, values)
-        debt.topic = self._topic.render(first, write_topic)
+        debt.topic = render_topic(self._topic, first)
         debt.result = self._publication(debt.topic, debt.message)
         debt.dropped = partial(self._last.pop, ready.sensor, None)
         return payload
@@ -161,7 +167,7 @@ class RouteResults:
         rule = one.rule
         topic, template = self._templates[rule.name]
         return OutgoingPublish(
-            topic.render(one.values, write_topic),
+            render_topic(topic, one.values),
             _written(rule.payload, template, [one.values], "state"),
             rule.qos,
             rule.retain,
@@ -206,10 +212,10 @@ def _written(form: str, template: MessageTemplate, values: Sequence[Values], val
     """Return the payload for the rows of a result: one line each, or a JSON array if there are several."""
     if form == "json":
         lines = [template.render(each, write_json) for each in values]
-        return (lines[0] if len(lines) == 1 else f"[{','.join(lines)}]").encode()
+        return (lines[0] if len(lines) == 1 else f"[{','.join(lines)}]").encode(errors="replace")
     if form == "value":
-        return "\n".join(write_text(each[value]) for each in values).encode()
-    return "\n".join(template.render(each, write_text) for each in values).encode()
+        return "\n".join(write_text(each[value]) for each in values).encode(errors="replace")
+    return "\n".join(template.render(each, write_text) for each in values).encode(errors="replace")
 
 
 def _content_type(form: str) -> str:

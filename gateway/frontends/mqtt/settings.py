@@ -114,6 +114,31 @@ class MqttRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class HomeAssistantSettings:
+    """Settings of `[mqtt.home_assistant]`: discovery of the gateway and its sensors."""
+
+    enabled: bool = False
+    """Whether the gateway, and sensors once they have a result, are announced to Home Assistant."""
+    prefix: str = "homeassistant"
+    """Home Assistant's discovery prefix."""
+    max_sensors: int = 200
+    """Sensors of all routes that are announced; others are counted and not announced."""
+    birth_delay_s: float = 5.0
+    """Upper end of the random delay after a start of Home Assistant before everything is announced again."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work. Raises ConfigurationError (table mqtt.home_assistant)."""
+        for key, wrong, rule in (
+            ("prefix", not re.fullmatch(r"(?!edge(/|$))[^+#$/\0][^+#\0]{0,255}", self.prefix), "a topic, not edge/…"),
+            ("max_sensors", not 1 <= self.max_sensors <= 10_000, "1 to 10000"),
+            ("birth_delay_s", not 0 <= self.birth_delay_s <= 3600, "0 to 3600 seconds"),
+        ):
+            if wrong:
+                problem = f"must be {rule}, not {getattr(self, key)!r:.80}"
+                raise ConfigurationError(problem, table="mqtt.home_assistant", key=key)
+
+
+@dataclass(frozen=True, slots=True)
 class MqttSettings:
     """Settings of the connection to the broker; `<id>` in `response_prefixes` is the gateway's id."""
 
@@ -177,6 +202,8 @@ class MqttSettings:
     """Upper end of every later delay."""
     error_repeat_s: float = 10.0
     """Time between two errors of a window route whose model is unavailable; every sample is counted."""
+    home_assistant: HomeAssistantSettings = field(default_factory=HomeAssistantSettings)
+    """Discovery by Home Assistant."""
     route: tuple[MqttRoute, ...] = ()
     """Routes from sensors' messages to models."""
 

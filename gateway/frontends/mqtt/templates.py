@@ -18,6 +18,8 @@ Value = str | float | bool | None
 Values = Mapping[str, Value]
 """Values of the placeholders of one message. None: the model did not give it."""
 TEMPLATE_LIMIT_CHARS = 4_096
+TOPIC_LIMIT_CHARS = 1_024
+"""Longest topic that a template makes: 4 KiB at most in UTF-8, where MQTT allows 64."""
 PAYLOAD_FORMS = ("json", "text", "value")
 NAMES = (
     *("gateway", "route", "sensor", "model", "version", "variant", "id", "started_at", "ended_at"),
@@ -64,9 +66,13 @@ def topic_level(name: str) -> str:
     return name.translate(_UNSAFE)
 
 
-def write_topic(value: Value) -> str:
-    """Return a value as one level of a topic, or a part of one; "_" if there is none."""
-    return topic_level(write_text(value)) or "_"
+def render_topic(template: MessageTemplate, values: Values) -> str:
+    """Return a topic of at most TOPIC_LIMIT_CHARS. A value is a level, or a part of one; "_" if there is none."""
+    return template.render(values, _write_level)[:TOPIC_LIMIT_CHARS]
+
+
+def _write_level(value: Value) -> str:
+    return topic_level(write_text(value)[:TOPIC_LIMIT_CHARS]) or "_"
 
 
 def write_text(value: Value) -> str:
