@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from gateway.domain.infer import InferResponse
@@ -60,6 +61,10 @@ class RouteResults:
         self._seen = seen
         self._topic = read_template(self._settings.topic, NAMES)
         self._template = read_template(self._settings.template, NAMES)
+        settings = self._settings
+        self._form = OutgoingPublish(
+            "", b"", settings.max_qos, settings.retain, _content_type(settings.payload), expiry_s=settings.expiry_s
+        )
         self._rules = RouteRules(route.rule, route.max_sensors, counters)
         self._templates = {
             rule.name: (read_template(rule.topic, RULE_NAMES), read_template(rule.template, RULE_NAMES))
@@ -74,7 +79,7 @@ class RouteResults:
     def encode(self, debt: Debt, ready: Ready, plan: ResultPlan, response: InferResponse) -> bytes | None:
         """Apply the rules to an answer. Return the payload of its result, or None if it is not to be published.
 
-        Topic and properties of the message become `debt.result`. Raises RequestError TOO_LARGE, and UNSUPPORTED for
+        Topic and properties of the message become the debt's. Raises RequestError TOO_LARGE, and UNSUPPORTED for
         values that JSON cannot carry.
         """
         if self._seen is not None:
@@ -87,7 +92,7 @@ class RouteResults:
         first = values[0] if values else self._sensor_values(ready.sensor)
         payload = self._payload(debt, ready, plan, response, values)
         debt.topic = render_topic(self._topic, first)
-        debt.result = self._publication(debt.topic, debt.message)
+        debt.result = self._form_of(debt.message)
         debt.dropped = partial(self._last.pop, ready.sensor, None)
         return payload
 
@@ -122,18 +127,12 @@ class RouteResults:
         check_size(len(payload), self._limit_bytes)
         return payload
 
-    def _publication(self, topic: str, message: Message) -> OutgoingPublish:
-        """Return the message without its payload."""
-        settings = self._settings
-        user = tuple(pair for pair in message.user if pair[0] in settings.user_properties)
-        return OutgoingPublish(
-            topic,
-            b"",
-            settings.max_qos,
-            settings.retain,
-            _content_type(settings.payload),
-            expiry_s=settings.expiry_s,
-            user=user,
+    def _form_of(self, message: Message) -> OutgoingPublish:
+        """Return the properties of the result of `message`."""
+        if not message.user:
+            return self._form
+        return replace(
+            self._form, user=tuple(pair for pair in message.user if pair[0] in self._settings.user_properties)
         )
 
     # ---- rules -----------------------------------------------------------------------------------------------------

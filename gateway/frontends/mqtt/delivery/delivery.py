@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -47,7 +47,7 @@ class Outlet(Protocol):
 class Debt:
     """Answer or refusal that is due, with its destination and the message that it settles.
 
-    `result` is the message of a route's result without its payload; its QoS is an upper limit. `dropped` is called if
+    `result` holds the properties of a route's result; its QoS is an upper limit. `dropped` is called if
     the outbox does not accept it. `seen` is None for
     windows: their samples were settled before. `attempts` counts those that the broker refused. The
     record is small because it lives until the broker accepted the answer.
@@ -69,7 +69,11 @@ class Debt:
         if self.reply is not None:
             return self.reply.publication(payload, self.qos, taken)
         if self.result is not None:
-            return replace(self.result, payload=payload, qos=min(self.qos, self.result.qos), taken=taken)
+            form = self.result
+            qos = min(self.qos, form.qos)
+            return OutgoingPublish(
+                self.topic, payload, qos, form.retain, form.content_type, None, taken, form.expiry_s, form.user
+            )
         return OutgoingPublish(self.topic, payload, self.qos, content_type=JSON, taken=taken)
 
     def make_sure(self) -> bool:
