@@ -75,6 +75,7 @@ class RouteResults:
         self._needs_rows = bool(route.rule) or _reads_values(self._settings, self._topic)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns: int | None = None
+        self._closed = False
 
     def encode(self, debt: Debt, ready: Ready, plan: ResultPlan, response: InferResponse) -> bytes | None:
         """Apply the rules to an answer. Return the payload of its result, or None if it is not to be published.
@@ -97,9 +98,9 @@ class RouteResults:
         return payload
 
     def close(self) -> None:
-        """Publish no more messages of rules."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Publish no more messages of rules without a result."""
+        self._closed = True
+        self._set_timer(None)
 
     def _publishes(self, sensor: str, values: Sequence[Values]) -> bool:
         """Return True if the result is to be published."""
@@ -154,10 +155,13 @@ class RouteResults:
             self._counters["rule_messages"] += accepted
             one.sent(self._clock(), accepted=accepted)
         due_ns = self._rules.due_ns()
-        if due_ns == self._timer_ns:
-            return
-        self.close()
-        self._timer_ns = due_ns
+        if due_ns != self._timer_ns and not self._closed:
+            self._set_timer(due_ns)
+
+    def _set_timer(self, due_ns: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_ns = None, due_ns
         if due_ns is not None:
             wait_s = max(0.0, (due_ns - self._clock()) / 1e9)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._expire)

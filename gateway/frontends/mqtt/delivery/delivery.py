@@ -48,7 +48,7 @@ class Debt:
     """Answer or refusal that is due, with its destination and the message that it settles.
 
     `result` holds the properties of a route's result; its QoS is an upper limit. `dropped` is called if
-    the outbox does not accept it. `seen` is None for
+    the outbox or the broker does not accept it. `seen` is None for
     windows: their samples were settled before. `attempts` counts those that the broker refused. The
     record is small because it lives until the broker accepted the answer.
     """
@@ -63,6 +63,11 @@ class Debt:
     attempts: int = 0
     result: OutgoingPublish | None = None
     dropped: Callable[[], object] | None = None
+
+    def drop(self) -> None:
+        """Report that the answer was not published."""
+        if self.dropped is not None:
+            self.dropped()
 
     def publication(self, payload: bytes, taken: Taken) -> OutgoingPublish:
         """Return the message with the answer."""
@@ -134,8 +139,7 @@ class Delivery:
         debt.make_sure()
         if not self._outlet.publish(debt.publication(payload, partial(self._taken, debt, payload))):
             self.forget(debt.seen)
-            if debt.dropped is not None:
-                debt.dropped()
+            debt.drop()
 
     def suppress(self, debt: Debt) -> None:
         """Acknowledge a message whose result is not published."""
@@ -208,6 +212,7 @@ class Delivery:
         elif debt.refusal:
             self._settle(debt, payload)
         else:
+            debt.drop()
             problem = (
                 f"the broker refuses the answer on '{debt.topic}' with code 0x{code:02x}; correct its ACL or limits"
             )
