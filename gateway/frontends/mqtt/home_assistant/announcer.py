@@ -1,4 +1,4 @@
-"""Announcer: publishes documents for Home Assistant and the readiness of models, and hears when it starts."""
+"""Announcer: it publishes documents for Home Assistant, and the readiness of models."""
 
 from __future__ import annotations
 
