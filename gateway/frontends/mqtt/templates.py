@@ -5,12 +5,11 @@ Any other brace is text, so that a template of JSON needs no escapes.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-import msgspec
 
 from gateway.domain.errors import ConfigurationError
 
@@ -90,7 +89,7 @@ def write_json(value: Value) -> str:
         value = write_text(value)
     if isinstance(value, float) and not math.isfinite(value):
         value = None
-    return msgspec.json.encode(value).decode()
+    return json.dumps(value, ensure_ascii=False)
 
 
 def check_topic(text: str, names: tuple[str, ...], *, table: str) -> None:
@@ -121,10 +120,14 @@ def check_payload(form: str, text: str, names: tuple[str, ...], *, table: str) -
         raise ConfigurationError(problem, table=table, key="template")
 
 
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
+
+
 def _is_json(template: MessageTemplate, value: Value) -> bool:
     """Return True if the template is JSON with `value` in the place of every placeholder."""
     try:
-        msgspec.json.decode(template.render(dict.fromkeys(template.names, value), write_json))
-    except (ValueError, msgspec.DecodeError, RecursionError):
+        json.loads(template.render(dict.fromkeys(template.names, value), write_json), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
         return False
     return True

@@ -88,6 +88,8 @@ def test_a_value_in_a_topic_is_a_part_of_one_level(value: Value) -> None:
         ({"payload": "text", "template": "{state}"}, "template", "no placeholder {state}"),
         ({"template": '{"a": "{label}"}'}, "template", "without quotes"),
         ({"template": '{"a": {label}'}, "template", "makes no JSON"),
+        ({"template": '{"a": {label}, "b": NaN}'}, "template", "makes no JSON"),
+        ({"template": "[" * 4000}, "template", "makes no JSON"),
         ({"publish": "often"}, "publish", "always, change, never"),
         ({"content": "boxes"}, "content", "label, scores, values"),
         ({"max_qos": 2}, "max_qos", "0 or 1"),
