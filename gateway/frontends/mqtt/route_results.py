@@ -36,6 +36,7 @@ from gateway.frontends.mqtt.templates import (
 TEXT = "text/plain"
 Seen = Callable[[MqttRoute, Ready, ResultPlan], None]
 """Callback for each result of a sensor, before its messages are published."""
+_NO_VALUES: Values = dict.fromkeys(NAMES)
 
 
 class RouteResults:
@@ -90,7 +91,7 @@ class RouteResults:
         self._apply_rules(ready.sensor, rows, values)
         if not self._publishes(ready.sensor, values):
             return None
-        first = values[0] if values else self._sensor_values(ready.sensor)
+        first = values[0] if values else {**_NO_VALUES, **self._sensor_values(ready.sensor)}
         payload = self._payload(debt, ready, plan, response, values)
         debt.topic = render_topic(self._topic, first)
         debt.result = self._form_of(debt.message)

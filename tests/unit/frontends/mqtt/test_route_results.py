@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gateway.domain.infer import InferResponse
@@ -50,7 +51,7 @@ class Rig:
             self.route, "gw", outlet=self.outbox, counters=Counter(), limit_bytes=2**16, clock=lambda: self.now_ns
         )
 
-    def result(self, scores: list[list[float]], sensor: str = "s") -> OutgoingPublish | None:
+    def result(self, scores: Any, sensor: str = "s") -> OutgoingPublish | None:
         """Return what an answer publishes; an outbox that accepts nothing drops it."""
         tensor = fp32(scores)
         plan = plan_results(MODEL, (), self.route.result)
@@ -99,6 +100,12 @@ def test_sensors_whose_last_result_is_remembered_are_bounded() -> None:
 def test_a_result_without_label_and_value_is_always_published() -> None:
     rig = Rig(publish="change")
     assert [rig.result([[float("nan"), 0, 0]]) is None for _ in range(2)] == [False, False]
+
+
+def test_an_answer_without_rows_has_no_values() -> None:
+    sent = Rig(topic="home/{label}", payload="value").result(np.zeros((0, 3), np.float32))
+    assert sent is not None
+    assert (sent.topic, sent.payload) == ("home/_", b"")
 
 
 def test_topics_are_bounded_however_long_values_are() -> None:
