@@ -11,6 +11,8 @@ from pathlib import Path
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.ports import InferenceEngine
 from gateway.domain.statistics import MetricSample
+from gateway.frontends.mqtt.home_assistant.announcements import Announcements
+from gateway.frontends.mqtt.home_assistant.announcer import Announcer
 from gateway.frontends.mqtt.journal.journal import SampleJournal
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.metrics import samples
@@ -45,6 +47,7 @@ class MqttFrontend:
         self._router = Router(settings.route, gateway_id)
         self._counters: Counter[str] = Counter()
         self._link: Link | None = None
+        self._announcer: Announcer | None = None
         self._pipeline: Pipeline | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.online = asyncio.Event()
@@ -58,16 +61,20 @@ class MqttFrontend:
         settings = self._settings
         identities = main_identity(settings, self._id, self._status(OFFLINE)), results_identity(settings, self._id)
         asked = Subscription(f"edge/{self._id}/infer/#", 1)
+        announcements = Announcements(settings.home_assistant, self._id, settings.route, self._counters)
+        discovery = announcements.subscriptions if settings.home_assistant.enabled else ()
         self._link = Link(
             settings,
             f"edge/{self._id}/",
             identities,
-            (asked, *self._router.subscriptions),
+            (asked, *self._router.subscriptions, *discovery),
             receive=self._receive,
             changed=self._changed,
             room=self._resume,
             counters=self._counters,
         )
+        if discovery:
+            self._announcer = Announcer(announcements, settings, self._id, engine=self._engine, outlet=self._link)
         self._journal = self._opened_journal()
         self._pipeline = Pipeline(
             self._engine,
@@ -77,6 +84,7 @@ class MqttFrontend:
             outlet=self._link,
             counters=self._counters,
             journal=self._journal,
+            seen=None if self._announcer is None else self._announcer.seen,
         )
         self._pipeline.recover()
         self._link.start()
@@ -89,6 +97,8 @@ class MqttFrontend:
         """
         if self._link is None or self._pipeline is None:
             return
+        if self._announcer is not None:
+            self._announcer.close()
         ends_s = asyncio.get_running_loop().time() + grace_s
         await self._pipeline.drain(grace_s)
         await self._link.drain(max(GOODBYE_S, ends_s - asyncio.get_running_loop().time()))
@@ -97,6 +107,11 @@ class MqttFrontend:
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
         self.online.clear()
+
+    def readiness_changed(self) -> None:
+        """Publish the readiness of models, which may have changed."""
+        if self._announcer is not None and self._link is not None and self._link.connected:
+            self._announcer.readiness_changed()
 
     def counters(self) -> Mapping[str, int]:
         """Return counters since the start, and gauges (`metrics.GAUGES`)."""
@@ -137,6 +152,8 @@ class MqttFrontend:
             return None
 
     def _receive(self, message: Message) -> None:
+        if self._announcer is not None and self._announcer.take(message):
+            return
         if self._pipeline is not None:
             self._pipeline.receive(message)
 
@@ -151,6 +168,8 @@ class MqttFrontend:
         if self._link.connected:
             self._stop_timer()
             self._link.publish_status(self._status(ONLINE))
+            if self._announcer is not None:
+                self._announcer.connected()
             self.online.set()
             return
         self.online.clear()

@@ -68,7 +68,8 @@ class OutgoingPublish:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Topic filter and requested quality of service."""
+    """Topic filter and requested quality of service. `retained` requests the messages that the broker keeps, too."""
 
     filter: str
     qos: int
+    retained: bool = False

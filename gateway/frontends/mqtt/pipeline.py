@@ -17,6 +17,7 @@ from gateway.frontends.mqtt.delivery.runs import Runs, defect
 from gateway.frontends.mqtt.journal.journal import SampleJournal
 from gateway.frontends.mqtt.message_work import MessageWork
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.route_results import Seen
 from gateway.frontends.mqtt.routes.limits import MessageLimits
 from gateway.frontends.mqtt.routes.requests import CALLER, Asked, Requests
 from gateway.frontends.mqtt.routes.routing import Router
@@ -37,6 +38,7 @@ class Pipeline:
         outlet: Outlet,
         counters: Counter[str],
         journal: SampleJournal | None = None,
+        seen: Seen | None = None,
     ) -> None:
         self._router, self._outlet, self._counters = router, outlet, counters
         self._limits = MessageLimits(settings, engine.sizes)
@@ -55,6 +57,7 @@ class Pipeline:
             outlet=outlet,
             counters=counters,
             journal=journal,
+            seen=seen,
         )
         self._accepting = True
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from gateway.domain.infer import InferResponse
@@ -27,12 +28,15 @@ from gateway.frontends.mqtt.templates import (
     Value,
     Values,
     read_template,
+    render_topic,
     write_json,
     write_text,
-    write_topic,
 )
 
 TEXT = "text/plain"
+Seen = Callable[[MqttRoute, Ready, ResultPlan], None]
+"""Callback for each result of a sensor, before its messages are published."""
+_NO_VALUES: Values = dict.fromkeys(NAMES)
 
 
 class RouteResults:
@@ -50,12 +54,18 @@ class RouteResults:
         outlet: Outlet,
         counters: Counter[str],
         limit_bytes: int,
+        seen: Seen | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._route, self._settings, self._gateway_id = route, route.result, gateway_id
         self._outlet, self._counters, self._limit_bytes, self._clock = outlet, counters, limit_bytes, clock
+        self._seen = seen
         self._topic = read_template(self._settings.topic, NAMES)
         self._template = read_template(self._settings.template, NAMES)
+        settings = self._settings
+        self._form = OutgoingPublish(
+            "", b"", settings.max_qos, settings.retain, _content_type(settings.payload), expiry_s=settings.expiry_s
+        )
         self._rules = RouteRules(route.rule, route.max_sensors, counters)
         self._templates = {
             rule.name: (read_template(rule.topic, RULE_NAMES), read_template(rule.template, RULE_NAMES))
@@ -66,29 +76,32 @@ class RouteResults:
         self._needs_rows = bool(route.rule) or _reads_values(self._settings, self._topic)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns: int | None = None
+        self._closed = False
 
     def encode(self, debt: Debt, ready: Ready, plan: ResultPlan, response: InferResponse) -> bytes | None:
         """Apply the rules to an answer. Return the payload of its result, or None if it is not to be published.
 
-        Topic and properties of the message become `debt.result`. Raises RequestError TOO_LARGE, and UNSUPPORTED for
+        Topic and properties of the message become the debt's. Raises RequestError TOO_LARGE, and UNSUPPORTED for
         values that JSON cannot carry.
         """
+        if self._seen is not None:
+            self._seen(self._route, ready, plan)
         rows = read_rows(plan, response.outputs, _rows_of(ready)) if self._needs_rows else []
         values = [self._values(debt.identity, ready, response, row) for row in rows]
         self._apply_rules(ready.sensor, rows, values)
         if not self._publishes(ready.sensor, values):
             return None
-        first = values[0] if values else self._sensor_values(ready.sensor)
+        first = values[0] if values else {**_NO_VALUES, **self._sensor_values(ready.sensor)}
         payload = self._payload(debt, ready, plan, response, values)
-        debt.topic = self._topic.render(first, write_topic)
-        debt.result = self._publication(debt.topic, debt.message)
+        debt.topic = render_topic(self._topic, first)
+        debt.result = self._form_of(debt.message)
         debt.dropped = partial(self._last.pop, ready.sensor, None)
         return payload
 
     def close(self) -> None:
-        """Publish no more messages of rules."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Publish no more messages of rules without a result."""
+        self._closed = True
+        self._set_timer(None)
 
     def _publishes(self, sensor: str, values: Sequence[Values]) -> bool:
         """Return True if the result is to be published."""
@@ -116,18 +129,12 @@ class RouteResults:
         check_size(len(payload), self._limit_bytes)
         return payload
 
-    def _publication(self, topic: str, message: Message) -> OutgoingPublish:
-        """Return the message without its payload."""
-        settings = self._settings
-        user = tuple(pair for pair in message.user if pair[0] in settings.user_properties)
-        return OutgoingPublish(
-            topic,
-            b"",
-            settings.max_qos,
-            settings.retain,
-            _content_type(settings.payload),
-            expiry_s=settings.expiry_s,
-            user=user,
+    def _form_of(self, message: Message) -> OutgoingPublish:
+        """Return the properties of the result of `message`."""
+        if not message.user:
+            return self._form
+        return replace(
+            self._form, user=tuple(pair for pair in message.user if pair[0] in self._settings.user_properties)
         )
 
     # ---- rules -----------------------------------------------------------------------------------------------------
@@ -149,10 +156,13 @@ class RouteResults:
             self._counters["rule_messages"] += accepted
             one.sent(self._clock(), accepted=accepted)
         due_ns = self._rules.due_ns()
-        if due_ns == self._timer_ns:
-            return
-        self.close()
-        self._timer_ns = due_ns
+        if due_ns != self._timer_ns and not self._closed:
+            self._set_timer(due_ns)
+
+    def _set_timer(self, due_ns: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_ns = None, due_ns
         if due_ns is not None:
             wait_s = max(0.0, (due_ns - self._clock()) / 1e9)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._expire)
@@ -161,7 +171,7 @@ class RouteResults:
         rule = one.rule
         topic, template = self._templates[rule.name]
         return OutgoingPublish(
-            topic.render(one.values, write_topic),
+            render_topic(topic, one.values),
             _written(rule.payload, template, [one.values], "state"),
             rule.qos,
             rule.retain,
@@ -206,10 +216,10 @@ def _written(form: str, template: MessageTemplate, values: Sequence[Values], val
     """Return the payload for the rows of a result: one line each, or a JSON array if there are several."""
     if form == "json":
         lines = [template.render(each, write_json) for each in values]
-        return (lines[0] if len(lines) == 1 else f"[{','.join(lines)}]").encode()
+        return (lines[0] if len(lines) == 1 else f"[{','.join(lines)}]").encode(errors="replace")
     if form == "value":
-        return "\n".join(write_text(each[value]) for each in values).encode()
-    return "\n".join(template.render(each, write_text) for each in values).encode()
+        return "\n".join(write_text(each[value]) for each in values).encode(errors="replace")
+    return "\n".join(template.render(each, write_text) for each in values).encode(errors="replace")
 
 
 def _content_type(form: str) -> str:

@@ -25,7 +25,7 @@ from gateway.frontends.mqtt.journal.journal import SampleJournal, message_key
 from gateway.frontends.mqtt.message_work import Later, MessageWork
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.recovery import RouteRecovery, window_states
-from gateway.frontends.mqtt.route_results import RouteResults
+from gateway.frontends.mqtt.route_results import RouteResults, Seen
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.feed import RouteDecoder
 from gateway.frontends.mqtt.routes.inputs import MessageDecoding, ModelInputs, Ready
@@ -54,6 +54,7 @@ class SampleFlow:
         outlet: Outlet,
         counters: Counter[str],
         journal: SampleJournal | None,
+        seen: Seen | None,
     ) -> None:
         self._settings, self._limits, self._delivery, self._runs, self._work = settings, limits, delivery, runs, work
         self._outlet, self._counters, self._journal = outlet, counters, journal
@@ -68,7 +69,7 @@ class SampleFlow:
             self._recoveries = {
                 name: RouteRecovery(feed, journal.recovered, counters) for name, feed in self._feeds.items()
             }
-        make = partial(RouteResults, outlet=outlet, counters=counters, limit_bytes=settings.max_result_bytes)
+        make = partial(RouteResults, outlet=outlet, counters=counters, limit_bytes=settings.max_result_bytes, seen=seen)
         self._results = {route.name: make(route, gateway_id) for route in settings.route}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Timer of each route whose samples wait for earlier ones."""

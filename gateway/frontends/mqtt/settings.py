@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from gateway.domain.errors import ConfigurationError
@@ -30,6 +31,31 @@ TIMES = (
 """Settings of more than 0 and at most 3600 seconds."""
 PROTOCOLS = ("auto", "5", "3.1.1")
 SECURE_PORT, PLAIN_PORT = 8883, 1883
+
+
+@dataclass(frozen=True, slots=True)
+class HomeAssistantSettings:
+    """Settings of `[mqtt.home_assistant]`: discovery of the gateway and its sensors."""
+
+    enabled: bool = False
+    """Whether the gateway, and sensors once they have a result, are announced to Home Assistant."""
+    prefix: str = "homeassistant"
+    """Home Assistant's discovery prefix."""
+    max_sensors: int = 200
+    """Sensors of all routes that are announced; others are counted and not announced."""
+    birth_delay_s: float = 5.0
+    """Upper end of the random delay after a start of Home Assistant before everything is announced again."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work. Raises ConfigurationError (table mqtt.home_assistant)."""
+        for key, wrong, rule in (
+            ("prefix", not re.fullmatch(r"(?!edge(/|$))[^+#$/\0][^+#\0]{0,255}", self.prefix), "a topic, not edge/…"),
+            ("max_sensors", not 1 <= self.max_sensors <= 10_000, "1 to 10000"),
+            ("birth_delay_s", not 0 <= self.birth_delay_s <= 3600, "0 to 3600 seconds"),
+        ):
+            if wrong:
+                problem = f"must be {rule}, not {getattr(self, key)!r:.80}"
+                raise ConfigurationError(problem, table="mqtt.home_assistant", key=key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +134,8 @@ class MqttSettings:
     """Least time between two syncs of the journal; samples that come meanwhile are synced together."""
     journal_snapshot_bytes: int = 4 * 2**20
     """Growth of the journal after which it is replaced by what is still needed, or 4 times that if it is more."""
+    home_assistant: HomeAssistantSettings = field(default_factory=HomeAssistantSettings)
+    """Discovery by Home Assistant."""
     route: tuple[MqttRoute, ...] = ()
     """Routes from sensors' messages to models."""
 

@@ -5,12 +5,11 @@ Any other brace is text, so that a template of JSON needs no escapes.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-import msgspec
 
 from gateway.domain.errors import ConfigurationError
 
@@ -18,6 +17,8 @@ Value = str | float | bool | None
 Values = Mapping[str, Value]
 """Values of the placeholders of one message. None: the model did not give it."""
 TEMPLATE_LIMIT_CHARS = 4_096
+TOPIC_LIMIT_CHARS = 1_024
+"""Longest topic that a template makes: 4 KiB at most in UTF-8, where MQTT allows 64."""
 PAYLOAD_FORMS = ("json", "text", "value")
 NAMES = (
     *("gateway", "route", "sensor", "model", "version", "variant", "id", "started_at", "ended_at"),
@@ -64,9 +65,13 @@ def topic_level(name: str) -> str:
     return name.translate(_UNSAFE)
 
 
-def write_topic(value: Value) -> str:
-    """Return a value as one level of a topic, or a part of one; "_" if there is none."""
-    return topic_level(write_text(value)) or "_"
+def render_topic(template: MessageTemplate, values: Values) -> str:
+    """Return a topic of at most TOPIC_LIMIT_CHARS. A value is a level, or a part of one; "_" if there is none."""
+    return template.render(values, _write_level)[:TOPIC_LIMIT_CHARS]
+
+
+def _write_level(value: Value) -> str:
+    return topic_level(write_text(value)[:TOPIC_LIMIT_CHARS]) or "_"
 
 
 def write_text(value: Value) -> str:
@@ -84,7 +89,7 @@ def write_json(value: Value) -> str:
         value = write_text(value)
     if isinstance(value, float) and not math.isfinite(value):
         value = None
-    return msgspec.json.encode(value).decode()
+    return json.dumps(value, ensure_ascii=False)
 
 
 def check_topic(text: str, names: tuple[str, ...], *, table: str) -> None:
@@ -115,10 +120,14 @@ def check_payload(form: str, text: str, names: tuple[str, ...], *, table: str) -
         raise ConfigurationError(problem, table=table, key="template")
 
 
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
+
+
 def _is_json(template: MessageTemplate, value: Value) -> bool:
     """Return True if the template is JSON with `value` in the place of every placeholder."""
     try:
-        msgspec.json.decode(template.render(dict.fromkeys(template.names, value), write_json))
-    except (ValueError, msgspec.DecodeError, RecursionError):
+        json.loads(template.render(dict.fromkeys(template.names, value), write_json), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
         return False
     return True

@@ -20,7 +20,17 @@ POLICY_ONLY = {
     "hardware": "*",
     "library": "*",
     "selection": {"require"},
-    "mqtt": {"url", "protocol", "username", "password_file", "ca", "cert", "key", "response_prefixes"},
+    "mqtt": {
+        "url",
+        "protocol",
+        "username",
+        "password_file",
+        "ca",
+        "cert",
+        "key",
+        "response_prefixes",
+        "home_assistant",
+    },
     "grpc": {"server", "unix_socket_mode", "reflection"},
     "http": {"hosts", "cors_origins", "unix_socket_mode"},
 }

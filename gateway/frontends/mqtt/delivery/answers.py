@@ -1,4 +1,4 @@
-"""JSON of results and errors (docs/pages/howto/sensors.md). Pure functions."""
+"""JSON of results and errors (docs/pages/howto/results.md). Pure functions."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -49,8 +49,8 @@ class Outlet(Protocol):
 class Debt:
     """Answer or refusal that is due, with its destination and the message that it settles.
 
-    `result` is the message of a route's result without its payload; its QoS is an upper limit. `dropped` is called if
-    the outbox does not accept it, `settled` once the broker accepted it, or it was refused for good. `seen` is None for
+    `result` holds the properties of a route's result; its QoS is an upper limit. `dropped` is called if the outbox or
+    the broker does not accept it, `settled` once the broker accepted it, or it was refused for good. `seen` is None for
     windows: their samples were settled before. `attempts` counts those that the broker refused. The record is small
     because it lives until the broker accepted the answer.
     """
@@ -67,12 +67,21 @@ class Debt:
     dropped: Callable[[], object] | None = None
     settled: Callable[[], object] | None = None
 
+    def drop(self) -> None:
+        """Report that the answer was not published."""
+        if self.dropped is not None:
+            self.dropped()
+
     def publication(self, payload: bytes, taken: Taken) -> OutgoingPublish:
         """Return the message with the answer."""
         if self.reply is not None:
             return self.reply.publication(payload, self.qos, taken)
         if self.result is not None:
-            return replace(self.result, payload=payload, qos=min(self.qos, self.result.qos), taken=taken)
+            form = self.result
+            qos = min(self.qos, form.qos)
+            return OutgoingPublish(
+                self.topic, payload, qos, form.retain, form.content_type, None, taken, form.expiry_s, form.user
+            )
         return OutgoingPublish(self.topic, payload, self.qos, content_type=JSON, taken=taken)
 
     def make_sure(self) -> bool:
@@ -135,8 +144,7 @@ class Delivery:
         debt.make_sure()
         if not self._outlet.publish(debt.publication(payload, partial(self._taken, debt, payload))):
             self.forget(debt.seen)
-            if debt.dropped is not None:
-                debt.dropped()
+            debt.drop()
 
     def suppress(self, debt: Debt) -> None:
         """Acknowledge a message whose result is not published."""
@@ -209,6 +217,7 @@ class Delivery:
         elif debt.refusal:
             self._settle(debt, payload)
         else:
+            debt.drop()
             problem = (
                 f"the broker refuses the answer on '{debt.topic}' with code 0x{code:02x}; correct its ACL or limits"
             )

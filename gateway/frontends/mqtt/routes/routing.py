@@ -119,7 +119,9 @@ class Router:
             topics = topics_of(template, route, gateway_id, rule)
             for other, owner in self._filters:
                 if topics.overlaps(other):
-                    problem = f"{template!r:.150} may lead to route {owner.name!r}; messages must not go round"
+                    problem = (
+                        f"{template!r:.150} may lead to route {owner.name!r}; a message would become a sample again"
+                    )
                     raise ConfigurationError(problem, table=table, key="topic")
             own = topics.levels[:2] == ("edge", gateway_id) and topics.levels[2:3] not in OWN_LEVELS
             if topics.overlaps(_GATEWAYS) and not own:

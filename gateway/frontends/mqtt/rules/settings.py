@@ -107,8 +107,8 @@ class RuleSettings:
             *(
                 (key, not _is_hysteresis(getattr(self, key), sign) or (bool(getattr(self, key)) and text), rule)
                 for key, sign, rule in (
-                    ("above", 1, "one number, or two of which the second is not higher, of a value that is a number"),
-                    ("below", -1, "one number, or two of which the second is not lower, of a value that is a number"),
+                    ("above", 1, "[begin] or [begin, end] with end at most begin, for a value that is a number"),
+                    ("below", -1, "[begin] or [begin, end] with end at least begin, for a value that is a number"),
                 )
             ),
             ("aggregate", self.aggregate not in AGGREGATES, "mean, max or majority"),

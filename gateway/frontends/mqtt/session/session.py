@@ -122,16 +122,14 @@ class MqttSession:
     def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
         """Subscribe; `subscribed` is called with the broker's code for each.
 
-        Retained messages are not requested, because they are old (MQTT 5). An older broker sends them, and they are
-        counted.
+        Retained messages are requested by few subscriptions, because they are old (MQTT 5). An older broker sends
+        them all, and they are counted.
         """
         from paho.mqtt.subscribeoptions import SubscribeOptions
 
         if self.version_5:
-            options = [
-                (s.filter, SubscribeOptions(s.qos, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND))
-                for s in subscriptions
-            ]
+            handling = (SubscribeOptions.RETAIN_DO_NOT_SEND, SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE)
+            options = [(s.filter, SubscribeOptions(s.qos, retainHandling=handling[s.retained])) for s in subscriptions]
             self._client.subscribe(options)
         else:
             self._client.subscribe([(s.filter, s.qos) for s in subscriptions])

@@ -17,7 +17,7 @@ from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.requests import Requests
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.rules.settings import RuleSettings
-from gateway.frontends.mqtt.settings import MqttSettings, broker_of
+from gateway.frontends.mqtt.settings import HomeAssistantSettings, MqttSettings, broker_of
 from tests.simulators.mqtt_gateway import simulated
 
 ASK = "edge/gw/infer/identity_fp32"
@@ -109,6 +109,13 @@ def test_answers_repeat_the_trace_context() -> None:
     user = (("traceparent", "00-1-2-01"), ("x", "y"), ("tracestate", "a=b"))
     reply = requests().reply(Message(ASK, b"", response_topic="replies/a", user=user))
     assert reply.publication(b"", 1, lambda _: None).user == (user[0], user[2])
+
+
+def test_answers_are_no_announcements_to_home_assistant() -> None:
+    discovery = requests(home_assistant=HomeAssistantSettings(enabled=True))
+    with pytest.raises(RequestError) as refused:
+        discovery.reply(Message(ASK, b"", response_topic="homeassistant/device/a/config"))
+    assert refused.value.fault is Fault.DENIED
 
 
 def test_prefixes_narrow_where_answers_go() -> None:
