@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec, Window
@@ -65,10 +66,11 @@ async def frontend(
     *routes: MqttRoute,
     online: bool = True,
     grace_s: float = 5.0,
+    folder: Path | None = None,
     **settings: Any,
 ) -> AsyncIterator[MqttFrontend]:
-    """Run a frontend, by default until it is online first. It is stopped at the end."""
-    one = MqttFrontend(inference, MqttSettings(url=url, route=routes, **(FAST | settings)), ID)
+    """Run a frontend, by default until it is online first. It is stopped at the end. `folder`: of its journal."""
+    one = MqttFrontend(inference, MqttSettings(url=url, route=routes, **(FAST | settings)), ID, folder)
     await one.start()
     try:
         if online:
@@ -97,5 +99,13 @@ async def _serve_and_hang(url: str) -> None:
         await asyncio.Event().wait()
 
 
+async def _serve_windows(url: str, folder: str) -> None:
+    """Serve windows of four samples with a journal, and print when it is online."""
+    route = MqttRoute("wave", ("wave/+",), "motion", sensor="topic[1]", hop_rows=4)
+    async with frontend(simulated(), url, route, folder=Path(folder)):
+        print("online", flush=True)
+        await asyncio.Event().wait()
+
+
 if __name__ == "__main__":
-    asyncio.run(_serve_and_hang(sys.argv[1]))
+    asyncio.run(_serve_windows(*sys.argv[1:]) if len(sys.argv) > 2 else _serve_and_hang(sys.argv[1]))

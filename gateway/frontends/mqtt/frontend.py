@@ -104,8 +104,9 @@ class MqttFrontend:
         await self._link.drain(max(GOODBYE_S, ends_s - asyncio.get_running_loop().time()))
         self._stop_timer()
         await self._link.stop(self._status(OFFLINE), GOODBYE_S)
-        if self._journal is not None:
-            await asyncio.to_thread(self._journal.close)
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            await asyncio.to_thread(journal.close)
         self.online.clear()
 
     def readiness_changed(self) -> None:

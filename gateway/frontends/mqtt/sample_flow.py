@@ -14,24 +14,23 @@ from functools import partial
 from typing import cast
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.ports import InferenceEngine
 from gateway.frontends.mqtt.delivery.dedup import SeenMessage, key_of
 from gateway.frontends.mqtt.delivery.delivery import Debt, Delivery, Outlet
-from gateway.frontends.mqtt.delivery.identity import message_id, window_id
-from gateway.frontends.mqtt.delivery.jobs import InferenceJob, RemainingWindows, expired, passed
+from gateway.frontends.mqtt.delivery.jobs import RemainingWindows, expired, passed
 from gateway.frontends.mqtt.delivery.runs import AWAY, Runs, defect
 from gateway.frontends.mqtt.journal.journal import SampleJournal, message_key
 from gateway.frontends.mqtt.message_work import Later, MessageWork
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.recovery import RouteRecovery, window_states
-from gateway.frontends.mqtt.route_results import RouteResults, Seen
+from gateway.frontends.mqtt.route_results import Seen
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.feed import RouteDecoder
 from gateway.frontends.mqtt.routes.inputs import MessageDecoding, ModelInputs, Ready
 from gateway.frontends.mqtt.routes.large_messages import begun
 from gateway.frontends.mqtt.routes.limits import MessageLimits
 from gateway.frontends.mqtt.routes.reading import SensorSample
+from gateway.frontends.mqtt.sample_jobs import SampleJobs
 from gateway.frontends.mqtt.settings import MqttSettings
 
 WINDOWS_LIMIT = 64
@@ -69,8 +68,7 @@ class SampleFlow:
             self._recoveries = {
                 name: RouteRecovery(feed, journal.recovered, counters) for name, feed in self._feeds.items()
             }
-        make = partial(RouteResults, outlet=outlet, counters=counters, limit_bytes=settings.max_result_bytes, seen=seen)
-        self._results = {route.name: make(route, gateway_id) for route in settings.route}
+        self._jobs = SampleJobs(settings, gateway_id, outlet=outlet, counters=counters, journal=journal, seen=seen)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Timer of each route whose samples wait for earlier ones."""
         self._room = asyncio.Event()
@@ -102,14 +100,15 @@ class SampleFlow:
         self._receive(self._feeds[route.name], message)
 
     def flush(self) -> None:
-        """Submit the windows that are complete without samples that did not come."""
-        for feed in self._feeds.values():
+        """Submit the windows that are complete without samples that did not come, unless a journal keeps them."""
+        for feed in self._feeds.values() if self._journal is None else ():
             self._expire(feed, None)
 
     def close(self) -> None:
-        """Publish no more messages of rules."""
-        for results in self._results.values():
-            results.close()
+        """Publish no more messages of rules, and expire no more windows."""
+        self._jobs.close()
+        for timer in self._timers.values():
+            timer.cancel()
 
     # ---- decoding --------------------------------------------------------------------------------------------------
     def _receive(self, feed: RouteDecoder, message: Message) -> None:
@@ -194,7 +193,7 @@ class SampleFlow:
     def _complete(self, feed: RouteDecoder, debt: Debt, reading: MessageDecoding, inputs: ModelInputs) -> Later | None:
         left = RemainingWindows(inputs.ready, next(inputs.ready, None))
         if reading.windows is None and left.following is not None:
-            self._runs.add(self._job(feed, debt.message, left.following, debt.seen))
+            self._runs.add(self._jobs.make(feed, debt.message, left.following, debt.seen))
         elif not self._submit_windows(feed, debt.message, left):
             return self._submit_rest(feed, debt, left, inputs)
         else:
@@ -233,7 +232,7 @@ class SampleFlow:
 
     def _submit(self, feed: RouteDecoder, message: Message, ready: Ready) -> None:
         self._counters["windows"] += 1
-        self._runs.add(self._job(feed, message, ready, None))
+        self._runs.add(self._jobs.make(feed, message, ready, None))
 
     def _set_timer(self, feed: RouteDecoder) -> None:
         """Set the timer of a route whose samples wait for earlier ones."""
@@ -260,30 +259,6 @@ class SampleFlow:
                 self._submit(feed, Message("", b"", qos=feed.route.qos), ready)
             self._set_timer(feed)
 
-    # ---- inferences ------------------------------------------------------------------------------------------------
-    def _job(self, feed: RouteDecoder, message: Message, ready: Ready, seen: SeenMessage | None) -> InferenceJob:
-        route, tensor = feed.route, ready.manifest.inputs[0].name
-        own = message_id(message, timed=route.time.is_set) if ready.window is None else window_id(route.name, ready)
-        identity = message.user_property("id") or own
-        request = InferRequest(
-            route.model,
-            {tensor: ready.tensor},
-            version=route.version,
-            id=identity,
-            outputs=feed.requested,
-            deadline_ns=message.deadline_ns(),
-            caller=f"mqtt:{route.name}",
-        )
-        qos = _result_qos(route) if feed.windowed else message.qos
-        debt = Debt(message, qos, "", seen, identity=identity)
-        if self._journal is not None and ready.window is not None and qos:
-            debt.settled = partial(self._journal.done, self._journal.begin(route.name, ready.sensor, ready.window))
-        return InferenceJob(request, partial(self._result, feed, debt, ready), debt, holds=feed.holds)
-
-    def _result(self, feed: RouteDecoder, debt: Debt, ready: Ready, response: InferResponse) -> bytes | None:
-        plan = feed.plan(ready, response.version)
-        return self._results[feed.route.name].encode(debt, ready, plan, response)
-
     def _refuse(self, feed: RouteDecoder, message: Message, refused: RequestError, seen: SeenMessage | None) -> None:
         """Refuse a sample.
 
@@ -298,8 +273,3 @@ class SampleFlow:
             self._complained_ns[feed.route.name] = message.arrived_ns
             self._delivery.complain(message, refused, message.user_property("id"), message.qos)
         self._delivery.finish(message, seen)
-
-
-def _result_qos(route: MqttRoute) -> int:
-    """Return the quality of service of the results of windows."""
-    return 0 if route.at_most_once else route.qos

@@ -18,7 +18,10 @@ TIMES_REMEMBERED = 256
 
 
 def result(identity: str, ready: Ready, response: InferResponse, contents: Line) -> bytes:
-    """Return a result: its contents, the version that ran, the sensor, and the time of its samples."""
+    """Return a result: its contents, the version that ran, the sensor, and the time of its samples.
+
+    A window tells how many samples are missing in it, and its longest gap, if there are any.
+    """
     return msgspec.json.encode(
         {
             "id": identity,
@@ -29,8 +32,17 @@ def result(identity: str, ready: Ready, response: InferResponse, contents: Line)
             "sensor": ready.sensor,
             "started_at": timestamp(ready.started_ns),
             "ended_at": timestamp(ready.ended_ns),
+            **_gaps(ready),
         }
     )
+
+
+def _gaps(ready: Ready) -> dict[str, float]:
+    window = ready.window
+    if window is None:
+        return {}
+    missing = {"missing_samples": window.missing_rows} if window.missing_rows else {}
+    return missing | ({"longest_gap_s": window.gap_ns / 1e9} if window.gap_ns > ready.gap_limit_ns else {})
 
 
 def error(identity: str, topic: str, refused: RequestError, correlation: str = "") -> bytes:

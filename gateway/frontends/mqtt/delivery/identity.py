@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.routes.inputs import Ready
+from gateway.frontends.mqtt.windows.rings import Complete
 
 ID_BYTES = 16
 
@@ -25,8 +26,13 @@ def message_id(message: Message, *, timed: bool) -> str:
     return digest.hexdigest()
 
 
-def window_id(route: str, ready: Ready) -> str:
-    """Return the id of the result of a window, from its sensor, its times and its samples."""
-    digest = blake2b(f"{route}\0{ready.sensor}\0{ready.started_ns}\0{ready.ended_ns}".encode(), digest_size=ID_BYTES)
-    digest.update(ready.tensor.array.tobytes())
+def window_id(route: str, ready: Ready, window: Complete, *, timed: bool) -> str:
+    """Return the id of the result of a window, from its sensor and samples.
+
+    It derives also from their times, if samples have times of their own (`timed`); else from the window's number,
+    which the journal keeps: the times of arrival are others when a broker repeats the samples.
+    """
+    place = f"{window.started_ns}\0{window.ended_ns}" if timed else str(window.number)
+    digest = blake2b(f"{route}\0{ready.sensor}\0{place}\0".encode(), digest_size=ID_BYTES)
+    digest.update(window.rows.tobytes())
     return digest.hexdigest()

@@ -29,7 +29,14 @@ from gateway.frontends.mqtt.routes.fitting import channel_order, check_outputs, 
 from gateway.frontends.mqtt.routes.inputs import MessageDecoding, ModelInputs, Ready
 from gateway.frontends.mqtt.routes.last_values import LastValues
 from gateway.frontends.mqtt.routes.reading import PayloadReader, SensorSample
-from gateway.frontends.mqtt.routes.timed import StampedRows, idle_expiry_s, sample_timing, sequences_of, times_of
+from gateway.frontends.mqtt.routes.timed import (
+    StampedRows,
+    gap_limit_ns,
+    idle_expiry_s,
+    sample_timing,
+    sequences_of,
+    times_of,
+)
 from gateway.frontends.mqtt.windows.rings import Complete, RingState
 from gateway.frontends.mqtt.windows.samples import Rows, SensorState
 from gateway.frontends.mqtt.windows.sensors import Windows
@@ -71,6 +78,7 @@ class RouteDecoder:
         self._other: ModelManifest | None = None
         self._other_plan = self._plan
         self._windows: Windows | None = None
+        self._gap_limit_ns = 0
 
     def prepare(self) -> None:
         """Look up the model before the first message: the log then says at once if it is missing or unfit."""
@@ -184,7 +192,8 @@ class RouteDecoder:
         """Return the input of a complete window."""
         manifest = cast("ModelManifest", self._manifest)  # windows exist only after it
         tensor = window_tensor(window.rows, manifest.inputs[0])
-        return Ready(sensor, manifest, self._plan, tensor, window.started_ns, window.ended_ns, window)
+        times = window.started_ns, window.ended_ns
+        return Ready(sensor, manifest, self._plan, tensor, *times, window, self._gap_limit_ns)
 
     def _whole(self, message: Message, manifest: ModelManifest, sample: SensorSample) -> Ready:
         if isinstance(sample.content, Tensor):
@@ -232,6 +241,7 @@ class RouteDecoder:
         elif self._windows is None or self._windows.shape != shape:
             self._counters["windows_discarded"] += self.sensors
             idle_ns = int(idle_expiry_s(self.route, manifest) * 1e9)
+            self._gap_limit_ns = gap_limit_ns(self.route, manifest)
             self._windows = Windows(
                 shape,
                 self.route.max_sensors,

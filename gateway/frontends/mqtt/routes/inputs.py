@@ -30,6 +30,8 @@ class Ready:
     started_ns: int
     ended_ns: int
     window: Complete | None = None
+    gap_limit_ns: int = 0
+    """Time between two samples of the window above which results tell it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ SECOND_NS = 1_000_000_000
 EXACT_NS = 1_000
 """Resolution of timestamps: floats hold today's nanoseconds to 256 only."""
 IDLE_INTERVALS, IDLE_LEAST_S, IDLE_UNKNOWN_S = 20, 5.0, 60.0
+GAP_INTERVALS, GAP_LEAST_S = 3, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ def idle_expiry_s(route: MqttRoute, manifest: ModelManifest) -> float:
         return route.idle_expiry_s
     interval = interval_s(route, manifest)
     return max(IDLE_LEAST_S, IDLE_INTERVALS * interval) if interval else IDLE_UNKNOWN_S
+
+
+def gap_limit_ns(route: MqttRoute, manifest: ModelManifest) -> int:
+    """Return the time between two samples above which a result tells it: less may come from the network."""
+    return int(max(GAP_LEAST_S, GAP_INTERVALS * interval_s(route, manifest)) * SECOND_NS)
 
 
 def sample_timing(route: MqttRoute, manifest: ModelManifest) -> SampleTiming | None:
