@@ -25,7 +25,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("max_queued", "max_running", "max_payload_bytes", "max_packet_bytes", "max_result_bytes"),
             *("max_topic_bytes", "dedup_ttl_s", "dedup_entries", "dedup_bytes", "max_attempts"),
             *("retry_min_s", "retry_max_s", "error_repeat_s"),
-            *("journal", "journal_commit_s", "journal_snapshot_bytes"),
+            *("journal", "journal_commit_s", "journal_commit_messages", "journal_snapshot_bytes"),
         ),
         "grpc": (
             *("max_message_bytes", "max_other_bytes", "max_receiving_bytes", "max_waiting_bytes"),

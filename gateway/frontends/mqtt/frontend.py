@@ -14,6 +14,7 @@ from gateway.domain.statistics import MetricSample
 from gateway.frontends.mqtt.home_assistant.announcements import Announcements
 from gateway.frontends.mqtt.home_assistant.announcer import Announcer
 from gateway.frontends.mqtt.journal.journal import SampleJournal
+from gateway.frontends.mqtt.journal.writer import CommitRhythm
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.metrics import samples
 from gateway.frontends.mqtt.pipeline import Pipeline
@@ -140,13 +141,9 @@ class MqttFrontend:
         if self._folder is None or not settings.journal:
             return None
         try:
-            return SampleJournal(
-                self._folder,
-                commit_s=settings.journal_commit_s,
-                retry_s=settings.retry_max_s,
-                snapshot_bytes=settings.journal_snapshot_bytes,
-                counters=self._counters,
-            )
+            rhythm = CommitRhythm(settings.journal_commit_s, settings.journal_commit_messages, settings.retry_max_s)
+            size = settings.journal_snapshot_bytes
+            return SampleJournal(self._folder, rhythm, snapshot_bytes=size, counters=self._counters)
         except OSError as error:
             _LOG.warning("no MQTT journal: %s; a crash loses samples of windows that are not full", error)
             self._journal_problem = str(error)

@@ -20,6 +20,7 @@ RANGES = (
     ("session_expiry_s", 0, 2**32 - 1),  # MQTT 5 keeps intervals in four bytes
     ("will_delay_s", 0, 2**32 - 1),
     ("max_result_bytes", 1_024, 268_435_455),
+    ("journal_commit_messages", 1, 65_535),
     ("journal_snapshot_bytes", 65_536, 2**32),
     ("max_packet_bytes", 1_024, 268_435_455),  # the largest packet of the protocol (MQTT 5, 2.1.4)
 )
@@ -132,6 +133,8 @@ class MqttSettings:
     """Keep samples of windows on the disk, from before their acknowledgement until their results are delivered."""
     journal_commit_s: float = 0.05
     """Least time between two syncs of the journal; samples that come meanwhile are synced together."""
+    journal_commit_messages: int = 16
+    """Messages that wait for the journal and end that time; at most as many as the broker has in flight to us."""
     journal_snapshot_bytes: int = 4 * 2**20
     """Growth of the journal after which it is replaced by what is still needed, or 4 times that if it is more."""
     home_assistant: HomeAssistantSettings = field(default_factory=HomeAssistantSettings)

@@ -22,7 +22,7 @@ from gateway.frontends.mqtt.journal.records import (
     read_frames,
     window_record,
 )
-from gateway.frontends.mqtt.journal.writer import JournalWriter
+from gateway.frontends.mqtt.journal.writer import CommitRhythm, JournalWriter
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.windows.rings import Complete
 
@@ -90,9 +90,7 @@ class SampleJournal:
     Close it after use; all methods belong to the event loop.
     """
 
-    def __init__(
-        self, folder: Path, *, commit_s: float, retry_s: float, snapshot_bytes: int, counters: Counter[str]
-    ) -> None:
+    def __init__(self, folder: Path, rhythm: CommitRhythm, *, snapshot_bytes: int, counters: Counter[str]) -> None:
         """Open the journal, and read what is in it into `recovered`. Raises OSError."""
         durable.make_folder(folder)
         durable.sweep(folder)
@@ -106,7 +104,7 @@ class SampleJournal:
         self.problem = ""
         """Error of the last write ("": none)."""
         loop = asyncio.get_running_loop()
-        self._writer = JournalWriter(file, commit_s, retry_s, loop, self._report)
+        self._writer = JournalWriter(file, rhythm, loop, self._report)
 
     def repeats(self, key: bytes) -> bool:
         """Return True if samples of this message are in the journal."""

@@ -1,4 +1,7 @@
-"""File of the journal, and the thread that writes it: everything that came in the meantime is synced at once.
+"""File of the journal, and the thread that writes it in groups: one write and one sync for each.
+
+A group is what came within `commit_s` of the last sync. It ends earlier when `group` callers wait: a broker that has
+`group` messages in flight may send no more before it has their acknowledgements.
 
 A write that fails (a full disk) is repeated until it succeeds. Until then nothing is committed, so that messages stay
 unacknowledged and the broker keeps them.
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +26,15 @@ Report = Callable[[OSError | None], None]
 
 
 @dataclass(frozen=True, slots=True)
+class CommitRhythm:
+    """Times of the journal's writes: least time between two syncs, callers that end it, time before a repetition."""
+
+    commit_s: float
+    group: int
+    retry_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Frame:
     content: bytes
     committed: Committed | None = None
@@ -32,16 +45,18 @@ class _Frame:
 class JournalWriter:
     """Thread that appends frames to `file`, and syncs them in groups. All methods belong to the event loop.
 
-    `commit_s`: least time between two syncs. `retry_s`: time before a failed write is repeated. Raises OSError if the
-    file cannot be opened.
+    `rhythm` says when to write. Raises OSError if the file cannot be opened.
     """
 
-    def __init__(self, file: Path, commit_s: float, retry_s: float, loop: AbstractEventLoop, report: Report) -> None:
-        self._file, self._commit_s, self._retry_s = file, commit_s, retry_s
+    def __init__(self, file: Path, rhythm: CommitRhythm, loop: AbstractEventLoop, report: Report) -> None:
+        self._file, self._rhythm = file, rhythm
         self._loop, self._report = loop, report
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         self._end = os.fstat(self._descriptor).st_size
         self._queue: list[_Frame] = []
+        self._callers = 0
+        """Frames in the queue whose caller waits."""
+        self._synced_s = 0.0
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mqtt-journal", daemon=True)
@@ -66,7 +81,9 @@ class JournalWriter:
     def _put(self, frame: _Frame) -> None:
         with self._changed:
             self._queue.append(frame)
-            self._changed.notify()
+            self._callers += frame.committed is not None
+            if len(self._queue) == 1 or self._callers >= self._rhythm.group:
+                self._changed.notify()
 
     def _run(self) -> None:
         while batch := self._next():
@@ -75,14 +92,22 @@ class JournalWriter:
             committed = [frame.committed for frame in batch if frame.committed]
             if committed:
                 self._tell(_all, committed)
-            self._closing.wait(self._commit_s)
+            self._synced_s = time.monotonic()
 
     def _next(self) -> list[_Frame]:
         with self._changed:
-            while not self._queue and not self._closing.is_set():
-                self._changed.wait()
-            batch, self._queue = self._queue, []
+            while (wait_s := self._wait_s()) != 0:
+                self._changed.wait(wait_s)
+            batch, self._queue, self._callers = self._queue, [], 0
             return batch
+
+    def _wait_s(self) -> float | None:
+        """Return the time until the queue is written; None: until something comes."""
+        if self._closing.is_set() or self._callers >= self._rhythm.group:
+            return 0.0
+        if not self._queue:
+            return None
+        return max(0.0, self._synced_s + self._rhythm.commit_s - time.monotonic())
 
     def _written(self, batch: list[_Frame]) -> bool:
         """Write until it succeeds. Return False if it was given up, because the journal closes."""
@@ -93,7 +118,7 @@ class JournalWriter:
             except OSError as error:
                 failed = True
                 self._tell(self._report, error)
-                if self._closing.wait(self._retry_s):
+                if self._closing.wait(self._rhythm.retry_s):
                     return False
             else:
                 if failed:

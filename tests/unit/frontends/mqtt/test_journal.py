@@ -28,7 +28,7 @@ from gateway.frontends.mqtt.journal.records import (
     sensor_state,
     window_record,
 )
-from gateway.frontends.mqtt.journal.writer import JournalWriter
+from gateway.frontends.mqtt.journal.writer import CommitRhythm, JournalWriter
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.windows.rings import Complete, RingState, WindowShape
 from gateway.frontends.mqtt.windows.samples import Sample, SensorState
@@ -79,7 +79,7 @@ def test_windows_that_have_a_result_are_not_recovered() -> None:
 
 
 def opened(folder: Path, snapshot_bytes: int = 2**20) -> SampleJournal:
-    return SampleJournal(folder, commit_s=0.0, retry_s=0.01, snapshot_bytes=snapshot_bytes, counters=Counter())
+    return SampleJournal(folder, CommitRhythm(0.0, 1, 0.01), snapshot_bytes=snapshot_bytes, counters=Counter())
 
 
 async def committed(journal: SampleJournal, record: SampleRecord) -> None:
@@ -127,9 +127,23 @@ async def test_the_file_does_not_grow_with_the_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_group_is_written_when_enough_callers_wait(tmp_path: Path) -> None:
+    counters, done = Counter[str](), asyncio.Event()
+    journal = SampleJournal(tmp_path, CommitRhythm(3_600.0, 3, 0.01), snapshot_bytes=2**20, counters=counters)
+    await committed(journal, sample(0))  # the first one is written at once
+    for number in (1, 2):
+        journal.add(sample(number), done.set)
+    await asyncio.sleep(0.05)
+    assert not done.is_set()
+    await committed(journal, sample(3))
+    assert done.is_set()
+    journal.close()
+
+
+@pytest.mark.asyncio
 async def test_a_full_disk_is_told_once_and_commits_nothing() -> None:
     told: list[OSError | None] = []
-    writer = JournalWriter(Path("/dev/full"), 0.0, 0.001, asyncio.get_running_loop(), told.append)
+    writer = JournalWriter(Path("/dev/full"), CommitRhythm(0.0, 1, 0.001), asyncio.get_running_loop(), told.append)
     writer.append(b"x", lambda: told.append(None))
     while len(told) < 3:
         await asyncio.sleep(0)
