@@ -27,7 +27,10 @@ _log = logging.getLogger(__name__)
 CONNECTION, SUBSCRIPTION = "connection", "subscription"
 """Kinds of problems."""
 CONTESTED_CONNECTIONS = 3
-"""Short connections in a row, with MQTT 3.1.1, after which a second client with our client id is suspected."""
+"""Short connections in a row after which a second client with our client id is suspected.
+
+MQTT 3.1.1 has no message that tells it, and mosquitto 2.0.11 does not send that of MQTT 5.
+"""
 OUTCOMES = {
     End.SILENT: ConnectOutcome.CLOSED,
     End.OLD_PROTOCOL: ConnectOutcome.UNSUPPORTED,
@@ -157,12 +160,12 @@ class Connection:
     def _count_failure(self, held_s: float) -> None:
         limit_s = self._settings.reconnect_max_s
         self._failures = 1 if held_s > limit_s else self._failures + 1
-        old = not self.choice.version_5
-        self._short = self._short + 1 if old and self._end is End.WELCOMED and held_s < limit_s else 0
+        self._short = self._short + 1 if self._end is End.WELCOMED and held_s < limit_s else 0
         if self._end is End.TAKEN_OVER:
             self._counters["client_id_taken_over"] += 1
             _log.error(events.CLIENT_ID_TAKEN_OVER, self._identity.client_id)
         elif self._short >= CONTESTED_CONNECTIONS:
+            self._counters["client_id_contested"] += 1
             _log.error(events.CLIENT_ID_CONTESTED, self._short, self._identity.client_id)
 
     async def _wait(self) -> None:

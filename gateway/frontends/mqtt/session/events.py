@@ -37,6 +37,6 @@ CLIENT_ID_CONTESTED = (
     "client id contested: %d connections as '%s' ended soon after they were accepted; if two gateways have one "
     "[gateway] id, change one of them"
 )
-"""Connections with MQTT 3.1.1 end repeatedly; that version has no message that tells why."""
+"""The broker ends connections repeatedly without a reason; mosquitto 2.0.11 tells none, nor does MQTT 3.1.1."""
 PROTOCOL_VERSION_CHOSEN = "protocol version chosen: MQTT 3.1.1 with %s, because %s; requests need MQTT 5"
 """MQTT 3.1.1 is used without a setting that says so."""
