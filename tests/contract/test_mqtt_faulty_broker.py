@@ -77,6 +77,16 @@ async def test_a_refused_subscription_is_a_problem_until_it_is_granted(caplog: p
     assert {record.levelname for record in caplog.records if "refused" in record.getMessage()} == {"ERROR"}
 
 
+async def test_a_subscription_at_a_lower_quality_of_service_is_a_problem(caplog: pytest.LogCaptureFixture) -> None:
+    async with fake_broker() as broker:
+        broker.suback = 0x00
+        async with frontend(simulated(), broker.url, SINGLE, online=False) as gateway:
+            await until(lambda: gateway.counters().get("subscriptions_reduced") == 2)
+            assert "grants 'single/+' with QoS 0 instead of 1" in gateway.problem
+            assert gateway.counters()["connected"] == 0
+    assert len(reasons(caplog, "subscription reduced: single/+, with QoS 0 instead of 1")) == 1
+
+
 async def test_a_client_id_that_is_taken_over_is_named_and_not_fought_for(caplog: pytest.LogCaptureFixture) -> None:
     bounds = {"reconnect_max_s": 600.0}
     async with fake_broker() as broker, frontend(simulated(), broker.url, SINGLE, **bounds) as gateway:

@@ -187,6 +187,23 @@ async def test_a_proxy_that_accepts_and_closes_changes_no_version(broker: Mosqui
             assert echoed(await client.next_json("replies/one")) == 42.0
 
 
+async def test_two_gateways_with_one_client_id_are_named_and_do_not_fight(
+    broker: Mosquitto, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of them waits for half a minute at least; mosquitto 2.0.11 sends no reason when a client id is taken over."""
+    patient: dict[str, Any] = {"reconnect_min_s": 0.01, "reconnect_max_s": 60.0, "online": False}
+    async with (
+        frontend(simulated(), broker.url, SINGLE, **patient) as one,
+        frontend(simulated(), broker.url, SINGLE, **patient) as other,
+    ):
+        await until(
+            lambda: bool(one.counters().get("client_id_contested", other.counters().get("client_id_contested")))
+        )
+        await until(lambda: one.counters()["connected"] + other.counters()["connected"] == 1)
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert any("if two gateways have one [gateway] id, change one of them" in message for message in messages)
+
+
 async def test_a_flood_of_windows_loses_no_result(broker: Mosquitto) -> None:
     route = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]", size_rows=4, hop_rows=1)
     bounds = {"max_outbox": 8, "max_inflight": 2, "max_queued": 4, "max_running": 2}

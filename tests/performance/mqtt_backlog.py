@@ -40,7 +40,7 @@ max_inflight_messages {inflight}
 ROUTE = MqttRoute("single", ("single/+",), "identity_fp32", sensor="topic[1]")
 SENSORS = 40
 FILL_AT_ONCE = 10_000
-"""Publications that wait in paho at a time: it has 65,535 packet ids."""
+"""Publications of one client: it has 65,535 packet ids."""
 
 
 class AnsweringEngine(SimulatedInference):
@@ -119,16 +119,17 @@ def fill(port: int, count: int) -> None:
     """Publish `count` messages at QoS 1."""
     import paho.mqtt.client as paho
 
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-    client.max_inflight_messages_set(200)
-    client.connect("127.0.0.1", port)
-    client.loop_start()
     for first in range(0, count, FILL_AT_ONCE):
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        client.max_inflight_messages_set(200)
+        client.connect("127.0.0.1", port)
+        client.loop_start()
         indices = range(first, min(count, first + FILL_AT_ONCE))
-        last = [client.publish(f"single/{index % SENSORS}", f"[{index}]", 1) for index in indices][-1]
-        last.wait_for_publish(LIMIT_S)
-    client.disconnect()
-    client.loop_stop()
+        sent = [client.publish(f"single/{index % SENSORS}", f"[{index}]", 1) for index in indices]
+        for publication in sent:
+            publication.wait_for_publish(LIMIT_S)
+        client.disconnect()
+        client.loop_stop()
 
 
 async def one_pass(kind: str, options: argparse.Namespace) -> dict[str, float]:

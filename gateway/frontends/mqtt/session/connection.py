@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import repeat
 
 from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt.messages import REFUSED, Message, Subscription
@@ -26,7 +27,10 @@ _log = logging.getLogger(__name__)
 CONNECTION, SUBSCRIPTION = "connection", "subscription"
 """Kinds of problems."""
 CONTESTED_CONNECTIONS = 3
-"""Short connections in a row, with MQTT 3.1.1, after which a second client with our client id is suspected."""
+"""Short connections in a row after which a second client with our client id is suspected.
+
+MQTT 3.1.1 has no message that tells it, and mosquitto 2.0.11 does not send that of MQTT 5.
+"""
 OUTCOMES = {
     End.SILENT: ConnectOutcome.CLOSED,
     End.OLD_PROTOCOL: ConnectOutcome.UNSUPPORTED,
@@ -156,12 +160,12 @@ class Connection:
     def _count_failure(self, held_s: float) -> None:
         limit_s = self._settings.reconnect_max_s
         self._failures = 1 if held_s > limit_s else self._failures + 1
-        old = not self.choice.version_5
-        self._short = self._short + 1 if old and self._end is End.WELCOMED and held_s < limit_s else 0
+        self._short = self._short + 1 if self._end is End.WELCOMED and held_s < limit_s else 0
         if self._end is End.TAKEN_OVER:
             self._counters["client_id_taken_over"] += 1
             _log.error(events.CLIENT_ID_TAKEN_OVER, self._identity.client_id)
         elif self._short >= CONTESTED_CONNECTIONS:
+            self._counters["client_id_contested"] += 1
             _log.error(events.CLIENT_ID_CONTESTED, self._short, self._identity.client_id)
 
     async def _wait(self) -> None:
@@ -208,13 +212,14 @@ class Connection:
     def subscribed(self, codes: Sequence[int]) -> None:
         """Handle SUBACK: messages may arrive now."""
         self._stop_timer()
-        refused = []
-        for subscription, code in zip(self._asked, codes, strict=False):
-            if code >= REFUSED:
-                refused.append(subscription)
-                self._refused(subscription, code)
+        missing = repeat(REFUSED, max(0, len(self._asked) - len(codes)))
+        answers = tuple(zip(self._asked, (*codes, *missing), strict=False))
+        for subscription, code in answers:
+            if code >= REFUSED or code < subscription.qos:
+                self._not_granted(subscription, code)
             else:
                 self._health.end(SUBSCRIPTION, subscription.filter)
+        refused = [subscription for subscription, code in answers if code >= REFUSED]
         if refused:
             wait_s = self._settings.reconnect_max_s
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._subscribe, refused)
@@ -272,13 +277,20 @@ class Connection:
         if self._became_ready is not None:
             self._became_ready()
 
-    def _refused(self, subscription: Subscription, code: int) -> None:
-        self._counters["subscriptions_refused"] += 1
-        problem = f"the broker refuses the subscription to '{subscription.filter:.200}' (reason code 0x{code:02x})"
-        self._health.begin(SUBSCRIPTION, subscription.filter, problem)
-        if self._health.is_due(SUBSCRIPTION, subscription.filter, asyncio.get_running_loop().time()):
-            again_s = self._settings.reconnect_max_s
-            _log.error(events.SUBSCRIPTION_REFUSED, subscription.filter, code, again_s)
+    def _not_granted(self, subscription: Subscription, code: int) -> None:
+        """Record and log a subscription that the broker refused, or granted with less quality of service."""
+        topic, refused = subscription.filter, code >= REFUSED
+        self._counters["subscriptions_refused" if refused else "subscriptions_reduced"] += 1
+        what = f"refuses the subscription to '{topic:.200}' (reason code 0x{code:02x})"
+        if not refused:
+            what = f"grants '{topic:.200}' with QoS {code} instead of {subscription.qos}"
+        self._health.begin(SUBSCRIPTION, topic, f"the broker {what}")
+        if not self._health.is_due(SUBSCRIPTION, topic, asyncio.get_running_loop().time()):
+            return
+        if refused:
+            _log.error(events.SUBSCRIPTION_REFUSED, topic, code, self._settings.reconnect_max_s)
+        else:
+            _log.error(events.SUBSCRIPTION_REDUCED, topic, code, subscription.qos)
 
     def _log_connection(self, welcome: Welcome) -> None:
         _log.info(

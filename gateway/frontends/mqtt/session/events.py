@@ -22,6 +22,11 @@ SUBSCRIPTION_REFUSED = (
     "subscription refused: %s, reason code 0x%02x; correct the broker's ACL; it is asked again every %.0f s"
 )
 """The broker refused a topic filter."""
+SUBSCRIPTION_REDUCED = (
+    "subscription reduced: %s, with QoS %d instead of %d: the broker may lose messages; set `qos` of the route to "
+    "what it grants, or change the broker"
+)
+"""The broker granted a topic filter with less quality of service than the route asks for."""
 PUBLICATION_REFUSED = "publication refused: %s, reason code 0x%02x; correct the broker's ACL or its limits"
 """The broker refused a result, an error or a status, or it exceeds the broker's largest packet."""
 CLIENT_ID_TAKEN_OVER = (
@@ -32,6 +37,6 @@ CLIENT_ID_CONTESTED = (
     "client id contested: %d connections as '%s' ended soon after they were accepted; if two gateways have one "
     "[gateway] id, change one of them"
 )
-"""Connections with MQTT 3.1.1 end repeatedly; that version has no message that tells why."""
+"""The broker ends connections repeatedly without a reason; mosquitto 2.0.11 tells none, nor does MQTT 3.1.1."""
 PROTOCOL_VERSION_CHOSEN = "protocol version chosen: MQTT 3.1.1 with %s, because %s; requests need MQTT 5"
 """MQTT 3.1.1 is used without a setting that says so."""
