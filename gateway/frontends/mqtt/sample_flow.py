@@ -89,6 +89,7 @@ class SampleFlow:
         if self._journal is not None:
             for feed in self._feeds.values():
                 self._recover(feed)
+                feed.renew(time.monotonic_ns())  # nothing could come while this process was not there
             self._journal.states = lambda: window_states(self._feeds.values(), self._recoveries.values())
             self._journal.compact()
 
@@ -243,7 +244,10 @@ class SampleFlow:
         self._timers[name] = asyncio.get_running_loop().call_later(wait_s, self._expire_due, feed)
 
     def _expire_due(self, feed: RouteDecoder) -> None:
+        """Submit what waited long enough. Samples that cannot come, because the broker is away, are waited for."""
         del self._timers[feed.route.name]
+        since_ns = self._outlet.receives_since_ns
+        feed.renew(time.monotonic_ns() if since_ns is None else since_ns)
         self._expire(feed, time.monotonic_ns())
         self._set_timer(feed)
 

@@ -179,6 +179,11 @@ class RouteDecoder:
         """Return the monotonic time of the next `expire`; None if no sample waits for earlier ones."""
         return None if self._windows is None else self._windows.due_ns()
 
+    def renew(self, since_ns: int) -> None:
+        """Let samples wait for earlier ones from `since_ns` on, if they came before."""
+        if self._windows is not None:
+            self._windows.renew(since_ns)
+
     def expire(self, now_ns: int | None = None) -> Iterator[Ready]:
         """Yield the windows that are complete without samples that did not come in time (None: at the stop)."""
         for sensor, window in self._windows.expire(now_ns) if self._windows else ():

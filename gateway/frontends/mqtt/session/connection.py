@@ -70,6 +70,8 @@ class Connection:
         """Content of the CONNACK of the current connection."""
         self.is_ready = False
         """True while the broker has accepted the connection and answered the subscriptions."""
+        self.ready_since_ns = 0
+        """Monotonic time at which it became ready last."""
         self._paused = False
         self._reason, self._end = "", End.SILENT
         self._ended, self._stop = asyncio.Event(), asyncio.Event()
@@ -270,7 +272,7 @@ class Connection:
             self._session.end(f"the broker did not answer the subscriptions within {limit_s:g} s")
 
     def _begin(self, session: MqttSession, welcome: Welcome) -> None:
-        self.is_ready = True
+        self.is_ready, self.ready_since_ns = True, time.monotonic_ns()
         self.sender.begin(session, welcome)
         self._health.end(CONNECTION, self._role)
         self.pause(on=self._paused)

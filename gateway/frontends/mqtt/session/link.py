@@ -80,6 +80,11 @@ class Link:
         return self._main.is_ready
 
     @property
+    def receives_since_ns(self) -> int | None:
+        """Return the monotonic time since which messages come; None if there is no connection for them."""
+        return self._main.ready_since_ns if self._main.is_ready else None
+
+    @property
     def full(self) -> bool:
         """Return True if no more results should be made until `room` is called."""
         return self._results.sender.full

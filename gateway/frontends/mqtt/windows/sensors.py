@@ -54,6 +54,11 @@ class SensorWindow:
         if state.previous is not None:
             self._ordering.resume(state.previous)
 
+    def renew(self, since_ns: int) -> None:
+        """Let the samples that wait have come at `since_ns` at the earliest."""
+        for sample in self._ordering.waiting():
+            sample.arrived_ns = max(sample.arrived_ns, since_ns)
+
     def shift(self, by_ns: int) -> None:
         """Add `by_ns` to the arrival of the samples that wait."""
         for sample in self._ordering.waiting():
@@ -161,6 +166,11 @@ class Windows:
         self._rings[sensor] = restored
         if self._timing is not None:
             self._window(sensor, restored).restore(state)
+
+    def renew(self, since_ns: int) -> None:
+        """Let samples wait from `since_ns` on, if they came before: there was no connection for earlier ones."""
+        for sensor in self._waiting:
+            self._timed[sensor].renew(since_ns)
 
     def shift(self, by_ns: int) -> None:
         """Add `by_ns` to the times of arrival: they were of another clock."""

@@ -27,6 +27,7 @@ class Outlet:
     """Outlet that takes everything and keeps nothing."""
 
     full = False
+    receives_since_ns = 0
 
     def publish(self, publication: OutgoingPublish) -> bool:
         return True

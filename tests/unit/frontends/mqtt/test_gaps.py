@@ -80,6 +80,16 @@ def test_windows_of_other_sensors_end_without_what_did_not_come() -> None:
     assert target.counters == Counter(samples_missing=3)
 
 
+def test_samples_wait_longer_if_there_was_no_connection_for_earlier_ones() -> None:
+    target = windows(SampleTiming(S, lateness_ns=3 * S), by_sequence=True)
+    list(target.put("a", [sample(at, sequence=at) for at in (0, 2, 3, 4)], now_ns=1, wall_ns=1))
+    target.renew(10 * S)
+    assert target.due_ns() == 13 * S
+    assert not list(target.expire(13 * S - 1))
+    ((_, found),) = target.expire(13 * S)
+    assert (found.rows[:, 0].tolist(), found.missing_rows) == ([0, 2, 3, 4], 1)
+
+
 def test_a_dropped_sensor_leaves_nothing_that_waits() -> None:
     target = Windows(WindowShape(2, 1, 1), 1, 10**15, timing=SampleTiming(S, lateness_ns=S), by_sequence=True)
     list(target.put("a", [sample(at, sequence=at) for at in (0, 2)], now_ns=1, wall_ns=1))

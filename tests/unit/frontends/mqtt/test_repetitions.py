@@ -34,6 +34,7 @@ class Outlet:
     """
 
     full = False
+    receives_since_ns = 0
 
     def __init__(self) -> None:
         self.sent: list[OutgoingPublish] = []
