@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gateway import __version__
 from gateway.domain.rights import known_scopes
 from gateway.frontends.grpc_v2.settings import SERVERS
-from gateway.terminal.numbers import positive
+from gateway.terminal.numbers import interval, positive
 from gateway.terminal.program import Program, Verb, json_option, named
 
 
@@ -57,6 +57,10 @@ def _asking(parser: argparse.ArgumentParser) -> None:
         help="ask the gateway there: host:port, http(s)://host or unix:/path (default: the one that runs here)",
     )
     parser.add_argument("--offline", action="store_true", help="ask no gateway: look at the disk")
+    _credentials(parser)
+
+
+def _credentials(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token-file", type=named, metavar="FILE", help="file with the caller's token")
     parser.add_argument("--ca", type=named, metavar="FILE", help="PEM: who signs the gateway's certificate (https)")
     parser.add_argument("--cert", type=named, metavar="FILE", help="PEM: our certificate, where one is asked for")
@@ -156,6 +160,25 @@ def _routes(parser: argparse.ArgumentParser) -> None:
     json_option(parser)
 
 
+def _watch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the configuration (default: the installed one)")
+    parser.add_argument("--route", type=named, metavar="NAME", help="sensors of this route only")
+    parser.add_argument("--sensor", type=named, metavar="TEXT", help="sensors whose name contains TEXT, in any case")
+    parser.add_argument("--every", type=interval, metavar="S", default=1.0, help="seconds between tables (default 1)")
+    parser.add_argument("--mqtt", type=named, metavar="URL", help="another broker, mqtt://host:1883")
+    number = parser.add_mutually_exclusive_group()
+    number.add_argument("--count", type=positive, metavar="N", default=0, help="end after N tables")
+    number.add_argument("--once", dest="count", action="store_const", const=1, help="end after one table")
+    parser.add_argument(
+        "--url",
+        type=named,
+        metavar="ADDR",
+        help="read the metrics of the gateway there: host:port, http(s)://host or unix:/path (default: by FILE)",
+    )
+    _credentials(parser)
+    json_option(parser)
+
+
 def _token(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("new",), help="new: make a token")
     parser.add_argument("name", metavar="NAME", help="the caller's name, in quotas and logs")
@@ -243,6 +266,17 @@ VERBS = (
         "  edge-gateway routes new --sample message.json --topic zigbee2mqtt/kitchen --model comfort\n"
         "  edge-gateway routes tail edge-gateway.toml --route rooms --count 10",
         _routes,
+    ),
+    Verb(
+        "watch",
+        "watch",
+        "show a live table of sensors: rate, lag, last result, errors; and below it drops and the health of the link",
+        "  edge-gateway watch\n"
+        "  edge-gateway watch edge-gateway.toml --route wrists --sensor left\n"
+        "  edge-gateway watch --mqtt mqtt://broker.lan --url https://camera-7.lan --token-file token\n"
+        "  edge-gateway watch --once --every 10\n"
+        "  edge-gateway watch --every 5 --count 12 --json",
+        _watch,
     ),
     Verb(
         "token",

@@ -65,7 +65,7 @@ def ask_running(config: Config, arguments: argparse.Namespace) -> RunningGateway
         return _ask_http(read_url(arguments.url), keys_of(arguments))
     if why := disk_meant(arguments):
         return RunningGateway(why_not=why)
-    asked = [partial(_ask_http, place, keys) for place, keys in _local(config, arguments)]
+    asked = [partial(_ask_http, place, keys) for place, keys in local_addresses(config, arguments)]
     found = _first_answer([*asked, partial(_ask_control, config)])
     return RunningGateway(why_not=found) if isinstance(found, str) else found
 
@@ -79,7 +79,7 @@ def find_running(arguments: argparse.Namespace) -> tuple[GatewayAddress, Keys] |
         return read_url(arguments.url), keys_of(arguments)
     if why := disk_meant(arguments):
         return why
-    return _first_answer([partial(_live, *local) for local in _local(configured(arguments), arguments)])
+    return _first_answer([partial(_live, *local) for local in local_addresses(configured(arguments), arguments)])
 
 
 def keys_of(arguments: argparse.Namespace, pinned: str | None = None) -> Keys:
@@ -157,7 +157,7 @@ def _live(place: GatewayAddress, keys: Keys) -> tuple[GatewayAddress, Keys]:
     return place, keys
 
 
-def _local(config: Config, arguments: argparse.Namespace) -> Iterator[tuple[GatewayAddress, Keys]]:
+def local_addresses(config: Config, arguments: argparse.Namespace) -> Iterator[tuple[GatewayAddress, Keys]]:
     """Yield the HTTP addresses of `config`. With TLS the server must present its configured certificate."""
     tls, cert = config.tls.cert is not None, config.tls.cert
     keys = keys_of(arguments, cert if pem_exists(cert) else None)

@@ -8,6 +8,9 @@ import math
 DIGITS = 15
 """Most digits of a whole number, so that it is exact in JSON."""
 
+INTERVAL_MIN_S, INTERVAL_MAX_S = 0.1, 3_600.0
+"""Least and most seconds between two outputs."""
+
 
 def positive(text: str) -> int:
     """Parse a whole number above 0."""
@@ -33,6 +36,14 @@ def span(text: str) -> float:
 def number(text: str) -> float:
     """Parse seconds or percent, 0 or more."""
     return _number(text, 0.0, "from 0 on")
+
+
+def interval(text: str) -> float:
+    """Parse seconds between two outputs: a tenth at least, an hour at most."""
+    seconds = _number(text, INTERVAL_MIN_S, f"from {INTERVAL_MIN_S:g} to {INTERVAL_MAX_S:g}")
+    if seconds > INTERVAL_MAX_S:
+        raise argparse.ArgumentTypeError(f"must be at most {INTERVAL_MAX_S:g} seconds, not {text!r:.40}")
+    return seconds
 
 
 def _number(text: str, low: float, words: str) -> float:

@@ -23,7 +23,7 @@ def exit_code(arguments):
 
 
 def test_the_verbs_are_the_contract_s():
-    assert set(NAMES) == {"run", "probe", "explain", "doctor", "models", "config", "infer", "routes", "token"}
+    assert set(NAMES) == {"run", "probe", "explain", "doctor", "models", "config", "infer", "routes", "token", "watch"}
 
 
 def test_version(capsys):

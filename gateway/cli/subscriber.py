@@ -1,0 +1,70 @@
+"""Connection of a verb to the configured broker: it subscribes under a client id of its own and publishes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from gateway.config import Config
+from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.frontends.mqtt.messages import Message, Subscription
+from gateway.frontends.mqtt.session.connection import Connection
+from gateway.frontends.mqtt.session.health import LinkHealth
+from gateway.frontends.mqtt.session.identity import MqttIdentity, read_password, tls_context
+from gateway.frontends.mqtt.session.sender import OutboxSender
+from gateway.frontends.mqtt.settings import MqttSettings
+
+GOODBYE_S = 2.0
+"""Time for the disconnect."""
+WELCOME_TIMES = 2
+"""Attempts to connect, each of `connect_timeout_s`, after which the broker is unreachable."""
+
+
+@asynccontextmanager
+async def subscribed(
+    config: Config, role: str, client_id: str, filters: Sequence[Subscription], receive: Callable[[Message], None]
+) -> AsyncIterator[LinkHealth]:
+    """Connect, call `receive` with every message, and disconnect at the end. Yields the connection's problems.
+
+    A connection that is lost later is made again. Raises ConfigurationError without a broker, and UnreachableError if
+    the broker does not accept the connection.
+    """
+    if not config.mqtt.url:
+        raise ConfigurationError(
+            "no broker is configured; set it, or use --mqtt", file=config.file, table="mqtt", key="url"
+        )
+    settings, ready = replace(config.mqtt, session_expiry_s=0), asyncio.Event()
+    health, counters = LinkHealth(settings.error_repeat_s, _ignore), Counter[str]()
+    identity = MqttIdentity(client_id, None, read_password(settings), tls_context(settings), clean=True)
+    connection = Connection(
+        settings,
+        role,
+        identity,
+        OutboxSender(settings, role, home="", counters=counters, health=health, changed=_ignore),
+        counters=counters,
+        health=health,
+        subscriptions=filters,
+        receive=receive,
+        ready=ready.set,
+    )
+    connection.start()
+    try:
+        await _connect(settings, ready, health)
+        yield health
+    finally:
+        await connection.stop(GOODBYE_S)
+
+
+async def _connect(settings: MqttSettings, ready: asyncio.Event, health: LinkHealth) -> None:
+    try:
+        await asyncio.wait_for(ready.wait(), settings.connect_timeout_s * WELCOME_TIMES)
+    except TimeoutError:
+        why = "; ".join(health) or "it does not answer"
+        raise UnreachableError(f"the broker at {settings.url} cannot be used: {why}", table="mqtt", key="url") from None
+
+
+def _ignore() -> None:
+    """Do nothing: the health is read when it is needed."""

@@ -1,0 +1,78 @@
+"""Metrics of the MQTT link for `edge-gateway watch`, read again and again from the daemon's /metrics by a thread."""
+
+from __future__ import annotations
+
+import http
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gateway.cli.http_client import GatewayAddress, GatewayClient, Keys
+from gateway.cli.remote import read_object
+from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
+
+TIMEOUT_S = 2.0
+"""Timeout of each step of an exchange."""
+NO_ADDRESS = "HTTP is off in the configuration; name the gateway's address with --url"
+NOT_YET = "it has not answered yet"
+_SAMPLE = re.compile(r'^edge_gateway_mqtt_(drops_total|now)\{(?:reason|what)="([^"\\]*)"\} ([0-9.e+]+)$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMetrics:
+    """Gauges of the link and drops by reason, as the daemon at `where` counts them. `problem`: why there are none."""
+
+    where: str = ""
+    problem: str = ""
+    link: Mapping[str, int] = field(default_factory=dict)
+    drops: Mapping[str, int] = field(default_factory=dict)
+
+
+def parse_metrics(text: str, where: str) -> LinkMetrics:
+    """Return the metrics of MQTT in Prometheus' text format."""
+    found: dict[str, dict[str, int]] = {"now": {}, "drops_total": {}}
+    for family, label, value in _SAMPLE.findall(text):
+        found[family][label] = int(float(value))
+    problem = "" if found["now"] else "it has no metrics of MQTT; is `[mqtt] url` set where it runs?"
+    return LinkMetrics(where, problem, found["now"], found["drops_total"])
+
+
+def read_metrics(places: Sequence[tuple[GatewayAddress, Keys]]) -> LinkMetrics:
+    """Return the metrics of the first gateway that answers, or why there are none."""
+    problem = LinkMetrics(problem=NO_ADDRESS)
+    for place, keys in places:
+        try:
+            with GatewayClient(place, keys, TIMEOUT_S) as client:
+                status, content = client.exchange("GET", "/metrics")
+            if status != http.HTTPStatus.OK:
+                read_object(status, content)
+            return parse_metrics(content.decode("utf-8", "replace"), str(place))
+        except (UnreachableError, RequestError, ConfigurationError) as error:
+            found = error.message if isinstance(error, RequestError) else str(error)
+            problem = problem if problem.where else LinkMetrics(str(place), found)
+    return problem
+
+
+class MetricsPoller:
+    """Thread that reads the metrics every `every_s`. It is a daemon thread: a gateway that hangs delays no end."""
+
+    def __init__(self, places: Sequence[tuple[GatewayAddress, Keys]], every_s: float) -> None:
+        self._places, self._every_s = places, every_s
+        self._stop = threading.Event()
+        self.newest = LinkMetrics(str(places[0][0]) if places else "", NOT_YET)
+        """Result of the last reading."""
+
+    def start(self) -> None:
+        """Begin to read."""
+        threading.Thread(target=self._run, name="metrics", daemon=True).start()
+
+    def stop(self) -> None:
+        """Read no more; does not wait."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while True:
+            self.newest = read_metrics(self._places)
+            if self._stop.wait(self._every_s):
+                return
