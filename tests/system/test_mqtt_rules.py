@@ -64,7 +64,7 @@ def gateway(broker, tmp_path_factory, state):
     models.write_release(library, models.dense(), "onnx")
     folder = tmp_path_factory.mktemp("gateway")
     with running(folder, models=library, state=state, config=CONFIG, mqtt=broker.url) as daemon:
-        daemon.wait_logged("connected to the MQTT broker")
+        daemon.wait_logged("link completed")
         yield daemon
 
 
