@@ -67,7 +67,7 @@ class RouteRecovery:
             except ValueError:  # the window has another shape, or samples other columns, since then
                 self._counters["windows_discarded"] += 1
         self._done.clear()
-        windows.shift(-_wall_offset_ns())
+        windows.resume(time.time_ns(), time.monotonic_ns())
 
 
 def window_states(feeds: Iterable[RouteDecoder], recoveries: Iterable[RouteRecovery]) -> Iterator[Record]:
