@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.routes.inputs import Ready
+from gateway.frontends.mqtt.windows.rings import Complete
 
 ID_BYTES = 16
 
@@ -25,8 +26,13 @@ def message_id(message: Message, *, timed: bool) -> str:
     return digest.hexdigest()
 
 
-def window_id(route: str, ready: Ready) -> str:
-    """Return the id of the result of a window, from its sensor, its times and its samples."""
-    digest = blake2b(f"{route}\0{ready.sensor}\0{ready.started_ns}\0{ready.ended_ns}".encode(), digest_size=ID_BYTES)
+def window_id(route: str, ready: Ready, window: Complete, *, timed: bool) -> str:
+    """Return the id of the result of a window, from its sensor, its samples and their place.
+
+    The place is their times if the payload holds them (`timed`). The times of their arrival change if the broker
+    repeats one, so that the place is then the number of the window.
+    """
+    place = f"{ready.started_ns}\0{ready.ended_ns}" if timed else f"{window.number}"
+    digest = blake2b(f"{route}\0{ready.sensor}\0{place}".encode(errors="replace"), digest_size=ID_BYTES)
     digest.update(ready.tensor.array.tobytes())
     return digest.hexdigest()

@@ -30,7 +30,7 @@ from gateway.frontends.mqtt.routes.inputs import MessageDecoding, ModelInputs, R
 from gateway.frontends.mqtt.routes.last_values import LastValues
 from gateway.frontends.mqtt.routes.reading import PayloadReader, SensorSample
 from gateway.frontends.mqtt.routes.timed import StampedRows, idle_expiry_s, sample_timing, sequences_of, times_of
-from gateway.frontends.mqtt.windows.rings import Complete, RingState
+from gateway.frontends.mqtt.windows.rings import Complete, Ring
 from gateway.frontends.mqtt.windows.samples import Rows, SensorState
 from gateway.frontends.mqtt.windows.sensors import Windows
 
@@ -176,7 +176,7 @@ class RouteDecoder:
         for sensor, window in self._windows.expire(now_ns) if self._windows else ():
             yield self.ready(sensor, window)
 
-    def states(self) -> Iterator[tuple[str, int, RingState, SensorState]]:
+    def states(self) -> Iterator[tuple[str, Ring, SensorState]]:
         """Yield the content of the windows that are not complete (`Windows.states`)."""
         return iter(()) if self._windows is None else self._windows.states()
 

@@ -48,7 +48,8 @@ class StampedRows:
         """Return the record for the journal."""
         content, channels = np.ascontiguousarray(self.rows, np.float32).tobytes(), self.rows.shape[1]
         times, sequences = tuple(self.times_ns), tuple(self.sequences)
-        return SampleRecord(route, sensor, message_key(message), message.wall_ns, channels, content, times, sequences)
+        key, arrived_ns = message_key(message), message.arrived_ns
+        return SampleRecord(route, sensor, key, message.wall_ns, arrived_ns, channels, content, times, sequences)
 
 
 def interval_s(route: MqttRoute, manifest: ModelManifest) -> float:

@@ -25,6 +25,11 @@ class WindowShape:
     channels: int
     hop_rows: int
 
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of its samples."""
+        return self.size_rows * self.channels * 4
+
 
 @dataclass(frozen=True, slots=True)
 class Complete:
@@ -75,6 +80,14 @@ class Ring:
     def restart(self) -> None:
         """Forget all samples."""
         self._next, self._count, self.due = 0, 0, self._shape.size_rows
+
+    def copy(self) -> Ring:
+        """Return a copy, which another thread may read."""
+        made = Ring.__new__(Ring)
+        made._shape, made._next, made._count = self._shape, self._next, self._count
+        made._rows, made._times_ns, made._marks = self._rows.copy(), self._times_ns.copy(), self._marks.copy()
+        made.due, made.number, made.seen_ns = self.due, self.number, self.seen_ns
+        return made
 
     def state(self) -> RingState:
         """Return a copy of the content."""

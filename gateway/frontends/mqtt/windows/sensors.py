@@ -160,11 +160,11 @@ class Windows:
                 yield sensor, complete
             self._look_again(sensor)
 
-    def states(self) -> Iterator[tuple[str, int, RingState, SensorState]]:
-        """Yield each sensor with the monotonic time of its last sample, and the content of its window."""
+    def states(self) -> Iterator[tuple[str, Ring, SensorState]]:
+        """Yield each sensor with a copy of the content of its window."""
         for sensor, ring in self._rings.items():
             timed = self._timed.get(sensor)
-            yield sensor, ring.seen_ns, ring.state(), timed.state() if timed else SensorState()
+            yield sensor, ring.copy(), timed.state() if timed else SensorState()
 
     def restore(self, sensor: str, seen_ns: int, ring: RingState, state: SensorState) -> None:
         """Continue with the window of a sensor, in a new process. Raises ValueError if it is of another shape."""

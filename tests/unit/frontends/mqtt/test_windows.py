@@ -112,4 +112,4 @@ def test_no_more_sensors_are_restored_than_allowed() -> None:
     windows = Windows(WindowShape(3, 1, 1), 2, 10**12)
     for name in "abc":
         windows.restore(name, 1, state_of(windows.shape, 1), SensorState())
-    assert [name for name, *_ in windows.states()] == ["b", "c"]
+    assert [name for name, _, _ in windows.states()] == ["b", "c"]
