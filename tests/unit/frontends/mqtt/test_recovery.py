@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import resource
 import time
@@ -241,9 +242,7 @@ async def test_samples_of_windows_of_another_size_join_new_windows(folder, size:
     await until(lambda: len(first.outlet.values) == 3)
     first.journal.compact()
     await first.durable()
-    second = JournaledPipeline(
-        first.killed(), MqttRoute("r", ("s/+",), "m", sensor="topic[1]", size_rows=size, channel=CHANNEL)
-    )
+    second = JournaledPipeline(first.killed(), dataclasses.replace(PLAIN, size_rows=size))
     for mid in range(7, 7 + size):
         second.send(mid, value(mid))
     await until(lambda: len(second.outlet.values) == 1)
