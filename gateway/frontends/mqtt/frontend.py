@@ -111,7 +111,9 @@ class MqttFrontend:
         self.online.clear()
 
     def readiness_changed(self) -> None:
-        """Publish the readiness of models, which may have changed."""
+        """Publish the readiness of models, which may have changed, and continue with windows that waited for one."""
+        if self._pipeline is not None:
+            self._pipeline.readiness_changed()
         if self._announcer is not None and self._link is not None and self._link.connected:
             self._announcer.readiness_changed()
 

@@ -60,6 +60,8 @@ class Pipeline:
             seen=seen,
         )
         self._accepting = True
+        if journal is not None:
+            journal.changed = self._pace
 
     @property
     def gauges(self) -> dict[str, int]:
@@ -69,7 +71,12 @@ class Pipeline:
 
     def recover(self) -> None:
         """Continue with the windows of the journal. Call it once, before messages come."""
-        self._samples.recover()
+        self._samples.windows.recover()
+
+    def readiness_changed(self) -> None:
+        """Continue with the windows of models that became available."""
+        if self._accepting:
+            self._samples.windows.readiness_changed()
 
     def receive(self, message: Message) -> None:
         """Process one message."""
@@ -92,7 +99,7 @@ class Pipeline:
     async def drain(self, timeout_s: float) -> bool:
         """Accept no more messages, and wait for those in progress. Return False if some had to be abandoned."""
         self._accepting = False
-        self._samples.flush()
+        self._samples.windows.flush()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._ended()
@@ -137,5 +144,5 @@ class Pipeline:
 
     def _pace(self) -> None:
         """Pause reading the socket while the queues are full."""
-        self._samples.has_room(yes=not (self._runs.full or self._outlet.full))
-        self._outlet.pause(on=self._runs.full or self._work.full)
+        self._samples.windows.has_room(yes=not (self._runs.full or self._outlet.full))
+        self._outlet.pause(on=self._runs.full or self._work.full or self._samples.windows.full)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 
-from gateway.frontends.mqtt.journal.journal import Recovered
+from gateway.frontends.mqtt.journal.journal import MakeRecord, Recovered, Replayed
 from gateway.frontends.mqtt.journal.records import (
     DoneRecord,
-    Record,
+    ExpiredRecord,
     SampleRecord,
     SensorRecord,
+    WindowRecord,
     complete_window,
     ring_state,
     samples_of,
@@ -24,6 +26,7 @@ from gateway.frontends.mqtt.routes.inputs import Ready
 from gateway.frontends.mqtt.windows.rings import Complete
 from gateway.frontends.mqtt.windows.sensors import Windows
 
+_LOG = logging.getLogger(__name__)
 Found = tuple[str, Complete]
 """Sensor and window."""
 
@@ -31,7 +34,7 @@ Found = tuple[str, Complete]
 class RouteRecovery:
     """Records of one route, until its model is known.
 
-    They are replayed with the times of arrival since the epoch in place of the monotonic clock.
+    They are replayed with the times of their arrival on the monotonic clock of the process that wrote them.
     """
 
     def __init__(self, feed: RouteDecoder, recovered: Recovered, counters: Counter[str]) -> None:
@@ -46,57 +49,95 @@ class RouteRecovery:
         """Return True if there are records that were not replayed."""
         return bool(self._records or self._windows)
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[MakeRecord]:
         """Yield the records that were not replayed, for a snapshot."""
-        yield from self._records
-        yield from self._windows
+        for record in (*self._records, *self._windows):
+            yield partial(_same, record)
         for done in self._done:
-            yield DoneRecord(*done)
+            yield partial(DoneRecord, *done)
 
     def replay(self, windows: Windows) -> Iterator[Ready]:
         """Yield the inputs that have no result. Records that no longer fit the route are dropped and counted."""
-        records, complete = self._records, self._windows
+        records: list[Replayed | WindowRecord] = [*self._windows, *self._records]
         self._records, self._windows = [], []
-        for record in complete:
-            yield self._feed.ready(record.sensor, complete_window(record))
-        for one in records:
-            try:
-                for sensor, window in _replayed(windows, one):
-                    if (one.route, sensor, window.number) not in self._done:
-                        yield self._feed.ready(sensor, window)
-            except ValueError:  # the window has another shape, or samples other columns, since then
-                self._counters["windows_discarded"] += 1
+        last_ns = 0
+        for record in records:
+            last_ns = max(last_ns, _arrived_ns(record))
+            for sensor, window in self._fitting(windows, record):
+                if (record.route, sensor, window.number) not in self._done:
+                    yield self._feed.ready(sensor, window)
         self._done.clear()
-        windows.shift(-_wall_offset_ns())
+        windows.resume(last_ns, time.monotonic_ns())
+
+    def _fitting(self, windows: Windows, record: Replayed | WindowRecord) -> Iterator[Found]:
+        try:
+            yield from _replayed(windows, record)
+        except ValueError:  # the window has another shape, or samples other columns, since then
+            self._counters["windows_discarded"] += 1
+        except Exception:  # noqa: BLE001  a record that causes a defect must not prevent the start
+            self._counters["windows_discarded"] += 1
+            _LOG.exception("a record of route %r in the MQTT journal found a defect of the gateway", record.route)
 
 
-def window_states(feeds: Iterable[RouteDecoder], recoveries: Iterable[RouteRecovery]) -> Iterator[Record]:
+def discard_others(recovered: Recovered, routes: Collection[str], counters: Counter[str]) -> None:
+    """Count and report the records of routes that are no longer configured."""
+    names = Counter(one.route for one in (*recovered.records, *recovered.windows) if one.route not in routes)
+    for name, count in names.items():
+        counters["windows_discarded"] += count
+        _LOG.warning("the MQTT journal has %d records of route %r, which is not configured: dropped", count, name)
+
+
+def window_states(feeds: Iterable[RouteDecoder], recoveries: Iterable[RouteRecovery]) -> Iterator[MakeRecord]:
     """Yield the records of all windows that are not complete, for a snapshot."""
     for recovery in recoveries:
         yield from recovery.records()
-    offset_ns = _wall_offset_ns()
     for feed in feeds:
-        for sensor, seen_ns, ring, state in feed.states():
-            waiting = tuple(replace(sample, arrived_ns=sample.arrived_ns + offset_ns) for sample in state.waiting)
-            yield sensor_record(feed.route.name, sensor, seen_ns + offset_ns, ring, replace(state, waiting=waiting))
+        for sensor, ring, state in feed.states():
+            yield partial(sensor_record, feed.route.name, sensor, ring, state)
 
 
-def _replayed(windows: Windows, record: SampleRecord | SensorRecord) -> Iterator[Found]:
-    if isinstance(record, SensorRecord):
-        state = sensor_state(record)
-        windows.restore(record.sensor, record.seen_ns, ring_state(record), state)
-        found = windows.put(record.sensor, state.waiting, now_ns=record.seen_ns, wall_ns=record.seen_ns)
-        yield from ((record.sensor, window) for window in (found if state.waiting else ()))
-        return
-    wall_ns = record.wall_ns
-    yield from windows.expire(wall_ns)
+def _same(record: Replayed | WindowRecord) -> Replayed | WindowRecord:
+    return record
+
+
+def _arrived_ns(record: Replayed | WindowRecord) -> int:
+    match record:
+        case SensorRecord():
+            return record.seen_ns
+        case SampleRecord():
+            return record.arrived_ns
+        case ExpiredRecord():
+            return record.now_ns
+    return 0
+
+
+def _replayed(windows: Windows, record: Replayed | WindowRecord) -> Iterator[Found]:
+    """Yield the windows that a record completes. Raises ValueError if it does not fit."""
+    match record:
+        case WindowRecord():
+            if (len(record.rows), record.channels) != (windows.shape.size_bytes, windows.shape.channels):
+                raise ValueError("this window has another shape")
+            yield record.sensor, complete_window(record)
+        case ExpiredRecord():
+            yield from windows.expire(record.now_ns)
+        case SensorRecord():
+            yield from _restored(windows, record)
+        case SampleRecord():
+            yield from ((record.sensor, window) for window in _added(windows, record))
+
+
+def _restored(windows: Windows, record: SensorRecord) -> Iterator[Found]:
+    state = sensor_state(record)
+    windows.restore(record.sensor, record.seen_ns, ring_state(record), state)
+    if state.waiting and windows.is_timed:
+        for window in windows.put(record.sensor, state.waiting, now_ns=record.seen_ns, wall_ns=record.seen_ns):
+            yield record.sensor, window
+
+
+def _added(windows: Windows, record: SampleRecord) -> Iterator[Complete]:
+    if record.channels != windows.shape.channels:
+        raise ValueError("these samples have other channels")
+    now_ns, wall_ns = record.arrived_ns, record.wall_ns
     if windows.is_timed:
-        found = windows.put(record.sensor, samples_of(record), now_ns=wall_ns, wall_ns=wall_ns)
-    else:
-        found = windows.append(record.sensor, record.array(), now_ns=wall_ns, wall_ns=wall_ns)
-    yield from ((record.sensor, window) for window in found)
-
-
-def _wall_offset_ns() -> int:
-    """Return the difference between the clock since the epoch and the monotonic one."""
-    return time.time_ns() - time.monotonic_ns()
+        return windows.put(record.sensor, samples_of(record), now_ns=now_ns, wall_ns=wall_ns)
+    return windows.append(record.sensor, record.array(), now_ns=now_ns, wall_ns=wall_ns)

@@ -52,7 +52,7 @@ class Debt:
     """Answer or refusal that is due, with its destination and the message that it settles.
 
     `result` holds the properties of a route's result; its QoS is an upper limit. `dropped` is called if the outbox or
-    the broker does not accept it, `settled` once the broker accepted it, or it was refused for good. `seen` is None for
+    the broker does not accept it, `settled` once the broker accepted it, or it will never be sent. `seen` is None for
     windows: their samples were settled before. `attempts` counts those that the broker refused. The record is small
     because it lives until the broker accepted the answer.
     """
@@ -68,6 +68,11 @@ class Debt:
     result: OutgoingPublish | None = None
     dropped: Callable[[], object] | None = None
     settled: Callable[[], object] | None = None
+
+    def settle(self) -> None:
+        """Report that no answer follows any more."""
+        if self.settled is not None:
+            self.settled()
 
     def drop(self) -> None:
         """Report that the answer was not published."""
@@ -147,6 +152,7 @@ class Delivery:
         if not self._outlet.publish(debt.publication(payload, partial(self._taken, debt, payload))):
             self.forget(debt.seen)
             debt.drop()
+            debt.settle()
 
     def suppress(self, debt: Debt) -> None:
         """Acknowledge a message whose result is not published."""
@@ -231,7 +237,6 @@ class Delivery:
         self._end(debt, payload)
 
     def _end(self, debt: Debt, payload: bytes) -> None:
-        if debt.settled is not None:
-            debt.settled()
+        debt.settle()
         if debt.seen is not None:
             self.finish(debt.message, debt.seen, payload)

@@ -27,12 +27,12 @@ def message_id(message: Message, *, timed: bool) -> str:
 
 
 def window_id(route: str, ready: Ready, window: Complete, *, timed: bool) -> str:
-    """Return the id of the result of a window, from its sensor and samples.
+    """Return the id of the result of a window, from its sensor, its samples and their place.
 
-    It derives also from their times, if samples have times of their own (`timed`); else from the window's number,
-    which the journal keeps: the times of arrival are others when a broker repeats the samples.
+    The place is their times if the payload holds them (`timed`). The times of their arrival change if the broker
+    repeats one, so that the place is then the number of the window.
     """
-    place = f"{window.started_ns}\0{window.ended_ns}" if timed else str(window.number)
-    digest = blake2b(f"{route}\0{ready.sensor}\0{place}\0".encode(), digest_size=ID_BYTES)
-    digest.update(window.rows.tobytes())
+    place = f"{ready.started_ns}\0{ready.ended_ns}" if timed else f"{window.number}"
+    digest = blake2b(f"{route}\0{ready.sensor}\0{place}".encode(errors="replace"), digest_size=ID_BYTES)
+    digest.update(ready.tensor.array.tobytes())
     return digest.hexdigest()

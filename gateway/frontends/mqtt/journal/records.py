@@ -13,25 +13,25 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gateway.frontends.mqtt.windows.rings import Complete, RingState
+from gateway.frontends.mqtt.windows.rings import Complete, Ring, RingState
 from gateway.frontends.mqtt.windows.samples import Rows, Sample, SensorState
 
 HEADER = struct.Struct("<II")
-FRAME_LIMIT_BYTES = 64 * 2**20
-"""Largest frame that is read: a longer one is damage."""
 
 
 class SampleRecord(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     """Samples of one message, in the order in which they came.
 
     `key` identifies the message if the broker repeats it. `rows`: float32 [n, channels]. `times_ns`, `sequences`: of
-    each row; empty if samples have the time of their arrival, and no sequence number. `wall_ns`: arrival.
+    each row; empty if samples have the time of their arrival, and no sequence number. `wall_ns`: arrival since the
+    epoch, `arrived_ns` on the monotonic clock.
     """
 
     route: str
     sensor: str
     key: bytes
     wall_ns: int
+    arrived_ns: int
     channels: int
     rows: bytes
     times_ns: tuple[int, ...] = ()
@@ -40,6 +40,13 @@ class SampleRecord(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     def array(self) -> Rows:
         """Return the rows."""
         return np.frombuffer(self.rows, np.float32).reshape(-1, self.channels)
+
+
+class ExpiredRecord(msgspec.Struct, frozen=True, array_like=True, tag="e"):
+    """Monotonic time at which samples of a route stopped to wait for earlier ones."""
+
+    route: str
+    now_ns: int
 
 
 class DoneRecord(msgspec.Struct, frozen=True, array_like=True, tag="d"):
@@ -65,7 +72,7 @@ class WindowRecord(msgspec.Struct, frozen=True, array_like=True, tag="w"):
 
 
 class WaitingSample(msgspec.Struct, frozen=True, array_like=True):
-    """Sample outside the ring. `arrived_ns`: since the epoch."""
+    """Sample outside the ring. `arrived_ns`: on the monotonic clock."""
 
     row: bytes
     time_ns: int
@@ -74,7 +81,7 @@ class WaitingSample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SensorRecord(msgspec.Struct, frozen=True, array_like=True, tag="r"):
-    """Window of one sensor that is not complete. `seen_ns`: arrival of its last sample, since the epoch."""
+    """Window of one sensor that is not complete. `seen_ns`: arrival of its last sample, on the monotonic clock."""
 
     route: str
     sensor: str
@@ -96,7 +103,7 @@ class KeysRecord(msgspec.Struct, frozen=True, array_like=True, tag="k"):
     keys: tuple[bytes, ...]
 
 
-Record = SampleRecord | DoneRecord | WindowRecord | SensorRecord | KeysRecord
+Record = SampleRecord | ExpiredRecord | DoneRecord | WindowRecord | SensorRecord | KeysRecord
 _DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -125,7 +132,7 @@ def _frame(content: bytes, start: int) -> memoryview | None:
         return None
     length, checksum = HEADER.unpack_from(content, start)
     begin = start + HEADER.size
-    if length > FRAME_LIMIT_BYTES or len(content) - begin < length:
+    if len(content) - begin < length:
         return None
     found = memoryview(content)[begin : begin + length]
     return found if zlib.crc32(found) == checksum else None
@@ -152,12 +159,13 @@ def complete_window(record: WindowRecord) -> Complete:
     return Complete(rows, record.started_ns, record.ended_ns, record.gap_ns, record.missing_rows, record.number)
 
 
-def sensor_record(route: str, sensor: str, seen_ns: int, ring: RingState, state: SensorState) -> SensorRecord:
-    """Return the record of a window that is not complete. The times of arrival are since the epoch."""
+def sensor_record(route: str, sensor: str, window: Ring, state: SensorState) -> SensorRecord:
+    """Return the record of a window that is not complete."""
+    ring = window.state()
     return SensorRecord(
         route,
         sensor,
-        seen_ns,
+        window.seen_ns,
         ring.rows.shape[1],
         ring.rows.tobytes(),
         ring.times_ns.tobytes(),
@@ -186,10 +194,10 @@ def sensor_state(record: SensorRecord) -> SensorState:
 
 
 def samples_of(record: SampleRecord) -> Iterable[Sample]:
-    """Yield the samples of a message that have times or sequence numbers of their own. They arrived at `wall_ns`."""
+    """Yield the samples of a message that have times or sequence numbers of their own."""
     for index, row in enumerate(record.array()):
         time_ns = record.times_ns[index] if record.times_ns else record.wall_ns
-        yield Sample(row, time_ns, record.wall_ns, record.sequences[index] if record.sequences else None)
+        yield Sample(row, time_ns, record.arrived_ns, record.sequences[index] if record.sequences else None)
 
 
 def _waiting(sample: Sample) -> WaitingSample:

@@ -9,6 +9,7 @@ unacknowledged and the broker keeps them.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -19,8 +20,11 @@ from pathlib import Path
 
 from gateway.files import durable
 
+_LOG = logging.getLogger(__name__)
 FILE_MODE = 0o600
-Committed = Callable[[], None]
+Committed = Callable[[], object]
+Make = Callable[[], bytes]
+"""Function that makes the content of a file, on the thread."""
 Report = Callable[[OSError | None], None]
 """Callback with the error of a failed write, and with None once writing succeeds again; on the event loop."""
 
@@ -38,8 +42,17 @@ class CommitRhythm:
 class _Frame:
     content: bytes
     committed: Committed | None = None
-    replaces: bool = False
-    """True if `content` is the whole new file."""
+    make: Make | None = None
+    """Function that makes the whole new file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Frames that are written together: the whole new file if there is one, and what follows it."""
+
+    whole: bytes | None
+    rest: bytes
+    committed: list[Committed]
 
 
 class JournalWriter:
@@ -66,9 +79,9 @@ class JournalWriter:
         """Append frames. `committed` is called on the event loop once they are on the disk."""
         self._put(_Frame(content, committed))
 
-    def replace(self, content: bytes) -> None:
-        """Replace the whole file atomically. What was appended before must be contained in `content`."""
-        self._put(_Frame(content, replaces=True))
+    def replace(self, make: Make, committed: Committed | None = None) -> None:
+        """Replace the whole file by what `make` returns, atomically. It must contain what was appended before."""
+        self._put(_Frame(b"", committed, make))
 
     def close(self) -> None:
         """Write what waits, and close the file. Blocks; a write that fails is given up."""
@@ -86,12 +99,12 @@ class JournalWriter:
                 self._changed.notify()
 
     def _run(self) -> None:
-        while batch := self._next():
+        while frames := self._next():
+            batch = _batch(frames)
             if not self._written(batch):
                 return
-            committed = [frame.committed for frame in batch if frame.committed]
-            if committed:
-                self._tell(_all, committed)
+            if batch.committed:
+                self._tell(_all, batch.committed)
             self._synced_s = time.monotonic()
 
     def _next(self) -> list[_Frame]:
@@ -109,7 +122,7 @@ class JournalWriter:
             return None
         return max(0.0, self._synced_s + self._rhythm.commit_s - time.monotonic())
 
-    def _written(self, batch: list[_Frame]) -> bool:
+    def _written(self, batch: _Batch) -> bool:
         """Write until it succeeds. Return False if it was given up, because the journal closes."""
         failed = False
         while True:
@@ -125,18 +138,16 @@ class JournalWriter:
                     self._tell(self._report, None)
                 return True
 
-    def _write(self, batch: list[_Frame]) -> None:
-        whole = max((index for index, frame in enumerate(batch) if frame.replaces), default=-1)
-        if whole >= 0:
-            durable.write_file(self._file, batch[whole].content, FILE_MODE)
+    def _write(self, batch: _Batch) -> None:
+        if batch.whole is not None:
+            durable.write_file(self._file, batch.whole, FILE_MODE)
             fresh = os.open(self._file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             os.close(self._descriptor)
-            self._descriptor, self._end = fresh, len(batch[whole].content)
-        rest = b"".join(frame.content for frame in batch[whole + 1 :])
-        if rest:
-            _write_at(self._descriptor, rest, self._end)
+            self._descriptor, self._end = fresh, len(batch.whole)
+        if batch.rest:
+            _write_at(self._descriptor, batch.rest, self._end)
             os.fdatasync(self._descriptor)
-            self._end += len(rest)
+            self._end += len(batch.rest)
 
     def _tell(self, function: Callable[..., None], argument: object) -> None:
         try:
@@ -151,6 +162,25 @@ def _write_at(descriptor: int, content: bytes, offset: int) -> None:
     while view:
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
+
+
+def _batch(frames: list[_Frame]) -> _Batch:
+    whole, begin = None, 0
+    for index, frame in enumerate(frames):
+        made = _made(frame.make)
+        if made is not None:
+            whole, begin = made, index + 1
+    rest = b"".join(frame.content for frame in frames[begin:])
+    return _Batch(whole, rest, [frame.committed for frame in frames if frame.committed])
+
+
+def _made(make: Make | None) -> bytes | None:
+    """Return the content of a new file; None if there is none, or it cannot be made: the old one stays."""
+    try:
+        return None if make is None else make()
+    except Exception:  # noqa: BLE001  the thread must go on
+        _LOG.exception("a snapshot of the MQTT journal found a defect of the gateway")
+        return None
 
 
 def _all(callbacks: list[Committed]) -> None:

@@ -37,7 +37,7 @@ from gateway.frontends.mqtt.routes.timed import (
     sequences_of,
     times_of,
 )
-from gateway.frontends.mqtt.windows.rings import Complete, RingState
+from gateway.frontends.mqtt.windows.rings import Complete, Ring
 from gateway.frontends.mqtt.windows.samples import Rows, SensorState
 from gateway.frontends.mqtt.windows.sensors import Windows
 
@@ -179,17 +179,12 @@ class RouteDecoder:
         """Return the monotonic time of the next `expire`; None if no sample waits for earlier ones."""
         return None if self._windows is None else self._windows.due_ns()
 
-    def renew(self, since_ns: int) -> None:
-        """Let samples wait for earlier ones from `since_ns` on, if they came before."""
-        if self._windows is not None:
-            self._windows.renew(since_ns)
-
     def expire(self, now_ns: int | None = None) -> Iterator[Ready]:
         """Yield the windows that are complete without samples that did not come in time (None: at the stop)."""
         for sensor, window in self._windows.expire(now_ns) if self._windows else ():
             yield self.ready(sensor, window)
 
-    def states(self) -> Iterator[tuple[str, int, RingState, SensorState]]:
+    def states(self) -> Iterator[tuple[str, Ring, SensorState]]:
         """Yield the content of the windows that are not complete (`Windows.states`)."""
         return iter(()) if self._windows is None else self._windows.states()
 

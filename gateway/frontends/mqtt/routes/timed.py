@@ -8,6 +8,7 @@ from itertools import repeat
 
 import numpy as np
 
+from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest
 from gateway.frontends.mqtt.journal.journal import message_key
 from gateway.frontends.mqtt.journal.records import SampleRecord
@@ -15,11 +16,15 @@ from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.payloads.channels import Values
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.time_settings import MqttTime
+from gateway.frontends.mqtt.time_settings import TABLE, MqttTime
 from gateway.frontends.mqtt.windows.samples import Rows, Sample
 from gateway.frontends.mqtt.windows.timing import GapPolicy, SampleTiming
 
 SECOND_NS = 1_000_000_000
+TIME_LIMIT_NS = 9_000_000_000_000_000_000
+"""Distance of timestamps from 1970 that is taken: the years 1685 to 2255, which 64 bits can hold."""
+SEQUENCE_LIMIT = 2**53
+"""Greatest sequence number, up to which floats hold every integer."""
 EXACT_NS = 1_000
 """Resolution of timestamps: floats hold today's nanoseconds to 256 only."""
 IDLE_INTERVALS, IDLE_LEAST_S, IDLE_UNKNOWN_S = 20, 5.0, 60.0
@@ -44,7 +49,8 @@ class StampedRows:
         """Return the record for the journal."""
         content, channels = np.ascontiguousarray(self.rows, np.float32).tobytes(), self.rows.shape[1]
         times, sequences = tuple(self.times_ns), tuple(self.sequences)
-        return SampleRecord(route, sensor, message_key(message), message.wall_ns, channels, content, times, sequences)
+        key, arrived_ns = message_key(message), message.arrived_ns
+        return SampleRecord(route, sensor, key, message.wall_ns, arrived_ns, channels, content, times, sequences)
 
 
 def interval_s(route: MqttRoute, manifest: ModelManifest) -> float:
@@ -68,12 +74,19 @@ def gap_limit_ns(route: MqttRoute, manifest: ModelManifest) -> int:
 
 
 def sample_timing(route: MqttRoute, manifest: ModelManifest) -> SampleTiming | None:
-    """Return the rules for order and gaps; None if samples have neither times nor numbers of their own."""
+    """Return the rules for order and gaps; None if samples have neither times nor numbers of their own.
+
+    Raises RequestError UNAVAILABLE if the rate that samples are to have is not known.
+    """
     time = route.time
     if not time.is_set:
         return None
+    interval_ns = int(interval_s(route, manifest) * SECOND_NS) if time.path else 0
+    if time.resample and not interval_ns:
+        problem = f"model '{route.model}' has no rate_hz to resample to; set interval_s in {TABLE}"
+        raise RequestError(Fault.UNAVAILABLE, f"route '{route.name}': {problem}")
     return SampleTiming(
-        interval_ns=int(interval_s(route, manifest) * SECOND_NS) if time.path else 0,
+        interval_ns=interval_ns,
         lateness_ns=int(time.lateness_s * SECOND_NS),
         gap=GapPolicy(time.gap),
         fill_limit_rows=time.fill_limit_rows,
@@ -86,9 +99,11 @@ def sample_timing(route: MqttRoute, manifest: ModelManifest) -> SampleTiming | N
 
 
 def times_of(time: MqttTime, stamps: Values, message: Message) -> list[int]:
-    """Return the time of each row, since the epoch. Raises RequestError INVALID for a time that is in the future."""
+    """Return the time of each row, since the epoch. Raises RequestError INVALID for one in the future or far past."""
     if not time.path:
         return [message.wall_ns] * len(stamps)
+    if not (np.abs(stamps[:, 0]) <= TIME_LIMIT_NS).all():
+        raise invalid(f"path '{time.path}' finds a time that is no year from 1685 to 2255; correct unit")
     times = [round(float(value) / EXACT_NS) * EXACT_NS for value in stamps[:, 0]]
     ahead_s = (max(times, default=0) - message.wall_ns) / SECOND_NS
     if ahead_s > time.future_limit_s:
@@ -98,5 +113,10 @@ def times_of(time: MqttTime, stamps: Values, message: Message) -> list[int]:
 
 
 def sequences_of(time: MqttTime, stamps: Values) -> list[int]:
-    """Return the sequence number of each row; empty if there is none."""
-    return [int(value) for value in stamps[:, -1]] if time.sequence else []
+    """Return the sequence number of each row; empty if there is none. Raises RequestError INVALID for other numbers."""
+    if not time.sequence:
+        return []
+    values = stamps[:, -1]
+    if not ((np.abs(values) <= SEQUENCE_LIMIT) & (values == np.floor(values))).all():
+        raise invalid(f"path '{time.sequence}' finds a number that is no integer up to 2^53; correct sequence")
+    return [int(value) for value in values]

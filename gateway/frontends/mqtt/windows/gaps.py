@@ -8,7 +8,7 @@ import numpy as np
 
 from gateway.frontends.mqtt.windows.rings import FILLED, Marks, Times
 from gateway.frontends.mqtt.windows.samples import Rows, Sample
-from gateway.frontends.mqtt.windows.timing import GAP_FACTOR, GapPolicy, SampleTiming
+from gateway.frontends.mqtt.windows.timing import GAP_FACTOR, MISSING_LIMIT_ROWS, GapPolicy, SampleTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,16 @@ class TimedRows:
 
 def between(previous: Sample | None, sample: Sample, timing: SampleTiming) -> TimedRows:
     """Return the rows that follow `previous` when `sample` comes, by the rules of `timing`."""
-    missing = 0 if previous is None or sample.restarts else _missing(previous, sample, timing)
+    missing = 0 if previous is None or sample.restarts else min(_missing(previous, sample, timing), MISSING_LIMIT_ROWS)
     if previous is None or sample.restarts:
-        return _single(sample, 0, restarts=sample.restarts)
+        return single(sample, restarts=sample.restarts)
     if timing.gap is GapPolicy.RESET and missing:
-        return _single(sample, 0, restarts=True)
+        return single(sample, restarts=True)
     if timing.gap in {GapPolicy.FILL_LAST, GapPolicy.FILL_LINEAR} and missing:
         if missing > timing.fill_limit_rows:
-            return _single(sample, 0, restarts=True)
+            return single(sample, restarts=True)
         return _filled(previous, sample, missing, linear=timing.gap is GapPolicy.FILL_LINEAR)
-    return _single(sample, missing)
+    return single(sample, missing)
 
 
 def resampled(previous: Sample, sample: Sample, next_ns: int, interval_ns: int, mark: int) -> TimedRows:
@@ -60,7 +60,8 @@ def _missing(previous: Sample, sample: Sample, timing: SampleTiming) -> int:
     return round(steps) - 1 if steps > GAP_FACTOR else 0
 
 
-def _single(sample: Sample, mark: int, *, restarts: bool = False) -> TimedRows:
+def single(sample: Sample, mark: int = 0, *, restarts: bool = False) -> TimedRows:
+    """Return the row of one sample."""
     return TimedRows(sample.row[None], np.array([sample.time_ns]), np.array([mark], np.int32), restarts)
 
 

@@ -72,7 +72,7 @@ class SequenceOrdering:
         self._waiting[number] = sample
         ready = self._consecutive()
         if self._waiting and (len(self._waiting) > self._timing.pending_limit_rows or not self._timing.lateness_ns):
-            ready += self._give_up()
+            ready += self._give_up(min(self._waiting))
         return ready
 
     def due_ns(self) -> int | None:
@@ -84,14 +84,15 @@ class SequenceOrdering:
         """Implement Ordering."""
         ready: list[Sample] = []
         while (due_ns := self.due_ns()) is not None and due_ns <= now_ns:
-            ready += self._give_up()
+            ready += self._give_up(min(self._waiting))
         return ready
 
     def flush(self) -> list[Sample]:
         """Implement Ordering."""
         ready: list[Sample] = []
-        while self._waiting:
-            ready += self._give_up()
+        for number in sorted(self._waiting):
+            if number in self._waiting:
+                ready += self._give_up(number)
         return ready
 
     def waiting(self) -> tuple[Sample, ...]:
@@ -135,9 +136,8 @@ class SequenceOrdering:
             ready += self._pass(self._last + 1, following)
         return ready
 
-    def _give_up(self) -> list[Sample]:
-        """Pass the first sample that waits, and those that follow it, without the missing ones."""
-        number = min(self._waiting)
+    def _give_up(self, number: int) -> list[Sample]:
+        """Pass the first sample that waits, which is `number`, and those that follow it, without the missing ones."""
         sample, last = self._waiting.pop(number), self._last if self._last is not None else number - 1
         sample.missing = number - last - 1
         return self._pass(number, sample) + self._consecutive()

@@ -25,14 +25,19 @@ class WindowShape:
     channels: int
     hop_rows: int
 
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of its samples."""
+        return self.size_rows * self.channels * 4
+
 
 @dataclass(frozen=True, slots=True)
 class Complete:
     """Full window [size_rows, channels], owned by the caller.
 
     `started_ns`, `ended_ns`: least and greatest time of its samples (epoch ns). `gap_ns`: longest time between two of
-    them. `missing_rows`: rows that were filled in, or that are missing between two rows. `number`: greater for each
-    window of the sensor.
+    them. `missing_rows`: rows that were filled in, or that are missing between two rows. `number`: of its last row,
+    counted from the first number of the ring, so that windows of another shape have other numbers.
     """
 
     rows: Rows
@@ -57,7 +62,7 @@ class RingState:
 class Ring:
     """Last `size_rows` samples of one sensor.
 
-    `due` is the number of rows until the next window, `number` that of the next window. `first_number` must be greater
+    `due` is the number of rows until the next window, `number` that of the next row. `first_number` must be greater
     than the numbers of earlier rings of the sensor.
     """
 
@@ -76,15 +81,25 @@ class Ring:
         """Forget all samples."""
         self._next, self._count, self.due = 0, 0, self._shape.size_rows
 
+    def copy(self) -> Ring:
+        """Return a copy, which another thread may read."""
+        made = Ring.__new__(Ring)
+        made._shape, made._next, made._count = self._shape, self._next, self._count
+        made._rows, made._times_ns, made._marks = self._rows.copy(), self._times_ns.copy(), self._marks.copy()
+        made.due, made.number, made.seen_ns = self.due, self.number, self.seen_ns
+        return made
+
     def state(self) -> RingState:
         """Return a copy of the content."""
-        held = [(self._next - self._count + index) % self._shape.size_rows for index in range(self._count)]
+        held = np.arange(self._next - self._count, self._next) % self._shape.size_rows
         return RingState(self._rows[held], self._times_ns[held], self._marks[held], self.due, self.number)
 
     def restore(self, state: RingState) -> None:
         """Replace the content. Raises ValueError if it does not fit the shape."""
         count = len(state.rows)
-        if count > self._shape.size_rows or state.rows.shape[1:] != (self._shape.channels,):
+        size_rows = self._shape.size_rows
+        fits = state.due == size_rows - count if count < size_rows else 0 < state.due <= self._shape.hop_rows
+        if count > size_rows or not fits or state.rows.shape[1:] != (self._shape.channels,):
             raise ValueError("these rows are of another window")
         self._rows[:count], self._times_ns[:count], self._marks[:count] = state.rows, state.times_ns, state.marks
         self._next, self._count = count % self._shape.size_rows, count
@@ -104,16 +119,16 @@ class Ring:
             self._marks[here] = 0 if marks is None else marks[there]
             self._next, self._count = (self._next + count) % size, min(size, self._count + count)
             self.due -= count
+            self.number += count
             start += count
             if not self.due:
                 self.due = self._shape.hop_rows
                 yield self._complete()
 
     def _complete(self) -> Complete:
-        first, number = self._next, self.number
-        self.number += 1
+        first = self._next
         rows = np.concatenate((self._rows[first:], self._rows[:first]))
         times_ns = np.concatenate((self._times_ns[first:], self._times_ns[:first]))
         gap_ns = int(np.diff(times_ns).max(initial=0))
         missing = int(np.abs(self._marks).sum() - max(0, self._marks[first])) if self._marks.any() else 0
-        return Complete(rows, int(times_ns.min()), int(times_ns.max()), gap_ns, missing, number)
+        return Complete(rows, int(times_ns.min()), int(times_ns.max()), gap_ns, missing, self.number)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from gateway.frontends.mqtt.windows.gaps import TimedRows, between, resampled
+from gateway.frontends.mqtt.windows.gaps import TimedRows, between, resampled, single
 from gateway.frontends.mqtt.windows.ordering import Ordering, new_ordering
 from gateway.frontends.mqtt.windows.rings import Complete, Ring, RingState, WindowShape
 from gateway.frontends.mqtt.windows.samples import Rows, Sample, SensorState
-from gateway.frontends.mqtt.windows.timing import GapPolicy, SampleTiming
+from gateway.frontends.mqtt.windows.timing import (
+    MISSING_LIMIT_ROWS,
+    RESAMPLE_LIMIT_ROWS,
+    GapPolicy,
+    SampleTiming,
+)
 
 
 class SensorWindow:
@@ -54,15 +60,10 @@ class SensorWindow:
         if state.previous is not None:
             self._ordering.resume(state.previous)
 
-    def renew(self, since_ns: int) -> None:
-        """Let the samples that wait have come at `since_ns` at the earliest."""
+    def rewait(self, now_ns: int) -> None:
+        """Let the samples that wait do so from `now_ns`."""
         for sample in self._ordering.waiting():
-            sample.arrived_ns = max(sample.arrived_ns, since_ns)
-
-    def shift(self, by_ns: int) -> None:
-        """Add `by_ns` to the arrival of the samples that wait."""
-        for sample in self._ordering.waiting():
-            sample.arrived_ns += by_ns
+            sample.arrived_ns = now_ns
 
     def _enter(self, samples: Iterable[Sample]) -> Iterator[Complete]:
         for sample in samples:
@@ -78,12 +79,14 @@ class SensorWindow:
         batch = between(previous, sample, self._timing)
         if not self._timing.resample:
             return batch
-        if previous is None or batch.restarts:
-            self._next_ns = sample.time_ns + self._timing.interval_ns
-            return batch
+        interval_ns = self._timing.interval_ns
+        if previous is None or batch.restarts or sample.time_ns - self._next_ns > RESAMPLE_LIMIT_ROWS * interval_ns:
+            self._next_ns = sample.time_ns + interval_ns
+            return single(sample, restarts=previous is not None)
         # Interpolation fills gaps itself; the marks say how many rows were made without a sample near them.
-        grid = resampled(previous, sample, self._next_ns, self._timing.interval_ns, int(np.abs(batch.marks).sum()))
-        self._next_ns += len(grid.rows) * self._timing.interval_ns
+        missing = min(int(np.abs(batch.marks).sum()), MISSING_LIMIT_ROWS)
+        grid = resampled(previous, sample, self._next_ns, interval_ns, missing)
+        self._next_ns += len(grid.rows) * interval_ns
         return grid
 
 
@@ -109,8 +112,10 @@ class Windows:
         self._timing, self._by_sequence = timing, by_sequence
         self._rings: OrderedDict[str, Ring] = OrderedDict()
         self._timed: dict[str, SensorWindow] = {}
-        self._waiting: set[str] = set()
-        """Sensors whose samples wait for earlier ones."""
+        self._due_ns: dict[str, int] = {}
+        """Sensors whose samples wait for earlier ones. Each is looked at by this time, which is not later than due."""
+        self._looks: list[tuple[int, str]] = []
+        """Heap of these times. Entries that differ from `_due_ns` are ignored."""
 
     def __len__(self) -> int:
         return len(self._rings)
@@ -133,51 +138,55 @@ class Windows:
         window = self._window(sensor, self._ring(sensor, now_ns, wall_ns))
         for sample in samples:
             yield from window.put(sample)
-        if window.due_ns() is not None:
-            self._waiting.add(sensor)
+        if (window.due_ns() is not None) != (sensor in self._due_ns):
+            self._look_again(sensor)
 
     def due_ns(self) -> int | None:
         """Return the monotonic time of the next `expire`; None if no sample waits for earlier ones."""
-        return min((due_ns for one in self._waiting if (due_ns := self._timed[one].due_ns()) is not None), default=None)
+        while self._looks and self._due_ns.get(self._looks[0][1]) != self._looks[0][0]:
+            heapq.heappop(self._looks)
+        return self._looks[0][0] if self._looks else None
 
     def expire(self, now_ns: int | None = None) -> Iterator[tuple[str, Complete]]:
         """Yield the windows, by sensor, that are complete without samples that did not come in time.
 
         `now_ns` None: without all samples that did not come.
         """
-        for sensor in tuple(self._waiting):
+        while (due_ns := self.due_ns()) is not None and (now_ns is None or due_ns <= now_ns):
+            _, sensor = heapq.heappop(self._looks)
+            del self._due_ns[sensor]
             window = self._timed[sensor]
             for complete in window.flush() if now_ns is None else window.expire(now_ns):
                 yield sensor, complete
-            if window.due_ns() is None:
-                self._waiting.discard(sensor)
+            self._look_again(sensor)
 
-    def states(self) -> Iterator[tuple[str, int, RingState, SensorState]]:
-        """Yield each sensor with the monotonic time of its last sample, and the content of its window."""
+    def states(self) -> Iterator[tuple[str, Ring, SensorState]]:
+        """Yield each sensor with a copy of the content of its window."""
         for sensor, ring in self._rings.items():
             timed = self._timed.get(sensor)
-            yield sensor, ring.seen_ns, ring.state(), timed.state() if timed else SensorState()
+            yield sensor, ring.copy(), timed.state() if timed else SensorState()
 
     def restore(self, sensor: str, seen_ns: int, ring: RingState, state: SensorState) -> None:
         """Continue with the window of a sensor, in a new process. Raises ValueError if it is of another shape."""
         restored = Ring(self.shape)
         restored.restore(ring)
+        self._make_room()
         restored.seen_ns = seen_ns
         self._rings[sensor] = restored
         if self._timing is not None:
             self._window(sensor, restored).restore(state)
 
-    def renew(self, since_ns: int) -> None:
-        """Let samples wait from `since_ns` on, if they came before: there was no connection for earlier ones."""
-        for sensor in self._waiting:
-            self._timed[sensor].renew(since_ns)
+    def resume(self, last_ns: int, now_ns: int) -> None:
+        """Go on at `now_ns` with times of arrival up to `last_ns`, which were of another clock.
 
-    def shift(self, by_ns: int) -> None:
-        """Add `by_ns` to the times of arrival: they were of another clock."""
+        The time between does not count: what sensors sent meanwhile is at the broker. Samples that wait for earlier
+        ones begin to wait now.
+        """
         for ring in self._rings.values():
-            ring.seen_ns += by_ns
-        for sensor in self._waiting:
-            self._timed[sensor].shift(by_ns)
+            ring.seen_ns += now_ns - last_ns
+        for sensor in tuple(self._due_ns):
+            self._timed[sensor].rewait(now_ns)
+            self._look_again(sensor)
 
     def _window(self, sensor: str, ring: Ring) -> SensorWindow:
         if self._timing is None:
@@ -189,20 +198,29 @@ class Windows:
     def _ring(self, sensor: str, now_ns: int, wall_ns: int) -> Ring:
         ring = self._rings.get(sensor)
         if ring is None:
-            ring = self._rings[sensor] = self._new_ring(wall_ns)
+            self._make_room()
+            ring = self._rings[sensor] = Ring(self.shape, wall_ns)
         self._rings.move_to_end(sensor)
         if ring.seen_ns and now_ns - ring.seen_ns > self._idle_expiry_ns:
             self._restart(sensor, ring)
         ring.seen_ns = now_ns
         return ring
 
-    def _new_ring(self, first_number: int) -> Ring:
+    def _look_again(self, sensor: str) -> None:
+        """Note when the samples of a sensor no longer wait, if any do."""
+        due_ns = self._timed[sensor].due_ns()
+        if due_ns is None:
+            self._due_ns.pop(sensor, None)
+        else:
+            self._due_ns[sensor] = due_ns
+            heapq.heappush(self._looks, (due_ns, sensor))
+
+    def _make_room(self) -> None:
         if len(self._rings) >= self._max_sensors:
             dropped, _ = self._rings.popitem(last=False)
             self._timed.pop(dropped, None)
-            self._waiting.discard(dropped)
+            self._due_ns.pop(dropped, None)
             self.counters["sensors_evicted"] += 1
-        return Ring(self.shape, first_number)
 
     def _restart(self, sensor: str, ring: Ring) -> None:
         self.counters["windows_restarted"] += 1

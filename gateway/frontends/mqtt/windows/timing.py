@@ -8,6 +8,11 @@ from dataclasses import dataclass
 GAP_FACTOR = 1.5
 """Distance between two samples, in intervals, beyond which samples are missing."""
 
+RESAMPLE_LIMIT_ROWS = 10_000
+"""Most rows that resampling makes between two samples; after a longer gap the window begins again."""
+MISSING_LIMIT_ROWS = 2**31 - 1
+"""Greatest number of missing rows that is counted: marks have 32 bits."""
+
 
 class GapPolicy(enum.Enum):
     """Treatment of samples that did not come.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -80,19 +81,53 @@ def test_windows_of_other_sensors_end_without_what_did_not_come() -> None:
     assert target.counters == Counter(samples_missing=3)
 
 
-def test_samples_wait_longer_if_there_was_no_connection_for_earlier_ones() -> None:
-    target = windows(SampleTiming(S, lateness_ns=3 * S), by_sequence=True)
-    list(target.put("a", [sample(at, sequence=at) for at in (0, 2, 3, 4)], now_ns=1, wall_ns=1))
-    target.renew(10 * S)
-    assert target.due_ns() == 13 * S
-    assert not list(target.expire(13 * S - 1))
-    ((_, found),) = target.expire(13 * S)
-    assert (found.rows[:, 0].tolist(), found.missing_rows) == ([0, 2, 3, 4], 1)
-
-
 def test_a_dropped_sensor_leaves_nothing_that_waits() -> None:
     target = Windows(WindowShape(2, 1, 1), 1, 10**15, timing=SampleTiming(S, lateness_ns=S), by_sequence=True)
     list(target.put("a", [sample(at, sequence=at) for at in (0, 2)], now_ns=1, wall_ns=1))
     list(target.put("b", [sample(0, sequence=0)], now_ns=1, wall_ns=1))
     assert target.due_ns() is None
     assert not list(target.expire())
+
+
+@pytest.mark.parametrize("policy", GapPolicy)
+@pytest.mark.parametrize("resample", [False, True])
+def test_a_gap_of_years_fills_no_memory(policy: GapPolicy, *, resample: bool) -> None:
+    target = windows(SampleTiming(1_000, gap=policy, resample=resample), size=2)
+    tracemalloc.start()
+    try:
+        found = fed(target, *(sample(at) for at in (0, 1e-6, 3e8, 3e8 + 1e-6)))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2**20
+    assert found[0].rows[:, 0].tolist() == [0.0, np.float32(1e-6)]
+    assert found[-1].ended_ns // 1_000 == sample(3e8 + 1e-6).time_ns // 1_000
+
+
+def test_a_jump_of_sequence_numbers_is_counted_as_far_as_marks_reach() -> None:
+    target = windows(SampleTiming(), size=2, by_sequence=True)
+    (found,) = fed(target, sample(0, sequence=0), sample(1, sequence=2**53))
+    assert found.missing_rows == 2**31 - 1
+
+
+def test_many_sensors_that_wait_are_looked_at_only_when_due() -> None:
+    timing = SampleTiming(S, lateness_ns=10 * S)
+    target = Windows(WindowShape(2, 1, 1), 2_000, 10**15, timing=timing)
+    for moment in range(1_000):
+        list(target.put(str(moment), [Sample(np.zeros(1, np.float32), S, moment)], now_ns=moment, wall_ns=1))
+    looks = Counter[str]()
+    for name, window in target._timed.items():
+        window.expire = lambda now_ns, name=name: looks.update([name]) or iter(())  # type: ignore[method-assign]
+    assert target.due_ns() == 10 * S
+    assert not list(target.expire(10 * S - 1))
+    assert not looks
+
+
+def test_a_sensor_that_was_dropped_and_came_back_waits_once() -> None:
+    target = Windows(WindowShape(9, 1, 1), 1, 10**15, timing=SampleTiming(S, lateness_ns=S), by_sequence=True)
+    for moment, name in enumerate("abababa"):
+        samples = [Sample(np.zeros(1, np.float32), S, moment, number) for number in (0, 2)]
+        list(target.put(name, samples, now_ns=moment, wall_ns=1))
+    assert target.due_ns() == 6 + S
+    assert not list(target.expire(6 + S))
+    assert (target.due_ns(), target.counters["samples_missing"]) == (None, 1)

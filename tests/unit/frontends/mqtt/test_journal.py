@@ -30,7 +30,7 @@ from gateway.frontends.mqtt.journal.records import (
 )
 from gateway.frontends.mqtt.journal.writer import CommitRhythm, JournalWriter
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.windows.rings import Complete, RingState, WindowShape
+from gateway.frontends.mqtt.windows.rings import Complete, Ring, WindowShape
 from gateway.frontends.mqtt.windows.samples import Sample, SensorState
 from gateway.frontends.mqtt.windows.sensors import Windows
 from gateway.frontends.mqtt.windows.timing import SampleTiming
@@ -40,7 +40,7 @@ S = 1_000_000_000
 
 def sample(number: int, key: bytes = b"") -> SampleRecord:
     rows = np.full((2, 3), number, np.float32)
-    return SampleRecord("wrists", "w-1", key or number.to_bytes(8, "big"), number, 3, rows.tobytes())
+    return SampleRecord("wrists", "w-1", key or number.to_bytes(8, "big"), number, number, 3, rows.tobytes())
 
 
 def window(number: int) -> Complete:
@@ -122,7 +122,7 @@ async def test_the_file_does_not_grow_with_the_samples(tmp_path: Path) -> None:
     for number in range(1_000):
         await committed(journal, sample(number, key=(number % 9).to_bytes(8, "big")))
         sizes.append((tmp_path / FILE).stat().st_size)
-    assert max(sizes) < 4_096 + 2 * len(framed(sample(999)))
+    assert max(sizes) < 4_096 + 4 * len(framed(sample(999)))
     journal.close()
 
 
@@ -173,8 +173,8 @@ def test_windows_go_on_in_another_process_as_if_there_were_one(order: list[int],
     head, tail = [-1, *order[:end]], order[end:]
     expected = put(whole, head) + put(whole, tail)
     found = put(first, head)
-    for sensor, seen_ns, ring, state in first.states():
-        record = sensor_record("r", sensor, seen_ns, ring, state)
+    for sensor, ring, state in first.states():
+        record = sensor_record("r", sensor, ring, state)
         second.restore(sensor, record.seen_ns, ring_state(record), sensor_state(record))
         waiting = sensor_state(record).waiting
         found += [one.rows[:, 0].tolist() for one in second.put(sensor, waiting, now_ns=1, wall_ns=5)]
@@ -184,15 +184,16 @@ def test_windows_go_on_in_another_process_as_if_there_were_one(order: list[int],
 
 
 def test_a_record_whose_parts_do_not_fit_is_refused() -> None:
-    ring = RingState(np.zeros((2, 1), np.float32), np.zeros(2, np.int64), np.zeros(2, np.int32), 1, 5)
-    record = sensor_record("r", "a", 1, ring, SensorState())
-    assert ring_state(record).number == 5
+    ring = Ring(WindowShape(3, 1, 1), 5)
+    assert not list(ring.append(np.zeros((2, 1), np.float32), 1))
+    record = sensor_record("r", "a", ring, SensorState())
+    assert ring_state(record).number == 7
     with pytest.raises(ValueError, match="as many times"):
         ring_state(msgspec.structs.replace(record, times_ns=b""))
 
 
 def test_samples_have_the_times_of_their_record() -> None:
-    record = SampleRecord("r", "a", b"", 9, 1, np.arange(2, dtype=np.float32).tobytes(), (3, 4), (7, 8))
+    record = SampleRecord("r", "a", b"", 0, 9, 1, np.arange(2, dtype=np.float32).tobytes(), (3, 4), (7, 8))
     assert [(one.time_ns, one.sequence, one.arrived_ns, one.row.tolist()) for one in samples_of(record)] == [
         (3, 7, 9, [0.0]),
         (4, 8, 9, [1.0]),

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.frontends.mqtt.windows.rings import WindowShape
+from gateway.frontends.mqtt.windows.rings import Ring, RingState, WindowShape
+from gateway.frontends.mqtt.windows.samples import SensorState
 from gateway.frontends.mqtt.windows.sensors import Windows
 
 shapes = st.builds(WindowShape, st.integers(1, 7), st.integers(1, 3), st.integers(1, 9))
@@ -80,3 +81,35 @@ def test_a_window_is_the_receivers_to_keep() -> None:
     first = next(windows.append("a", rows(0, 2, 1), now_ns=1, wall_ns=1))
     assert len(list(windows.append("a", rows(5, 2, 1), now_ns=1, wall_ns=1))) == 2
     assert first.rows[:, 0].tolist() == [0, 1]
+
+
+def state_of(shape: WindowShape, count: int) -> RingState:
+    ring = Ring(shape, 100)
+    list(ring.append(rows(0, count, shape.channels), 1))
+    return ring.state()
+
+
+@given(shapes, shapes, st.integers(0, 20))
+def test_the_content_of_a_ring_of_another_shape_is_refused_or_makes_no_difference(
+    before: WindowShape, after: WindowShape, count: int
+) -> None:
+    ring = Ring(after)
+    try:
+        ring.restore(state_of(before, count))
+    except ValueError:
+        return
+    found = [int(one.rows[0, 0]) for one in ring.append(rows(count, 30, after.channels), 1)]
+    assert found == list(range(found[0], found[-1] + 1, after.hop_rows))
+    assert found[0] in range(max(0, count - after.size_rows), count + after.hop_rows)
+
+
+def test_windows_are_numbered_by_their_last_row() -> None:
+    ring = Ring(WindowShape(3, 1, 2), 100)
+    assert [one.number for one in ring.append(rows(0, 7, 1), 1)] == [103, 105, 107]
+
+
+def test_no_more_sensors_are_restored_than_allowed() -> None:
+    windows = Windows(WindowShape(3, 1, 1), 2, 10**12)
+    for name in "abc":
+        windows.restore(name, 1, state_of(windows.shape, 1), SensorState())
+    assert [name for name, _, _ in windows.states()] == ["b", "c"]

@@ -1,0 +1,147 @@
+"""A process with the windows of MQTT routes, a journal and a simulated broker; a kill leaves its file as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.tensor import Datatype
+from gateway.frontends.mqtt.journal.journal import FILE, SampleJournal
+from gateway.frontends.mqtt.journal.writer import CommitRhythm
+from gateway.frontends.mqtt.messages import Message, OutgoingPublish
+from gateway.frontends.mqtt.pipeline import Pipeline
+from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
+from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.time_settings import MqttTime
+from tests.simulators.inference import VARIANT, SimulatedInference
+from tests.simulators.mqtt_gateway import FAST
+
+CHANNEL = (MqttChannel("v"),)
+PLAIN = MqttRoute("r", ("s/+",), "m", sensor="topic[1]", size_rows=2, channel=CHANNEL)
+NUMBERED = MqttRoute(
+    *("r", ("s/+",), "m"),
+    sensor="topic[1]",
+    size_rows=2,
+    channel=CHANNEL,
+    time=MqttTime(sequence="n", lateness_s=0.1),
+)
+
+
+def model(channels: int = 1) -> ModelManifest:
+    x, y = (TensorSpec(name, Datatype.FP32, (-1, -1, channels)) for name in "xy")
+    return ModelManifest("m", "1", (x,), (y,), (VARIANT,))
+
+
+class Outlet:
+    """Broker that takes everything at once, unless it is `away`."""
+
+    full = False
+    receives_since_ns = 0
+
+    def __init__(self) -> None:
+        self.sent: list[OutgoingPublish] = []
+        self.acknowledged: list[int] = []
+        self.away = False
+        self.paused = False
+
+    def publish(self, publication: OutgoingPublish) -> bool:
+        if self.away:
+            return bool(publication.qos)
+        self.sent.append(publication)
+        if publication.taken:
+            publication.taken(0)
+        return True
+
+    def acknowledge(self, message: Message) -> None:
+        if message.qos:
+            self.acknowledged.append(message.mid)
+
+    def pause(self, *, on: bool) -> None:
+        self.paused = on
+
+    @property
+    def results(self) -> list[tuple[str, list[float]]]:
+        """Return id and values of each result."""
+        found = (json.loads(one.payload) for one in self.sent)
+        return [(one["id"], one["outputs"][0]["data"]) for one in found if "outputs" in one]
+
+    @property
+    def values(self) -> list[list[float]]:
+        return [values for _, values in self.results]
+
+
+class JournaledPipeline:
+    """A process: pipeline and journal in `folder`. A kill leaves the file as it is."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *routes: MqttRoute,
+        manifest: ModelManifest | None = None,
+        is_loaded: bool = True,
+        **more: Any,
+    ) -> None:
+        self.folder = folder
+        self.counters = Counter[str]()
+        own = MqttSettings(url="mqtt://x", route=routes, **(FAST | more))
+        self.journal = SampleJournal(
+            folder, CommitRhythm(0.001, 16, 0.01), snapshot_bytes=own.journal_snapshot_bytes, counters=self.counters
+        )
+        self.inference = SimulatedInference([manifest or model()])
+        if not is_loaded:
+            self.inference.manifests.clear()
+        self.outlet = Outlet()
+        self.pipeline = Pipeline(
+            self.inference,
+            own,
+            "gw",
+            router=Router(routes, "gw"),
+            outlet=self.outlet,
+            counters=self.counters,
+            journal=self.journal,
+        )
+        self.pipeline.recover()
+
+    def send(self, mid: int, *rows: dict[str, float], sensor: str = "a", dup: bool = False, epoch: int = 1) -> None:
+        payload = json.dumps(rows[0] if len(rows) == 1 else rows).encode()
+        times = {"arrived_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+        self.pipeline.receive(Message(f"s/{sensor}", payload, 1, mid=mid, dup=dup, epoch=epoch, **times))
+
+    async def committed(self, count: int) -> None:
+        await until(lambda: len(self.outlet.acknowledged) >= count)
+
+    async def durable(self) -> None:
+        """Wait until everything is on the disk."""
+        done = asyncio.Event()
+        self.journal.after(done.set)
+        await done.wait()
+
+    def killed(self) -> Path:
+        """Return a folder with the file as a kill leaves it now."""
+        after = self.folder.with_name(f"{self.folder.name}+")
+        after.mkdir()
+        (after / FILE).write_bytes((self.folder / FILE).read_bytes())
+        return after
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def value(number: float) -> dict[str, float]:
+    """Return a row without a number."""
+    return {"v": number}
+
+
+def numbered(number: int) -> dict[str, float]:
+    """Return a row whose value is its number."""
+    return {"v": number, "n": number}
