@@ -79,13 +79,23 @@ class MqttSession:
         self._refusal, self._end, self._welcome = "", End.SILENT, None
         self._client.begin_connection()
         self.epoch = epoch
+        attempt = self._loop.run_in_executor(None, self._client.reconnect)
         try:
-            await self._loop.run_in_executor(None, self._client.reconnect)
+            await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            attempt.add_done_callback(self._close_late)  # the thread cannot be interrupted
+            raise
         except (OSError, ValueError):
             if self._tls is not None and self._tls.newest is not None:
                 self._tls.newest.close()
             raise
         self._attach()
+
+    def _close_late(self, attempt: asyncio.Future[Any]) -> None:
+        """Close the socket of an attempt that nothing waits for any more."""
+        found = None if attempt.cancelled() or attempt.exception() else self._client.socket()
+        if found is not None:
+            found.close()
 
     def publish(self, publication: OutgoingPublish) -> int:
         """Send a publication now. Return its packet id, with which `taken` is called at QoS 1.
