@@ -142,7 +142,7 @@ def check(route: MqttRoute, manifest: ModelManifest | None, message: Message) ->
 def _decoder(route: MqttRoute, manifest: ModelManifest | None) -> RouteDecoder:
     def describe(_model: str, _version: str) -> ModelManifest:
         if manifest is None:
-            raise RequestError(Fault.NOT_FOUND, f"model '{route.model}' is not here; name its folder with --models")
+            raise RequestError(Fault.NOT_FOUND, f"model '{route.model}' was not found; set its folder with --models")
         return manifest
 
     return RouteDecoder(route, describe, Counter())

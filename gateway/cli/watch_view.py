@@ -31,7 +31,7 @@ GAUGES = ("outbox", "queued", "running", "sensors")
 
 @dataclass(frozen=True, slots=True)
 class WatchedState:
-    """What is shown at one time. `link`: problems of the verb's own connection to the broker."""
+    """Snapshot of the view. `link`: problems of the verb's own connection to the broker."""
 
     gateway: str
     broker: str

@@ -9,6 +9,7 @@ from gateway.domain.statistics import MetricSample
 
 GAUGES = frozenset({"connected", "queued", "running", "sensors", "outbox", "problems"})
 DROPPED = "dropped_"
+NOW, EVENTS = "MQTT connections, queues and windows, by kind.", "MQTT messages and link events, by event."
 LIMITS = ("receive_maximum", "maximum_packet_bytes", "maximum_qos", "keepalive_s", "retain")
 """Limits of the broker, as its CONNACK says them."""
 
@@ -26,12 +27,18 @@ def samples(counters: Mapping[str, int], connections: Mapping[str, AcceptedConne
     """Yield one sample per counter of `MqttFrontend.counters()`, and those of each connection, by its role."""
     for name, value in counters.items():
         if name in GAUGES:
-            yield MetricSample("edge_gateway_mqtt_now", "What there is now.", value, {"what": name}, counter=False)
+            yield MetricSample(
+                "edge_gateway_mqtt_now",
+                NOW,
+                value,
+                {"what": name},
+                counter=False,
+            )
         elif name.startswith(DROPPED):
             reason = {"reason": name.removeprefix(DROPPED)}
             yield MetricSample("edge_gateway_mqtt_drops_total", "Messages that were dropped.", value, reason)
         else:
-            yield MetricSample("edge_gateway_mqtt_events_total", "What happened.", value, {"event": name})
+            yield MetricSample("edge_gateway_mqtt_events_total", EVENTS, value, {"event": name})
     for role, accepted in connections.items():
         yield from _connection_samples(role, accepted)
 

@@ -76,7 +76,7 @@ class RouteRecovery:
             self._counters["windows_discarded"] += 1
         except Exception:  # noqa: BLE001  a record that causes a defect must not prevent the start
             self._counters["windows_discarded"] += 1
-            _LOG.exception("a record of route %r in the MQTT journal found a defect of the gateway", record.route)
+            _LOG.exception("journal record dropped: route %r; report this traceback", record.route)
 
 
 def discard_others(recovered: Recovered, routes: Collection[str], counters: Counter[str]) -> None:

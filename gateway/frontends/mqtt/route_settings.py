@@ -141,7 +141,7 @@ class MqttRoute:
     message: str = ""
     """Full name of the protobuf message, such as acme.Reading."""
     result: ResultSettings = field(default_factory=ResultSettings)
-    """Which results are published, and in which form."""
+    """Selection and form of the results that are published."""
     rule: tuple[RuleSettings, ...] = ()
     """Rules that decide on the results of each sensor, and publish messages of their own."""
     time: MqttTime = field(default_factory=MqttTime)

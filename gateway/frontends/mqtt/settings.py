@@ -39,7 +39,7 @@ class HomeAssistantSettings:
     """Settings of `[mqtt.home_assistant]`: discovery of the gateway and its sensors."""
 
     enabled: bool = False
-    """Whether the gateway, and sensors once they have a result, are announced to Home Assistant."""
+    """Announce the gateway, and each sensor after its first result, to Home Assistant."""
     prefix: str = "homeassistant"
     """Home Assistant's discovery prefix."""
     max_sensors: int = 200

@@ -46,4 +46,4 @@ def passed(deadline_ns: int | None) -> bool:
 
 def expired() -> RequestError:
     """Return the refusal of a message that expired while the device was overloaded."""
-    return RequestError(Fault.EXPIRED, "the device was overloaded, or the model away, until the message expired")
+    return RequestError(Fault.EXPIRED, "the message expired while the device was overloaded or the model unavailable")

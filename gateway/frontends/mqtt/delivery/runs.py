@@ -177,5 +177,5 @@ class Runs:
 
 def defect(message: Message) -> RequestError:
     """Log the current exception as a defect of the gateway. Return the refusal of the message that met it."""
-    _LOG.exception("a message on %r found a defect of the gateway", message.topic)
-    return RequestError(Fault.INTERNAL, "the gateway failed at this message; its log says how, please report it")
+    _LOG.exception("message failed: topic %r; report this traceback", message.topic)
+    return RequestError(Fault.INTERNAL, "the gateway failed on this message; report the traceback in its log")

@@ -114,7 +114,7 @@ class Announcements:
 
     def _changed(self, object_: str, document: dict[str, Any]) -> list[OutgoingPublish]:
         former = self._at_broker.get(object_)
-        payload = msgspec.json.encode(documents.without_ghosts(document, _read(former or b"{}")))
+        payload = msgspec.json.encode(documents.with_removals(document, _read(former or b"{}")))
         if payload == former:
             return []
         self._at_broker[object_] = payload

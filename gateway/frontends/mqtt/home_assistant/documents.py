@@ -93,7 +93,7 @@ def sensor_document(
     }
 
 
-def without_ghosts(document: dict[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
+def with_removals(document: dict[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document that also removes those components of the `former` one that it no longer has.
 
     Home Assistant removes a component that has nothing but its platform.

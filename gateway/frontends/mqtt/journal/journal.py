@@ -50,7 +50,7 @@ Replayed = SampleRecord | SensorRecord | ExpiredRecord
 
 @dataclass(slots=True)
 class Recovered:
-    """What a journal held when it was opened.
+    """Content of a journal when it was opened.
 
     `records`: samples, windows and expiries, in order. `windows`: complete windows without a delivered result. `done`:
     windows of the samples in `records` that have one.

@@ -179,7 +179,7 @@ def _made(make: Make | None) -> bytes | None:
     try:
         return None if make is None else make()
     except Exception:  # noqa: BLE001  the thread must go on
-        _LOG.exception("a snapshot of the MQTT journal found a defect of the gateway")
+        _LOG.exception("journal snapshot failed; report this traceback")
         return None
 
 

@@ -13,7 +13,6 @@ from gateway.frontends.mqtt.payloads.sparkplug_message import SparkplugPayload, 
 
 NAMESPACE = "spBv1.0"
 BIRTHS, DATA = frozenset({"NBIRTH", "DBIRTH"}), frozenset({"NDATA", "DDATA"})
-DEATHS = frozenset({"NDEATH", "DDEATH"})
 NODES_LIMIT = 1_024
 """Edge nodes whose births are remembered; beyond it the least recently born one is forgotten."""
 METRICS_LIMIT = 65_536

@@ -1,4 +1,4 @@
-"""Whether a route and its model fit together, and the shape of the windows that follows. Pure functions."""
+"""Checks that a route fits its model, and the shape of its windows. Pure functions."""
 
 from __future__ import annotations
 

@@ -103,7 +103,9 @@ def times_of(time: MqttTime, stamps: Values, message: Message) -> list[int]:
     if not time.path:
         return [message.wall_ns] * len(stamps)
     if not (np.abs(stamps[:, 0]) <= TIME_LIMIT_NS).all():
-        raise invalid(f"path '{time.path}' finds a time that is no year from 1685 to 2255; correct unit")
+        raise invalid(
+            f"path '{time.path}' finds a time outside the years 1685 to 2255; correct unit in [mqtt.route.time]"
+        )
     times = [round(float(value) / EXACT_NS) * EXACT_NS for value in stamps[:, 0]]
     ahead_s = (max(times, default=0) - message.wall_ns) / SECOND_NS
     if ahead_s > time.future_limit_s:

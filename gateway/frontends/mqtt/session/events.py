@@ -12,7 +12,7 @@ BROKER_CONNECTION_MADE = (
 """The broker accepted one of the two connections: its role, URL, client id, version and limits."""
 BROKER_CONNECTION_LOST = "broker connection lost: %s, %s: no MQTT broker (%s); next try in %.1f s"
 """A connection ended, or an attempt to connect failed: its role, the broker's URL, the reason."""
-BROKER_CONNECTION_FAILED = "broker connection failed: a packet met a defect of the gateway; please report it"
+BROKER_CONNECTION_FAILED = "broker connection failed: the gateway could not handle a packet; report this traceback"
 """Code of the gateway raised while it read or wrote; a new connection is made."""
 LINK_COMPLETED = "link completed: the MQTT broker at %s grants everything that was asked for"
 """Both connections are made, all subscriptions are granted, and no publication is refused."""
@@ -38,5 +38,7 @@ CLIENT_ID_CONTESTED = (
     "[gateway] id, change one of them"
 )
 """The broker ends connections repeatedly without a reason; mosquitto 2.0.11 tells none, nor does MQTT 3.1.1."""
-PROTOCOL_VERSION_CHOSEN = "protocol version chosen: MQTT 3.1.1 with %s, because %s; requests need MQTT 5"
+PROTOCOL_VERSION_CHOSEN = (
+    "protocol version chosen: MQTT 3.1.1 with %s, because %s; requests need the parameter reply_topic"
+)
 """MQTT 3.1.1 is used without a setting that says so."""

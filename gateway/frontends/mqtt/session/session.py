@@ -1,6 +1,6 @@
 """MQTT client on the event loop: paho-mqtt with asyncio. Only this module, `client` and `paho_client` import paho.
 
-paho does framing, packet ids and the resending of unacknowledged publications. This module puts the socket on the loop
+paho does the handshake, packet ids, properties and the keepalive. This module puts the socket on the loop
 (a thread only for the blocking connect and handshake), computes one timer for the keepalive, and controls whether the
 socket is read. Everything but the body of `connect` runs on the loop's thread.
 """

@@ -127,7 +127,7 @@ class SequenceOrdering:
     def _begins_again(self, number: int, sample: Sample) -> bool:
         """Return True if the sensor counts from its start again: by its time, else by the distance of the number."""
         if self._timing.event_time:
-            return sample.time_ns > self._last_ns
+            return sample.time_ns > self._last_ns or sample.time_ns < self._last_ns - self._timing.restart_ns
         return sample.sequence in {0, 1} or (self._last or 0) - number > RESTART_DISTANCE
 
     def _consecutive(self) -> list[Sample]:

@@ -15,7 +15,6 @@ from gateway.frontends.mqtt.windows.samples import Rows, Sample, SensorState
 from gateway.frontends.mqtt.windows.timing import (
     MISSING_LIMIT_ROWS,
     RESAMPLE_LIMIT_ROWS,
-    GapPolicy,
     SampleTiming,
 )
 
@@ -113,8 +112,8 @@ class Windows:
         self._rings: OrderedDict[str, Ring] = OrderedDict()
         self._timed: dict[str, SensorWindow] = {}
         self._due_ns: dict[str, int] = {}
-        """Sensors whose samples wait for earlier ones. Each is looked at by this time, which is not later than due."""
-        self._looks: list[tuple[int, str]] = []
+        """Sensors whose samples wait for earlier ones. Each is checked by this time, which is not later than due."""
+        self._due_heap: list[tuple[int, str]] = []
         """Heap of these times. Entries that differ from `_due_ns` are ignored."""
 
     def __len__(self) -> int:
@@ -139,13 +138,13 @@ class Windows:
         for sample in samples:
             yield from window.put(sample)
         if (window.due_ns() is not None) != (sensor in self._due_ns):
-            self._look_again(sensor)
+            self._schedule(sensor)
 
     def due_ns(self) -> int | None:
         """Return the monotonic time of the next `expire`; None if no sample waits for earlier ones."""
-        while self._looks and self._due_ns.get(self._looks[0][1]) != self._looks[0][0]:
-            heapq.heappop(self._looks)
-        return self._looks[0][0] if self._looks else None
+        while self._due_heap and self._due_ns.get(self._due_heap[0][1]) != self._due_heap[0][0]:
+            heapq.heappop(self._due_heap)
+        return self._due_heap[0][0] if self._due_heap else None
 
     def expire(self, now_ns: int | None = None) -> Iterator[tuple[str, Complete]]:
         """Yield the windows, by sensor, that are complete without samples that did not come in time.
@@ -153,12 +152,12 @@ class Windows:
         `now_ns` None: without all samples that did not come.
         """
         while (due_ns := self.due_ns()) is not None and (now_ns is None or due_ns <= now_ns):
-            _, sensor = heapq.heappop(self._looks)
+            _, sensor = heapq.heappop(self._due_heap)
             del self._due_ns[sensor]
             window = self._timed[sensor]
             for complete in window.flush() if now_ns is None else window.expire(now_ns):
                 yield sensor, complete
-            self._look_again(sensor)
+            self._schedule(sensor)
 
     def states(self) -> Iterator[tuple[str, Ring, SensorState]]:
         """Yield each sensor with a copy of the content of its window."""
@@ -186,7 +185,7 @@ class Windows:
             ring.seen_ns += now_ns - last_ns
         for sensor in tuple(self._due_ns):
             self._timed[sensor].rewait(now_ns)
-            self._look_again(sensor)
+            self._schedule(sensor)
 
     def _window(self, sensor: str, ring: Ring) -> SensorWindow:
         if self._timing is None:
@@ -206,14 +205,14 @@ class Windows:
         ring.seen_ns = now_ns
         return ring
 
-    def _look_again(self, sensor: str) -> None:
+    def _schedule(self, sensor: str) -> None:
         """Note when the samples of a sensor no longer wait, if any do."""
         due_ns = self._timed[sensor].due_ns()
         if due_ns is None:
             self._due_ns.pop(sensor, None)
         else:
             self._due_ns[sensor] = due_ns
-            heapq.heappush(self._looks, (due_ns, sensor))
+            heapq.heappush(self._due_heap, (due_ns, sensor))
 
     def _make_room(self) -> None:
         if len(self._rings) >= self._max_sensors:
@@ -228,6 +227,3 @@ class Windows:
             self._timed[sensor].restart()
         else:
             ring.restart()
-
-
-__all__ = ["Complete", "GapPolicy", "Ring", "SampleTiming", "WindowShape", "Windows"]

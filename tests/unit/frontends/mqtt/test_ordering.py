@@ -100,6 +100,16 @@ def test_a_sensor_that_starts_again_counts_from_its_start() -> None:
     assert [(int(one.row[0]), one.restarts) for one in passed] == [(10, False), (0, True), (1, False)]
 
 
+def test_a_sensor_that_starts_again_with_an_older_clock_is_not_silenced() -> None:
+    counters: Counter[str] = Counter()
+    ordering = SequenceOrdering(SampleTiming(restart_ns=60 * S), counters)
+    for number in (1_000, 1_001):
+        ordering.put(sample(number, at=1_700_000_000))
+    passed = [one for number in (0, 1) for one in ordering.put(sample(number, at=number))]
+    assert [(int(one.row[0]), one.restarts) for one in passed] == [(0, True), (1, False)]
+    assert not counters
+
+
 def test_without_times_a_start_is_known_by_its_number() -> None:
     counters: Counter[str] = Counter()
     ordering = SequenceOrdering(SampleTiming(event_time=False), counters)
