@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 PACKET_TOO_LARGE = 0x95
 PUBLICATION, SILENCE = "publication", "silence"
 """Kinds of problems."""
-OTHER_TOPICS = "response topics"
+OTHER_TOPICS = "other topics"
 """Subject of refusals on topics that clients of the gateway choose."""
 
 
