@@ -100,9 +100,11 @@ async def _manifests(config: Config, routes: Sequence[MqttRoute]) -> dict[str, M
 def _line(checked: RouteCheck) -> str:
     """Return a message on one line: topic, route, sensor, rows (null: the last value) or refusal."""
     if checked.problem:
-        return f"{checked.topic}  {checked.route.name}  refused: {checked.problem}"
-    found = checked.tensor or json.dumps(as_json(checked)["rows"])
-    return f"{checked.topic}  {checked.route.name}/{checked.sensor}  {found}"
+        line = f"{checked.topic}  {checked.route.name}  refused: {checked.problem}"
+    else:
+        found = checked.tensor or json.dumps(as_json(checked)["rows"])
+        line = f"{checked.topic}  {checked.route.name}/{checked.sensor}  {found}"
+    return " ".join(line.splitlines())
 
 
 def select_route(config: Config, name: str, topic: str) -> MqttRoute:

@@ -24,19 +24,24 @@ async def tail(config: Config, routes: tuple[MqttRoute, ...], count: int, show: 
     Raises ConfigurationError without a broker, and UnreachableError if the broker does not accept the connection.
     """
     router, ended = Router(routes, gateway_id(config)), asyncio.Event()
-    shown = 0
+    shown, failed = 0, list[Exception]()
 
     def receive(message: Message) -> None:
         nonlocal shown
         route = router.route(message.topic)
         if route is not None and not ended.is_set():
-            show(route, message)
+            try:
+                show(route, message)
+            except Exception as error:  # noqa: BLE001  a callback of the connection: raised again where it is awaited
+                failed.append(error)
             shown += 1
-            ended.set() if shown == count else None
+            ended.set() if failed or shown == count else None
 
     filters = tuple(Subscription(_unshared(each.filter), 0) for each in router.subscriptions)
     async with subscribed(config, ROLE, f"{gateway_id(config)}-{ROLE}", filters, receive):
         await ended.wait()
+    if failed:
+        raise failed[0]
 
 
 def _unshared(text: str) -> str:

@@ -22,6 +22,7 @@ from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.session.identity import main_identity, results_identity
 from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.templates import is_topic
 
 _LOG = logging.getLogger(__name__)
 ONLINE, OFFLINE = "online", "offline"
@@ -39,7 +40,7 @@ class MqttFrontend:
 
         `folder`: for the journal; None: there is none.
         """
-        if not gateway_id or set(gateway_id) & set("+#/\0") or len(gateway_id) > 128:
+        if not is_topic(gateway_id) or "/" in gateway_id or len(gateway_id) > 128:
             problem = f"{gateway_id!r:.150} must be 1 to 128 characters without + # and /; it is part of topics"
             raise ConfigurationError(problem, table="gateway", key="id")
         self._engine, self._settings, self._id, self._folder = engine, settings, gateway_id, folder

@@ -30,7 +30,15 @@ RULE_NAMES = (*NAMES, "rule", "state")
 RESULT_NAMES = frozenset(RULE_NAMES) - {"gateway", "route", "sensor", "rule"}
 """Placeholders whose values differ between results of one sensor."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
-_UNSAFE = {ord(character): "_" for character in "+#/\0"} | dict.fromkeys((*range(1, 32), *range(127, 160)), "_")
+_UNFIT = (
+    *(*range(32), *range(127, 160), *range(0xD800, 0xE000), *range(0xFDD0, 0xFDF0)),
+    *(plane << 16 | last for plane in range(17) for last in (0xFFFE, 0xFFFF)),
+)
+"""Characters that no topic may hold (MQTT 5, 1.5.4): mosquitto disconnects a client that publishes one."""
+_UNSAFE = dict.fromkeys((*map(ord, "+#/"), *_UNFIT), "_")
+_NO_TOPIC = frozenset(map(chr, (*map(ord, "+#"), *_UNFIT)))
+VALUE_LIMIT_CHARS = 256
+"""Longest value in a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,11 @@ def read_template(text: str, names: tuple[str, ...]) -> MessageTemplate:
     return template
 
 
+def is_topic(text: str) -> bool:
+    """Return True if a client may publish on `text` (MQTT 5, 4.7.3 and 1.5.4)."""
+    return bool(text) and _NO_TOPIC.isdisjoint(text)
+
+
 def topic_level(name: str) -> str:
     """Return `name` as one level of a topic: characters that a level may not hold become '_'."""
     return name.translate(_UNSAFE)
@@ -71,7 +84,7 @@ def render_topic(template: MessageTemplate, values: Values) -> str:
 
 
 def _write_level(value: Value) -> str:
-    return topic_level(write_text(value)[:TOPIC_LIMIT_CHARS]) or "_"
+    return topic_level(write_text(value)[:VALUE_LIMIT_CHARS]) or "_"
 
 
 def write_text(value: Value) -> str:
@@ -94,12 +107,12 @@ def write_json(value: Value) -> str:
 
 def check_topic(text: str, names: tuple[str, ...], *, table: str) -> None:
     """Refuse a template that makes no topic. Raises ConfigurationError (key topic)."""
-    problem = "must be a topic without + and #, that does not begin with $"
+    problem = "must be a topic without +, # and control characters, that does not begin with $"
     try:
         literal = "".join(read_template(text, names).parts[::2])
     except ValueError as error:
         literal, problem = "#", str(error)
-    if not text or text.startswith("$") or set(literal) & set("+#\0"):
+    if not text or text.startswith("$") or not is_topic(literal or "_"):
         raise ConfigurationError(f"{text!r:.150} {problem}", table=table, key="topic")
 
 

@@ -85,10 +85,10 @@ class Announcements:
         object_ = documents.object_id(route.name, sensor)
         if self._current.get(object_) is manifest or not self._has_room(object_):
             return []
+        document = documents.sensor_document(self._id, route, sensor, manifest, plan)
         self._current[object_] = manifest
         if len(self._current) > self._settings.max_sensors:
             self._current.popitem(last=False)
-        document = documents.sensor_document(self._id, route, sensor, manifest, plan)
         if document is not None:
             return self._changed(object_, document)
         return [self._publication(object_, b"")] if self._at_broker.pop(object_, None) else []
@@ -143,6 +143,6 @@ def _read(payload: bytes) -> dict[str, Any]:
         return {}
     try:
         document = msgspec.json.decode(payload)
-    except msgspec.DecodeError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

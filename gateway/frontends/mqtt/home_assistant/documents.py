@@ -98,10 +98,13 @@ def with_removals(document: dict[str, Any], former: Mapping[str, Any]) -> dict[s
 
     Home Assistant removes a component that has nothing but its platform.
     """
+    held = former.get("components")  # from the broker: any client may have written it
     gone = {
         key: {"platform": component["platform"]}
-        for key, component in dict(former.get("components", {})).items()
-        if key not in document["components"] and "platform" in component
+        for key, component in (held if isinstance(held, dict) else {}).items()
+        if key not in document["components"]
+        and isinstance(component, dict)
+        and isinstance(component.get("platform"), str)
     }
     return {**document, "components": {**document["components"], **gone}} if gone else document
 

@@ -53,6 +53,8 @@ class Births:
 
     def __init__(self) -> None:
         self._nodes: OrderedDict[tuple[str, str], dict[str, Known]] = OrderedDict()
+        self.held = 0
+        """Number of metrics and of their tables that are remembered."""
         self._asked_ns: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def read(self, topic: str, payload: bytes) -> SparkplugMessage:
@@ -73,9 +75,9 @@ class Births:
         if read.known is not None:
             self._remember(node, origin, read.known)
         elif origin.kind == "NDEATH":
-            self._nodes.pop(node, None)
+            self._forget(node)
         elif origin.kind == "DDEATH":
-            self._nodes.get(node, {}).pop(origin.device, None)
+            self._forget_device(node, origin.device)
         if read.unknown is None or not self._may_ask(node, message.arrived_ns):
             return None
         topic = f"{NAMESPACE}/{origin.group}/NCMD/{origin.node}"
@@ -83,15 +85,24 @@ class Births:
 
     def _remember(self, node: tuple[str, str], origin: SparkplugOrigin, known: Known) -> None:
         """Keep a birth. That of a node replaces those of its devices, which follow it (specification 3.0, 6.4.6)."""
-        tables = {} if origin.kind == "NBIRTH" else self._nodes.get(node, {})
-        tables[origin.device] = known
-        self._nodes[node] = tables
+        if origin.kind == "NBIRTH":
+            self._forget(node)
+        self._forget_device(node, origin.device)
+        self._nodes.setdefault(node, {})[origin.device] = known
         self._nodes.move_to_end(node)
-        while len(self._nodes) > NODES_LIMIT or (len(self._nodes) > 1 and self._metrics() > METRICS_LIMIT):
-            self._nodes.popitem(last=False)
+        self.held += 1 + len(known)
+        while len(self._nodes) > 1 and (len(self._nodes) > NODES_LIMIT or self.held > METRICS_LIMIT):
+            self._forget(next(iter(self._nodes)))
+        if self.held > METRICS_LIMIT:  # one node alone is too large: its births come again, as they are asked for
+            self._forget(node)
 
-    def _metrics(self) -> int:
-        return sum(len(known) for tables in self._nodes.values() for known in tables.values())
+    def _forget(self, node: tuple[str, str]) -> None:
+        tables = self._nodes.pop(node, {})
+        self.held -= sum(1 + len(known) for known in tables.values())
+
+    def _forget_device(self, node: tuple[str, str], device: str) -> None:
+        known = self._nodes.get(node, {}).pop(device, None)
+        self.held -= 0 if known is None else 1 + len(known)
 
     def _may_ask(self, node: tuple[str, str], now_ns: int) -> bool:
         asked_ns = self._asked_ns.get(node)

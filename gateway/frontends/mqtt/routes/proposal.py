@@ -184,7 +184,9 @@ def _rows_path(document: Any) -> str:
     if not isinstance(document, dict):
         return ""
     arrays = [
-        key for key, value in document.items() if isinstance(value, list) and value and isinstance(value[0], dict)
+        key
+        for key, value in document.items()
+        if isinstance(key, str) and isinstance(value, list) and value and isinstance(value[0], dict)
     ]
     return _key(arrays[0]) if len(arrays) == 1 else ""
 

@@ -16,6 +16,7 @@ from gateway.frontends.mqtt.payloads.content_type import read_content_type
 from gateway.frontends.mqtt.results.settings import TRACE_CONTEXT
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.templates import is_topic
 from gateway.frontends.oip_json import parse_body, request_steps
 from gateway.frontends.oip_json_answers import encode_response
 
@@ -91,9 +92,11 @@ class Requests:
         if not topic:
             problem = "the request has no Response Topic; set one, or with MQTT 3.1.1 the parameter reply_topic"
             raise RequestError(Fault.INVALID, problem)
-        if set(topic) & set("+#\0") or len(topic.encode(errors="replace")) > self._max_topic_bytes:
+        if not is_topic(topic) or len(topic.encode(errors="replace")) > self._max_topic_bytes:
             limit = self._max_topic_bytes
-            problem = f"the Response Topic must be a topic without + and #, of at most {limit} bytes"
+            problem = (
+                f"the Response Topic must be a topic without +, # and control characters, of at most {limit} bytes"
+            )
             raise RequestError(Fault.INVALID, problem)
         if self._prefixes and not topic.startswith(self._prefixes):
             problem = f"answers go only to topics that begin with {', '.join(self._prefixes)} (mqtt.response_prefixes)"
@@ -136,7 +139,7 @@ class Requests:
             return ""
         try:
             given = _REPLY_BODY.decode(message.payload).parameters
-        except msgspec.DecodeError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return ""
         if len(given.correlation) > CORRELATION_LIMIT_CHARS:
             problem = f"the parameter correlation has more than {CORRELATION_LIMIT_CHARS} characters; shorten it"

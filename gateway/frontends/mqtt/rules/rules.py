@@ -21,6 +21,10 @@ class SensorStates:
     seen_ns: int
 
 
+DUE_SPARE = 64
+"""Entries of the queue beyond twice the states before those that no longer count are removed."""
+
+
 class RouteRules:
     """States of a route's rules by sensor. If there are too many sensors, the least recently seen one is forgotten.
 
@@ -72,6 +76,9 @@ class RouteRules:
             one.queued_ns = due_ns
             self._count += 1  # entries of the same time are compared by it
             heapq.heappush(self._due, (due_ns, self._count, sensor, one))
+            if len(self._due) > DUE_SPARE + 2 * len(self._sensors) * len(self._rules):
+                self._due = [entry for entry in self._due if self._is_valid(entry)]
+                heapq.heapify(self._due)
 
     def _is_valid(self, entry: tuple[int, int, str, SensorRule]) -> bool:
         due_ns, _, sensor, one = entry

@@ -98,6 +98,8 @@ class GuardedClient(Client):
             return self._handle_puback(packet.body)
         if kind == PUBLISH and self._handled_plain(packet):
             return MQTTErrorCode.MQTT_ERR_SUCCESS
+        if kind == PUBLISH and packet.first & QOS > QOS_1:  # never subscribed: paho would keep it
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
         self._in_packet |= {
             "command": packet.first,
             "remaining_length": len(packet.body),

@@ -24,7 +24,7 @@ class Outbox:
         self._inflight: dict[int, tuple[OutgoingPublish, float]] = {}
         """Publications in flight with the time when each was sent, oldest first."""
         self._held_bytes = 0
-        """Payload bytes of all publications, waiting and in flight."""
+        """Bytes of all publications, waiting and in flight."""
         self._full = False
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class Outbox:
     def put(self, publication: OutgoingPublish) -> None:
         """Queue `publication`."""
         self._waiting.append(publication)
-        self._held_bytes += len(publication.payload)
+        self._held_bytes += _size_bytes(publication)
 
     def put_first(self, publication: OutgoingPublish) -> None:
         """Queue `publication` before all others, in place of those that wait on its topic.
@@ -55,7 +55,7 @@ class Outbox:
         """
         self._waiting = deque((publication, *(one for one in self._waiting if one.topic != publication.topic)))
         sent = (one for one, _ in self._inflight.values())
-        self._held_bytes = sum(len(one.payload) for one in (*self._waiting, *sent))
+        self._held_bytes = sum(_size_bytes(one) for one in (*self._waiting, *sent))
 
     def first(self) -> OutgoingPublish | None:
         """Return the next publication to send; None if nothing waits or too much is in flight."""
@@ -69,20 +69,20 @@ class Outbox:
         if publication.qos:
             self._inflight[mid] = publication, now_s
         else:
-            self._held_bytes -= len(publication.payload)
+            self._held_bytes -= _size_bytes(publication)
         return publication
 
     def drop_first(self) -> OutgoingPublish:
         """Drop the first publication."""
         publication = self._waiting.popleft()
-        self._held_bytes -= len(publication.payload)
+        self._held_bytes -= _size_bytes(publication)
         return publication
 
     def taken(self, mid: int) -> OutgoingPublish | None:
         """Return the publication that a PUBACK for `mid` acknowledges, or None."""
         publication, _ = self._inflight.pop(mid, (None, 0.0))
         if publication is not None:
-            self._held_bytes -= len(publication.payload)
+            self._held_bytes -= _size_bytes(publication)
         return publication
 
     def reconnected(self, receive_maximum: int) -> None:
@@ -90,3 +90,9 @@ class Outbox:
         self._limit = min(self._max_inflight, receive_maximum)
         self._waiting.extendleft(publication for publication, _ in reversed(self._inflight.values()))
         self._inflight.clear()
+
+
+def _size_bytes(publication: OutgoingPublish) -> int:
+    """Return the bytes that a publication holds: payload, topic, correlation and user properties."""
+    user = sum(len(name) + len(value) for name, value in publication.user)
+    return len(publication.payload) + len(publication.topic) + len(publication.correlation or b"") + user

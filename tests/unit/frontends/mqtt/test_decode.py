@@ -104,10 +104,9 @@ def test_bombs_are_refused(media: str, payload: bytes) -> None:
     "tagged", [b"\xd8\x1e\x82\x01\x02", b"\xc1\x1a\x00\x00\x00\x01", b"\xd8\x23\x61a", b"\xd8\x55\x41a"]
 )
 def test_cbor_tags_are_no_numbers(tagged: bytes) -> None:
-    row = read_document("application/cbor", b"\x83" + tagged * 3)
-    for read in (lambda: tensors.samples(row, CHANNELS, 3), lambda: tensors.document_tensor(row, SPEC)):
-        with pytest.raises(RequestError, match="number"):
-            read()
+    for read in (lambda row: tensors.samples(row, CHANNELS, 3), lambda row: tensors.document_tensor(row, SPEC)):
+        with pytest.raises(RequestError, match=r"number|is not application/cbor"):
+            read(read_document("application/cbor", b"\x83" + tagged * 3))
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_value_in_a_topic_is_a_part_of_one_level(value: Value) -> None:
     [
         ({"topic": "a/{who}"}, "topic", "no placeholder {who}; known ones are gateway"),
         ({"topic": ""}, "topic", "without"),
-        ({"topic": "a/+/b"}, "topic", "without + and #"),
+        ({"topic": "a/+/b"}, "topic", "without +, #"),
         ({"topic": "$SYS/{sensor}"}, "topic", "begin with"),
         ({"topic": "x" * 5000}, "topic", "at most 4096 characters"),
         ({"payload": "xml"}, "payload", "json, text, value"),
