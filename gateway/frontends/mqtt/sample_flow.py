@@ -114,7 +114,8 @@ class SampleFlow:
             return None
         end = partial(self._end, feed, debt, reading)
         steps = feed.steps(debt.message, reading)
-        if len(debt.message.payload) <= feed.inline_bytes and (decoded := begun(steps)) is not None:
+        is_short = len(debt.message.payload) <= feed.inline_bytes(reading.content)
+        if is_short and (decoded := begun(steps)) is not None:
             return end(decoded)
         return self._work.decode_apart(debt, f"mqtt:{feed.route.name}", steps, end)
 

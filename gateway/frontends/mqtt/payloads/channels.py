@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -112,31 +113,29 @@ class ChannelReader:
 
         Rows that the policies leave out are absent. Raises RequestError INVALID that names path, value and remedy.
         """
-        if len(rows) <= self._step_rows:
-            return self._numbers(self._lines(rows))
         parts, count = list[Values](), 0
         for begin in range(0, len(rows), self._step_rows):
             if begin:
                 yield
-            lines = self._lines(rows[begin : begin + self._step_rows])
-            count += len(lines)
-            if count > self._limit:
-                raise self._too_many()
-            parts.append(self._numbers(lines))
-        return np.concatenate(parts)
+            part = rows[begin : begin + self._step_rows]
+            found: list[Sequence[Any]] = [[find(row) for find in self._finds] for row in part]
+            if len(rows) == 1 and list not in map(type, found[0]):
+                return self._numbers(found)
+            for at, lines in enumerate(self._lines(found)):
+                if at:
+                    yield
+                count += len(lines)
+                if count > self._limit:
+                    raise self._too_many()
+                parts.append(self._numbers(lines))
+        return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else self._numbers([])
 
-    def _lines(self, rows: Sequence[Any]) -> list[Sequence[Any]]:
-        """Return what the paths find in each row, before it becomes numbers."""
-        lines: list[Sequence[Any]] = []
-        for row in rows:
-            line = [find(row) for find in self._finds]
-            if list in map(type, line):
-                lines.extend(self._columns(line))
-            else:
-                lines.append(line)
-            if len(lines) > self._limit:
-                raise self._too_many()
-        return lines
+    def _lines(self, found: list[Sequence[Any]]) -> Iterable[list[Sequence[Any]]]:
+        """Return what the paths find in rows as lines of single values, in lists of one step."""
+        if not any(list in map(type, line) for line in found):
+            return (found,)
+        lines = chain.from_iterable(self._columns(line) if list in map(type, line) else (line,) for line in found)
+        return iter(lambda: list(islice(lines, self._step_rows)), [])
 
     def _numbers(self, lines: list[Sequence[Any]]) -> Values:
         if self._plain and all(_NUMBERS.issuperset(map(type, line)) for line in lines):
@@ -159,7 +158,7 @@ class ChannelReader:
             values = values * self._scale[0] + self._scale[1]
         return values if (np.abs(values) <= FLOAT32_MAX).all() else None
 
-    def _columns(self, line: Sequence[Any]) -> list[Sequence[Any]]:
+    def _columns(self, line: Sequence[Any]) -> Iterator[Sequence[Any]]:
         """Return the rows of an object of arrays; a single value holds for every row. Raises RequestError INVALID."""
         lengths = {len(value) for value in line if type(value) is list}
         if len(lengths) != 1:
@@ -170,7 +169,7 @@ class ChannelReader:
         (length,) = lengths
         if length > self._limit:
             raise self._too_many()
-        return list(zip(*(value if type(value) is list else [value] * length for value in line), strict=True))
+        return zip(*(value if type(value) is list else repeat(value, length) for value in line), strict=True)
 
     def _too_many(self) -> RequestError:
         return invalid(f"the payload has more than {self._limit} rows; send fewer in one message")

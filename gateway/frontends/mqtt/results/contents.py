@@ -88,16 +88,18 @@ def write_results(plan: ResultPlan, outputs: Mapping[str, Tensor], rows: int, li
     UNSUPPORTED if an output is not UTF-8.
     """
     count = rows if plan.batched else 1
-    best = _best_classes(plan, outputs, count)
-    names = plan.named if best is not None else plan.named or tuple(outputs)
-    check_size(sum(_least_bytes(outputs[name]) for name in names), limit_bytes)
+    scores = score_rows(plan, outputs, count)
+    names = plan.named if scores is not None else plan.named or tuple(outputs)
     write = _values if plan.content == "values" else _outputs
-    if count == 1:
-        return {**(best[0] if best else {}), **write(names, outputs)}
-    if any(outputs[name].array.shape[:1] != (count,) for name in names):
+    is_whole = count != 1 and any(outputs[name].array.shape[:1] != (count,) for name in names)
+    least_bytes = 0 if scores is None or is_whole else _least_class_bytes(plan, scores)
+    check_size(least_bytes + sum(_least_bytes(outputs[name]) for name in names), limit_bytes)
+    if is_whole:
         return write(names, outputs)
-    labelled = best or [{}] * count
-    return {"results": [{**labelled[row], **write(names, outputs, slice(row, row + 1))} for row in range(count)]}
+    best = [{}] * count if scores is None else _best_classes(plan, scores)
+    if count == 1:
+        return {**best[0], **write(names, outputs)}
+    return {"results": [{**best[row], **write(names, outputs, slice(row, row + 1))} for row in range(count)]}
 
 
 def check_size(size_bytes: int, limit_bytes: int) -> None:
@@ -149,18 +151,16 @@ def finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _best_classes(plan: ResultPlan, outputs: Mapping[str, Tensor], count: int) -> list[Line] | None:
-    """Return label and score of the best class of each row; None if the answer holds no such scores."""
-    scores = score_rows(plan, outputs, count)
-    if scores is None:
-        return None
-    return [{**_best_class(plan, row), **_all_scores(plan, row)} for row in scores]
+def _best_classes(plan: ResultPlan, scores: Array) -> list[Line]:
+    """Return label and score of the best class of each row, and its scores if the route asks for them."""
+    best = scores.argmax(axis=1).tolist()
+    return [{**_class(plan, row, index), **_all_scores(plan, row)} for row, index in zip(scores, best, strict=True)]
 
 
-def _best_class(plan: ResultPlan, scores: Array) -> Line:
+def _class(plan: ResultPlan, scores: Array, index: int) -> Line:
     """Return the label, and the score as the output holds it: None if it is infinite. NaN has no best class."""
-    best = best_indices(scores, 1)
-    return {"label": plan.label(best[0]) if best else None, "score": finite(scores[best[0]]) if best else None}
+    score = scores[index]
+    return {"label": None if math.isnan(score) else plan.label(index), "score": finite(score)}
 
 
 def _all_scores(plan: ResultPlan, scores: Array) -> Line:
@@ -234,3 +234,18 @@ def _least_bytes(tensor: Tensor) -> int:
     if tensor.datatype is Datatype.BYTES:
         return sum(len(value) + 3 for value in tensor.array.ravel())
     return 2 * tensor.array.size
+
+
+def _least_class_bytes(plan: ResultPlan, scores: Array) -> int:
+    """Return the least JSON size of labels and scores: empty labels, and a digit for each score.
+
+    A row with NaN has no scores by label, and labels that are equal share a score.
+    """
+    size_bytes = len(scores) * len('"label":"","score":0')
+    if plan.content != "scores":
+        return size_bytes
+    count = min(plan.top_k or plan.classes, plan.classes)
+    if plan.labels:
+        count = max(0, count - len(plan.labels) + len(set(plan.labels)))
+    ordered = len(scores) - int(np.isnan(scores).any(axis=1).sum())
+    return size_bytes + ordered * count * len('"":0,')

@@ -19,7 +19,7 @@ from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Steps, Tensor
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.payloads.channels import ChannelReader, Values
-from gateway.frontends.mqtt.payloads.content_type import read_content_type
+from gateway.frontends.mqtt.payloads.content_type import ContentType, read_content_type
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.sparkplug import SparkplugMessage
 from gateway.frontends.mqtt.payloads.tensors import row_tensor, window_tensor
@@ -116,10 +116,9 @@ class RouteDecoder:
         """Return the number of sensors that have a window."""
         return 0 if self._windows is None else len(self._windows)
 
-    @property
-    def inline_bytes(self) -> int:
-        """Return the largest payload that is decoded on the event loop at once."""
-        return self._reader.inline_bytes
+    def inline_bytes(self, content: ContentType) -> int:
+        """Return the size of the largest payload of this type that is decoded on the event loop at once."""
+        return self._reader.inline_bytes(content)
 
     def begin(self, message: Message) -> MessageDecoding:
         """Return what decoding `message` needs. Raises RequestError: INVALID, and what `describe` raises."""

@@ -16,10 +16,11 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.domain.tensor import Datatype, finish
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.presets import PRESETS
+from gateway.frontends.mqtt.payloads.content_type import read_content_type
+from gateway.frontends.mqtt.presets import PRESETS, SPARKPLUG
 from gateway.frontends.mqtt.route_settings import CONTENT_TYPES, PROTOBUF, MqttChannel, MqttRoute
 from gateway.frontends.mqtt.routes.feed import RouteDecoder
-from gateway.frontends.mqtt.routes.large_messages import INLINE_STEPS, begun
+from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, INLINE_STEPS, begun
 from gateway.frontends.mqtt.routes.reading import SEARCHED_LIMIT_BYTES
 from tests.simulators.inference import VARIANT
 from tests.simulators.mqtt_gateway import digits, motion
@@ -91,7 +92,27 @@ def test_paths_with_operators_take_payloads_up_to_a_bound() -> None:
     assert outcome(plain, payload)
     assert outcome(searching, payload[:40].replace(b"xxx", b"") + b'"}') is not None
     assert outcome(searching, payload) is None
-    assert (plain.inline_bytes, searching.inline_bytes) == (32_768, 1_024)
+    content = read_content_type("application/json")
+    assert (plain.inline_bytes(content), searching.inline_bytes(content)) == (32_768, 1_024)
+
+
+def test_types_that_are_read_in_one_long_step_have_smaller_limits() -> None:
+    plain = decoder(table(), channel=(MqttChannel("a"), MqttChannel("c")))
+    searching = decoder(table(), channel=(MqttChannel("a || b"), MqttChannel("c")))
+    costly = {SPARKPLUG, "text/csv", "application/senml+json", "application/senml+cbor"}
+    for media in CONTENT_TYPES:
+        content = read_content_type(f"{media}; header=present")
+        limit = 1_024 if media in PROTOBUF else 2_048 if media in costly else 32_768
+        assert (plain.inline_bytes(content), searching.inline_bytes(content)) == (limit, 1_024)
+
+
+def test_one_object_of_long_arrays_is_left_for_a_thread() -> None:
+    texts = tuple(MqttChannel(f"c{index}") for index in range(59))
+    route = decoder(table(), channel=(MqttChannel("a"), *texts))
+    document = {"a": [0] * 10_000, **{channel.path: "1" for channel in texts}}
+    message = Message(TOPIC, json.dumps(document, separators=(",", ":")).encode())
+    assert len(message.payload) < INLINE_BYTES
+    assert begun(route.steps(message, route.begin(message))) is None
 
 
 def test_many_values_are_left_for_a_thread() -> None:

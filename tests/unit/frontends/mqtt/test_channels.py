@@ -314,3 +314,31 @@ def test_scale_and_offset_may_be_negative_in_a_file() -> None:
     text = f'{route}channel = [{{path = "a", scale = -2, offset = -40.5}}]\n'
     ((channel,),) = [each.channel for each in parse_config(text, "file").mqtt.route]
     assert (channel.scale, channel.offset) == (-2.0, -40.5)
+
+
+# ---- steps ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("rows", "yields"),
+    [
+        ([], 0),
+        ([{"a": 1, "b": "2"}] * 256, 0),
+        ([{"a": 1, "b": "2"}] * 257, 1),
+        ([{"a": [1] * 256, "b": "2"}], 0),
+        ([{"a": [1] * 257, "b": "2"}], 1),
+        ([{"a": [1] * 1000, "b": "2"}] * 2, 7),
+        ([{"a": [], "b": "2"}] * 1000, 3),
+        ([{"a": [], "b": "2"}] * 300 + [{"a": [1] * 600, "b": "2"}], 3),
+    ],
+)
+def test_a_step_reads_a_bounded_number_of_values(rows: list[Any], yields: int) -> None:
+    found, values = 0, None
+    steps = reader("a", "b").steps(rows)
+    while values is None:
+        try:
+            next(steps)
+            found += 1
+        except StopIteration as done:
+            values = done.value
+    assert found == yields
+    count = sum(len(row["a"]) if isinstance(row["a"], list) else 1 for row in rows)
+    assert values.tolist() == [[1, 2]] * count

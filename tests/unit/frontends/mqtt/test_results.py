@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from gateway.domain.infer import InferResponse
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.frontends.mqtt.delivery import answers
+from gateway.frontends.mqtt.results import contents
 from gateway.frontends.mqtt.results.contents import ResultPlan, check_size, plan_results, write_results
 from gateway.frontends.mqtt.results.rows import read_rows
 from gateway.frontends.mqtt.results.settings import DEFAULT, ResultSettings
@@ -51,8 +53,8 @@ def published(
     plan = plan_results(manifest, named, result)
     ready = Ready("s", manifest, plan, Tensor(FP32, np.zeros((rows, 4), np.float32)), 0, 1_500_000_000)
     response = InferResponse("m", "1", "i", outputs, "v")
-    contents = write_results(plan, outputs, rows, limit_bytes)
-    payload = answers.result("i", ready, response, contents)
+    line = write_results(plan, outputs, rows, limit_bytes)
+    payload = answers.result("i", ready, response, line)
     check_size(len(payload), limit_bytes)
     return dict(json.loads(payload))
 
@@ -210,6 +212,58 @@ def test_what_exceeds_the_bound_is_refused_with_the_remedy() -> None:
     text = Tensor(Datatype.BYTES, np.array([b"x" * 2000], object))
     with pytest.raises(RequestError, match="max_result_bytes"):
         published(model(out("y", -1, datatype=Datatype.BYTES)), {"y": text}, limit_bytes=1024)
+
+
+@pytest.mark.parametrize(
+    ("content", "shape", "least_bytes"),
+    [
+        ("scores", (1000, 1000), 1000 * (20 + 1000 * 5)),
+        ("label", (50_000, 10), 50_000 * 20),
+        ("scores", (1, 100_000), 20 + 100_000 * 5),
+    ],
+)
+def test_labels_and_scores_that_exceed_the_bound_are_refused_before_they_are_built(
+    content: str, shape: tuple[int, int], least_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(contents, "_best_classes")
+    plan = ResultPlan("y", shape[1], batched=True, content=content)
+    with pytest.raises(RequestError, match=f"at least {least_bytes} bytes") as refused:
+        write_results(plan, {"y": fp32(np.zeros(shape))}, shape[0], 256 * 1024)
+    assert refused.value.fault is Fault.TOO_LARGE
+
+
+labels = st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=2, max_size=5)
+
+
+@given(
+    labels=st.one_of(st.just([]), labels),
+    rows=st.integers(0, 3),
+    content=st.sampled_from(["label", "scores", "values"]),
+    top_k=st.integers(0, 9),
+    named=st.sampled_from([(), ("y",), ("other",)]),
+    other_rows=st.integers(1, 3),
+    data=st.data(),
+)
+def test_a_result_that_fits_is_never_refused(
+    *,
+    labels: list[str],
+    rows: int,
+    content: str,
+    top_k: int,
+    named: tuple[str, ...],
+    other_rows: int,
+    data: st.DataObject,
+) -> None:
+    classes = len(labels) or 4
+    score = st.sampled_from([0, 1, 0.25, math.nan, math.inf, -math.inf])
+    scores = data.draw(st.lists(st.lists(score, min_size=classes, max_size=classes), min_size=rows, max_size=rows))
+    outputs = {
+        "y": Tensor(FP32, np.array(scores, np.float32).reshape(rows, classes)),
+        "other": Tensor(INT64, np.zeros(other_rows, np.int64)),
+    }
+    plan = ResultPlan("y", classes, tuple(labels), named, batched=True, content=content, top_k=top_k)
+    size_bytes = len(msgspec.json.encode(write_results(plan, outputs, rows, LIMIT_BYTES)))
+    write_results(plan, outputs, rows, size_bytes)
 
 
 def test_bytes_that_are_no_text_are_refused_with_the_remedy() -> None:
