@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 INSTALLATION = ("tests/system/test_install", "tests/system/test_systemd")
 """Files with these beginnings share one installation, as long to make as a hundred tests: one process has them all."""
 
+# A client of grpcio that an earlier test left open would let children of later tests abort: its handlers of fork(2)
+# run in each child that a thread of this process forks. Read when grpc is imported.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+
 for profile, count in (("quick", 25), ("thorough", 100)):  # a busy machine is no finding
     settings.register_profile(profile, deadline=None, max_examples=count, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
