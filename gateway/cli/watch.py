@@ -49,9 +49,11 @@ def command(arguments: argparse.Namespace) -> int:
     route = select_route(config, arguments.route, "").name if arguments.route else ""
     poller = MetricsPoller(_places(config, arguments), min(max(POLL_MIN_S, arguments.every), POLL_MAX_S))
     poller.start()
-    with _display(as_lines=arguments.json) as show, suppress(KeyboardInterrupt):
-        asyncio.run(_watch(config, arguments, route, poller, show))
-    poller.stop()
+    try:
+        with _display(as_lines=arguments.json) as show, suppress(KeyboardInterrupt):
+            asyncio.run(_watch(config, arguments, route, poller, show))
+    finally:
+        poller.stop()
     return OK
 
 

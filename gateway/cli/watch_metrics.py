@@ -12,6 +12,7 @@ from gateway.cli.http_client import GatewayAddress, GatewayClient, Keys
 from gateway.cli.remote import read_object
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 
+STOP_S = 0.5
 TIMEOUT_S = 2.0
 """Timeout of each step of an exchange."""
 NO_ADDRESS = "HTTP is off in the configuration; name the gateway's address with --url"
@@ -60,16 +61,18 @@ class MetricsPoller:
     def __init__(self, places: Sequence[tuple[GatewayAddress, Keys]], every_s: float) -> None:
         self._places, self._every_s = places, every_s
         self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self.newest = LinkMetrics(str(places[0][0]) if places else "", NOT_YET)
         """Result of the last reading."""
 
     def start(self) -> None:
         """Begin to read."""
-        threading.Thread(target=self._run, name="metrics", daemon=True).start()
+        self._thread.start()
 
     def stop(self) -> None:
-        """Read no more; does not wait."""
+        """Read no more. A reading in progress is waited for, but not longer than STOP_S."""
         self._stop.set()
+        self._thread.join(STOP_S)
 
     def _run(self) -> None:
         while True:
