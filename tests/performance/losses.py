@@ -32,7 +32,7 @@ from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon
 
 WINDOW_ROWS = 4
 SENSORS = 4
-QUIET_S, ENDS_S = 6.0, 180.0
+QUIET_S, ENDS_S = 20.0, 600.0
 """Time without another result after which all have come; longest time for that."""
 CONFIG = f"""{QUIET}{SHORT_TRIALS}
 [gateway]
