@@ -77,6 +77,18 @@ class Outlet:
         return [values for _, values in self.results]
 
 
+OPENED: list[JournaledPipeline] = []
+"""Processes of the test; killed ones keep their thread and file open until `close_all`."""
+
+
+def close_all() -> None:
+    """Close the journals of all processes that a test left."""
+    for one in OPENED:
+        if one.journal._writer._thread.is_alive():
+            one.journal.close()
+    OPENED.clear()
+
+
 class JournaledPipeline:
     """A process: pipeline and journal in `folder`. A kill leaves the file as it is."""
 
@@ -108,6 +120,7 @@ class JournaledPipeline:
             journal=self.journal,
         )
         self.pipeline.recover()
+        OPENED.append(self)
 
     def send(self, mid: int, *rows: dict[str, float], sensor: str = "a", dup: bool = False, epoch: int = 1) -> None:
         payload = json.dumps(rows[0] if len(rows) == 1 else rows).encode()
