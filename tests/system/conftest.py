@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 
 from tests.simulators import daemon as simulator
+from tests.simulators.broker import Mosquitto
 from tests.simulators.daemon import ANYWHERE, QUIET, SHORT_TRIALS, Daemon, golden, running
 
 LOG_TAIL_CHARS = 6000
@@ -31,6 +33,15 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[D
     """Yield a daemon with the shipped models, on TCP."""
     with running(tmp_path_factory.mktemp("gateway"), state=state) as daemon:
         yield daemon
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
+    """Yield a running mosquitto without users and rules."""
+    broker = Mosquitto(tmp_path_factory.mktemp("broker"))
+    asyncio.run(broker.start())
+    yield broker
+    asyncio.run(broker.kill())
 
 
 @pytest.fixture(scope="session", params=GRPC_SERVERS)

@@ -1,6 +1,5 @@
 """The MQTT side of the real daemon, with mosquitto and its own command-line clients on the other end."""
 
-import asyncio
 import json
 import re
 import subprocess
@@ -9,7 +8,6 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from tests.simulators.broker import Mosquitto
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, documented, golden, running
 
 LABELS = ["Standing", "Running", "Walking", "Badminton"]
@@ -32,14 +30,6 @@ sensor = "topic[1]"
 content_type = "image/png"
 model = "meter-reader"
 """
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    broker = Mosquitto(tmp_path_factory.mktemp("broker"))
-    asyncio.run(broker.start())
-    yield broker
-    asyncio.run(broker.kill())
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Results of models that came without a manifest, and with one: the real daemon, mosquitto and its clients."""
 
-import asyncio
 import json
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.simulators import models
-from tests.simulators.broker import Mosquitto
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
 from tests.system.test_mqtt import publish, subscribed
 
@@ -60,14 +58,6 @@ def write_detector(path):
     ]
     weights = ("axes", np.array([1])), ("anchors", np.ones((1, 84, 100), np.float32))
     write_onnx(path, nodes, [("output0", TensorProto.FLOAT, ["rows", 84, 100])], *weights)
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    broker = Mosquitto(tmp_path_factory.mktemp("broker"))
-    asyncio.run(broker.start())
-    yield broker
-    asyncio.run(broker.kill())
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,6 +1,5 @@
 """Results, rules and discovery as configured in a file: the real daemon, mosquitto and its clients."""
 
-import asyncio
 import json
 import subprocess
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ import pytest
 
 from gateway.frontends.mqtt.home_assistant import documents
 from tests.simulators import models
-from tests.simulators.broker import Mosquitto
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
 from tests.system.test_mqtt import publish, subscribed, tool
 
@@ -48,14 +46,6 @@ topic = "home/{{sensor}}/often"
 payload = "json"
 template = '{{"colour": {{state}}, "by": {{gateway}}}}'
 """
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    broker = Mosquitto(tmp_path_factory.mktemp("broker"))
-    asyncio.run(broker.start())
-    yield broker
-    asyncio.run(broker.kill())
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,6 +1,5 @@
 """`edge-gateway watch` with the real daemon and mosquitto: as JSON, on a terminal, and after the daemon ended."""
 
-import asyncio
 import fcntl
 import json
 import os
@@ -14,7 +13,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.simulators.broker import Mosquitto
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHORT_TRIALS, golden, running
 from tests.system.test_mqtt import LABELS, publish, samples
 
@@ -44,14 +42,6 @@ model = "absent"
 SIZE = 16, 100
 """Rows and columns of the terminal."""
 LEAVE_SCREEN = "\x1b[?1049l"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    broker = Mosquitto(tmp_path_factory.mktemp("broker"))
-    asyncio.run(broker.start())
-    yield broker
-    asyncio.run(broker.kill())
 
 
 @pytest.fixture
