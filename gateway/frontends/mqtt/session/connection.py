@@ -109,10 +109,8 @@ class Connection:
             return
         if self._session is not None and self.is_ready:
             self._session.disconnect()
-        elif self._leader is not None and not self._leader.accepted.is_set():
-            self._task.cancel()
         else:
-            self._ended.set()
+            self._task.cancel()
         await asyncio.wait({self._task}, timeout=timeout_s)
         if not self._task.done():
             self._task.cancel()
@@ -137,27 +135,18 @@ class Connection:
 
     async def _one_connection(self) -> None:
         """Connect, and wait until the connection ends."""
-        session = self._current_session()
         self._ended.clear()
         self._epoch += 1
+        version_5 = self.choice.version_5
+        session = MqttSession(self._settings, self._identity, self, version_5=version_5, epoch=self._epoch)
+        self._session = session
         try:
-            await session.connect(self._epoch)
+            await session.connect()
         except Exception as error:  # noqa: BLE001  the task's boundary: the connection is tried again
             self._counters["connect_failures"] += 1
             self._reason, self._end = str(error) or type(error).__name__, End.REFUSED
             return
-        if self._stop.is_set():
-            session.abandon()
-        else:
-            await self._ended.wait()
-
-    def _current_session(self) -> MqttSession:
-        """Return the session of the protocol version to try."""
-        version_5 = self.choice.version_5
-        if self._session is None or self._session.version_5 != version_5:
-            self._session = MqttSession(self._settings, self._identity, self, version_5=version_5)
-        self._session.read(on=True)
-        return self._session
+        await self._ended.wait()
 
     def _count_failure(self, held_s: float) -> None:
         limit_s = self._settings.reconnect_max_s

@@ -5,25 +5,14 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.mqtt.messages import OutgoingPublish
+from gateway.frontends.mqtt.session.control import ConnectOptions
 from gateway.frontends.mqtt.settings import MqttSettings, broker_of
 
 RESULTS_SUFFIX = "-results"
 """End of the client id of the connection that publishes results."""
-
-
-class ClientContext(ssl.SSLContext):
-    """TLS client context that remembers its newest socket: paho loses a socket whose handshake fails."""
-
-    newest: ssl.SSLSocket | None = None
-
-    def wrap_socket(self, *arguments: Any, **named: Any) -> ssl.SSLSocket:
-        """Implement SSLContext.wrap_socket, and remember the socket."""
-        self.newest = super().wrap_socket(*arguments, **named)
-        return self.newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +25,7 @@ class MqttIdentity:
     client_id: str
     will: OutgoingPublish | None
     password: str | None = None
-    tls: ClientContext | None = None
+    tls: ssl.SSLContext | None = None
     clean: bool = False
 
 
@@ -51,12 +40,28 @@ def results_identity(settings: MqttSettings, client_id: str) -> MqttIdentity:
     return MqttIdentity(name, None, read_password(settings), tls_context(settings), clean=True)
 
 
-def tls_context(settings: MqttSettings) -> ClientContext | None:
+def connect_options(settings: MqttSettings, identity: MqttIdentity) -> ConnectOptions:
+    """Return the content of the CONNECT."""
+    return ConnectOptions(
+        identity.client_id,
+        settings.keepalive_s,
+        identity.clean,
+        settings.username or None,
+        identity.password,
+        identity.will,
+        settings.will_delay_s,
+        0 if identity.clean else settings.session_expiry_s,
+        settings.receive_maximum,
+        settings.max_packet_bytes,
+    )
+
+
+def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
     """Return the TLS context, or None for mqtt://. Raises ConfigurationError if a file cannot be used."""
     if not broker_of(settings.url).secure:
         return None
     try:
-        context = ClientContext(ssl.PROTOCOL_TLS_CLIENT)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if settings.ca:
             context.load_verify_locations(settings.ca)
         else:

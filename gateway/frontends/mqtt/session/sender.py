@@ -74,8 +74,7 @@ class OutboxSender:
     def begin(self, session: MqttSession, welcome: Welcome) -> None:
         """Send on a new connection, first what was in flight on the last one."""
         self._health.end_all(self._refusals)
-        session.forget_inflight()
-        self._outbox.reconnected(welcome.receive_maximum)
+        self._outbox.reconnected(welcome.receive_maximum, welcome.maximum_qos)
         self._session = session
         asyncio.get_running_loop().call_soon(self.pump)
 
@@ -100,8 +99,7 @@ class OutboxSender:
         self._pumping = True
         try:
             while (session := self._session) and not session.congested and (publication := self._outbox.first()):
-                if not self._sent(session, publication):
-                    break
+                self._send(session, publication)
         finally:
             self._pumping = False
         if not len(self._outbox):
@@ -119,14 +117,13 @@ class OutboxSender:
                 return False
         return not len(self._outbox)
 
-    def _sent(self, session: MqttSession, publication: OutgoingPublish) -> bool:
-        """Send the first publication of the outbox. Return False if the session cannot accept it now."""
-        mid = session.publish(publication)
-        if mid == 0:
+    def _send(self, session: MqttSession, publication: OutgoingPublish) -> None:
+        """Send the first publication of the outbox."""
+        mid = self._outbox.next_id()
+        if not session.publish(publication, mid):
             self._settle(self._outbox.drop_first(), PACKET_TOO_LARGE)
-        elif mid > 0 and not self._outbox.sent(mid, asyncio.get_running_loop().time()).qos:
+        elif not self._outbox.sent(mid, asyncio.get_running_loop().time()).qos:
             self._settle(publication, 0)
-        return mid >= 0
 
     def _settle(self, publication: OutgoingPublish, code: int) -> None:
         subject = publication.topic if self._is_own(publication.topic) else OTHER_TOPICS
