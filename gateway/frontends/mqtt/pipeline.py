@@ -67,7 +67,11 @@ class Pipeline:
     def gauges(self) -> dict[str, int]:
         """Return the numbers of queued and running jobs, and of sensors with a window."""
         queued = self._runs.queued + self._work.waiting
-        return {"queued": queued, "running": self._runs.running, "sensors": self._samples.sensors}
+        return {
+            "queued": queued,
+            "running": self._runs.running + self._samples.pending,
+            "sensors": self._samples.sensors,
+        }
 
     def recover(self) -> None:
         """Continue with the windows of the journal. Call it once, before messages come."""
@@ -110,10 +114,11 @@ class Pipeline:
 
     async def _ended(self) -> None:
         """Wait until no work is in progress."""
-        while self._work.tasks or not self._runs.idle.is_set():
+        while self._work.tasks or self._samples.pending or not self._runs.idle.is_set():
             if self._work.tasks:
                 await asyncio.wait(self._work.tasks)
             await self._runs.idle.wait()
+            await asyncio.sleep(0)
 
     def _receive_request(self, message: Message) -> None:
         seen, reply = None, None

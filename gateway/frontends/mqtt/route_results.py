@@ -71,6 +71,8 @@ class RouteResults:
             rule.name: (read_template(rule.topic, RULE_NAMES), read_template(rule.template, RULE_NAMES))
             for rule in route.rule
         }
+        self._topics: dict[str, str] | None = None if self._topic.names & RESULT_NAMES else {}
+        """Topics by sensor, if they depend on nothing else."""
         self._last: OrderedDict[str, Value] = OrderedDict()
         """Last published label or value of each sensor, for `publish = "change"`."""
         self._needs_rows = bool(route.rule) or _reads_values(self._settings, self._topic)
@@ -91,17 +93,29 @@ class RouteResults:
         self._apply_rules(ready.sensor, rows, values)
         if not self._publishes(ready.sensor, values):
             return None
-        first = values[0] if values else {**_NO_VALUES, **self._sensor_values(ready.sensor)}
         payload = self._payload(debt, ready, plan, response, values)
-        debt.topic = render_topic(self._topic, first)
+        debt.topic = self._topic_of(ready.sensor, values)
         debt.result = self._form_of(debt.message)
-        debt.dropped = partial(self._last.pop, ready.sensor, None)
+        if self._settings.publish == "change":
+            debt.dropped = partial(self._last.pop, ready.sensor, None)
         return payload
 
     def close(self) -> None:
         """Publish no more messages of rules without a result."""
         self._closed = True
         self._set_timer(None)
+
+    def _topic_of(self, sensor: str, values: Sequence[Values]) -> str:
+        """Return the topic of a result."""
+        if self._topics is not None and (known := self._topics.get(sensor)) is not None:
+            return known
+        first = values[0] if values else {**_NO_VALUES, **self._sensor_values(sensor)}
+        topic = render_topic(self._topic, first)
+        if self._topics is not None:
+            if len(self._topics) >= self._route.max_sensors:
+                self._topics.clear()
+            self._topics[sensor] = topic
+        return topic
 
     def _publishes(self, sensor: str, values: Sequence[Values]) -> bool:
         """Return True if the result is to be published."""
