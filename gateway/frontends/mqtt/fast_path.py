@@ -1,4 +1,4 @@
-"""Fast path of a route whose messages are one row of numbers for a model with short runs (decision 0050).
+"""Fast path of a route whose messages are one row of numbers for a model with short runs (decision 0052).
 
 Such a message becomes bytes in the engine's batch, without a request of its own. Every other message, and every problem
 with one, takes the path of `sample_flow`, which has the same results.

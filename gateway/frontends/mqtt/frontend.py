@@ -19,6 +19,7 @@ from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscripti
 from gateway.frontends.mqtt.metrics import samples
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.session.connection import ReadBatch
 from gateway.frontends.mqtt.session.identity import main_identity, results_identity
 from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.settings import MqttSettings
@@ -73,6 +74,7 @@ class MqttFrontend:
             receive=self._receive,
             changed=self._changed,
             room=self._resume,
+            batch=ReadBatch(self._engine.hold, self._engine.release),
             counters=self._counters,
         )
         if discovery:

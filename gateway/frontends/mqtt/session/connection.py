@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 
 from gateway.domain.retry import draw_chance, pause_s
@@ -41,6 +42,18 @@ OUTCOMES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """Callbacks before and after the packets of one read, so that what follows from them happens together."""
+
+    began: Callable[[], object]
+    ended: Callable[[], object]
+
+
+NO_BATCH = ReadBatch(bool, bool)
+"""Callbacks that do nothing."""
+
+
 class Connection:
     """Connection that subscribes and acknowledges, or one that only publishes and follows it (`leader`)."""
 
@@ -53,13 +66,14 @@ class Connection:
         *,
         counters: Counter[str],
         health: LinkHealth,
+        batch: ReadBatch = NO_BATCH,
         subscriptions: Sequence[Subscription] = (),
         receive: Callable[[Message], None] | None = None,
         ready: Callable[[], None] | None = None,
         leader: Connection | None = None,
     ) -> None:
         self._settings, self._role, self._identity, self.sender = settings, role, identity, sender
-        self._counters, self._health, self._leader = counters, health, leader
+        self._counters, self._health, self._batch, self._leader = counters, health, batch, leader
         self._subscriptions, self._receive, self._became_ready = subscriptions, receive, ready
         self._asked: Sequence[Subscription] = ()
         self._session: MqttSession | None = None
@@ -101,6 +115,11 @@ class Connection:
         self._paused = on
         if self._session is not None:
             self._session.read(on=not (on and self.is_ready))
+
+    def flush(self) -> None:
+        """Write what was sent in this pass of the event loop."""
+        if self._session is not None:
+            self._session.flush()
 
     async def stop(self, timeout_s: float) -> None:
         """Disconnect cleanly, or close the connection after `timeout_s`."""
@@ -216,6 +235,14 @@ class Connection:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._subscribe, refused)
         if not self.is_ready and self._session is not None and self.welcome is not None:
             self._begin(self._session, self.welcome)
+
+    def batch_began(self) -> None:
+        """Handle the beginning of the packets of one read."""
+        self._batch.began()
+
+    def batch_ended(self) -> None:
+        """Handle their end."""
+        self._batch.ended()
 
     def received(self, message: Message) -> None:
         """Handle PUBLISH."""

@@ -36,8 +36,8 @@ class Outbox:
     @property
     def full(self) -> bool:
         """Return True from a limit, in number or in bytes, until there is room again."""
-        share = ROOM if self._full else 1.0
-        self._full = len(self) >= share * self._max_count or self._held_bytes >= share * self._max_bytes
+        share, count = ROOM if self._full else 1.0, len(self._waiting) + len(self._inflight)
+        self._full = count >= share * self._max_count or self._held_bytes >= share * self._max_bytes
         return self._full
 
     @property
@@ -107,5 +107,7 @@ class Outbox:
 
 def _size_bytes(publication: OutgoingPublish) -> int:
     """Return the bytes that a publication holds: payload, topic, correlation and user properties."""
-    user = sum(len(name) + len(value) for name, value in publication.user)
-    return len(publication.payload) + len(publication.topic) + len(publication.correlation or b"") + user
+    size = len(publication.payload) + len(publication.topic)
+    if publication.user or publication.correlation:
+        size += sum(len(name) + len(value) for name, value in publication.user) + len(publication.correlation or b"")
+    return size

@@ -46,23 +46,35 @@ def read_publish(first: int, body: bytes, epoch: int, *, version_5: bool) -> Mes
     return message
 
 
+TOPICS_REMEMBERED = 1_024
+"""Topics whose bytes are remembered."""
+
+
 class PublicationWriter:
     """Writer of publications for one protocol version. It remembers the properties that most of them share."""
 
     def __init__(self, *, version_5: bool) -> None:
         self._version_5 = version_5
         self._common: dict[tuple[str, int], bytes] = {("", 0): NO_PROPERTIES}
+        self._topics: dict[str, bytes] = {}
 
     def write(self, publication: OutgoingPublish, mid: int, *, retain: bool) -> bytes:
         """Return a PUBLISH with the packet id `mid` at QoS 1. Raises ValueError for texts beyond 65,535 bytes."""
-        qos = publication.qos
+        topic, qos = publication.topic, publication.qos
         return write_packet(
             PUBLISH | qos << 1 | (RETAIN if retain else 0),
-            write_text(publication.topic),
+            self._topics.get(topic) or self._topic(topic),
             mid.to_bytes(2, "big") if qos else b"",
             self._properties(publication) if self._version_5 else b"",
             publication.payload,
         )
+
+    def _topic(self, topic: str) -> bytes:
+        """Return a topic's bytes, and remember them."""
+        if len(self._topics) >= TOPICS_REMEMBERED:
+            self._topics.clear()
+        written = self._topics[topic] = write_text(topic)
+        return written
 
     def _properties(self, publication: OutgoingPublish) -> bytes:
         common = (publication.content_type, publication.expiry_s)

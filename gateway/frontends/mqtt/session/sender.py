@@ -61,9 +61,19 @@ class OutboxSender:
         if not publication.qos and self._session is None:
             self._counters["dropped_broker_away"] += 1
             return False
+        if not publication.qos and self._sent_now(publication):
+            return True
         self._outbox.put(publication)
         self.pump()
         self._note_fullness()
+        return True
+
+    def _sent_now(self, publication: OutgoingPublish) -> bool:
+        """Send a publication of QoS 0 without the outbox. Return False if others wait, or it cannot be sent now."""
+        session = self._session
+        if session is None or session.congested or len(self._outbox) or not session.publish(publication, 0):
+            return False
+        self._settle(publication, 0)
         return True
 
     def publish_first(self, publication: OutgoingPublish) -> None:
@@ -126,13 +136,12 @@ class OutboxSender:
             self._settle(publication, 0)
 
     def _settle(self, publication: OutgoingPublish, code: int) -> None:
-        subject = publication.topic if self._is_own(publication.topic) else OTHER_TOPICS
         if code >= REFUSED:
-            self._refused(subject, publication.topic, code)
+            self._refused(self._subject(publication), publication.topic, code)
         else:
             self._counters["published"] += 1
-            if publication.qos:
-                self._health.end(self._refusals, subject)
+            if publication.qos and len(self._health):
+                self._health.end(self._refusals, self._subject(publication))
         if publication.taken is not None:
             publication.taken(code)
 
@@ -145,8 +154,11 @@ class OutboxSender:
         if self._health.is_due(PUBLICATION, subject, asyncio.get_running_loop().time()):
             _log.error(events.PUBLICATION_REFUSED, topic, code)
 
-    def _is_own(self, topic: str) -> bool:
-        return topic.startswith(self._home) and not topic.startswith(f"{self._home}reply/")
+    def _subject(self, publication: OutgoingPublish) -> str:
+        """Return the subject of a refusal: the topic, unless a client chose it."""
+        topic = publication.topic
+        is_own = topic.startswith(self._home) and not topic.startswith(f"{self._home}reply/")
+        return topic if is_own else OTHER_TOPICS
 
     def _note_fullness(self) -> None:
         if self.full != self._outbox.full:

@@ -34,7 +34,10 @@ class Owner:
 
     def lost(self, *_: object) -> None: ...
 
+    def batch_began(self) -> None: ...
+
     subscribed = received = writable = lost
+    batch_ended = batch_began
 
 
 async def _says_nothing(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None: ...
