@@ -204,7 +204,7 @@ async def test_messages_of_a_run_that_fails_are_answered_on_the_usual_path() -> 
         {"sensor": "payload.id"},
         {"content_type": "text/csv"},
         {"rows": "values"},
-        {"record_name": "id"},
+        {"record_name": "id", "record_value": "v"},
     ],
 )
 def test_a_route_that_needs_more_than_a_row_has_no_fast_path(changes: dict[str, Any]) -> None:
