@@ -26,6 +26,8 @@ KEY_FORM = re.compile(r"(topic\[\d{1,3}:?\])?")
 MISSING = ("refuse", "skip", "last", "zero")
 CHANNEL_TYPES = ("number", "flag")
 MODEL_AWAY = ("refuse", "hold")
+DEFAULT_BROKER = "default"
+"""Name of the broker of `[mqtt]`."""
 BYTE_ORDERS, ENCODINGS = ("little", "big"), ("base64", "hex")
 OUTPUT_NAME_LIMIT_CHARS = 256
 """Longest name of an output, as long as names of tensors may be (manifest_toml)."""
@@ -84,6 +86,8 @@ class MqttRoute:
     """Model that runs; it may be loaded later."""
     version: str = ""
     """Version of the model; empty: the one that the policy serves."""
+    broker: str = DEFAULT_BROKER
+    """Name of the broker with the topics of the route, and its results: that of `[mqtt]`, or a `[[mqtt.broker]]`."""
     preset: str = ""
     """Project whose payloads the route takes (presets.py); it fills in settings that are empty here."""
     sensor: str = ""

@@ -79,10 +79,7 @@ class Router:
         self._filters: list[tuple[TopicFilter, MqttRoute]] = []
         self._published: list[TopicFilter] = []
         self._known: dict[str, MqttRoute | None] = {}
-        names = [route.name for route in routes]
         for route in routes:
-            if names.count(route.name) > 1:
-                raise _refused(route, "name", f"two routes are called {route.name!r}; names must differ")
             for text in route.topics:
                 self._add(route, text)
         for route in routes:
