@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from gateway.domain.errors import ConfigurationError
 from gateway.frontends.mqtt.brokers import brokers
 from gateway.frontends.mqtt.frontends import FOLDER, MqttFrontends
 from gateway.frontends.mqtt.journal.journal import FILE
+from gateway.frontends.mqtt.quota_settings import MqttQuota
+from gateway.frontends.mqtt.results.settings import ResultSettings
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.settings import MqttBroker, MqttSettings
 from tests.simulators.authority import Authority
@@ -183,3 +186,66 @@ async def test_both_brokers_are_told_that_the_gateway_stops(tmp_path: Path) -> N
                 assert (await one.next(STATUS)).payload == b"online"
         for one in (here, there):
             assert (await one.next(STATUS)).payload == b"offline"
+
+
+async def test_publications_outside_the_permitted_topics_are_errors(tmp_path: Path) -> None:
+    """The bound of the second broker is its own; the first one has none."""
+    form = ResultSettings(topic="line/{sensor}")
+    routes = replace(HERE, result=form), replace(THERE, result=form)
+    async with two(tmp_path) as (first, second):
+        plant = MqttBroker("plant", second.url, publish_topics=("line/a", "edge/<id>/reply/#"))
+        async with (
+            serving(first.url, plant, *routes) as frontends,
+            peer(first.port) as here,
+            peer(second.port) as there,
+        ):
+            await until(lambda: frontends.online)
+            for one in (here, there):
+                await one.subscribe("line/+", f"edge/{ID}/errors")
+                await one.publish("single/a", "[1]")
+                await one.next_json("line/a")
+                await one.publish("single/b", "[2]")
+            assert echoed(await here.next_json("line/b")) == 2
+            error = await there.next_json(f"edge/{ID}/errors")
+            assert (error["fault"], error["topic"]) == ("DENIED", "single/b")
+            assert "'line/b'" in error["message"]
+            await there.publish(f"edge/{ID}/infer/identity_fp32", "{}", ResponseTopic="secret/x")
+            assert "'secret/x'" in (await there.next_json(f"edge/{ID}/errors"))["message"]
+            await until(lambda: counted(frontends, "plant").get("acknowledged") == 3)
+            assert counted(frontends, "plant")["publications_denied"] == 2
+            assert "publications_denied" not in counted(frontends, "default")
+
+
+async def test_a_sensor_beyond_its_quota_does_not_reduce_the_others(tmp_path: Path) -> None:
+    quota = MqttQuota(messages_per_s=0.001, burst=5)
+    limited = replace(HERE, quota=quota)
+    async with two(tmp_path) as (first, second):
+        plant = MqttBroker("plant", second.url)
+        async with serving(first.url, plant, limited) as frontends, peer(first.port) as loud, peer(first.port) as quiet:
+            await until(lambda: frontends.online)
+            await quiet.subscribe(f"edge/{ID}/results/here/+", f"edge/{ID}/errors")
+            flood = asyncio.gather(*(loud.publish("single/loud", f"[{value}]") for value in range(500)))
+            for value in range(5):
+                await quiet.publish("single/quiet", f"[{value}]")
+                assert echoed(await quiet.next_json(f"edge/{ID}/results/here/quiet")) == value
+            await flood
+            await until(lambda: counted(frontends, "default").get("acknowledged") == 505)
+            assert counted(frontends, "default")["quota"] == 495
+            results = [each for each in quiet.received if each.topic.endswith("/loud")]
+            errors = [json.loads(each.payload) for each in quiet.received if each.topic.endswith("/errors")]
+            assert len(results) == 5
+            assert [(each["fault"], each["topic"]) for each in errors] == [("OVERLOADED", "single/loud")]
+
+
+async def test_a_quota_may_belong_to_a_client_that_a_property_names(tmp_path: Path) -> None:
+    limited = replace(HERE, quota=MqttQuota(messages_per_s=0.001, burst=2, by="property.client"))
+    async with (
+        mosquitto(tmp_path) as first,
+        serving(first.url, MqttBroker("plant", "mqtt://127.0.0.1:1"), limited) as frontends,
+        peer(first.port) as one,
+    ):
+        await until(lambda: bool(counted(frontends, "default")["connected"]))
+        for client in ("c-1", "c-1", "c-1", "c-2"):
+            await one.publish("single/a", "[1]", UserProperty=[("client", client)])
+        await until(lambda: counted(frontends, "default").get("answered") == 3)
+        assert counted(frontends, "default")["quota"] == 1

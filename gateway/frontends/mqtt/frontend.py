@@ -19,6 +19,7 @@ from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscripti
 from gateway.frontends.mqtt.metrics import samples
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.route_settings import DEFAULT_BROKER
+from gateway.frontends.mqtt.routes.publish_topics import PublishTopics
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.session.identity import main_identity, results_identity, with_username
 from gateway.frontends.mqtt.session.link import Link
@@ -56,6 +57,9 @@ class MqttFrontend:
         self._journal_problem = ""
         self._router = Router(settings.route, gateway_id)
         self._counters: Counter[str] = Counter()
+        self._topics = PublishTopics(settings.publish_topics, gateway_id, self._counters)
+        for route in settings.route:
+            self._topics.check_route(route)
         self._link: Link | None = None
         self._announcer: Announcer | None = None
         self._pipeline: Pipeline | None = None
@@ -91,6 +95,7 @@ class MqttFrontend:
             settings,
             self._id,
             router=self._router,
+            topics=self._topics,
             outlet=self._link,
             counters=self._counters,
             journal=self._journal,

@@ -82,6 +82,8 @@ class MqttBroker:
     """Largest packet that the broker may send us."""
     response_prefixes: tuple[str, ...] | None = None
     """Permitted prefixes of a Response Topic."""
+    publish_topics: tuple[str, ...] | None = None
+    """Topic filters that bound where results, messages of rules and answers are published at this broker."""
     home_assistant: HomeAssistantSettings = field(default_factory=HomeAssistantSettings)
     """Discovery by Home Assistant at this broker; off unless it is enabled here."""
 
@@ -101,7 +103,7 @@ class MqttBroker:
 
 @dataclass(frozen=True, slots=True)
 class MqttSettings:
-    """Settings of the connection to the broker; `<id>` in `response_prefixes` is the gateway's id."""
+    """Settings of the connection to the broker; `<id>` in prefixes and `publish_topics` is the gateway's id."""
 
     url: str = ""
     """URL of the broker, mqtt://host[:port] or mqtts://host[:port], without password; empty: no MQTT."""
@@ -157,6 +159,8 @@ class MqttSettings:
     """Longest topic or response topic that is accepted."""
     response_prefixes: tuple[str, ...] = ()
     """Permitted prefixes of a Response Topic; none: any topic that is not a gateway's own, routed or `$…`."""
+    publish_topics: tuple[str, ...] = ()
+    """Topic filters that bound where results, messages of rules and answers are published; none: no bound."""
     dedup_ttl_s: float = 120.0
     """Time for which an answered message is remembered, so that a repetition does not run again."""
     dedup_entries: int = 4_096
