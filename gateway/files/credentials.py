@@ -35,7 +35,10 @@ def secret_path(named: str, table: str, key: str, environ: Mapping[str, str] = o
     folder = environ.get(DIRECTORY)
     if not folder:
         problem = f"{named!r} needs ${DIRECTORY}, which systemd sets for a unit that has credentials"
-        remedy = f"write LoadCredential={name}:/path/of/file into its [Service] (systemctl edit edge-gateway)"
+        remedy = (
+            f"write LoadCredential={name}:/path/of/file into its [Service] (systemctl edit edge-gateway); for a command "
+            f"by hand, set {DIRECTORY}=/run/credentials/edge-gateway.service"
+        )
         raise ConfigurationError(f"{problem}; {remedy}", table=table, key=key)
     path = Path(folder) / name
     if not path.is_file():
