@@ -43,22 +43,26 @@ def select_route(config: Config, name: str, topic: str, broker: str = "") -> Mqt
     `broker`: routes of this broker only.
     """
     routes = [route for route in config.mqtt.route if broker in {"", route.broker}]
-    known = ", ".join(route.name for route in routes) or "none"
+    found = routes
     if name:
         found = [route for route in routes if route.name == name]
-        problem = f"no route is called {name!r:.80}; known are {known}"
     elif topic:
         found = _takers(routes, topic, gateway_id(config))
-        problem = f"no route takes topic {topic!r:.150}; name one with --route: {known}"
-        if len(found) > 1:
-            several = ", ".join(route.name for route in found)
-            problem = f"routes of several brokers take topic {topic!r:.150}; name one with --route: {several}"
-    else:
-        found, problem = routes, f"name the route with --route or --topic; known are {known}"
     if len(found) != 1:
+        problem = _not_one(name, topic, found if topic and found else routes)
         raise ConfigurationError(problem, file=config.file, table="mqtt.route")
     _check_topic(config, found[0], topic)
     return found[0]
+
+
+def _not_one(name: str, topic: str, routes: Sequence[MqttRoute]) -> str:
+    """Return why no single route was found; `routes` are those to choose among."""
+    known = ", ".join(route.name for route in routes) or "none"
+    if name:
+        return f"no route is called {name!r:.80}; known are {known}"
+    if topic:
+        return f"no route, or several of different brokers, take topic {topic!r:.150}; name one with --route: {known}"
+    return f"name the route with --route or --topic; known are {known}"
 
 
 def _check_topic(config: Config, route: MqttRoute, topic: str) -> None:

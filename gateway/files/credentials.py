@@ -32,16 +32,17 @@ def secret_path(named: str, table: str, key: str, environ: Mapping[str, str] = o
     if not _NAME.fullmatch(name):
         problem = f"{named!r:.150}: the name of a credential has letters, digits, '.', '_', '-' or '@', and no '/'"
         raise ConfigurationError(f"{problem}; write {PREFIX}NAME as in the unit", table=table, key=key)
-    folder = environ.get(DIRECTORY)
-    if not folder:
-        problem = f"{named!r} needs ${DIRECTORY}, which systemd sets for a unit that has credentials"
-        remedy = (
-            f"write LoadCredential={name}:/path/of/file into its [Service] (systemctl edit edge-gateway); for a command "
-            f"by hand, set {DIRECTORY}=/run/credentials/edge-gateway.service"
-        )
-        raise ConfigurationError(f"{problem}; {remedy}", table=table, key=key)
+    folder = environ.get(DIRECTORY, "")
     path = Path(folder) / name
-    if not path.is_file():
-        problem = f"{named!r}: {folder} has no file '{name}'; write LoadCredential={name}:/path/of/file into the unit"
-        raise ConfigurationError(problem, table=table, key=key)
+    if not folder or not path.is_file():
+        raise ConfigurationError(_absent(name, folder), table=table, key=key)
     return path
+
+
+def _absent(name: str, folder: str) -> str:
+    """Return why a credential cannot be found, and what to do."""
+    line = f"write LoadCredential={name}:/path/of/file into [Service] (systemctl edit edge-gateway)"
+    if folder:
+        return f"'{PREFIX}{name}': {folder} has no file '{name}'; {line}"
+    by_hand = f"for a command by hand, set {DIRECTORY}=/run/credentials/edge-gateway.service"
+    return f"'{PREFIX}{name}' needs ${DIRECTORY}, which systemd sets for a unit with credentials; {line}; {by_hand}"

@@ -38,5 +38,5 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("absent", ["no folder", "no file"])
 def test_the_error_says_what_to_write_into_the_unit(tmp_path: Path, absent: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"LoadCredential=broker:/path/of/file into "):
+    with pytest.raises(ConfigurationError, match=r"LoadCredential=broker:/path/of/file into \[Service\]"):
         resolved("credential:broker", None if absent == "no folder" else tmp_path)
