@@ -28,6 +28,7 @@ from gateway.frontends.mqtt.routes.feed import RouteDecoder
 from gateway.frontends.mqtt.routes.inputs import MessageDecoding, Ready
 from gateway.frontends.mqtt.routes.large_messages import begun
 from gateway.frontends.mqtt.routes.limits import MessageLimits
+from gateway.frontends.mqtt.routes.publish_topics import PublishTopics
 from gateway.frontends.mqtt.routes.reading import SensorSample
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.mqtt.window_flow import WindowFlow, result_qos
@@ -50,6 +51,7 @@ class SampleFlow:
         counters: Counter[str],
         journal: SampleJournal | None,
         seen: Seen | None,
+        topics: PublishTopics,
     ) -> None:
         self._settings, self._limits, self._delivery, self._runs, self._work = settings, limits, delivery, runs, work
         self._outlet, self._counters = outlet, counters
@@ -59,7 +61,10 @@ class SampleFlow:
         }
         for feed in self._feeds.values():
             feed.prepare()
-        make = partial(RouteResults, outlet=outlet, counters=counters, limit_bytes=settings.max_result_bytes, seen=seen)
+        limit_bytes = settings.max_result_bytes
+        make = partial(
+            RouteResults, outlet=outlet, counters=counters, limit_bytes=limit_bytes, seen=seen, topics=topics
+        )
         self._results = {route.name: make(route, gateway_id) for route in settings.route}
         self.windows = WindowFlow(
             self._feeds, self._job, delivery=delivery, runs=runs, counters=counters, journal=journal, outlet=outlet

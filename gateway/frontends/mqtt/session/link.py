@@ -168,7 +168,7 @@ class Link:
         if self.connected:
             _log.info(events.LINK_COMPLETED, self._settings.url)
         else:
-            _log.warning(events.LINK_DEGRADED, "; ".join(self.health))
+            _log.warning(events.LINK_DEGRADED, self._settings.url, "; ".join(self.health))
         self._changed()
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.session.control import ConnectAnswer
+from gateway.frontends.mqtt.session.properties import Property
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,21 @@ class Welcome:
     def version(self) -> str:
         """Return the protocol version as text."""
         return "5" if self.version_5 else "3.1.1"
+
+
+def read_welcome(answer: ConnectAnswer, keepalive_s: int, client_id: str, *, version_5: bool) -> Welcome:
+    """Return the content of a CONNACK; what it does not tell is as we asked for, or as the standard says."""
+    limits = answer.properties
+    return Welcome(
+        resumed=answer.session_present,
+        receive_maximum=limits.get(Property.RECEIVE_MAXIMUM, 65_535),
+        maximum_packet_bytes=limits.get(Property.MAXIMUM_PACKET_SIZE, 268_435_455),
+        maximum_qos=min(1, limits.get(Property.MAXIMUM_QOS, 1)),
+        retain=bool(limits.get(Property.RETAIN_AVAILABLE, 1)),
+        keepalive_s=limits.get(Property.SERVER_KEEP_ALIVE, keepalive_s),
+        client_id=limits.get(Property.ASSIGNED_CLIENT_IDENTIFIER, client_id),
+        version_5=version_5,
+    )
 
 
 class End(enum.Enum):

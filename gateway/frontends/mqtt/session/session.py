@@ -16,11 +16,12 @@ from typing import cast
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.session import control, events, reasons
 from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options
-from gateway.frontends.mqtt.session.listener import End, Listener, Welcome
+from gateway.frontends.mqtt.session.keepalive import Keepalive
+from gateway.frontends.mqtt.session.listener import End, Listener, Welcome, read_welcome
 from gateway.frontends.mqtt.session.packets import MalformedPacketError, PacketReader
 from gateway.frontends.mqtt.session.properties import Property
 from gateway.frontends.mqtt.session.publications import PublicationWriter, read_publish
-from gateway.frontends.mqtt.settings import MqttSettings, broker_of
+from gateway.frontends.mqtt.settings import Broker, MqttSettings, broker_of
 
 _log = logging.getLogger(__name__)
 READ_BYTES = 64 * 1024
@@ -29,8 +30,6 @@ READ_S = 0.002
 """Longest time for which messages are read in a row: their inferences run together, and other work waits."""
 WRITE_BYTES = 64 * 1024
 """Bytes that are sent at once, and beyond which no more are accepted until the kernel has taken them."""
-ADDRESS_S = 0.25
-"""Time after which the next address of the broker's name is tried as well (RFC 8305, 5)."""
 _SUBSCRIBE_ID = 1
 """Packet id of SUBSCRIBE: the next one follows the answer, and publications have ids of their own kind."""
 
@@ -50,7 +49,7 @@ class MqttSession(asyncio.BufferedProtocol):
         self._packets = PacketReader(settings.max_packet_bytes)
         self._writer = PublicationWriter(version_5=version_5)
         self._welcome: Welcome | None = None
-        self._keepalive_s = settings.keepalive_s
+        self._keepalive = Keepalive(settings.keepalive_s, self._ping, self.end)
         self._reason, self._end = "the broker closed the connection", End.SILENT
         self._reading = self._takes_bytes = True
         """Wish of the owner; state of the socket."""
@@ -60,9 +59,6 @@ class MqttSession(asyncio.BufferedProtocol):
         """True while the kernel accepts no more bytes; `writable` is called at the end of that."""
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
-        self._last_in_s = self._last_out_s = 0.0
-        self._is_pinged = False
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def reading(self) -> bool:
@@ -72,17 +68,29 @@ class MqttSession(asyncio.BufferedProtocol):
     async def connect(self) -> None:
         """Open the connection and send CONNECT. Then `welcomed` or `lost` is called.
 
-        Raises OSError, or ValueError for a host that is no name.
+        The addresses of the broker's name are tried one after the other. Raises OSError, or ValueError for a host that
+        is no name.
         """
-        broker, limit_s = broker_of(self._settings.url), self._settings.connect_timeout_s
-        tls = self._identity.tls
+        broker, problem = broker_of(self._settings.url), OSError("the broker's name has no address")
+        found = await self._loop.getaddrinfo(broker.host, broker.port, type=socket.SOCK_STREAM)
+        for *_, address in found:
+            try:
+                await self._open(str(address[0]), broker)
+            except OSError as error:
+                problem = error
+            else:
+                return
+        raise problem
+
+    async def _open(self, address: str, broker: Broker) -> None:
+        """Connect to one address. Raises OSError."""
+        limit_s, tls = self._settings.connect_timeout_s, self._identity.tls
+        name = None if tls is None else broker.host
         try:
             async with asyncio.timeout(limit_s):
-                await self._loop.create_connection(
-                    lambda: self, broker.host, broker.port, ssl=tls, happy_eyeballs_delay=ADDRESS_S
-                )
+                await self._loop.create_connection(lambda: self, address, broker.port, ssl=tls, server_hostname=name)
         except TimeoutError:
-            problem = f"no connection to {broker.host}:{broker.port} within {limit_s:g} s (mqtt.connect_timeout_s)"
+            problem = f"no connection to {address}, port {broker.port}, within {limit_s:g} s (mqtt.connect_timeout_s)"
             raise ConnectionError(problem) from None
 
     def publish(self, publication: OutgoingPublish, mid: int) -> bool:
@@ -147,9 +155,9 @@ class MqttSession(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
         self._socket = transport.get_extra_info("socket")
-        self._last_in_s = self._last_out_s = self.reading_since_s = self._loop.time()
+        self.reading_since_s = self._loop.time()
         self._send(control.write_connect(connect_options(self._settings, self._identity), version_5=self.version_5))
-        self._arm()
+        self._keepalive.begin()
         self._pace()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -162,7 +170,7 @@ class MqttSession(asyncio.BufferedProtocol):
         mosquitto's sockets use Nagle's algorithm by default. At QoS 0 nothing is written here, and it would send no
         more until the kernel's delayed acknowledgement, after 40 ms.
         """
-        self._last_in_s, self._is_pinged = monotonic(), False
+        self._keepalive.received()
         self._packets.feed(bytes(self._buffer[:nbytes]))
         self._handle_packets()
         if self._socket is not None:
@@ -232,24 +240,10 @@ class MqttSession(asyncio.BufferedProtocol):
         if answer.code:
             self._refused(answer)
             return
-        limits = answer.properties
-        self._keepalive_s = limits.get(Property.SERVER_KEEP_ALIVE, self._settings.keepalive_s)
-        self._end, self._welcome = End.WELCOMED, self._read_welcome(answer)
-        self._arm()  # the CONNACK may shorten the keepalive, or turn it off with 0
-        self._listener.welcomed(self._welcome)
-
-    def _read_welcome(self, answer: control.ConnectAnswer) -> Welcome:
-        limits = answer.properties
-        return Welcome(
-            resumed=answer.session_present,
-            receive_maximum=limits.get(Property.RECEIVE_MAXIMUM, 65_535),
-            maximum_packet_bytes=limits.get(Property.MAXIMUM_PACKET_SIZE, 268_435_455),
-            maximum_qos=min(1, limits.get(Property.MAXIMUM_QOS, 1)),
-            retain=bool(limits.get(Property.RETAIN_AVAILABLE, 1)),
-            keepalive_s=self._keepalive_s,
-            client_id=limits.get(Property.ASSIGNED_CLIENT_IDENTIFIER, self._identity.client_id),
-            version_5=self.version_5,
-        )
+        welcome = read_welcome(answer, self._settings.keepalive_s, self._identity.client_id, version_5=self.version_5)
+        self._keepalive.welcomed(welcome.keepalive_s)
+        self._end, self._welcome = End.WELCOMED, welcome
+        self._listener.welcomed(welcome)
 
     def _refused(self, answer: control.ConnectAnswer) -> None:
         is_old = answer.code in {reasons.UNSUPPORTED_PROTOCOL, reasons.UNSUPPORTED_PROTOCOL_3_1_1}
@@ -268,9 +262,6 @@ class MqttSession(asyncio.BufferedProtocol):
         self.abandon()
         self._listener.lost(reasons.reason_name(code, version_5=True, text=text), self._end)
 
-    def _on_ping_answer(self, _body: bytes) -> None:
-        """Do nothing: any packet proves that the broker answers."""
-
     # ---- writing ---------------------------------------------------------------------------------------------------
     def _send(self, packet: bytes) -> None:
         """Send a packet with all others of this pass of the event loop."""
@@ -285,43 +276,26 @@ class MqttSession(asyncio.BufferedProtocol):
         """Write what was sent in this pass of the event loop now; otherwise it is written at the end of the pass."""
         if self._transport is not None and self._unsent:
             self._transport.write(b"".join(self._unsent))
-            self._last_out_s = monotonic()
+            self._keepalive.sent()
         self._unsent.clear()
         self._unsent_bytes = 0
 
-    # ---- keepalive -------------------------------------------------------------------------------------------------
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._keepalive_s:
-            due_s = min(self._last_in_s, self._last_out_s) + self._keepalive_s
-            self._timer = self._loop.call_at(due_s, self._tick)
-
-    def _tick(self) -> None:
-        """Send a PING after a keepalive without packets, or end a connection whose CONNECT or PING has no answer."""
-        now_s = self._loop.time()
-        if now_s >= min(self._last_in_s, self._last_out_s) + self._keepalive_s:
-            if self._welcome is None or self._is_pinged:
-                what = "CONNECT" if self._welcome is None else "a PING"
-                self.end(f"the broker did not answer {what} within {self._keepalive_s} s (mqtt.keepalive_s)")
-                return
-            self._send(control.PING)
-            self._is_pinged = self._reading  # the answer stays in a socket that is not read
-            self._last_in_s = self._last_out_s = now_s
-        self._arm()
+    def _ping(self) -> bool:
+        """Send a PING. Return True if its answer can be read: it stays in a socket that is not read."""
+        self._send(control.PING)
+        return self._reading
 
     def _detach(self) -> None:
         self._transport, self._welcome, self._socket = None, None, None
         self._unsent.clear()
         self._unsent_bytes = 0
-        if self._timer is not None:
-            self._timer.cancel()
+        self._keepalive.close()
 
 
 _HANDLERS: Mapping[int, Callable[[MqttSession, bytes], None]] = {
     control.CONNACK: MqttSession._on_connack,
     control.SUBACK: MqttSession._on_suback,
-    control.PINGRESP: MqttSession._on_ping_answer,
+    control.PINGRESP: lambda _session, _body: None,  # any packet proves that the broker answers
     control.DISCONNECT: MqttSession._on_disconnect,
 }
 """Handlers of packets that are rare, by the first byte without flags."""

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.frontends.mqtt.messages import OutgoingPublish
 from gateway.frontends.mqtt.session.identity import MqttIdentity
+from gateway.frontends.mqtt.session.keepalive import Keepalive
 from gateway.frontends.mqtt.session.session import MqttSession
 from gateway.frontends.mqtt.settings import MqttSettings
 from tests.simulators.broker import Talk, scripted
@@ -69,8 +70,8 @@ async def connected(goes_on: Talk = _says_nothing) -> AsyncIterator[tuple[MqttSe
 @pytest.mark.asyncio
 async def test_a_broker_that_wants_no_keepalive_costs_no_wakeups(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks: list[None] = []
-    tick = MqttSession._tick
-    monkeypatch.setattr(MqttSession, "_tick", lambda self: (ticks.append(None), tick(self)))
+    tick = Keepalive._tick
+    monkeypatch.setattr(Keepalive, "_tick", lambda self: (ticks.append(None), tick(self)))
     async with connected():
         for _ in range(50):
             await asyncio.sleep(0)
