@@ -1,0 +1,1 @@
+"""Interpretation of a model's outputs in the terms of its task: boxes, classes, text. Pure functions on arrays."""
