@@ -73,6 +73,15 @@ class Table:
         place = f"[{self.name}] {former}" if self.name else f"[{former}]"
         warnings.warn(f"{self.file}: {place} is named {key} now; rename it", FutureWarning, stacklevel=2)
 
+    def rest(self) -> dict[str, Any]:
+        """Take all keys that were not taken yet, with their values."""
+        rest, self._values = self._values, {}
+        return rest
+
+    def holds_table(self, key: str) -> bool:
+        """Return True if the value of a key is a table."""
+        return isinstance(self._values.get(key), dict)
+
     def remaining(self) -> tuple[str, ...]:
         """Return the keys that were not taken yet, in the order of the file."""
         return tuple(self._values)

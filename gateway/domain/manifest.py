@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.domain.tensor import Datatype
 
@@ -149,6 +150,8 @@ class ModelManifest:
     """Model release: one name, one version, one set of tensors, many variants.
 
     `batch` states whether the first dimension of every tensor counts rows; None (bare models) leaves it to the trial.
+    `task_options` are the keys of the table `[task]` except `kind`, which is `task`; None: there is no such table, and
+    outputs are not interpreted. `answered` are the outputs of an answer whose request names none; empty: all.
     `require` is the least level of verification (one of LEVELS) that its owner demands, "" for the
     default. `max_batch_rows` bounds the rows of one request (0: the limit of the engine).
     """
@@ -159,6 +162,7 @@ class ModelManifest:
     outputs: tuple[TensorSpec, ...]
     variants: tuple[Variant, ...]
     task: str = ""
+    task_options: Mapping[str, Any] | None = None
     labels: tuple[str, ...] = ()
     max_accuracy_loss: float = 0.01
     window: Window | None = None
@@ -166,6 +170,7 @@ class ModelManifest:
     batch: bool | None = None
     require: str = ""
     max_batch_rows: int = 0
+    answered: tuple[str, ...] = ()
 
     @property
     def batched(self) -> bool:

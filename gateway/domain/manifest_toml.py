@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
+from typing import Any, cast
 
 from gateway.domain.document import Table, read_document
 from gateway.domain.manifest import (
@@ -47,10 +48,12 @@ def read_manifest(text: str, file: str) -> ModelManifest:
     """Parse a manifest; `file` is named in errors. Raises ConfigurationError (file, table, key, line)."""
     top = read_document(text, file)
     top.integer("schema", low=SCHEMA, high=SCHEMA)
+    task, task_options = _task(top)
     manifest = ModelManifest(
         name=_name(top, "name"),
         version=_name(top, "version"),
-        task=top.text("task", ""),
+        task=task,
+        task_options=task_options,
         labels=top.texts("labels", ()),
         max_accuracy_loss=top.number("max_accuracy_loss", 0.01, low=0.0, high=1.0),
         inputs=_tensors(top, "input"),
@@ -65,6 +68,14 @@ def read_manifest(text: str, file: str) -> ModelManifest:
     top.finish()
     _check_names(top, manifest)
     return manifest
+
+
+def _task(top: Table) -> tuple[str, dict[str, Any] | None]:
+    """Return the kind of task, and its options if there is a table. The options are read where tasks are known."""
+    if not top.holds_table("task"):
+        return top.text("task", ""), None
+    table = cast("Table", top.table("task"))
+    return table.text("kind"), table.rest()
 
 
 def _name(table: Table, key: str) -> str:

@@ -28,6 +28,7 @@ class Form:
     model has no batch dimension). `finite`: inputs without NaN or infinity. `encoded`: inputs with images that are not
     decoded yet. `cost_ns`: duration of a run whose first request has this form, learned from runs. `costly`: such a run
     is too long for the event loop. `stacks`: its rows may share a run. `raw`: outputs are sent as they are in memory.
+    `interpreted`: results of the model's task are requested.
     """
 
     rows: int
@@ -40,6 +41,7 @@ class Form:
     costly: bool = False
     stacks: bool = True
     raw: bool = True
+    interpreted: bool = False
 
     def joins(self, other: Form) -> bool:
         """Return True if rows of both forms can be stacked and stacking pays."""
@@ -108,6 +110,7 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
     if not joins and not manifest.inspected:
         raise _invalid(manifest, _rows_problem(rows, max_batch_rows))
     outputs = _outputs(request, manifest)
+    interpreted = not {output.name for output in outputs}.isdisjoint(manifest.answered)
     tensors = [(spec, request.inputs[spec.name]) for spec in manifest.inputs]
     encoded = tuple(spec for spec, tensor in tensors if encoded_images(spec, tensor))
     return Form(
@@ -116,10 +119,11 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
             (spec.name, tensor.datatype, tensor.array.shape[1 if joins else 0 :]) for spec, tensor in tensors
         ),
         outputs=outputs,
-        plain=not any(output.classification for output in outputs),
+        plain=not (interpreted or any(output.classification for output in outputs)),
         finite=tuple(spec.name for spec, tensor in tensors if _must_be_finite(spec, tensor)),
         encoded=encoded,
         stacks=joins,
+        interpreted=interpreted,
     )
 
 
@@ -172,7 +176,7 @@ def _check_finite(name: str, tensor: Tensor, manifest: ModelManifest) -> None:
 
 def _outputs(request: InferRequest, manifest: ModelManifest) -> tuple[RequestedOutput, ...]:
     if not request.outputs:
-        return tuple(RequestedOutput(spec.name) for spec in manifest.outputs)
+        return tuple(RequestedOutput(name) for name in manifest.answered or [spec.name for spec in manifest.outputs])
     known = {spec.name: spec for spec in manifest.outputs}
     seen: set[str] = set()
     for output in request.outputs:

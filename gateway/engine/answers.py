@@ -15,7 +15,7 @@ from gateway.domain.ports import RawSink, Sink
 from gateway.domain.postprocess import classify
 from gateway.domain.statistics import RunTimes, ServableStatistics
 from gateway.domain.tensor import Datatype, Raw, Tensor, Tensors
-from gateway.engine.run import Entry, Ran, RawRun
+from gateway.engine.run import Entry, Ran, RawRun, Results
 from gateway.engine.ticket import Ticket
 
 WORDS_LIMIT_CHARS = 500
@@ -55,12 +55,13 @@ class AnswerDelivery:
         now_ns, began_ns, stop = time.monotonic_ns(), [], 0
         sinks: set[Sink] = set()
         joined = len(batch) > 1
-        for ticket in batch:
+        for index, ticket in enumerate(batch):
             start, stop = stop, stop + ticket.form.rows
             if not ticket.done:
                 began_ns.append(ticket.queued_ns)
                 sinks.add(ticket.sink)
-                self._answer(ticket, ran.outputs, start, stop if joined else None)
+                rows = slice(start, stop) if joined else None
+                self._answer(ticket, ran.outputs, rows, ran.results[index] if ran.results else None)
         if began_ns:
             self._statistics.answered(began_ns, now_ns)
         self._count(ran, [ticket.queued_ns for ticket in batch], ran.plan.rows, ran.lane)
@@ -119,17 +120,24 @@ class AnswerDelivery:
         if reason:
             self._statistics.drop(reason)
 
-    def _answer(self, ticket: Ticket, outputs: Tensors, start: int, stop: int | None) -> None:
-        """Answer one ticket. `stop` is None if the run was this ticket's alone."""
+    def _answer(self, ticket: Ticket, outputs: Tensors, rows: slice | None, results: Results = None) -> None:
+        """Answer one ticket. `rows` is None if the run was this ticket's alone."""
         ticket.end()
+        if isinstance(results, RequestError):
+            self._refuse(ticket, results)
+            return
         try:
             name, datatype = self._only
             if name and ticket.form.plain:
                 array = outputs[name]
-                own = {name: Tensor(datatype, array if stop is None else array[start:stop])}
+                own = {name: Tensor(datatype, array if rows is None else array[rows])}
             else:
-                rows = None if stop is None else slice(start, stop)
-                own = {output.name: self._tensor(output, outputs, rows) for output in ticket.form.outputs}
+                own = {
+                    output.name: self._result(output.name, results)
+                    if results and output.name in results
+                    else self._tensor(output, outputs, rows)
+                    for output in ticket.form.outputs
+                }
             model, version, variant = self._served
             ticket.sink.answer(
                 ticket.token, InferResponse(model, version, ticket.request.id, own, variant, NO_PARAMETERS)
@@ -150,6 +158,9 @@ class AnswerDelivery:
                 sink.flush()
             except Exception as error:  # noqa: BLE001  as in `_answer`
                 self._tell(f"flushing: {type(error).__name__}: {error}")
+
+    def _result(self, name: str, results: Tensors) -> Tensor:
+        return Tensor(self._datatypes[name], results[name])
 
     def _tensor(self, wanted: RequestedOutput, outputs: Tensors, rows: slice | None) -> Tensor:
         array = outputs[wanted.name]

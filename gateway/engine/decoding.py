@@ -14,8 +14,10 @@ from gateway.engine.queue import Queue
 from gateway.engine.settings import EngineSettings
 from gateway.engine.threads import Threads
 from gateway.engine.ticket import Ticket
+from gateway.tasks.frame import Frame
 
-Decoded = dict[str, Tensor]
+Decoded = tuple[dict[str, Tensor], tuple[Frame, ...]]
+"""Decoded inputs, and the places of the images in them, one for each row."""
 
 
 class ImageDecoding:

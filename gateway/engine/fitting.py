@@ -19,6 +19,7 @@ from gateway.engine.pauses import Pauses
 from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings
 from gateway.engine.worker import WorkerSettings
+from gateway.tasks.interpreter import interpreter_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Fitting:
     def servable(self, opened: Opened, old: Servable | None = None) -> Servable:
         """Return a servable of an opened release. It continues the counters of `old` if that has the same manifest.
 
-        Raises VariantError, with the session closed, if no thread can start for it.
+        Raises VariantError, with the session closed, if no thread can start for it, or its task does not fit.
         """
         manifest = opened.served
         try:
@@ -56,12 +57,16 @@ class Fitting:
                 self._placement(opened),
                 opened.session,
                 declared=opened.manifest,
+                interpreter=interpreter_of(manifest),
                 witness=opened.witness,
                 cost=self._cost(opened),
                 threads=_threads(opened.candidate),
                 context=self.context,
                 statistics=old.statistics if old and old.manifest == manifest else None,
             )
+        except ConfigurationError as error:
+            opened.session.close()
+            raise VariantError(str(error)) from error
         except RuntimeError as error:
             opened.session.close()
             what, remedy = f"no thread for its runs: {error}", "allow the gateway more (TasksMax, ulimit -u)"

@@ -16,6 +16,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec, fits
 from gateway.domain.tensor import Array, Tensor
 from gateway.engine.settings import EngineSettings
+from gateway.tasks.frame import Frame, place
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,25 +27,32 @@ _NOT_CHANNELS_FIRST = ("NHWC",)
 
 def decode_inputs(
     inputs: Mapping[str, Tensor], encoded: Sequence[TensorSpec], settings: EngineSettings
-) -> dict[str, Tensor]:
-    """Return the inputs with those in `encoded` decoded. Raises as `decode_images` does."""
-    decoded = {
-        spec.name: Tensor(spec.datatype, decode_images(inputs[spec.name].array, spec, settings)) for spec in encoded
-    }
-    return {**inputs, **decoded}
+) -> tuple[dict[str, Tensor], tuple[Frame, ...]]:
+    """Return the inputs with those in `encoded` decoded, and the places of the images of the first of these.
+
+    Raises as `decode_images` does.
+    """
+    decoded, frames = dict(inputs), list[tuple[Frame, ...]]()
+    for spec in encoded:
+        array, placed = decode_images(inputs[spec.name].array, spec, settings)
+        decoded[spec.name] = Tensor(spec.datatype, array)
+        frames.append(placed)
+    return decoded, frames[0]
 
 
-def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) -> Array:
-    """Return a tensor [n, …] in the spec's datatype and layout from n encoded images.
+def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) -> tuple[Array, tuple[Frame, ...]]:
+    """Return a tensor [n, …] in the spec's datatype and layout from n encoded images, and their places in it.
 
     Raises RequestError: INVALID if an image is not in a declared format, TOO_LARGE if it exceeds the bounds.
     """
     if spec.preprocess is None:
         raise RequestError(Fault.INVALID, f"input '{spec.name}' does not take encoded images")
-    images, pixels_left = [], settings.image_pixels
+    images, frames, pixels_left = [], list[Frame](), settings.image_pixels
     for index, element in enumerate(encoded.ravel()):
-        image, pixels = _decode(bytes(element), f"image {index} of input '{spec.name}'", spec, settings, pixels_left)
+        where = f"image {index} of input '{spec.name}'"
+        image, frame, pixels = _decode(bytes(element), where, spec, settings, pixels_left)
         images.append(image)
+        frames.append(frame)
         pixels_left -= pixels
     try:
         batch = np.stack(images)
@@ -55,19 +63,20 @@ def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) ->
         raise RequestError(
             Fault.INVALID, f"images for input '{spec.name}' decode to {list(batch.shape[1:])}, expected {list(wanted)}"
         )
-    return batch
+    return batch, tuple(frames)
 
 
 def _decode(
     content: bytes, where: str, spec: TensorSpec, settings: EngineSettings, pixels_left: int
-) -> tuple[Array, int]:
-    """Return the image as the spec requires it, and its number of pixels."""
+) -> tuple[Array, Frame, int]:
+    """Return the image as the spec requires it, its place in that, and the number of pixels that were decoded."""
     preprocess = spec.preprocess or Preprocess(())
     if len(content) > settings.image_bytes:
         raise RequestError(
             Fault.TOO_LARGE, f"{where} has {len(content)} bytes, at most {settings.image_bytes} are read"
         )
-    image = _open(content, preprocess, where, pixels_left)
+    image, size = _open(content, preprocess, where, pixels_left)
+    frame = place(preprocess.fit, size, preprocess.resize[::-1] if preprocess.resize else size)
     pixels = np.asarray(_fit(image, preprocess), np.float32)
     if preprocess.color == "bgr":
         pixels = pixels[:, :, ::-1]
@@ -75,7 +84,7 @@ def _decode(
         pixels = pixels[:, :, np.newaxis]
     values = pixels * np.float32(preprocess.scale) - np.asarray(preprocess.mean, np.float32)
     ordered = values if spec.layout in _NOT_CHANNELS_FIRST else values.transpose(2, 0, 1)
-    return _cast(ordered, spec.datatype.dtype), image.width * image.height
+    return _cast(ordered, spec.datatype.dtype), frame, image.width * image.height
 
 
 def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
@@ -86,18 +95,20 @@ def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
     return np.ascontiguousarray(values, dtype)
 
 
-def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> Image.Image:
+def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> tuple[Image.Image, tuple[int, int]]:
+    """Return the decoded image, perhaps at a smaller scale, and its own size (width, height)."""
     from PIL import Image, UnidentifiedImageError
 
     formats = tuple(name.upper() for name in preprocess.decode)
     try:
         image: Image.Image = Image.open(io.BytesIO(content), formats=formats)
+        size = image.size
         _check_pixels(image.width * image.height, pixel_limit, where)
         mode = _MODES[preprocess.color]
         if preprocess.resize:
             image.draft(mode, _draft_size(image.size, preprocess.resize))
         image.load()
-        return _in_mode(image, mode)
+        return _in_mode(image, mode), size
     except UnidentifiedImageError:
         wanted = " or ".join(preprocess.decode)
         raise RequestError(Fault.INVALID, f"{where} is not a {wanted} image") from None

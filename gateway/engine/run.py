@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.domain.errors import VariantError
+from gateway.domain.errors import RequestError, VariantError
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import RawSink, Session
 from gateway.domain.postprocess import finish_outputs
@@ -17,11 +17,16 @@ from gateway.domain.tensor import Array, Raw, Tensors
 from gateway.engine.admission import Form
 from gateway.engine.queue import RunPlan
 from gateway.engine.ticket import Ticket
+from gateway.tasks.interpreter import Interpreter
 
 WITNESS_FRESH_TIMES = 10
 """Validity of a witness's answer, as a multiple of its run's duration: bad data costs a tenth more model time."""
 WITNESS_FRESH_S = 1.0
 """Longest validity: failures of a model that breaks within that time are attributed to its callers."""
+
+
+Results = Tensors | RequestError | None
+"""Results of the model's task for one ticket, or why there are none; None: it does not request any."""
 
 
 @dataclass(slots=True)
@@ -30,7 +35,8 @@ class Ran:
 
     `*_ns`: monotonic times of the stages. `cost_ns`: cost of the run. `lane`: the run happened on the event loop
     ("inline") or on the worker. `by_caller`: the failure is the fault of the request, not of the model. `overlong`: the
-    run was cancelled. `parts`: runs in which a failed joined run was repeated; they hold all its requests.
+    run was cancelled. `parts`: runs in which a failed joined run was repeated; they hold all its requests. `results`:
+    those of the model's task, by ticket; empty if none requests them.
     """
 
     plan: RunPlan
@@ -45,6 +51,7 @@ class Ran:
     by_caller: bool = False
     overlong: bool = False
     parts: list[Ran] = field(default_factory=list)
+    results: Sequence[Results] = ()
 
 
 Entry = tuple[RawSink, Any, Sequence[Raw], int]
@@ -69,8 +76,15 @@ class Runner:
     `witness` is an input that the model answered in its trial. If it fails now as well, the model is at fault.
     """
 
-    def __init__(self, session: Session, manifest: ModelManifest, witness: Tensors | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        manifest: ModelManifest,
+        witness: Tensors | None = None,
+        interpreter: Interpreter | None = None,
+    ) -> None:
         self._session, self._manifest, self._witness = session, manifest, witness
+        self._interpreter = interpreter
         self._names = [spec.name for spec in manifest.outputs]
         self._finishes = any(spec.postprocess for spec in manifest.outputs)
         self._lends = session.lends
@@ -110,11 +124,26 @@ class Runner:
             inputs = gather(plan.batch)
             gathered_ns = clock()
             outputs, ran_ns = self.compute(inputs, plan.rows if len(plan.batch) > 1 else 0)
+            results = self._interpreted(plan, outputs)
+            ran_ns = clock() if results else ran_ns
         except Exception as error:  # noqa: BLE001  a run's boundary: the callers get an answer to any error
             now_ns = clock()
             words = error.reason if isinstance(error, VariantError) else f"{type(error).__name__}: {error}"
             return Ran(plan, {}, began_ns, began_ns, now_ns, now_ns, words)
-        return Ran(plan, outputs, began_ns, gathered_ns, ran_ns, clock(), "", ran_ns - gathered_ns)
+        return Ran(plan, outputs, began_ns, gathered_ns, ran_ns, clock(), "", ran_ns - gathered_ns, results=results)
+
+    def _interpreted(self, plan: RunPlan, outputs: Tensors) -> Sequence[Results]:
+        """Return the results of the model's task for each ticket: a part of the run, because it takes as long."""
+        interpreter = self._interpreter
+        if interpreter is None or not any(ticket.form.interpreted for ticket in plan.batch):
+            return ()
+        results: list[Results] = []
+        stop = 0
+        for ticket in plan.batch:
+            start, stop = stop, stop + ticket.form.rows
+            rows = slice(start, stop) if len(plan.batch) > 1 else None
+            results.append(_results(interpreter, ticket, outputs, rows) if ticket.form.interpreted else None)
+        return results
 
     def compute(self, inputs: Tensors, joined_rows: int) -> tuple[Tensors, int]:
         """Run once. Return the finished outputs and the time at which the session returned.
@@ -170,6 +199,13 @@ class Runner:
             shape = outputs[name].shape
             if not shape or shape[0] != rows:
                 raise ValueError(f"output '{name}' has shape {list(shape)} for {rows} joined rows")
+
+
+def _results(interpreter: Interpreter, ticket: Ticket, outputs: Tensors, rows: slice | None) -> Results:
+    try:
+        return interpreter.interpret(outputs, rows, ticket.frames)
+    except RequestError as refused:
+        return refused
 
 
 def _kept(array: Array, lent: Array | None) -> Array:

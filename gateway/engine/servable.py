@@ -36,6 +36,7 @@ from gateway.engine.reports import Reports
 from gateway.engine.run import Ran, Runner
 from gateway.engine.ticket import NO_CALLER, Ticket
 from gateway.engine.worker import Calls, SessionWorker
+from gateway.tasks.interpreter import Interpreter
 
 
 class Servable:
@@ -48,14 +49,16 @@ class Servable:
         session: Session,
         *,
         declared: ModelManifest | None = None,
+        interpreter: Interpreter | None = None,
         witness: Tensors | None = None,
         cost: Cost,
         threads: int,
         context: EngineContext,
         statistics: ServableStatistics | None = None,
     ) -> None:
+        runs, manifest = manifest, manifest if interpreter is None else interpreter.described(manifest)
         self.manifest, self.placement, self.comparing = manifest, placement, context.comparing
-        self.declared = declared or manifest
+        self.declared = declared or runs
         """Manifest as it was tried; `manifest` is the part that callers see."""
         self.statistics = statistics or ServableStatistics(manifest.name, manifest.version)
         self.state = ServableState.START
@@ -71,7 +74,7 @@ class Servable:
         self._refusals = ModelRefusals(manifest.name, settings.retry_after_s)
         self._reports = reports = Reports(manifest, placement.variant, context.publish)
         self._answers = AnswerDelivery(manifest, placement.variant, self.statistics, context.publish)
-        self._runner = Runner(session, manifest, witness)
+        self._runner = Runner(session, runs, witness, interpreter)
         waits = settings.queue_of(manifest.name)
         self._queue = Queue(waits)
         self.raw = RawBatches(
@@ -87,12 +90,9 @@ class Servable:
             share=Share(threads),
             delay_us=waits.delay_us,
         )
+        limits = RunLimits(self._run_limit_ns, int(settings.run_end_s * 1e9))
         self._watch = RunWatch(
-            self._worker,
-            RunLimits(self._run_limit_ns, int(settings.run_end_s * 1e9)),
-            busy=lambda: self.busy,
-            cancel=self._cancel_run,
-            hung=self._run_hung,
+            self._worker, limits, busy=lambda: self.busy, cancel=self._cancel_run, hung=self._run_hung
         )
         self._replace = context.replace
         self._on_turn = self._closed = False
@@ -323,7 +323,7 @@ class Servable:
         if ticket.done:
             return
         try:
-            ticket.inputs = decoded.result()
+            ticket.inputs, ticket.frames = decoded.result()
             ticket.form = self._admission.form(replace(ticket.request, inputs=ticket.inputs))
             self._queue.reserved -= 1
             try:

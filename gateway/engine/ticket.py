@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from gateway.domain.ports import Sink
 from gateway.domain.tensor import Tensor
 from gateway.engine.admission import Form
 from gateway.engine.quotas import QuotaUse
+from gateway.tasks.frame import Frame
 
 
 class TicketOwner(Protocol):
@@ -40,7 +41,10 @@ NO_CALLER = NoCaller()
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """Implementation of Pending. Used on the event loop, which alone sets `done`: answered, refused or cancelled."""
+    """Implementation of Pending. Used on the event loop, which alone sets `done`: answered, refused or cancelled.
+
+    `frames` are the places of its images in the model's input, one for each row, or none.
+    """
 
     request: InferRequest
     form: Form
@@ -50,6 +54,7 @@ class Ticket:
     home: TicketOwner
     queued_ns: int
     account: QuotaUse | None = None
+    frames: Sequence[Frame] = ()
     done: bool = False
     timer: asyncio.TimerHandle | None = None
 

@@ -18,6 +18,7 @@ from gateway.domain.triton_config import TritonConfig, read_config
 from gateway.store.plain import file_digest, open_plain
 from gateway.store.references import check_references, read_artifact, references
 from gateway.store.settings import LibrarySettings
+from gateway.tasks.catalog import task_of
 
 MANIFEST = "manifest.toml"
 CONFIG = "config.pbtxt"
@@ -171,6 +172,7 @@ def _read_manifest(name: str, version: str, folder: Path, settings: LibrarySetti
             raise ConfigurationError(
                 f"says {declared!r}, but the folder is called {expected!r}; make them agree", file=str(file), key=key
             )
+    task_of(manifest)
     _check_files(manifest, folder)
     check_references(manifest.variants, folder)
     digest = hashlib.sha256(f"{folder}\0{text}".encode()).hexdigest()

@@ -31,7 +31,7 @@ def spec(
 
 
 def decode(content: bytes, wanted: TensorSpec, bounds: EngineSettings = SETTINGS) -> Array:
-    return decode_images(elements(content), wanted, bounds)[0]
+    return decode_images(elements(content), wanted, bounds)[0][0]
 
 
 def fault_of(content: bytes, wanted: TensorSpec, bounds: EngineSettings = SETTINGS) -> RequestError:
@@ -151,7 +151,7 @@ def test_any_size_becomes_the_wanted_size(fit: str, size: tuple[int, int], wante
 
 def test_many_images_become_one_batch_in_order() -> None:
     contents = [encoded(np.full((2, 2), value, np.uint8)) for value in (1, 2, 3)]
-    got = decode_images(elements(*contents).reshape(3, 1), spec(color="gray"), SETTINGS)
+    got, _ = decode_images(elements(*contents).reshape(3, 1), spec(color="gray"), SETTINGS)
     assert got.shape == (3, 1, 2, 2)
     assert got[:, 0, 0, 0].tolist() == [1, 2, 3]
 

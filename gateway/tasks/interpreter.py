@@ -1,0 +1,91 @@
+"""Results of a model with a task, as outputs that callers may request: `result`, and the task's own tensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
+from gateway.domain.tensor import Array, Datatype, Tensors
+from gateway.tasks.catalog import MANIFEST, task_of
+from gateway.tasks.frame import Frame
+from gateway.tasks.task import Task, TaskResult
+
+RESULT = "result"
+"""Output with the result of each row as JSON, UTF-8."""
+ABSENT = -1
+"""Value of integers beyond the end of a row's result, when rows of one answer differ in length; other values are 0."""
+
+
+class Interpreter:
+    """Task of one model version, applied to the rows of requests."""
+
+    def __init__(self, task: Task, manifest: ModelManifest) -> None:
+        """Set up an interpreter. Raises ConfigurationError if an output of the model has the name of a result."""
+        self._task, self._batched = task, manifest.batched
+        rows = ROWS if manifest.batched else 1
+        results = [replace(spec, shape=(rows, *spec.shape)) for spec in task.results]
+        self.results = (TensorSpec(RESULT, Datatype.BYTES, (rows,)), *results)
+        """Outputs that are results, with their row dimension."""
+        taken = {spec.name for spec in self.results} & {spec.name for spec in manifest.outputs}
+        if taken:
+            problem = f"output '{min(taken)}' has the name of a result of this task; rename it with [variant.bind]"
+            raise ConfigurationError(problem, file=MANIFEST, table="output", key="name")
+        self._specs = task.results
+
+    def described(self, manifest: ModelManifest) -> ModelManifest:
+        """Return the manifest as callers see it: results come first, and are what an answer has by default."""
+        names = tuple(spec.name for spec in self.results)
+        return replace(manifest, outputs=(*self.results, *manifest.outputs), answered=names)
+
+    def interpret(self, outputs: Tensors, rows: slice | None, frames: Sequence[Frame]) -> dict[str, Array]:
+        """Return the results of a request: of `rows` of a run's outputs (None: of all).
+
+        `frames` are the places of its images, one for each row, or none. Raises what `Task.interpret` raises.
+        """
+        own = outputs if rows is None else {name: array[rows] for name, array in outputs.items()}
+        count = len(next(iter(own.values()))) if self._batched else 1
+        places = frames or (None,) * count
+        results = [self._task.interpret(self._row(own, row), places[row]) for row in range(count)]
+        return {RESULT: _documents(results), **self._tensors(results)}
+
+    def _row(self, outputs: Tensors, row: int) -> dict[str, Array]:
+        """Return the outputs of one row, without the row dimension: of a model without rows, a leading 1 is dropped."""
+        if self._batched:
+            return {name: array[row] for name, array in outputs.items()}
+        return {name: array[0] if array.shape[:1] == (1,) else array for name, array in outputs.items()}
+
+    def _tensors(self, results: Sequence[TaskResult]) -> dict[str, Array]:
+        columns = [result.tensors() for result in results]
+        return {
+            spec.name: _stacked([column[spec.name] for column in columns], spec.datatype.dtype, len(spec.shape))
+            for spec in self._specs
+        }
+
+
+def interpreter_of(manifest: ModelManifest) -> Interpreter | None:
+    """Return the interpreter of a model, or None if it has no task. Raises ConfigurationError as `task_of` does."""
+    task = task_of(manifest)
+    return None if task is None else Interpreter(task, manifest)
+
+
+def _documents(results: Sequence[TaskResult]) -> Array:
+    """Return the documents as BYTES [rows]."""
+    documents = np.empty(len(results), object)
+    for row, result in enumerate(results):
+        documents[row] = json.dumps(result.document(), ensure_ascii=False, allow_nan=False).encode()
+    return documents
+
+
+def _stacked(rows: Sequence[Array], dtype: np.dtype[Any], rank: int) -> Array:
+    """Return the arrays of all rows as one, filled up to the largest size of each of `rank` dimensions."""
+    largest = [max((row.shape[axis] for row in rows), default=0) for axis in range(rank)]
+    whole = np.full((len(rows), *largest), ABSENT if dtype.kind == "i" else 0, dtype)
+    for place, row in zip(whole, rows, strict=True):
+        place[tuple(map(slice, row.shape))] = row
+    return whole
