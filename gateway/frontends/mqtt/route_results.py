@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse
+from gateway.domain.tensor import Tensor
 from gateway.frontends.mqtt.delivery import answers
 from gateway.frontends.mqtt.delivery.delivery import Debt, Outlet
 from gateway.frontends.mqtt.messages import JSON, Message, OutgoingPublish
-from gateway.frontends.mqtt.results.contents import ResultPlan, check_size, write_results
+from gateway.frontends.mqtt.results.contents import ResultPlan, check_size, read_documents, write_results
+from gateway.frontends.mqtt.results.documents import document_rows
 from gateway.frontends.mqtt.results.rows import ResultRow, read_rows
 from gateway.frontends.mqtt.results.settings import ResultSettings
 from gateway.frontends.mqtt.route_settings import MqttRoute
@@ -92,7 +94,7 @@ class RouteResults:
         """
         if self._seen is not None:
             self._seen(self._route, ready, plan)
-        rows = read_rows(plan, response.outputs, _rows_of(ready)) if self._needs_rows else []
+        rows = _read_rows(plan, response.outputs, _rows_of(ready)) if self._needs_rows else []
         values = [self._values(debt.identity, ready, response, row) for row in rows]
         self._apply_rules(ready.sensor, rows, values)
         if not self._publishes(ready.sensor, values):
@@ -236,6 +238,13 @@ def _rows_of(ready: Ready) -> int:
     """Return the number of rows of a request."""
     shape = ready.tensor.array.shape
     return shape[0] if shape else 1
+
+
+def _read_rows(plan: ResultPlan, outputs: Mapping[str, Tensor], count: int) -> Sequence[ResultRow]:
+    documents = read_documents(plan.document, outputs)
+    if documents is None:
+        return read_rows(plan, outputs, count)
+    return document_rows(plan, documents, {name: outputs[name].array for name in plan.named})
 
 
 def _reads_values(settings: ResultSettings, topic: MessageTemplate) -> bool:

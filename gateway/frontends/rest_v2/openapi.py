@@ -57,3 +57,15 @@ class InferOperation(Operation):
             description="size of the JSON part where binary tensors follow it; 0: the body is the only input's bytes",
         )
         self.parameters = [*(self.parameters or []), length]
+
+
+@dataclass
+class ResultOperation(InferOperation):
+    """Body of a request for a task's result: an inference request, or one image."""
+
+    def __post_init__(self) -> None:
+        """Add the images to the bodies of an inference request."""
+        super().__post_init__()
+        if isinstance(self.request_body, RequestBody):
+            images = {media: OpenAPIMediaType(schema=_RAW) for media in ("image/jpeg", "image/png")}
+            self.request_body.content = {**self.request_body.content, **images}

@@ -11,7 +11,7 @@ from litestar import Request, Response, get, post
 from litestar.response import Stream
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.infer import InferResponse
+from gateway.domain.infer import InferResponse, RequestedOutput
 from gateway.domain.rights import ANY_CALLER, CONTROL, INFER, METRICS, READ
 from gateway.domain.tensor import Steps
 from gateway.frontends import documents
@@ -28,7 +28,7 @@ from gateway.frontends.oip_json_answers import JsonAnswer, answer_steps, most_by
 from gateway.frontends.regions import EXTENSION
 from gateway.frontends.rest_v2.answers import PIECE_BYTES, encoded
 from gateway.frontends.rest_v2.authorisation import rights_of
-from gateway.frontends.rest_v2.openapi import InferOperation
+from gateway.frontends.rest_v2.openapi import InferOperation, ResultOperation
 from gateway.frontends.rest_v2.requests import (
     HEADER_LENGTH,
     WHOLE_BYTES,
@@ -38,6 +38,7 @@ from gateway.frontends.rest_v2.requests import (
     json_end,
     most_of,
 )
+from gateway.frontends.rest_v2.task_results import IMAGES, check_task, image_request, media_of, result_body
 
 MODEL = "/v2/models/{model:str}"
 VERSION = MODEL + "/versions/{version:str}"
@@ -153,6 +154,32 @@ async def infer(request: Call) -> Response[bytes] | Stream:
     return await _response(answer, request)
 
 
+@post(
+    [MODEL + "/result", VERSION + "/result"],
+    status_code=200,
+    summary="Result of the model's task",
+    operation_class=ResultOperation,
+    opt={"needs": INFER},
+)
+async def result(request: Call) -> Response[bytes]:
+    """Answer an inference request, or one image as the body, with the result of the model's task as a JSON object."""
+    ports = ports_of(request)
+    manifest = ports.inference.describe(*_names(request))
+    media, admitted = media_of(request.headers.get("content-type", "")), request.scope["state"]["admitted"]
+    name = check_task(manifest, media)
+    with ports.bodies.lease(admitted) as lease:
+        if media in IMAGES:
+            body = await ports.bodies.read(request.receive, dict(request.headers), lease)
+            asked = image_request(manifest, bytes(body), _names(request), admitted.caller)
+        else:
+            asked = (await _asked(request, lease)).request
+        asked = replace(asked, outputs=(RequestedOutput(name),))
+        response = await _unless_gone(ports.inference.infer(asked), request.receive)
+    content = result_body(response.outputs[name])
+    _hold(request, len(content))
+    return Response(content, media_type="application/json")
+
+
 @get("/metrics", summary="Metrics", media_type="text/plain", opt={"needs": METRICS})
 async def metrics(request: Call) -> Response[bytes]:
     """Return counters and gauges in Prometheus' text format."""
@@ -173,6 +200,7 @@ HANDLERS = (
     load,
     unload,
     infer,
+    result,
     metrics,
 )
 

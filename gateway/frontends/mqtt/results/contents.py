@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
@@ -40,7 +41,8 @@ class ResultPlan:
 
     `scores` names the score vector ("": there is none), `classes` is its size and `labels` names them (empty: by
     index). `named` are the outputs that the route asks for. `batched`: the first dimension of outputs counts rows.
-    `content` and `top_k` are the route's settings (`settings`).
+    `content` and `top_k` are the route's settings (`settings`). `document` is the output with results of the model's
+    task as JSON ("": it has none); they take the place of label and score.
     """
 
     scores: str = ""
@@ -50,6 +52,7 @@ class ResultPlan:
     batched: bool = False
     content: str = "label"
     top_k: int = 0
+    document: str = ""
 
     def label(self, index: int) -> str:
         """Return the label of a class."""
@@ -61,7 +64,7 @@ class ResultPlan:
         return names.index(label) if label in names else None
 
     def __str__(self) -> str:
-        label = f"a label from output '{self.scores}'" if self.scores else ""
+        label = f"a label from output '{self.scores}'" if self.scores else "the model's task" if self.document else ""
         named = f"outputs {', '.join(self.named)}" if self.named else ""
         return " and ".join(filter(None, (label, named))) or "all outputs by name: none is a score vector"
 
@@ -73,8 +76,9 @@ def plan_results(
     vectors = [spec for spec in manifest.outputs if spec.name in (named or (spec.name,)) and _scores(spec, manifest)]
     if len(vectors) > 1:
         vectors = [spec for spec in vectors if spec.postprocess == "softmax"]
-    plan = ResultPlan("", 0, (), named, manifest.batched, settings.content, settings.top_k)
-    if len(vectors) != 1:
+    document = next(iter(manifest.answered), "")
+    plan = ResultPlan("", 0, (), named, manifest.batched, settings.content, settings.top_k, document)
+    if document or len(vectors) != 1:
         return plan
     return replace(plan, scores=vectors[0].name, classes=vectors[0].shape[-1], labels=manifest.labels)
 
@@ -88,18 +92,25 @@ def write_results(plan: ResultPlan, outputs: Mapping[str, Tensor], rows: int, li
     UNSUPPORTED if an output is not UTF-8.
     """
     count = rows if plan.batched else 1
+    documents = read_documents(plan.document, outputs)
     scores = score_rows(plan, outputs, count)
-    names = plan.named if scores is not None else plan.named or tuple(outputs)
+    names = plan.named if plan.named or documents or scores is not None else tuple(outputs)
     write = _values if plan.content == "values" else _outputs
     is_whole = count != 1 and any(outputs[name].array.shape[:1] != (count,) for name in names)
     least_bytes = 0 if scores is None or is_whole else _least_class_bytes(plan, scores)
     check_size(least_bytes + sum(_least_bytes(outputs[name]) for name in names), limit_bytes)
     if is_whole:
         return write(names, outputs)
-    best = [{}] * count if scores is None else _best_classes(plan, scores)
+    best = documents or ([{}] * count if scores is None else _best_classes(plan, scores))
     if count == 1:
         return {**best[0], **write(names, outputs)}
     return {"results": [{**best[row], **write(names, outputs, slice(row, row + 1))} for row in range(count)]}
+
+
+def read_documents(name: str, outputs: Mapping[str, Tensor]) -> list[Line] | None:
+    """Return the results of a task, one for each row; None if there is no output `name`."""
+    tensor = outputs.get(name)
+    return None if tensor is None else [msgspec.json.decode(content) for content in tensor.array.ravel()]
 
 
 def check_size(size_bytes: int, limit_bytes: int) -> None:

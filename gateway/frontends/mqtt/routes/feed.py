@@ -72,7 +72,7 @@ class RouteDecoder:
         self._order: list[int] | None = None
         self._describe = describe
         self._counters = counters
-        self.requested = tuple(RequestedOutput(name) for name in route.outputs)
+        self.requested: tuple[RequestedOutput, ...] = ()
         self._manifest: ModelManifest | None = None
         self._plan = ResultPlan()
         self._other: ModelManifest | None = None
@@ -251,6 +251,8 @@ class RouteDecoder:
             )
         self._manifest = manifest
         self._plan = plan_results(manifest, self.route.outputs, self.route.result)
+        document = (self._plan.document,) if self._plan.document else ()
+        self.requested = tuple(RequestedOutput(name) for name in dict.fromkeys((*document, *self.route.outputs)))
         carried = f"{manifest.name} version {manifest.version} carry {self._plan}"
         _LOG.info("MQTT route %s: results of model %s", self.route.name, carried)
 
