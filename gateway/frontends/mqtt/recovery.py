@@ -115,7 +115,7 @@ def _replayed(windows: Windows, record: Replayed | WindowRecord) -> Iterator[Fou
     """Yield the windows that a record completes. Raises ValueError if it does not fit."""
     match record:
         case WindowRecord():
-            if (len(record.rows), record.channels) != (windows.shape.size_bytes, windows.shape.channels):
+            if not windows.fits(len(record.rows), record.channels):
                 raise ValueError("this window has another shape")
             yield record.sensor, complete_window(record)
         case ExpiredRecord():

@@ -14,6 +14,7 @@ from gateway.frontends.mqtt.presets import FILLED, JSON, PRESETS, SPARKPLUG
 from gateway.frontends.mqtt.results.settings import ResultSettings
 from gateway.frontends.mqtt.rules.settings import RuleSettings
 from gateway.frontends.mqtt.time_settings import MqttTime
+from gateway.frontends.mqtt.window_settings import MqttWindow
 
 PROTOBUF = ("application/protobuf", "application/x-protobuf")
 CONTENT_TYPES = (
@@ -146,6 +147,8 @@ class MqttRoute:
     """Rules that decide on the results of each sensor, and publish messages of their own."""
     time: MqttTime = field(default_factory=MqttTime)
     """Time and sequence number of samples: the table `[mqtt.route.time]`."""
+    window: MqttWindow = field(default_factory=MqttWindow)
+    """Windows that end by silence: the table `[mqtt.route.window]`."""
     channel: tuple[MqttChannel, ...] = ()
     """Values of a row, in the order of the model's channels; empty: a row has the form of the model's input."""
 
@@ -199,6 +202,12 @@ class MqttRoute:
             ("qos", self.qos not in {0, 1}, "0 or 1"),
             ("hop_rows", not 0 <= self.hop_rows <= 1_000_000, "0 to 1000000 rows"),
             ("size_rows", not 0 <= self.size_rows <= 1_000_000, "0 to 1000000 rows"),
+            ("hop_rows", self.window.has_sessions and self.hop_rows > 0, "absent: sessions do not overlap"),
+            (
+                "idle_expiry_s",
+                self.window.has_sessions and self.idle_expiry_s > 0,
+                "absent: session_gap_s ends windows",
+            ),
             ("max_sensors", not 1 <= self.max_sensors <= 1_000_000, "1 to 1000000"),
             ("model_away", self.model_away not in MODEL_AWAY, f"one of {', '.join(MODEL_AWAY)}"),
             ("outputs", not _are_names(self.outputs), f"different names of 1 to {OUTPUT_NAME_LIMIT_CHARS} characters"),

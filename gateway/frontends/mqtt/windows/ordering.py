@@ -2,7 +2,8 @@
 
 By sequence, a sample whose predecessor is here passes at once; samples after a gap wait for the missing ones, at most
 `lateness_ns` after their arrival. By time, nothing tells whether a sample is missing, so each waits until a sample that
-is `lateness_ns` younger has come, or `lateness_ns` after its arrival. Pure: the clock is passed in.
+is `lateness_ns` younger has come, or `lateness_ns` after its arrival. Samples with neither pass as they arrive. Pure:
+the clock is passed in.
 """
 
 from __future__ import annotations
@@ -45,7 +46,36 @@ class Ordering(Protocol):
 
 def new_ordering(timing: SampleTiming, counters: Counter[str], *, by_sequence: bool) -> Ordering:
     """Return the ordering of a sensor."""
-    return SequenceOrdering(timing, counters) if by_sequence else TimeOrdering(timing, counters)
+    if by_sequence:
+        return SequenceOrdering(timing, counters)
+    return TimeOrdering(timing, counters) if timing.event_time else ArrivalOrdering()
+
+
+class ArrivalOrdering:
+    """Order of arrival: no sample waits."""
+
+    def put(self, sample: Sample) -> list[Sample]:
+        """Implement Ordering."""
+        return [sample]
+
+    def due_ns(self) -> int | None:
+        """Implement Ordering."""
+        return None
+
+    def expire(self, now_ns: int) -> list[Sample]:
+        """Implement Ordering."""
+        return []
+
+    def flush(self) -> list[Sample]:
+        """Implement Ordering."""
+        return []
+
+    def waiting(self) -> tuple[Sample, ...]:
+        """Implement Ordering."""
+        return ()
+
+    def resume(self, last: Sample) -> None:
+        """Implement Ordering."""
 
 
 class SequenceOrdering:

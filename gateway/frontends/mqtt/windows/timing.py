@@ -28,6 +28,17 @@ class GapPolicy(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class SessionRules:
+    """Rules of session windows: a sensor's silence of more than `gap_ns` ends a window.
+
+    A window of fewer than `least_rows` rows is dropped.
+    """
+
+    gap_ns: int
+    least_rows: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class SampleTiming:
     """Rules of one route.
 
@@ -35,7 +46,8 @@ class SampleTiming:
     long later samples wait for missing ones. `resample`: make rows at exactly `interval_ns`, by linear interpolation.
     `modulus`: number at which sequence numbers begin again (0: never). `pending_limit_rows`: rows of one sensor that
     wait for missing ones. `event_time`: samples have times of their own, not those of their arrival. `restart_ns`: a
-    sample that is older than the last one by more than this comes from a clock that was set back.
+    sample that is older than the last one by more than this comes from a clock that was set back. `session`: None for
+    windows of a fixed number of rows.
     """
 
     interval_ns: int = 0
@@ -47,3 +59,4 @@ class SampleTiming:
     pending_limit_rows: int = 256
     event_time: bool = True
     restart_ns: int = 60_000_000_000
+    session: SessionRules | None = None
