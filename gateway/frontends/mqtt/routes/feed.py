@@ -194,8 +194,8 @@ class RouteDecoder:
     def ready(self, sensor: str, window: Complete) -> Ready:
         """Return the input of a complete window."""
         manifest = cast("ModelManifest", self._manifest)  # windows exist only after it
-        padded = None if self._padding is None else self._padding.missing_rows(window.rows)
         rows = window.rows if self._padding is None else self._padding.apply(window.rows)
+        padded = len(rows) - len(window.rows) if self.route.window.has_sessions else None
         tensor = window_tensor(rows, manifest.inputs[0])
         times = window.started_ns, window.ended_ns
         return Ready(sensor, manifest, self._plan, tensor, *times, window, self._gap_limit_ns, padded)

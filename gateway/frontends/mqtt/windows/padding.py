@@ -21,13 +21,9 @@ class Padding:
     size_rows: int
     pad: str
 
-    def missing_rows(self, rows: Rows) -> int:
-        """Return the number of rows that `rows` lacks."""
-        return self.size_rows - len(rows)
-
     def apply(self, rows: Rows) -> Rows:
         """Return `rows` [n, channels] with the missing ones; `rows` itself if none is."""
-        count = self.missing_rows(rows)
+        count = self.size_rows - len(rows)
         if not count:
             return rows
         before, after = (0, count) if self.pad == "last" else (count, 0)
