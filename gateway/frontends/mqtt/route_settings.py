@@ -215,6 +215,10 @@ class MqttRoute:
             ("rule", len({rule.name for rule in self.rule}) < len(self.rule), "rules of different names"),
         )
 
+    def _lacks_lead(self) -> bool:
+        """Return True if the leading channel of a join is not a channel of the route."""
+        return self.time.join_lead not in {"", *(name for each in self.channel for name in (each.path, each.name))}
+
     def _payload_rules(self) -> tuple[tuple[str, bool, str], ...]:
         records, protobuf = bool(self.record_name), self.media in PROTOBUF
         return (
@@ -228,6 +232,8 @@ class MqttRoute:
             ("rows", bool(self.rows and self.struct), "absent, because struct makes the rows"),
             ("channel", not self.channel and bool(self.struct), "present: struct needs a [[mqtt.route.channel]]"),
             ("channel", not self.channel and self.time.is_set, "present: time needs a [[mqtt.route.channel]]"),
+            ("channel", len(self.channel) < 2 and self.time.joins, "at least two channels: join makes rows of them"),
+            ("time", self._lacks_lead(), "a join_lead that is the path or name of a channel"),
         )
 
 

@@ -68,7 +68,7 @@ class RouteDecoder:
         channels = self._reader.channels.channels if self._reader.channels else ()
         self._last = LastValues([channel.settings for channel in channels], route.max_sensors)
         self._publish, self._journaled = publish, journaled
-        self._keeps_last = any(channel.missing == "last" for channel in route.channel)
+        self._keeps_last = not route.time.joins and any(channel.missing == "last" for channel in route.channel)
         self._order: list[int] | None = None
         self._describe = describe
         self._counters = counters
@@ -237,16 +237,16 @@ class RouteDecoder:
         return manifest
 
     def _adopt(self, manifest: ModelManifest) -> None:
-        """Use another manifest: plan the results. Windows of another shape are discarded."""
+        """Use another manifest: plan the results. Windows of another shape or order are discarded."""
         check_outputs(self.route, manifest)
         shape = window_shape(self.route, manifest)
-        self._order = channel_order(self.route, manifest, shape)
+        before, self._order = self._order, channel_order(self.route, manifest, shape)
         if shape is None:
             self._windows = None
-        elif self._windows is None or self._windows.shape != shape:
+        elif self._windows is None or self._windows.shape != shape or self._order != before:
             self._counters["windows_discarded"] += self.sensors
             self._gap_limit_ns = gap_limit_ns(self.route, manifest)
-            self._windows = new_windows(self.route, manifest, shape, self._counters)
+            self._windows = new_windows(self.route, manifest, shape, self._order, self._counters)
         self._padding = None if shape is None else padding(self.route, manifest, shape)
         self._manifest = manifest
         self._plan = plan_results(manifest, self.route.outputs, self.route.result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest, TensorSpec
@@ -25,6 +26,8 @@ def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | Non
     if not size_rows:
         if route.hop_rows:
             raise _unfit(route, "has no [window]; set size_rows together with hop_rows, or remove hop_rows")
+        if route.time.joins:
+            raise _unfit(route, "has no [window], and join makes rows of windows; set size_rows, 1 for single rows")
         return None
     hop_rows = route.hop_rows or (window.hop_rows if window else size_rows)
     return WindowShape(size_rows, _channels(route, manifest), hop_rows)
@@ -57,14 +60,20 @@ def padding(route: MqttRoute, manifest: ModelManifest, shape: WindowShape) -> Pa
     return Padding(taken or shape.size_rows, route.window.pad or "zero")
 
 
-def new_windows(route: MqttRoute, manifest: ModelManifest, shape: WindowShape, counters: Counter[str]) -> Windows:
-    """Return empty windows. Raises RequestError UNAVAILABLE if route and model do not fit."""
+def new_windows(
+    route: MqttRoute,
+    manifest: ModelManifest,
+    shape: WindowShape,
+    order: Sequence[int] | None,
+    counters: Counter[str],
+) -> Windows:
+    """Return empty windows of rows in `order`. Raises RequestError UNAVAILABLE if route and model do not fit."""
     return Windows(
         shape,
         route.max_sensors,
         idle_expiry_ns(route, manifest),
         counters,
-        timing=sample_timing(route, manifest),
+        timing=sample_timing(route, manifest, order),
         by_sequence=bool(route.time.sequence),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -16,11 +16,11 @@ from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.payloads.channels import Values
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.routes.joins import SECOND_NS, join_rules
 from gateway.frontends.mqtt.time_settings import TABLE, MqttTime
 from gateway.frontends.mqtt.windows.samples import Rows, Sample
 from gateway.frontends.mqtt.windows.timing import GapPolicy, SampleTiming, SessionRules
 
-SECOND_NS = 1_000_000_000
 TIME_LIMIT_NS = 9_000_000_000_000_000_000
 """Distance of timestamps from 1970 that is taken: the years 1685 to 2255, which 64 bits can hold."""
 SEQUENCE_LIMIT = 2**53
@@ -81,8 +81,8 @@ def gap_limit_ns(route: MqttRoute, manifest: ModelManifest) -> int:
     return int(max(GAP_LEAST_S, GAP_INTERVALS * interval_s(route, manifest)) * SECOND_NS)
 
 
-def sample_timing(route: MqttRoute, manifest: ModelManifest) -> SampleTiming | None:
-    """Return the rules for order, gaps and sessions.
+def sample_timing(route: MqttRoute, manifest: ModelManifest, order: Sequence[int] | None = None) -> SampleTiming | None:
+    """Return the rules for order, gaps, sessions and joins; `order` as `channel_order` returns it.
 
     Return None if samples have neither times nor numbers of their own, and windows a fixed number of rows. Raises
     RequestError UNAVAILABLE if the rate that samples are to have is not known.
@@ -99,12 +99,13 @@ def sample_timing(route: MqttRoute, manifest: ModelManifest) -> SampleTiming | N
         lateness_ns=int(time.lateness_s * SECOND_NS),
         gap=GapPolicy(time.gap),
         fill_limit_rows=time.fill_limit_rows,
-        resample=time.resample,
+        resample=time.resample and not time.joins,
         modulus=time.sequence_modulus,
         pending_limit_rows=time.max_pending_rows,
         event_time=bool(time.path),
         restart_ns=int(time.restart_s * SECOND_NS),
         session=SessionRules(int(window.session_gap_s * SECOND_NS), window.least_rows) if window.has_sessions else None,
+        join=join_rules(route, order, interval_ns),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from gateway.frontends.mqtt.windows.gaps import TimedRows, between, resampled, single
+from gateway.frontends.mqtt.windows.joining import Joiner
 from gateway.frontends.mqtt.windows.ordering import Ordering, new_ordering
 from gateway.frontends.mqtt.windows.rings import Complete, Ring
 from gateway.frontends.mqtt.windows.samples import Sample, SensorState
@@ -23,13 +24,16 @@ class SensorWindow:
     def __init__(self, ring: Ring, timing: SampleTiming, counters: Counter[str], *, by_sequence: bool) -> None:
         self._ring, self._timing, self._counters = ring, timing, counters
         self._ordering: Ordering = new_ordering(timing, counters, by_sequence=by_sequence)
+        self._joiner = None if timing.join is None else Joiner(timing.join, counters)
         self._previous: Sample | None = None
         """Last sample that passed; those in the ring follow it only if the ring is not empty."""
         self._next_ns = 0
 
     def put(self, sample: Sample) -> Iterator[Complete]:
         """Add a sample. Yield the windows that it completes, with samples that waited for it."""
-        return self._enter(self._ordering.put(sample))
+        if self._joiner is not None:
+            self._joiner.add(sample)
+        return self._passed(self._ordering.put(sample))
 
     def due_ns(self) -> int | None:
         """Return the monotonic time of the next `expire`; None if no sample waits and no session is open."""
@@ -40,13 +44,13 @@ class SensorWindow:
 
     def expire(self, now_ns: int) -> Iterator[Complete]:
         """Yield the windows that are complete without the samples that did not come in time."""
-        yield from self._enter(self._ordering.expire(now_ns))
+        yield from self._passed(self._ordering.expire(now_ns))
         if (ends_ns := self._ends_ns()) is not None and ends_ns <= now_ns:
             yield from self._end()
 
     def flush(self) -> Iterator[Complete]:
         """Yield the windows that are complete with all samples that wait, and the session that is open."""
-        yield from self._enter(self._ordering.flush())
+        yield from self._passed(self._ordering.flush())
         if self._timing.session is not None:
             yield from self._end()
 
@@ -56,13 +60,19 @@ class SensorWindow:
 
     def state(self) -> SensorState:
         """Return the content outside the ring."""
+        if self._joiner is not None:
+            next_ns, waiting = self._joiner.next_ns, self._ordering.waiting()
+            return SensorState(self._previous, next_ns, waiting, self._joiner.state())
         return SensorState(self._previous, self._next_ns, self._ordering.waiting())
 
     def restore(self, state: SensorState) -> None:
         """Continue after `state`, in a new process. Its waiting samples are not part of it: `put` them."""
         self._previous, self._next_ns = state.previous, state.next_ns
-        if state.previous is not None:
-            self._ordering.resume(state.previous)
+        passed = state.previous
+        if self._joiner is not None:
+            passed = self._joiner.restore(state.joined, state.next_ns)
+        if passed is not None:
+            self._ordering.resume(passed)
 
     def resume(self, last_ns: int, now_ns: int) -> None:
         """Go on at `now_ns` after arrivals up to `last_ns`, which were of another clock. Samples begin to wait now."""
@@ -70,6 +80,16 @@ class SensorWindow:
             self._previous.arrived_ns += now_ns - last_ns
         for sample in self._ordering.waiting():
             sample.arrived_ns = now_ns
+
+    def _passed(self, samples: Iterable[Sample]) -> Iterator[Complete]:
+        """Yield the windows that samples complete which passed, in order."""
+        return self._enter(samples) if self._joiner is None else self._join(samples, self._joiner)
+
+    def _join(self, samples: Iterable[Sample], joiner: Joiner) -> Iterator[Complete]:
+        for sample in samples:
+            if sample.restarts:
+                yield from self._restart()
+            yield from self._enter(joiner.rows(sample))
 
     def _enter(self, samples: Iterable[Sample]) -> Iterator[Complete]:
         for sample in samples:

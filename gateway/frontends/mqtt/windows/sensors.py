@@ -47,6 +47,11 @@ class Windows:
         """Return True if samples are `put` with times or sequence numbers of their own, and not appended."""
         return self._timing is not None
 
+    @property
+    def joins(self) -> bool:
+        """Return True if rows are joined by time, so that samples may lack channels."""
+        return self._timing is not None and self._timing.join is not None
+
     def fits(self, rows_bytes: int, channels: int) -> bool:
         """Return True if a window of another process may be one of these."""
         row_bytes = self.shape.size_bytes // self.shape.size_rows
