@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
 from gateway.frontends.mqtt.time_settings import MqttTime
 from gateway.frontends.mqtt.window_settings import MqttWindow
-from tests.simulators.mqtt_windows import CHANNEL, NUMBERED, PLAIN, Life, close_all, numbered
+from tests.simulators.mqtt_windows import CHANNEL, NUMBERED, PLAIN, Life, close_all, model, numbered
 
 LATER_S = 500.0
 """Silence that ends a session, much longer than a test takes: only times of samples end one."""
@@ -27,6 +27,14 @@ SESSIONS = MqttRoute(
     channel=CHANNEL,
     time=MqttTime(path="n"),
     window=MqttWindow(LATER_S),
+)
+STEP_S, LATENESS_S = 60.0, 100.0
+JOINED = MqttRoute(
+    *("r", ("s/+",), "m"),
+    sensor="topic[1]",
+    size_rows=2,
+    channel=(MqttChannel("x"), MqttChannel("y")),
+    time=MqttTime(path="t", lateness_s=LATENESS_S, join="nearest", join_tolerance_s=20.0),
 )
 REORDERED = dataclasses.replace(NUMBERED, time=MqttTime(sequence="n", lateness_s=100.0))
 
@@ -94,3 +102,30 @@ def test_sessions_over_kills_are_those_of_one_process(steps: list[str], by_time:
         return await life.end()
 
     assert lived(live) == sessions[:-1]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.sampled_from(["pair", "pair", "swap", "kill", "sync", "compact"]), min_size=3, max_size=25),
+    more=st.integers(0, 2),
+)
+def test_joined_rows_over_kills_are_those_of_one_process(steps: list[str], more: int) -> None:
+    pairs = [step for step in [*steps, *["pair"] * more] if step in {"pair", "swap"}]
+
+    async def live(folder: str) -> list[list[float]]:
+        life, count = Life(Path(folder) / "journal", JOINED, manifest=model(2)), 0
+        for number, step in enumerate([*steps, *["pair"] * more]):
+            if step in {"pair", "swap"}:
+                at = count * STEP_S
+                samples = [{"t": at, "x": float(count)}, {"t": at + 10, "y": count + 0.5}]
+                for place, sample in enumerate(samples if step == "pair" else reversed(samples)):
+                    await life.send(2 * number + place + 1, [sample])
+                count += 1
+            else:
+                await life.step(step)
+        return await life.end()
+
+    newest_s = STEP_S * (len(pairs) - 1) + 10
+    whole = [place for place in range(len(pairs)) if STEP_S * place <= newest_s - LATENESS_S]
+    rows = [[float(place), place + 0.5] for place in whole]
+    assert lived(live) == [rows[at] + rows[at + 1] for at in range(0, len(rows) - 1, 2)]
