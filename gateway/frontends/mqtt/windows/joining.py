@@ -6,27 +6,22 @@ then, and those that wait for their turn are known here, so that a row waits no 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from gateway.frontends.mqtt.windows.ordering import DUPLICATES
-from gateway.frontends.mqtt.windows.rings import Times
 from gateway.frontends.mqtt.windows.samples import HeldValue, Row, Sample
 from gateway.frontends.mqtt.windows.timing import ChannelRules, JoinRules
 
 UNJOINED = "rows_unjoined"
 """Counter of rows that lack a channel."""
-GRID_LIMIT_ROWS = 1_000
-"""Most rows that are made at once; of a longer time without samples, only the last row is."""
-_FAR_NS = 2**61
-"""Distance of a sample that there is not."""
+GRID_LIMIT_VALUES = 10_000
+"""Most values of rows that are made at once, 1 µs each; of a longer time without samples, only the last row is made."""
 _NEVER_NS = -(2**63)
-Near = npt.NDArray[np.bool_]
-Column = npt.NDArray[np.float64]
 
 
 class ChannelTrack:
@@ -59,43 +54,21 @@ class ChannelTrack:
         place = bisect_right(self._times, time_ns) - 1
         return (self._times[place], self._values[place]) if place >= 0 else None
 
-    def column(self, times: Times, rules: JoinRules) -> tuple[Column, Near]:
-        """Return the values at `times` (NaN: none), and for which of them a sample is near."""
-        if not self._times:
-            return np.full(len(times), 0.0 if self._rules.zero else np.nan), np.zeros(len(times), np.bool_)
-        known, values, last = np.array(self._times), np.array(self._values), len(self._times) - 1
-        after = np.searchsorted(known, times)
-        later, earlier = np.minimum(after, last), np.maximum(after - 1, 0)
-        ahead_ns = np.where(after <= last, _distance(known[later], times), _FAR_NS)
-        behind_ns = np.where(after > 0, _distance(times, known[earlier]), _FAR_NS)
-        found, near = _between if rules.linear else _nearest, rules.tolerance_ns
-        column, is_near = found(values[earlier], values[later], behind_ns, ahead_ns, near)
+    def value(self, time_ns: int, rules: JoinRules) -> tuple[float, bool]:
+        """Return the value at a time (NaN: none), and whether a sample is near."""
+        times, values, place = self._times, self._values, bisect_left(self._times, time_ns)
+        ahead_ns = times[place] - time_ns if place < len(times) else math.inf
+        behind_ns = time_ns - times[place - 1] if place else math.inf
+        if ahead_ns == 0 or (not rules.linear and ahead_ns < behind_ns and ahead_ns <= rules.tolerance_ns):
+            return values[place], True
+        if not rules.linear and behind_ns <= rules.tolerance_ns:
+            return values[place - 1], True
+        if rules.linear and max(ahead_ns, behind_ns) <= rules.tolerance_ns:
+            before, share = values[place - 1], behind_ns / (behind_ns + ahead_ns)
+            return before + (values[place] - before) * share, True
         if self._rules.zero:
-            return np.where(is_near, column, 0.0), is_near
-        is_held = behind_ns <= self._rules.held_ns
-        return np.where(is_near, column, np.where(is_held, values[earlier], np.nan)), is_near
-
-
-def _distance(later: Times, earlier: Times) -> Times:
-    """Return the time between two times, at most _FAR_NS: that of centuries does not fit 64 bits."""
-    return np.minimum((later - earlier).view(np.uint64), np.uint64(_FAR_NS)).astype(np.int64)
-
-
-def _nearest(
-    earlier: Column, later: Column, behind_ns: Times, ahead_ns: Times, tolerance_ns: int
-) -> tuple[Column, Near]:
-    """Return the nearer one of two values, of equally near ones the earlier."""
-    is_later = ahead_ns < behind_ns
-    return np.where(is_later, later, earlier), np.minimum(ahead_ns, behind_ns) <= tolerance_ns
-
-
-def _between(
-    earlier: Column, later: Column, behind_ns: Times, ahead_ns: Times, tolerance_ns: int
-) -> tuple[Column, Near]:
-    """Return the value on the line between two samples that are near, or that of a sample at the very time."""
-    is_there = ahead_ns == 0
-    line = earlier + (later - earlier) * (behind_ns / np.maximum(1, behind_ns + ahead_ns))
-    return np.where(is_there, later, line), is_there | (np.maximum(ahead_ns, behind_ns) <= tolerance_ns)
+            return 0.0, False
+        return (values[place - 1] if behind_ns <= self._rules.held_ns else math.nan), False
 
 
 class Joiner:
@@ -123,8 +96,12 @@ class Joiner:
             self._restart(sample)
         times = self._times(sample)
         self._passed_ns = sample.time_ns
-        if len(times):
-            yield from self._joined(times, sample.arrived_ns)
+        for time_ns in times:
+            row = self._row(time_ns)
+            if row is None:
+                self._counters[UNJOINED] += 1
+            else:
+                yield Sample(row, time_ns, sample.arrived_ns)
         for place, _ in _present(sample.row):
             self._tracks[place].drop_before(sample.time_ns)
 
@@ -150,32 +127,30 @@ class Joiner:
         self._passed_ns, self._lead_ns, self.next_ns = sample.time_ns, _NEVER_NS, _NEVER_NS
         self.add(sample)
 
-    def _times(self, sample: Sample) -> Times:
+    def _times(self, sample: Sample) -> Sequence[int]:
         """Return the times of the rows that are due."""
         if self._rules.interval_ns:
             return self._grid(sample.time_ns, self._rules.interval_ns)
         if np.isnan(sample.row[self._rules.lead]) or sample.time_ns == self._lead_ns:
-            return np.empty(0, np.int64)
+            return ()
         self._lead_ns = sample.time_ns
-        return np.array([sample.time_ns])
+        return (sample.time_ns,)
 
-    def _grid(self, time_ns: int, interval_ns: int) -> Times:
+    def _grid(self, time_ns: int, interval_ns: int) -> Sequence[int]:
         if self.next_ns == _NEVER_NS:
             self.next_ns = time_ns
         steps = (time_ns - self.next_ns) // interval_ns
-        if steps > GRID_LIMIT_ROWS:
+        if steps * len(self._tracks) > GRID_LIMIT_VALUES:
             self.next_ns += steps * interval_ns
-        times = np.arange(self.next_ns, time_ns + 1, interval_ns, dtype=np.int64)
+        times = range(self.next_ns, time_ns + 1, interval_ns)
         self.next_ns += len(times) * interval_ns
         return times
 
-    def _joined(self, times: Times, arrived_ns: int) -> Iterator[Sample]:
-        columns, near = zip(*(track.column(times, self._rules) for track in self._tracks), strict=True)
-        rows = np.column_stack(columns).astype(np.float32)
-        whole = ~np.isnan(rows).any(axis=1) & np.any(near, axis=0)
-        self._counters[UNJOINED] += len(times) - int(whole.sum())
-        for row, time_ns in zip(rows[whole], times[whole].tolist(), strict=True):
-            yield Sample(row, time_ns, arrived_ns)
+    def _row(self, time_ns: int) -> Row | None:
+        """Return the row of a time; None if it lacks a channel, or no sample is near."""
+        values, near = zip(*(track.value(time_ns, self._rules) for track in self._tracks), strict=True)
+        row = np.array(values, np.float32)
+        return row if any(near) and not np.isnan(row).any() else None
 
 
 def _present(row: Row) -> Iterator[tuple[int, float]]:
