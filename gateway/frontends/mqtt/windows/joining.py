@@ -19,8 +19,11 @@ from gateway.frontends.mqtt.windows.timing import ChannelRules, JoinRules
 
 UNJOINED = "rows_unjoined"
 """Counter of rows that lack a channel."""
-GRID_LIMIT_VALUES = 10_000
-"""Most values of rows that are made at once, 1 µs each; of a longer time without samples, only the last row is made."""
+GRID_LIMIT_ROWS, GRID_LIMIT_VALUES = 1_000, 10_000
+"""Most rows of a fixed rate, and values in them, that are made at once: 10 ms.
+
+Of a longer time without samples, only the last row is made.
+"""
 _NEVER_NS = -(2**63)
 
 
@@ -140,7 +143,7 @@ class Joiner:
         if self.next_ns == _NEVER_NS:
             self.next_ns = time_ns
         steps = (time_ns - self.next_ns) // interval_ns
-        if steps * len(self._tracks) > GRID_LIMIT_VALUES:
+        if steps > min(GRID_LIMIT_ROWS, GRID_LIMIT_VALUES // len(self._tracks)):
             self.next_ns += steps * interval_ns
         times = range(self.next_ns, time_ns + 1, interval_ns)
         self.next_ns += len(times) * interval_ns

@@ -16,7 +16,7 @@ from gateway.frontends.mqtt.routes.fitting import window_shape
 from gateway.frontends.mqtt.routes.joins import join_rules
 from gateway.frontends.mqtt.routes.timed import NEVER_NS
 from gateway.frontends.mqtt.time_settings import MqttTime
-from gateway.frontends.mqtt.windows.joining import GRID_LIMIT_VALUES
+from gateway.frontends.mqtt.windows.joining import GRID_LIMIT_ROWS
 from gateway.frontends.mqtt.windows.rings import Complete, WindowShape
 from gateway.frontends.mqtt.windows.samples import Sample
 from gateway.frontends.mqtt.windows.sensors import Windows
@@ -208,7 +208,7 @@ def test_a_gap_of_centuries_is_no_neighbourhood_and_makes_few_rows(interval_ns: 
     far = 9_000_000_000_000_000_000
     found = joined(target, [(1, -far, 1.0), (0, far - 1, 2.0), (1, far, 3.0)])
     assert rows_of(found)[0] == (far - 1, [2, 3])
-    assert target.counters["rows_unjoined"] <= GRID_LIMIT_VALUES
+    assert target.counters["rows_unjoined"] <= GRID_LIMIT_ROWS
 
 
 def test_what_is_kept_of_a_channel_is_bounded_by_what_waits() -> None:
