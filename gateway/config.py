@@ -22,8 +22,10 @@ from gateway.domain.rights import Grant, check_identity, read_rights
 from gateway.domain.settings import check_above_zero, only_tables, read_settings, sections
 from gateway.domain.settings_layer import SettingsLayer
 from gateway.engine.settings import EngineSettings, SelectionSettings
+from gateway.files.credentials import secret_path
 from gateway.frontends.control.settings import ControlServerSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.mqtt.brokers import brokers
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.frontends.settings import SERVER_NAME, SharedMemorySettings, ShareSettings
@@ -244,9 +246,17 @@ def read_security(config: Config) -> Security:
     return security
 
 
+def mqtt_brokers(config: Config) -> dict[str, MqttSettings]:
+    """Return the settings of each MQTT broker by name. Raises ConfigurationError."""
+    try:
+        return brokers(config.mqtt)
+    except ConfigurationError as error:
+        raise ConfigurationError(error.problem, file=config.file, table=error.table, key=error.key) from None
+
+
 def check_listeners(config: Config, security: Security) -> None:
     """Refuse an open listener beyond this machine, and a gateway without listeners. Raises ConfigurationError."""
-    if not (config.grpc_listen or config.http_listen or config.mqtt.url):
+    if not (mqtt_brokers(config) or config.grpc_listen or config.http_listen):
         raise ConfigurationError(
             "gRPC and HTTP are off and no broker is named, so nothing could ask; "
             "set [grpc] or [http] listen, or [mqtt] url",
@@ -316,7 +326,9 @@ def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes
     if not name:
         return None
     try:
-        return Path(name).read_bytes()
+        return secret_path(name, table, key).read_bytes()
+    except ConfigurationError as error:
+        raise ConfigurationError(error.problem, file=config.file, table=table, key=key) from None
     except OSError as error:
         denied = f"chgrp edge-gateway {name} && chmod g+r {name}, or name another file"
         remedy = denied if isinstance(error, PermissionError) else "put the file there, or name another one"

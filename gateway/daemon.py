@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gateway import assembly
 from gateway.committed.store import CommittedStore
-from gateway.config import Config, gateway_id, load_config, models_folder
+from gateway.config import Config, gateway_id, load_config, models_folder, mqtt_brokers
 from gateway.credentials import Credentials
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import Event, ServableChanged, VariantChosen
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gateway.domain.vitals import Vitals
     from gateway.frontends.grpc_v2.grpcio.server import GrpcFrontend
     from gateway.frontends.grpc_v2.transport.server import GrpcServer
-    from gateway.frontends.mqtt.frontend import MqttFrontend
+    from gateway.frontends.mqtt.frontends import MqttFrontends
     from gateway.frontends.regions import Regions
     from gateway.frontends.rest_v2.server import RestFrontend
 
@@ -63,7 +63,7 @@ class Daemon:
         self._reload_again = False
         self._up = False
         self._trimming = Trimming()
-        self._mqtt: MqttFrontend | None = None
+        self._mqtt: MqttFrontends | None = None
         self._regions: Regions | None = None
         self._pools = Pools(config.shares)
         self._readiness_changed: Callable[[], None] = lambda: None
@@ -227,12 +227,12 @@ class Daemon:
             await answering
 
     async def _start_mqtt(self, stack: AsyncExitStack) -> None:
-        if not self._config.mqtt.url:
+        if not (brokers := mqtt_brokers(self._config)):
             return
-        from gateway.frontends.mqtt.frontend import MqttFrontend
+        from gateway.frontends.mqtt.frontends import MqttFrontends
 
         folder = None if self._state.problem else Path(self._life.folder)
-        mqtt = MqttFrontend(self._engine, self._config.mqtt, gateway_id(self._config), folder)
+        mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder)
         await mqtt.start()
         stack.push_async_callback(mqtt.stop, self._config.limits.drain_s)
         self._mqtt = mqtt
@@ -261,8 +261,8 @@ class Daemon:
         return "; ".join(problem for problem in found if problem)
 
     def _broker(self) -> bool | None:
-        """Return whether the MQTT broker grants everything, for the control API; None without MQTT."""
-        return self._mqtt.online.is_set() if self._mqtt else None
+        """Return whether all MQTT brokers grant everything, for the control API; None without MQTT."""
+        return self._mqtt.online if self._mqtt else None
 
     def _mqtt_samples(self) -> Iterable[MetricSample]:
         return () if self._mqtt is None else self._mqtt.samples()

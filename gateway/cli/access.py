@@ -10,6 +10,8 @@ from pathlib import Path
 
 from gateway.config import Config, models_folder, site_profiles_folder
 from gateway.domain.permissions import READ, SEARCH, WRITE, Denial, PathNode, UserAccount, denial
+from gateway.files.credentials import is_credential
+from gateway.frontends.mqtt.brokers import table_of
 
 ENTRIES_LIMIT = 10_000
 """Files and folders checked in one folder that is read whole."""
@@ -45,15 +47,21 @@ def denials(
 def needs(config: Config, state: Path) -> Iterator[PathPermission]:
     """Yield what a daemon with this configuration reads, writes and searches."""
     tls, mqtt, site = config.tls, config.mqtt, site_profiles_folder(config)
+    brokers = {"mqtt": mqtt, **{table_of(broker.name): broker for broker in mqtt.broker}}
     files = {
         "configuration": config.file,
         "auth.tokens_file": config.auth.tokens_file,
         **{f"tls.{key}": getattr(tls, key) for key in ("cert", "key", "client_ca")},
-        **{f"mqtt.{key}": getattr(mqtt, key) for key in ("ca", "cert", "key", "password_file")},
+        **{
+            f"{table}.{key}": getattr(broker, key)
+            for table, broker in brokers.items()
+            for key in ("ca", "cert", "key", "username_file", "password_file")
+        },
         **{f"{route.table}.descriptor": route.descriptor for route in mqtt.route},
         "fleet.root": str(config.fleet.root_file) if config.fleet.store else "",
     }
-    yield from (PathPermission(setting, Path(name), READ) for setting, name in files.items() if name)
+    named = {setting: name for setting, name in files.items() if name and not is_credential(name)}
+    yield from (PathPermission(setting, Path(name), READ) for setting, name in named.items())
     yield PathPermission("models.dir", models_folder(config), READ | SEARCH, whole=True)
     if site is not None:
         yield PathPermission("gateway.profiles_dir", site, READ | SEARCH, whole=True)

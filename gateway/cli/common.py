@@ -77,7 +77,8 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
         if models:
             laid["models"] = dataclasses.replace(config.models, dir=models)
         if mqtt:
-            laid["mqtt"] = dataclasses.replace(config.mqtt, url="" if mqtt == "off" else mqtt)
+            off = {"url": "", "broker": (), "route": ()}
+            laid["mqtt"] = dataclasses.replace(config.mqtt, **(off if mqtt == "off" else {"url": mqtt}))
         if control:
             laid["control"] = dataclasses.replace(config.control, listen=control)
         if server:

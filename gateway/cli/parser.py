@@ -155,7 +155,10 @@ def _routes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=named, metavar="M", help="new: the model of the route")
     parser.add_argument("--content-type", type=named, metavar="TYPE", help="the message's Content Type, as text/csv")
     parser.add_argument("--models", type=named, metavar="DIR", help="model directory, for windows and shapes")
-    parser.add_argument("--mqtt", type=named, metavar="URL", help="tail: another broker, mqtt://host:1883")
+    parser.add_argument("--broker", type=named, metavar="NAME", help="check, tail: routes of this [[mqtt.broker]]")
+    parser.add_argument(
+        "--mqtt", type=named, metavar="URL", help="tail: another address of the broker, mqtt://host:1883"
+    )
     parser.add_argument("--count", type=positive, metavar="N", default=0, help="tail: end after N messages")
     json_option(parser)
 
@@ -165,7 +168,8 @@ def _watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--route", type=named, metavar="NAME", help="sensors of this route only")
     parser.add_argument("--sensor", type=named, metavar="TEXT", help="sensors whose name contains TEXT, in any case")
     parser.add_argument("--every", type=interval, metavar="S", default=1.0, help="seconds between tables (default 1)")
-    parser.add_argument("--mqtt", type=named, metavar="URL", help="another broker, mqtt://host:1883")
+    parser.add_argument("--broker", type=named, metavar="NAME", help="a [[mqtt.broker]] (default: that of the route)")
+    parser.add_argument("--mqtt", type=named, metavar="URL", help="another address of the broker, mqtt://host:1883")
     number = parser.add_mutually_exclusive_group()
     number.add_argument("--count", type=positive, metavar="N", default=0, help="end after N tables")
     number.add_argument("--once", dest="count", action="store_const", const=1, help="end after one table")

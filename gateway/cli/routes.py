@@ -15,6 +15,7 @@ from pathlib import Path
 from gateway.cli.common import committed_settings, overrides
 from gateway.cli.explain import find_release
 from gateway.cli.files import read_file
+from gateway.cli.mqtt_choice import select_broker, select_route
 from gateway.cli.routes_check import RouteCheck, as_json, check, decoded, new_decoder
 from gateway.cli.routes_tail import tail
 from gateway.config import Config, gateway_id, load_config
@@ -23,7 +24,6 @@ from gateway.domain.manifest import ModelManifest
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.proposal import propose, write_toml
-from gateway.frontends.mqtt.routes.routing import Router
 from gateway.terminal.program import FINDING, OK
 from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
 
@@ -43,7 +43,7 @@ def command(arguments: argparse.Namespace) -> int:
         print(plain(write_toml(propose(payload, topic, content_type, arguments.model or ""))))
         return OK
     config = _config(arguments)
-    route = select_route(config, arguments.route or "", topic)
+    route = select_route(config, arguments.route or "", topic, arguments.broker or "")
     message = Message(topic or example_topic(route), payload, content_type=content_type)
     message.arrived_ns, message.wall_ns = time.monotonic_ns(), time.time_ns()
     manifest, remark = asyncio.run(_manifest(config, route))
@@ -59,9 +59,8 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 def _tail(arguments: argparse.Namespace) -> int:
     config = _config(arguments)
-    routes = config.mqtt.route
-    if arguments.route:
-        routes = (select_route(config, arguments.route, ""),)
+    broker = select_broker(config, arguments)
+    routes = tuple(route for route in broker.settings.route if arguments.route in {None, route.name})
     manifests = asyncio.run(_manifests(config, routes))
     decoders = {route.name: new_decoder(route, manifests[route.name]) for route in routes}
 
@@ -73,7 +72,7 @@ def _tail(arguments: argparse.Namespace) -> int:
             print(plain(_line(checked)), flush=True)
 
     with suppress(KeyboardInterrupt):
-        asyncio.run(tail(config, routes, arguments.count, show))
+        asyncio.run(tail(broker, gateway_id(config), routes, arguments.count, show))
     return OK
 
 
@@ -89,28 +88,6 @@ def _line(checked: RouteCheck) -> str:
         found = checked.tensor or json.dumps(as_json(checked)["rows"])
         line = f"{checked.topic}  {checked.route.name}/{checked.sensor}  {found}"
     return " ".join(line.splitlines())
-
-
-def select_route(config: Config, name: str, topic: str) -> MqttRoute:
-    """Return the route of that name, else that of the topic, else the only one. Raises ConfigurationError."""
-    routes, router = config.mqtt.route, Router(config.mqtt.route, gateway_id(config))
-    known = ", ".join(route.name for route in routes) or "none"
-    if name:
-        found = next((route for route in routes if route.name == name), None)
-        problem = f"no route is called {name!r:.80}; known are {known}"
-    elif topic:
-        found, problem = router.route(topic), f"no route takes topic {topic!r:.150}; name one with --route: {known}"
-    else:
-        found = routes[0] if len(routes) == 1 else None
-        problem = f"name the route with --route or --topic; known are {known}"
-    if found is None:
-        raise ConfigurationError(problem, file=config.file, table="mqtt.route")
-    if topic and router.route(topic) is not found:
-        problem = (
-            f"route {found.name!r} does not take topic {topic!r:.150}; its topics are {', '.join(found.topics):.200}"
-        )
-        raise ConfigurationError(problem, file=config.file, table="mqtt.route")
-    return found
 
 
 def example_topic(route: MqttRoute) -> str:

@@ -1,4 +1,4 @@
-"""Action `edge-gateway routes tail`: what the routes make of the messages on the configured broker, as they come.
+"""Action `edge-gateway routes tail`: what the routes make of the messages on a configured broker, as they come.
 
 It subscribes at QoS 0 under a client id of its own, and publishes nothing.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from gateway.cli.mqtt_choice import NamedBroker
 from gateway.cli.subscriber import subscribed
-from gateway.config import Config, gateway_id
 from gateway.frontends.mqtt.messages import Message, Subscription
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.routing import Router, read_filter
@@ -18,12 +18,13 @@ ROLE = "tail"
 Show = Callable[[MqttRoute, Message], None]
 
 
-async def tail(config: Config, routes: tuple[MqttRoute, ...], count: int, show: Show) -> None:
+async def tail(broker: NamedBroker, gateway: str, routes: tuple[MqttRoute, ...], count: int, show: Show) -> None:
     """Call `show` with every message of `routes`; end after `count` messages (0: never).
 
-    Raises ConfigurationError without a broker, and UnreachableError if the broker does not accept the connection.
+    Raises ConfigurationError for files that cannot be read, and UnreachableError if the broker does not accept the
+    connection.
     """
-    router, ended = Router(routes, gateway_id(config)), asyncio.Event()
+    router, ended = Router(routes, gateway), asyncio.Event()
     shown, failed = 0, list[Exception]()
 
     def receive(message: Message) -> None:
@@ -38,7 +39,7 @@ async def tail(config: Config, routes: tuple[MqttRoute, ...], count: int, show: 
             ended.set() if failed or shown == count else None
 
     filters = tuple(Subscription(_unshared(each.filter), 0) for each in router.subscriptions)
-    async with subscribed(config, ROLE, f"{gateway_id(config)}-{ROLE}", filters, receive):
+    async with subscribed(broker, ROLE, f"{gateway}-{ROLE}", filters, receive):
         await ended.wait()
     if failed:
         raise failed[0]

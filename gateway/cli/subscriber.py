@@ -1,4 +1,4 @@
-"""Connection of a verb to the configured broker: it subscribes under a client id of its own and publishes nothing."""
+"""Connection of a verb to a configured broker: it subscribes under a client id of its own and publishes nothing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from gateway.config import Config
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.cli.mqtt_choice import NamedBroker
+from gateway.domain.errors import UnreachableError
+from gateway.frontends.mqtt.brokers import blamed_on
 from gateway.frontends.mqtt.messages import Message, Subscription
 from gateway.frontends.mqtt.session.connection import Connection
 from gateway.frontends.mqtt.session.health import LinkHealth
-from gateway.frontends.mqtt.session.identity import MqttIdentity, read_password, tls_context
+from gateway.frontends.mqtt.session.identity import MqttIdentity, read_password, tls_context, with_username
 from gateway.frontends.mqtt.session.sender import OutboxSender
 from gateway.frontends.mqtt.settings import MqttSettings
 
@@ -25,20 +26,17 @@ WELCOME_TIMES = 2
 
 @asynccontextmanager
 async def subscribed(
-    config: Config, role: str, client_id: str, filters: Sequence[Subscription], receive: Callable[[Message], None]
+    broker: NamedBroker, role: str, client_id: str, filters: Sequence[Subscription], receive: Callable[[Message], None]
 ) -> AsyncIterator[LinkHealth]:
     """Connect, call `receive` with every message, and disconnect at the end. Yields the connection's problems.
 
-    A connection that is lost later is made again. Raises ConfigurationError without a broker, and UnreachableError if
-    the broker does not accept the connection.
+    A connection that is lost later is made again. Raises ConfigurationError for files that cannot be read, and
+    UnreachableError if the broker does not accept the connection.
     """
-    if not config.mqtt.url:
-        raise ConfigurationError(
-            "no broker is configured; set it, or use --mqtt", file=config.file, table="mqtt", key="url"
-        )
-    settings, ready = replace(config.mqtt, session_expiry_s=0), asyncio.Event()
+    with blamed_on(broker.name):
+        settings, ready = with_username(replace(broker.settings, session_expiry_s=0)), asyncio.Event()
+        identity = MqttIdentity(client_id, None, read_password(settings), tls_context(settings), clean=True)
     health, counters = LinkHealth(settings.error_repeat_s, _ignore), Counter[str]()
-    identity = MqttIdentity(client_id, None, read_password(settings), tls_context(settings), clean=True)
     connection = Connection(
         settings,
         role,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.common import committed_settings, overrides
 from gateway.cli.http_client import GatewayAddress, Keys, read_url
-from gateway.cli.routes import select_route
+from gateway.cli.mqtt_choice import NamedBroker, select_broker
 from gateway.cli.running import keys_of, local_addresses
 from gateway.cli.subscriber import subscribed
 from gateway.cli.watch_messages import WatchedTopics
@@ -46,12 +46,12 @@ def command(arguments: argparse.Namespace) -> int:
     config = overrides(arguments)(load_config(Path(arguments.file) if arguments.file else None, committed_settings()))
     if not config.mqtt.route:
         raise ConfigurationError("no route is configured, so there are no sensors", file=config.file, table="mqtt")
-    route = select_route(config, arguments.route, "").name if arguments.route else ""
-    poller = MetricsPoller(_places(config, arguments), min(max(POLL_MIN_S, arguments.every), POLL_MAX_S))
+    places, broker = _places(config, arguments), select_broker(config, arguments)
+    poller = MetricsPoller(places, broker.name, min(max(POLL_MIN_S, arguments.every), POLL_MAX_S))
     poller.start()
     try:
         with _display(as_lines=arguments.json) as show, suppress(KeyboardInterrupt):
-            asyncio.run(_watch(config, arguments, route, poller, show))
+            asyncio.run(_watch(gateway_id(config), broker, arguments, poller, show))
     finally:
         poller.stop()
     return OK
@@ -63,10 +63,12 @@ def _places(config: Config, arguments: argparse.Namespace) -> list[tuple[Gateway
     return list(local_addresses(config, arguments))
 
 
-async def _watch(config: Config, arguments: argparse.Namespace, route: str, poller: MetricsPoller, show: Show) -> None:
+async def _watch(
+    name: str, broker: NamedBroker, arguments: argparse.Namespace, poller: MetricsPoller, show: Show
+) -> None:
     """Show the table every `--every` seconds."""
-    name, url, every_s = gateway_id(config), config.mqtt.url, arguments.every
-    topics = WatchedTopics(config.mqtt.route, name, route)
+    url, every_s = broker.settings.url, arguments.every
+    topics = WatchedTopics(broker.settings.route, name, arguments.route or "")
     table = SensorTable(time.monotonic(), part=arguments.sensor or "")
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
@@ -77,7 +79,7 @@ async def _watch(config: Config, arguments: argparse.Namespace, route: str, poll
             table.receive(found, time.monotonic())
 
     client_id = f"{name}-{ROLE}-{token_hex(2)}"  # several may watch at a time
-    async with subscribed(config, ROLE, client_id, topics.subscriptions, receive) as health:
+    async with subscribed(broker, ROLE, client_id, topics.subscriptions, receive) as health:
         for shown in count(1):
             with suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), every_s)

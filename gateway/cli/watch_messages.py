@@ -68,9 +68,9 @@ class WatchedTopics:
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
         """Return the subscriptions. No filter matches all topics of another one: a broker may send messages twice."""
-        wanted = {topics_of(each.result.topic, each, self._gateway_id).levels: None for _, each in self._routes}
-        least = [one for one in wanted if not any(_covers(other, one) for other in wanted if other != one)]
-        results = tuple(Subscription("/".join(levels), 0) for levels in least)
+        wanted = dict.fromkeys(topics_of(each.result.topic, each, self._gateway_id) for _, each in self._routes)
+        least = [one for one in wanted if not any(other.covers(one) for other in wanted if other != one)]
+        results = tuple(Subscription(str(topics), 0) for topics in least)
         return (*results, Subscription(self._errors, 0), Subscription(self._status, 0, retained=True))
 
     def read(self, message: Message) -> WatchedMessage | None:
@@ -110,11 +110,6 @@ def _pattern(route: MqttRoute, gateway_id: str) -> re.Pattern[str]:
         else:
             text += placeholders.get(part, "[^/]*") if index % 2 else re.escape(part)
     return re.compile(text)
-
-
-def _covers(wide: Sequence[str], narrow: Sequence[str]) -> bool:
-    """Return True if the filter `wide` matches all topics of `narrow`; neither has '#'."""
-    return len(wide) == len(narrow) and all(one in {"+", other} for one, other in zip(wide, narrow, strict=True))
 
 
 def _has_sensor(route: MqttRoute) -> bool:

@@ -17,7 +17,9 @@ TIMEOUT_S = 2.0
 """Timeout of each step of an exchange."""
 NO_ADDRESS = "HTTP is off in the configuration; name the gateway's address with --url"
 NOT_YET = "it has not answered yet"
-_SAMPLE = re.compile(r'^edge_gateway_mqtt_(drops_total|now)\{(?:reason|what)="([^"\\]*)"\} ([0-9.e+]+)$', re.MULTILINE)
+_SAMPLE = re.compile(
+    r'^edge_gateway_mqtt_(drops_total|now)\{broker="([^"\\]*)",(?:reason|what)="([^"\\]*)"\} ([0-9.e+]+)$', re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +32,18 @@ class LinkMetrics:
     drops: Mapping[str, int] = field(default_factory=dict)
 
 
-def parse_metrics(text: str, where: str) -> LinkMetrics:
-    """Return the metrics of MQTT in Prometheus' text format."""
+def parse_metrics(text: str, where: str, broker: str) -> LinkMetrics:
+    """Return the metrics of one MQTT broker in Prometheus' text format."""
     found: dict[str, dict[str, int]] = {"now": {}, "drops_total": {}}
-    for family, label, value in _SAMPLE.findall(text):
-        found[family][label] = int(float(value))
-    problem = "" if found["now"] else "it has no metrics of MQTT; is `[mqtt] url` set where it runs?"
+    for family, name, label, value in _SAMPLE.findall(text):
+        if name == broker:
+            found[family][label] = int(float(value))
+    absent = f"it has no metrics of MQTT broker '{broker}'; is it configured where it runs?"
+    problem = "" if found["now"] else absent
     return LinkMetrics(where, problem, found["now"], found["drops_total"])
 
 
-def read_metrics(places: Sequence[tuple[GatewayAddress, Keys]]) -> LinkMetrics:
+def read_metrics(places: Sequence[tuple[GatewayAddress, Keys]], broker: str) -> LinkMetrics:
     """Return the metrics of the first gateway that answers, or why there are none."""
     problem = LinkMetrics(problem=NO_ADDRESS)
     for place, keys in places:
@@ -48,7 +52,7 @@ def read_metrics(places: Sequence[tuple[GatewayAddress, Keys]]) -> LinkMetrics:
                 status, content = client.exchange("GET", "/metrics")
             if status != http.HTTPStatus.OK:
                 read_object(status, content)
-            return parse_metrics(content.decode("utf-8", "replace"), str(place))
+            return parse_metrics(content.decode("utf-8", "replace"), str(place), broker)
         except (UnreachableError, RequestError, ConfigurationError) as error:
             found = error.message if isinstance(error, RequestError) else str(error)
             problem = problem if problem.where else LinkMetrics(str(place), found)
@@ -58,8 +62,8 @@ def read_metrics(places: Sequence[tuple[GatewayAddress, Keys]]) -> LinkMetrics:
 class MetricsPoller:
     """Thread that reads the metrics every `every_s`. It is a daemon thread: a gateway that hangs delays no end."""
 
-    def __init__(self, places: Sequence[tuple[GatewayAddress, Keys]], every_s: float) -> None:
-        self._places, self._every_s = places, every_s
+    def __init__(self, places: Sequence[tuple[GatewayAddress, Keys]], broker: str, every_s: float) -> None:
+        self._places, self._broker, self._every_s = places, broker, every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self.newest = LinkMetrics(str(places[0][0]) if places else "", NOT_YET)
@@ -76,6 +80,6 @@ class MetricsPoller:
 
     def _run(self) -> None:
         while True:
-            self.newest = read_metrics(self._places)
+            self.newest = read_metrics(self._places, self._broker)
             if self._stop.wait(self._every_s):
                 return

@@ -70,3 +70,4 @@ class ResponseForm:
     model: str
     version: str
     outputs: tuple[tuple[str, Datatype, tuple[int, ...]], ...]
+    variant: str = ""

@@ -130,14 +130,17 @@ class Pending(Protocol):
         """Cancel the request: no answer follows. Harmless after the answer."""
 
 
-class RawSink(Sink, Protocol):
-    """Sink that also accepts answers as bytes."""
+class RawSink(Protocol):
+    """Receiver of the answers to requests of a `RawBatch`, as bytes. Otherwise like a `Sink`."""
 
     def answer_raw(self, token: Any, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Accept the outputs of a request: little-endian bytes in the order of `form`. Must not raise."""
 
     def submit_again(self, token: Any) -> None:
         """Submit a request as an `InferRequest`: its batch does not answer it. `flush` follows. Must not raise."""
+
+    def flush(self) -> None:
+        """Accept the end of a run's answers. Must not raise."""
 
 
 class RawBatch(Protocol):

@@ -80,7 +80,8 @@ def check_above_zero(settings: object, table: str, *names: str, high: float = NU
 
 def _value(kind: Any, key: str, table: Table, bounds: Mapping[Any, Any]) -> Any:
     if isinstance(kind, types.UnionType):
-        return _value(_not_none(kind), key, table, bounds) or None  # "" may be written for a text that is not set
+        value = _value(_not_none(kind), key, table, bounds)
+        return None if value == "" else value  # "" may be written for a text that is not set
     if kind is bool:
         return table.flag(key)
     if kind is int:

@@ -30,7 +30,7 @@ class AnswerDelivery:
     """Delivery of the results of one servable. Completes every ticket exactly once unless it was cancelled."""
 
     def __init__(self, manifest: ModelManifest, variant: str, statistics: ServableStatistics, publish: Publish) -> None:
-        self._manifest, self._variant, self._statistics, self._publish = manifest, variant, statistics, publish
+        self._manifest, self.variant, self._statistics, self._publish = manifest, variant, statistics, publish
         self._datatypes = {spec.name: spec.datatype for spec in manifest.outputs}
         self._uncounted: list[tuple[RawRun, int]] = []
         self._served = manifest.name, manifest.version, variant
@@ -144,7 +144,7 @@ class AnswerDelivery:
         except Exception as defect:  # noqa: BLE001  as in `_answer`
             self._tell(f"refusing: {type(defect).__name__}: {defect}")
 
-    def _flush(self, sinks: Iterable[Sink]) -> None:
+    def _flush(self, sinks: Iterable[Sink | RawSink]) -> None:
         for sink in sinks:
             try:
                 sink.flush()
@@ -182,11 +182,11 @@ class AnswerDelivery:
         return RequestError(Fault.OVERLOADED, f"{what}; {remedy}: {words:.{WORDS_LIMIT_CHARS}}")
 
     def _failed(self) -> RequestError:
-        what = f"model '{self._manifest.name}' failed in variant {self._variant}; see the gateway's log"
+        what = f"model '{self._manifest.name}' failed in variant {self.variant}; see the gateway's log"
         return RequestError(Fault.INTERNAL, what)
 
     def _tell(self, problem: str) -> None:
-        self._publish(RunFailed(self._manifest.name, self._manifest.version, self._variant, problem))
+        self._publish(RunFailed(self._manifest.name, self._manifest.version, self.variant, problem))
 
     def _count(self, run: Ran | RawRun, came_ns: Sequence[int], rows: int, lane: str) -> None:
         times = RunTimes(

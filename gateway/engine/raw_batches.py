@@ -186,7 +186,8 @@ class RawBatches:
         if response is None:
             if len(self._responses) >= RESPONSES_LIMIT:
                 self._responses.clear()
-            response = ResponseForm(self._manifest.name, self._manifest.version, outputs)
+            name, version, variant = self._manifest.name, self._manifest.version, self._answers.variant
+            response = ResponseForm(name, version, outputs, variant)
             self._responses[outputs] = response
         return response
 

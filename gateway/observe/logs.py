@@ -224,7 +224,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 class _Bridge(logging.Handler):
-    """Handler that passes lines of the standard library's loggers (grpc, uvicorn, litestar, paho) to structlog."""
+    """Handler that passes lines of the standard library's loggers (grpc, uvicorn, litestar) to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass one record to structlog."""

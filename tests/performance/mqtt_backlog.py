@@ -1,9 +1,9 @@
-"""Drain of a backlog that a broker kept: the gateway's frontend beside a bare loop of paho-mqtt.
+"""Drain of a backlog that a broker kept: the gateway's frontend beside paho-mqtt alone.
 
     python -m tests.performance.mqtt_backlog [--messages 20000] [--passes 3] [--max-inflight N]
 
 Each message is received at QoS 1, its result is published at QoS 1, and the message is acknowledged after the result's
-PUBACK. The frontend decodes JSON, and its engine answers at once; paho's loop publishes the payload. mosquitto runs on
+PUBACK. The frontend decodes JSON, and its model is simulated; paho publishes the payload. mosquitto runs on
 one core and the client on another one. The rate counts from the start of the client's process, without its imports.
 """
 
@@ -13,21 +13,19 @@ import argparse
 import asyncio
 import json
 import os
+import select
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.domain.infer import InferRequest, InferResponse
-from gateway.domain.ports import Pending, Sink
-from gateway.domain.sizes import RequestSizes
-from gateway.domain.tensor import Datatype, Tensor
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from tests.performance.servers import LOAD_CORE, SERVER_CORE, said
 from tests.simulators.broker import Mosquitto, mosquitto
-from tests.simulators.inference import SimulatedInference, identity
+from tests.simulators.engine_rig import quick_rig
 from tests.simulators.mqtt_gateway import frontend
 
 LIMIT_S = 600.0
@@ -37,82 +35,80 @@ max_queued_messages 0
 max_queued_bytes 0
 max_inflight_messages {inflight}
 """
-ROUTE = MqttRoute("single", ("single/+",), "identity_fp32", sensor="topic[1]")
+ROUTE = MqttRoute("single", ("single/+",), "m", sensor="topic[1]")
 SENSORS = 40
 FILL_AT_ONCE = 10_000
 """Publications of one client: it has 65,535 packet ids."""
 
 
-class AnsweringEngine(SimulatedInference):
-    """Engine that answers each request in the next pass of the event loop."""
-
-    def __init__(self) -> None:
-        super().__init__([identity(Datatype.FP32)])
-        self._sizes = super().sizes("identity_fp32")
-
-    def sizes(self, model: str) -> RequestSizes:
-        """Return the sizes, computed once as in the engine."""
-        return self._sizes
-
-    def submit(self, request: InferRequest, sink: Sink, token: Any) -> Pending:
-        """Answer with the input."""
-        response = InferResponse(
-            "identity_fp32", "1", request.id, {"y": Tensor(Datatype.FP32, _input(request))}, "none"
-        )
-        return asyncio.get_running_loop().call_soon(self._answer, response, sink, token)
-
-    @staticmethod
-    def _answer(response: InferResponse, sink: Sink, token: Any) -> None:
-        sink.answer(token, response)
-        sink.flush()
-
-
-def _input(request: InferRequest) -> Any:
-    return request.inputs["x"].array
-
-
 async def drain_by_gateway(url: str, count: int, **settings: Any) -> dict[str, float]:
     """Drain `count` messages by the frontend. Return its time and its counters."""
-    engine, began_s, cpu_s = AnsweringEngine(), time.perf_counter(), time.process_time()
-    async with frontend(engine, url, ROUTE, **settings) as gateway:
+    rig = await quick_rig()
+    began_s, cpu_s = time.perf_counter(), time.process_time()
+    async with frontend(rig.engine, url, ROUTE, **settings) as gateway:
         while gateway.counters().get("acknowledged", 0) < count:
             await asyncio.sleep(0.005)
         took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
         dropped = sum(value for name, value in gateway.counters().items() if name.startswith("dropped_"))
         published = gateway.counters()["answered"]
+    await rig.repository.close()
     return {"seconds": took_s, "cpu_s": cpu_s, "published": published, "dropped": dropped}
 
 
 def drain_by_paho(port: int, count: int) -> dict[str, float]:
-    """Drain `count` messages by paho's own loop (0: subscribe only)."""
+    """Drain `count` messages by paho (0: subscribe only): one client receives, another one publishes.
+
+    With one client for both, the PUBACKs of results wait behind the backlog. From 65,535 messages on, paho then has no
+    packet id for another result.
+    """
     import paho.mqtt.client as paho
-    from paho.mqtt.packettypes import PacketTypes
-    from paho.mqtt.properties import Properties
 
     began_s, cpu_s, waiting, done = time.perf_counter(), time.process_time(), dict[int, int](), 0
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "gw", protocol=paho.MQTTv5, manual_ack=True)
-    client.max_inflight_messages_set(1000)
+    results = paho.Client(paho.CallbackAPIVersion.VERSION2, "gw-results", protocol=paho.MQTTv5)
+    results.max_inflight_messages_set(1000)
+    client = _subscriber(port, lambda: None if count else client.disconnect())
 
     def received(_client: paho.Client, _userdata: object, message: paho.MQTTMessage) -> None:
         sensor = message.topic.rpartition("/")[2]
-        sent = client.publish(f"edge/gw/results/single/{sensor}", message.payload, 1)
+        sent = results.publish(f"edge/gw/results/single/{sensor}", message.payload, 1)
         waiting[sent.mid] = message.mid
 
     def taken(_client: paho.Client, _userdata: object, mid: int, _code: Any, _properties: Any) -> None:
         nonlocal done
         done += 1
         client.ack(waiting.pop(mid), 1)
-        if done == count:
-            client.disconnect()
 
-    subscribed = lambda *_: None if count else client.disconnect()  # noqa: E731
-    client.on_message, client.on_publish, client.on_subscribe = received, taken, subscribed
+    client.on_message, results.on_publish = received, taken
+    results.connect("127.0.0.1", port)
+    while client.socket() is not None and (done < count or not count):
+        _loop(client, results)
+    client.disconnect()
+    return {"seconds": time.perf_counter() - began_s, "cpu_s": time.process_time() - cpu_s, "published": done}
+
+
+def _subscriber(port: int, subscribed: Callable[[], object]) -> Any:
+    """Return a client of paho that connects and subscribes, with a session that the broker keeps."""
+    import paho.mqtt.client as paho
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties
+
+    client: Any = paho.Client(paho.CallbackAPIVersion.VERSION2, "gw", protocol=paho.MQTTv5, manual_ack=True)
+    client.on_subscribe = lambda *_: subscribed()
     client.on_connect = lambda *_: client.subscribe("single/+", 1)
-    properties = Properties(PacketTypes.CONNECT)
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     properties.SessionExpiryInterval = 86_400
     client.connect("127.0.0.1", port, clean_start=False, properties=properties)
-    client.loop_forever()
-    return {"seconds": time.perf_counter() - began_s, "cpu_s": time.process_time() - cpu_s, "published": done}
+    return client
+
+
+def _loop(*clients: Any) -> None:
+    """Read and write one packet of each client that can."""
+    readable, _, _ = select.select([client.socket() for client in clients], (), (), 1.0)
+    for client in clients:
+        if client.socket() in readable:
+            client.loop_read()
+        if client.want_write():
+            client.loop_write()
 
 
 def fill(port: int, count: int) -> None:

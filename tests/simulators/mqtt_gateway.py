@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec, Window
+from gateway.domain.ports import InferenceEngine
 from gateway.domain.tensor import Datatype
 from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.route_settings import MqttRoute
@@ -61,7 +62,7 @@ def echoed(result: Any) -> float:
 
 @asynccontextmanager
 async def frontend(
-    inference: SimulatedInference,
+    inference: InferenceEngine,
     url: str,
     *routes: MqttRoute,
     online: bool = True,

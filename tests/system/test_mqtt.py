@@ -184,7 +184,7 @@ def test_sensors_of_mqtt_3_work_too(gateway, broker, digit_png):
 def test_the_metrics_page_counts_it(gateway, broker):
     command = ["curl", "-sS", f"http://{gateway.http}/metrics"]
     page = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert 'edge_gateway_mqtt_now{what="connected"} 1.0' in page
+    assert 'edge_gateway_mqtt_now{broker="default",what="connected"} 1.0' in page
     told = set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
     assert told <= documented()
     assert "edge_gateway_mqtt_events_total" in page

@@ -33,7 +33,7 @@ size_rows = 1
 """
 ACL = "topic readwrite edge/#\ntopic readwrite samples/#\ntopic deny edge/gw/errors\n"
 BACKLOG = argparse.Namespace(messages=2000, max_inflight=100, broker_inflight=20)
-CONNECTED = 'edge_gateway_mqtt_now{what="connected"}'
+CONNECTED = 'edge_gateway_mqtt_now{broker="default",what="connected"}'
 
 
 async def logged(daemon: Daemon, event: str) -> str:
@@ -65,8 +65,8 @@ async def test_publications_that_the_acl_denies(tmp_path: Path, state: Path) -> 
             line = await asyncio.to_thread(daemon.wait_logged, "publication refused: edge/gw/errors, reason code 0x87")
             assert line["level"] == "error"
             page = await until_measured(daemon, lambda page: f"{CONNECTED} 0.0" in page)
-            assert 'edge_gateway_mqtt_events_total{event="publications_refused"} 1.0' in page
-            assert 'edge_gateway_mqtt_now{what="problems"} 1.0' in page
+            assert 'edge_gateway_mqtt_events_total{broker="default",event="publications_refused"} 1.0' in page
+            assert 'edge_gateway_mqtt_now{broker="default",what="problems"} 1.0' in page
 
 
 async def test_a_proxy_that_accepts_and_closes(tmp_path: Path, state: Path) -> None:

@@ -18,7 +18,7 @@ from tests.simulators.models import write_onnx_endless
 HTTP = {"litestar", "uvicorn", "h11"}
 JSON = {"msgspec"}
 SCRAPE = {"prometheus_client"}
-MQTT = {"paho"}
+MQTT = {"gateway.frontends.mqtt.session.session"}
 GRPCIO = {"grpc"}
 PROTOBUF = {"google"}
 NOBODY_S = {"rich", "attr", "pygments", "cryptography", "openvino", "ai_edge_litert", "tensorflow", "httpx", "onnx"}
@@ -39,7 +39,8 @@ def request(daemon, method, path, body=None):
 
 
 def packages(daemon):
-    return {name.partition(".")[0] for name in modules.modules(daemon)}
+    loaded = modules.modules(daemon)
+    return {name.partition(".")[0] for name in loaded} | (MQTT & loaded)
 
 
 @pytest.mark.parametrize(

@@ -241,3 +241,13 @@ def test_a_gateway_that_nobody_could_ask_is_refused() -> None:
     config = parse_config('[grpc]\nlisten = ["off"]\n[http]\nlisten = ["off"]\n', "c.toml")
     with pytest.raises(ConfigurationError, match=r"c\.toml: gRPC and HTTP are off and no broker is named"):
         check_listeners(config, read_security(config))
+
+
+def test_tokens_may_be_a_credential_of_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = parse_config('[auth]\ntokens_file = "credential:tokens"\n', "c.toml")
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    with pytest.raises(ConfigurationError, match=r"^c\.toml: auth\.tokens_file: .*LoadCredential=tokens:"):
+        read_security(config)
+    (tmp_path / "tokens").write_text(f"camera {'x' * 40}\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert read_security(config).tokens is not None

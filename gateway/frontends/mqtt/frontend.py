@@ -18,8 +18,11 @@ from gateway.frontends.mqtt.journal.writer import CommitRhythm
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.metrics import samples
 from gateway.frontends.mqtt.pipeline import Pipeline
+from gateway.frontends.mqtt.route_settings import DEFAULT_BROKER
+from gateway.frontends.mqtt.routes.publish_topics import PublishTopics
 from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.session.identity import main_identity, results_identity
+from gateway.frontends.mqtt.session.connection import ReadBatch
+from gateway.frontends.mqtt.session.identity import main_identity, results_identity, with_username
 from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.mqtt.templates import is_topic
@@ -34,20 +37,30 @@ class MqttFrontend:
     """MQTT frontend for requests and sensors. Construct, `start`, `stop`; all on one event loop."""
 
     def __init__(
-        self, engine: InferenceEngine, settings: MqttSettings, gateway_id: str, folder: Path | None = None
+        self,
+        engine: InferenceEngine,
+        settings: MqttSettings,
+        gateway_id: str,
+        folder: Path | None = None,
+        *,
+        name: str = DEFAULT_BROKER,
     ) -> None:
         """Set up the frontend; `settings.url` must be set. Raises ConfigurationError for routes that cannot work.
 
-        `folder`: for the journal; None: there is none.
+        `folder`: for the journal; None: there is none. `name`: the broker's, for metrics.
         """
         if not is_topic(gateway_id) or "/" in gateway_id or len(gateway_id) > 128:
             problem = f"{gateway_id!r:.150} must be 1 to 128 characters without + # and /; it is part of topics"
             raise ConfigurationError(problem, table="gateway", key="id")
         self._engine, self._settings, self._id, self._folder = engine, settings, gateway_id, folder
+        self._name = name
         self._journal: SampleJournal | None = None
         self._journal_problem = ""
         self._router = Router(settings.route, gateway_id)
         self._counters: Counter[str] = Counter()
+        self._topics = PublishTopics(settings.publish_topics, gateway_id, self._counters)
+        for route in settings.route:
+            self._topics.check_route(route)
         self._link: Link | None = None
         self._announcer: Announcer | None = None
         self._pipeline: Pipeline | None = None
@@ -58,9 +71,9 @@ class MqttFrontend:
     async def start(self) -> None:
         """Begin to connect and return at once, even if the broker is unavailable.
 
-        Raises ConfigurationError if the password, certificate or key cannot be read.
+        Raises ConfigurationError if the user name, password, certificate or key cannot be read.
         """
-        settings = self._settings
+        settings = with_username(self._settings)
         identities = main_identity(settings, self._id, self._status(OFFLINE)), results_identity(settings, self._id)
         asked = Subscription(f"edge/{self._id}/infer/#", 1)
         announcements = Announcements(settings.home_assistant, self._id, settings.route, self._counters)
@@ -73,6 +86,7 @@ class MqttFrontend:
             receive=self._receive,
             changed=self._changed,
             room=self._resume,
+            batch=ReadBatch(self._engine.hold, self._engine.release),
             counters=self._counters,
         )
         if discovery:
@@ -83,6 +97,7 @@ class MqttFrontend:
             settings,
             self._id,
             router=self._router,
+            topics=self._topics,
             outlet=self._link,
             counters=self._counters,
             journal=self._journal,
@@ -129,7 +144,7 @@ class MqttFrontend:
 
     def samples(self) -> Iterable[MetricSample]:
         """Return the metrics (METRICS.md)."""
-        return samples(self.counters(), {} if self._link is None else self._link.welcomes)
+        return samples(self._name, self.counters(), {} if self._link is None else self._link.welcomes)
 
     @property
     def problem(self) -> str:

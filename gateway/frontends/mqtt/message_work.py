@@ -58,6 +58,10 @@ class MessageWork:
             await asyncio.wait(self._tasks)
         return abandoned
 
+    def is_busy(self, route: str) -> bool:
+        """Return True if a sample of a route is being worked on."""
+        return self._large.is_busy(route)
+
     def wait(self, route: str, message: Message) -> bool:
         """Let a sample wait if one of its route is being worked on. Return False if none is."""
         waits = self._large.wait(route, message)

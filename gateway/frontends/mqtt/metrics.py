@@ -23,30 +23,33 @@ class AcceptedConnection(Protocol):
     def client_id(self) -> str: ...
 
 
-def samples(counters: Mapping[str, int], connections: Mapping[str, AcceptedConnection]) -> Iterator[MetricSample]:
-    """Yield one sample per counter of `MqttFrontend.counters()`, and those of each connection, by its role."""
+def samples(
+    broker: str, counters: Mapping[str, int], connections: Mapping[str, AcceptedConnection]
+) -> Iterator[MetricSample]:
+    """Yield one sample per counter of `MqttFrontend.counters()`, and those of each connection, by its role.
+
+    `broker`: the broker's name, a label of all of them.
+    """
     for name, value in counters.items():
-        if name in GAUGES:
-            yield MetricSample(
-                "edge_gateway_mqtt_now",
-                NOW,
-                value,
-                {"what": name},
-                counter=False,
-            )
-        elif name.startswith(DROPPED):
-            reason = {"reason": name.removeprefix(DROPPED)}
-            yield MetricSample("edge_gateway_mqtt_drops_total", "Messages that were dropped.", value, reason)
-        else:
-            yield MetricSample("edge_gateway_mqtt_events_total", EVENTS, value, {"event": name})
+        yield _counter_sample(broker, name, value)
     for role, accepted in connections.items():
-        yield from _connection_samples(role, accepted)
+        yield from _connection_samples(broker, role, accepted)
 
 
-def _connection_samples(role: str, accepted: AcceptedConnection) -> Iterator[MetricSample]:
-    labels = {"connection": role, "protocol": accepted.version, "client_id": accepted.client_id}
+def _counter_sample(broker: str, name: str, value: int) -> MetricSample:
+    if name in GAUGES:
+        return MetricSample("edge_gateway_mqtt_now", NOW, value, {"broker": broker, "what": name}, counter=False)
+    if name.startswith(DROPPED):
+        labels = {"broker": broker, "reason": name.removeprefix(DROPPED)}
+        return MetricSample("edge_gateway_mqtt_drops_total", "Messages that were dropped.", value, labels)
+    return MetricSample("edge_gateway_mqtt_events_total", EVENTS, value, {"broker": broker, "event": name})
+
+
+def _connection_samples(broker: str, role: str, accepted: AcceptedConnection) -> Iterator[MetricSample]:
+    common = {"broker": broker, "connection": role}
+    labels = {**common, "protocol": accepted.version, "client_id": accepted.client_id}
     yield MetricSample("edge_gateway_mqtt_connection_info", "Connections to the broker.", 1, labels, counter=False)
     for name in LIMITS:
-        limit = {"connection": role, "limit": name}
+        limit = {**common, "limit": name}
         value = int(getattr(accepted, name))
         yield MetricSample("edge_gateway_mqtt_broker_limit", "Limits of the broker.", value, limit, counter=False)

@@ -13,12 +13,14 @@ from gateway.domain.ports import InferenceEngine
 from gateway.frontends.mqtt.delivery.dedup import key_of
 from gateway.frontends.mqtt.delivery.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.delivery.jobs import InferenceJob
+from gateway.frontends.mqtt.delivery.quotas import RouteQuotas
 from gateway.frontends.mqtt.delivery.runs import Runs, defect
 from gateway.frontends.mqtt.journal.journal import SampleJournal
 from gateway.frontends.mqtt.message_work import MessageWork
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.route_results import Seen
 from gateway.frontends.mqtt.routes.limits import MessageLimits
+from gateway.frontends.mqtt.routes.publish_topics import ANY_TOPIC, PublishTopics
 from gateway.frontends.mqtt.routes.requests import CALLER, Asked, Requests
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.sample_flow import SampleFlow
@@ -39,11 +41,13 @@ class Pipeline:
         counters: Counter[str],
         journal: SampleJournal | None = None,
         seen: Seen | None = None,
+        topics: PublishTopics = ANY_TOPIC,
     ) -> None:
         self._router, self._outlet, self._counters = router, outlet, counters
         self._limits = MessageLimits(settings, engine.sizes)
         self._delivery = Delivery(settings, f"edge/{gateway_id}", outlet, counters)
-        self._requests = Requests(settings, gateway_id, router)
+        self._requests = Requests(settings, gateway_id, router, topics)
+        self._quotas = RouteQuotas.of(settings, self._delivery)
         self._runs = Runs(engine, settings, self._delivery, counters, self._pace)
         self._work = MessageWork(lambda: engine.decoding, self._runs.retry_s, self._pace)
         self._samples = SampleFlow(
@@ -58,6 +62,7 @@ class Pipeline:
             counters=counters,
             journal=journal,
             seen=seen,
+            topics=topics,
         )
         self._accepting = True
         if journal is not None:
@@ -67,7 +72,11 @@ class Pipeline:
     def gauges(self) -> dict[str, int]:
         """Return the numbers of queued and running jobs, and of sensors with a window."""
         queued = self._runs.queued + self._work.waiting
-        return {"queued": queued, "running": self._runs.running, "sensors": self._samples.sensors}
+        return {
+            "queued": queued,
+            "running": self._runs.running + self._samples.pending,
+            "sensors": self._samples.sensors,
+        }
 
     def recover(self) -> None:
         """Continue with the windows of the journal. Call it once, before messages come."""
@@ -89,7 +98,7 @@ class Pipeline:
             self._receive_request(message)
         elif (route := self._router.route(message.topic)) is None:
             self._delivery.discard(message, "dropped_unrouted")
-        else:
+        elif self._quotas is None or self._quotas.admits(route, message):
             self._samples.receive(route, message)
 
     def resume(self) -> None:
@@ -110,10 +119,11 @@ class Pipeline:
 
     async def _ended(self) -> None:
         """Wait until no work is in progress."""
-        while self._work.tasks or not self._runs.idle.is_set():
+        while self._work.tasks or self._samples.pending or not self._runs.idle.is_set():
             if self._work.tasks:
                 await asyncio.wait(self._work.tasks)
             await self._runs.idle.wait()
+            await asyncio.sleep(0)
 
     def _receive_request(self, message: Message) -> None:
         seen, reply = None, None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse
 from gateway.frontends.mqtt.delivery import answers
 from gateway.frontends.mqtt.delivery.delivery import Debt, Outlet
@@ -18,6 +19,7 @@ from gateway.frontends.mqtt.results.rows import ResultRow, read_rows
 from gateway.frontends.mqtt.results.settings import ResultSettings
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.inputs import Ready
+from gateway.frontends.mqtt.routes.publish_topics import ANY_TOPIC, PublishTopics
 from gateway.frontends.mqtt.rules.rules import RouteRules
 from gateway.frontends.mqtt.rules.states import SensorRule
 from gateway.frontends.mqtt.templates import (
@@ -55,12 +57,14 @@ class RouteResults:
         counters: Counter[str],
         limit_bytes: int,
         seen: Seen | None = None,
+        topics: PublishTopics = ANY_TOPIC,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._route, self._settings, self._gateway_id = route, route.result, gateway_id
         self._outlet, self._counters, self._limit_bytes, self._clock = outlet, counters, limit_bytes, clock
-        self._seen = seen
+        self._seen, self._topics = seen, topics
         self._topic = read_template(self._settings.topic, NAMES)
+        self._errors = f"edge/{gateway_id}/errors"
         self._template = read_template(self._settings.template, NAMES)
         settings = self._settings
         self._form = OutgoingPublish(
@@ -71,6 +75,8 @@ class RouteResults:
             rule.name: (read_template(rule.topic, RULE_NAMES), read_template(rule.template, RULE_NAMES))
             for rule in route.rule
         }
+        self._sensor_topics: dict[str, str] = {}
+        """Permitted topics by sensor, if they depend on nothing else."""
         self._last: OrderedDict[str, Value] = OrderedDict()
         """Last published label or value of each sensor, for `publish = "change"`."""
         self._needs_rows = bool(route.rule) or _reads_values(self._settings, self._topic)
@@ -81,8 +87,8 @@ class RouteResults:
     def encode(self, debt: Debt, ready: Ready, plan: ResultPlan, response: InferResponse) -> bytes | None:
         """Apply the rules to an answer. Return the payload of its result, or None if it is not to be published.
 
-        Topic and properties of the message become the debt's. Raises RequestError TOO_LARGE, and UNSUPPORTED for
-        values that JSON cannot carry.
+        Topic and properties of the message become the debt's. Raises RequestError TOO_LARGE, UNSUPPORTED for values
+        that JSON cannot carry, and DENIED for a topic that is not permitted.
         """
         if self._seen is not None:
             self._seen(self._route, ready, plan)
@@ -91,17 +97,30 @@ class RouteResults:
         self._apply_rules(ready.sensor, rows, values)
         if not self._publishes(ready.sensor, values):
             return None
-        first = values[0] if values else {**_NO_VALUES, **self._sensor_values(ready.sensor)}
         payload = self._payload(debt, ready, plan, response, values)
-        debt.topic = render_topic(self._topic, first)
+        debt.topic = self._topic_of(ready.sensor, values)
         debt.result = self._form_of(debt.message)
-        debt.dropped = partial(self._last.pop, ready.sensor, None)
+        if self._settings.publish == "change":
+            debt.dropped = partial(self._last.pop, ready.sensor, None)
         return payload
 
     def close(self) -> None:
         """Publish no more messages of rules without a result."""
         self._closed = True
         self._set_timer(None)
+
+    def _topic_of(self, sensor: str, values: Sequence[Values]) -> str:
+        """Return the topic of a result. Raises RequestError DENIED if it is not permitted."""
+        known = self._sensor_topics.get(sensor)
+        if known is not None:
+            return known
+        topic = render_topic(self._topic, values[0] if values else {**_NO_VALUES, **self._sensor_values(sensor)})
+        self._topics.check(topic)
+        if not self._topic.names & RESULT_NAMES:
+            if len(self._sensor_topics) >= self._route.max_sensors:
+                self._sensor_topics.clear()
+            self._sensor_topics[sensor] = topic
+        return topic
 
     def _publishes(self, sensor: str, values: Sequence[Values]) -> bool:
         """Return True if the result is to be published."""
@@ -152,8 +171,7 @@ class RouteResults:
     def _send(self, due: Iterator[SensorRule]) -> None:
         """Publish messages of rules, and set the timer for the next one that will be due without a result."""
         for one in due:
-            accepted = self._outlet.publish(self._message(one))
-            self._counters["rule_messages"] += accepted
+            accepted = self._publish_state(self._message(one))
             one.sent(self._clock(), accepted=accepted)
         due_ns = self._rules.due_ns()
         if due_ns != self._timer_ns and not self._closed:
@@ -178,6 +196,20 @@ class RouteResults:
             _content_type(rule.payload),
             expiry_s=rule.expiry_s,
         )
+
+    def _publish_state(self, publication: OutgoingPublish) -> bool:
+        """Publish a message of a rule. Return False if it is due again at the sensor's next result.
+
+        A refused one is not: its error, which is published in its place, would be repeated with each result.
+        """
+        try:
+            self._topics.check(publication.topic)
+        except RequestError as refused:
+            payload = answers.error("", publication.topic, refused)
+            return self._outlet.publish(OutgoingPublish(self._errors, payload, content_type=JSON))
+        accepted = self._outlet.publish(publication)
+        self._counters["rule_messages"] += accepted
+        return accepted
 
     # ---- values ----------------------------------------------------------------------------------------------------
     def _values(self, identity: str, ready: Ready, response: InferResponse, row: ResultRow) -> Values:

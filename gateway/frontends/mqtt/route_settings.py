@@ -11,6 +11,7 @@ from gateway.domain.settings import SIGNED
 from gateway.frontends.mqtt.layouts import compile_layout
 from gateway.frontends.mqtt.paths import check_path
 from gateway.frontends.mqtt.presets import FILLED, JSON, PRESETS, SPARKPLUG
+from gateway.frontends.mqtt.quota_settings import MqttQuota
 from gateway.frontends.mqtt.results.settings import ResultSettings
 from gateway.frontends.mqtt.rules.settings import RuleSettings
 from gateway.frontends.mqtt.time_settings import MqttTime
@@ -27,6 +28,8 @@ KEY_FORM = re.compile(r"(topic\[\d{1,3}:?\])?")
 MISSING = ("refuse", "skip", "last", "zero")
 CHANNEL_TYPES = ("number", "flag")
 MODEL_AWAY = ("refuse", "hold")
+DEFAULT_BROKER = "default"
+"""Name of the broker of `[mqtt]`."""
 BYTE_ORDERS, ENCODINGS = ("little", "big"), ("base64", "hex")
 OUTPUT_NAME_LIMIT_CHARS = 256
 """Longest name of an output, as long as names of tensors may be (manifest_toml)."""
@@ -85,6 +88,8 @@ class MqttRoute:
     """Model that runs; it may be loaded later."""
     version: str = ""
     """Version of the model; empty: the one that the policy serves."""
+    broker: str = DEFAULT_BROKER
+    """Name of the broker with the topics of the route, and its results: that of `[mqtt]`, or a `[[mqtt.broker]]`."""
     preset: str = ""
     """Project whose payloads the route takes (presets.py); it fills in settings that are empty here."""
     sensor: str = ""
@@ -149,6 +154,8 @@ class MqttRoute:
     """Time and sequence number of samples: the table `[mqtt.route.time]`."""
     window: MqttWindow = field(default_factory=MqttWindow)
     """Windows that end by silence: the table `[mqtt.route.window]`."""
+    quota: MqttQuota = field(default_factory=MqttQuota)
+    """Messages that each sensor may send: the table `[mqtt.route.quota]`."""
     channel: tuple[MqttChannel, ...] = ()
     """Values of a row, in the order of the model's channels; empty: a row has the form of the model's input."""
 
@@ -158,6 +165,9 @@ class MqttRoute:
         for key, wrong, rule in (*self._rules(), *self._payload_rules()):
             if wrong:
                 raise _refused(self.table, key, rule, getattr(self, key))
+        if self.quota.messages_per_s and not self.quota.by and self.sensor.startswith("payload"):
+            problem = f"missing; {self.sensor} is read too late for a quota: name topic, topic[i] or property.<name>"
+            raise ConfigurationError(problem, table=self.table, key="quota.by")
         if self.struct:
             _check_layout(self.struct, self.table)
         for key in ("rows", "struct_path"):

@@ -18,6 +18,7 @@ from gateway.frontends.mqtt.delivery.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.delivery.identity import message_id, window_id
 from gateway.frontends.mqtt.delivery.jobs import InferenceJob, expired, passed
 from gateway.frontends.mqtt.delivery.runs import AWAY, Runs, defect
+from gateway.frontends.mqtt.fast_path import FastPath, is_suited
 from gateway.frontends.mqtt.journal.journal import SampleJournal
 from gateway.frontends.mqtt.message_work import Later, MessageWork
 from gateway.frontends.mqtt.messages import Message
@@ -27,6 +28,7 @@ from gateway.frontends.mqtt.routes.feed import RouteDecoder
 from gateway.frontends.mqtt.routes.inputs import MessageDecoding, Ready
 from gateway.frontends.mqtt.routes.large_messages import begun
 from gateway.frontends.mqtt.routes.limits import MessageLimits
+from gateway.frontends.mqtt.routes.publish_topics import PublishTopics
 from gateway.frontends.mqtt.routes.reading import SensorSample
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.mqtt.window_flow import WindowFlow, result_qos
@@ -49,6 +51,7 @@ class SampleFlow:
         counters: Counter[str],
         journal: SampleJournal | None,
         seen: Seen | None,
+        topics: PublishTopics,
     ) -> None:
         self._settings, self._limits, self._delivery, self._runs, self._work = settings, limits, delivery, runs, work
         self._outlet, self._counters = outlet, counters
@@ -58,12 +61,26 @@ class SampleFlow:
         }
         for feed in self._feeds.values():
             feed.prepare()
-        make = partial(RouteResults, outlet=outlet, counters=counters, limit_bytes=settings.max_result_bytes, seen=seen)
+        limit_bytes = settings.max_result_bytes
+        make = partial(
+            RouteResults, outlet=outlet, counters=counters, limit_bytes=limit_bytes, seen=seen, topics=topics
+        )
         self._results = {route.name: make(route, gateway_id) for route in settings.route}
         self.windows = WindowFlow(
             self._feeds, self._job, delivery=delivery, runs=runs, counters=counters, journal=journal, outlet=outlet
         )
+        path = partial(FastPath, engine, delivery=delivery, longest_topic=settings.max_topic_bytes)
+        self._fast = {
+            route.name: path(feed, self._results[route.name], again=partial(self._take_again, feed))
+            for route in settings.route
+            if is_suited(route) and not (feed := self._feeds[route.name]).windowed
+        }
         self._complained_ns: dict[str, int] = {}
+
+    @property
+    def pending(self) -> int:
+        """Return the number of messages in the engine's batches."""
+        return sum([fast.pending for fast in self._fast.values()])
 
     @property
     def sensors(self) -> int:
@@ -75,7 +92,9 @@ class SampleFlow:
         if route.at_most_once and message.qos:
             self._outlet.acknowledge(message)
             message.qos = 0
-        self._receive(self._feeds[route.name], message)
+        fast = self._fast.get(route.name)
+        if fast is None or self._runs.queued or self._work.is_busy(route.name) or not fast.take(message):
+            self._receive(self._feeds[route.name], message)
 
     def close(self) -> None:
         """Publish no more messages of rules, and let no more samples expire."""
@@ -89,18 +108,31 @@ class SampleFlow:
         if not self._work.wait(feed.route.name, message):
             self._begin(feed, message)
 
+    def _take_again(self, feed: RouteDecoder, debt: Debt) -> None:
+        """Process a message that the fast path gave back."""
+        if debt.seen is None:
+            self._receive(feed, debt.message)
+        else:
+            self._continue(feed, debt)
+
     def _begin(self, feed: RouteDecoder, message: Message) -> None:
-        seen = None
         try:
             self._limits.check(message, None if feed.route.channel else feed.route.model)
-            seen = self._delivery.begin(key_of(message) if message.qos else None, message)
-            if seen is not None:
-                debt = Debt(message, message.qos, "", seen)
-                self._work.follow(self._read(feed, debt), feed.route.name, partial(self._receive, feed))
         except RequestError as refused:
-            self._refuse(feed, message, refused, seen)
+            self._refuse(feed, message, refused, None)
+            return
+        seen = self._delivery.begin(key_of(message) if message.qos else None, message)
+        if seen is not None:
+            self._continue(feed, Debt(message, message.qos, "", seen))
+
+    def _continue(self, feed: RouteDecoder, debt: Debt) -> None:
+        """Decode a new message, and what follows."""
+        try:
+            self._work.follow(self._read(feed, debt), feed.route.name, partial(self._receive, feed))
+        except RequestError as refused:
+            self._refuse(feed, debt.message, refused, debt.seen)
         except Exception:  # noqa: BLE001  a message that causes a defect must not stop the others
-            self._delivery.refuse(message, defect(message), seen)
+            self._delivery.refuse(debt.message, defect(debt.message), debt.seen)
 
     def _read(self, feed: RouteDecoder, debt: Debt) -> Later | None:
         try:
@@ -147,7 +179,10 @@ class SampleFlow:
                 return self._read(feed, debt)
             inputs = feed.complete(debt.message, reading, sample)
             if reading.windows is None and (single := next(inputs.ready, None)) is not None:
-                self._runs.add(self._job(feed, debt.message, single, debt.seen))
+                job = self._job(feed, debt.message, single, debt.seen)
+                self._runs.add(job)
+                if (fast := self._fast.get(feed.route.name)) is not None:
+                    fast.learn(job.request, single)
                 return None
             return self.windows.add(feed, debt, inputs)
         except RequestError as refused:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from gateway.domain.errors import ConfigurationError
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.home_assistant_settings import HomeAssistantSettings
+from gateway.frontends.mqtt.route_settings import DEFAULT_BROKER, MqttRoute
 
 RANGES = (
     ("keepalive_s", 1, 65_535),
@@ -32,43 +33,86 @@ TIMES = (
 """Settings of more than 0 and at most 3600 seconds."""
 PROTOCOLS = ("auto", "5", "3.1.1")
 SECURE_PORT, PLAIN_PORT = 8883, 1883
+BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class HomeAssistantSettings:
-    """Settings of `[mqtt.home_assistant]`: discovery of the gateway and its sensors."""
+class MqttBroker:
+    """Settings of one `[[mqtt.broker]]`: another broker than that of `[mqtt]`.
 
-    enabled: bool = False
-    """Announce the gateway, and each sensor after its first result, to Home Assistant."""
-    prefix: str = "homeassistant"
-    """Home Assistant's discovery prefix."""
-    max_sensors: int = 200
-    """Sensors of all routes that are announced; others are counted and not announced."""
-    birth_delay_s: float = 5.0
-    """Upper end of the random delay after a start of Home Assistant before everything is announced again."""
+    Address, user, certificates and discovery are its own, so that no password goes to a broker that it is not for. What
+    is None is as in `[mqtt]`.
+    """
+
+    name: str
+    """Name of the broker, for `broker` of routes, in metrics and in the journal's folder."""
+    url: str
+    """URL of the broker, mqtt://host[:port] or mqtts://host[:port], without password."""
+    username: str | None = None
+    """User name at this broker; None: anonymous."""
+    username_file: str | None = None
+    """File whose first line is the user name."""
+    password_file: str | None = None
+    """File whose first line is the password."""
+    ca: str | None = None
+    """PEM file of the authorities that may sign this broker's certificate; None: the system's."""
+    cert: str | None = None
+    """PEM file of our client certificate for this broker."""
+    key: str | None = None
+    """PEM file of its key."""
+    protocol: str | None = None
+    """Protocol version, as in `[mqtt]`."""
+    keepalive_s: int | None = None
+    """Time without packets after which we send a ping."""
+    session_expiry_s: int | None = None
+    """Time for which the broker keeps our subscriptions and messages without a connection (MQTT 5)."""
+    connect_timeout_s: float | None = None
+    """Time for a TCP connection and its TLS handshake."""
+    subscribe_timeout_s: float | None = None
+    """Time for the broker's answer to our subscriptions."""
+    publish_timeout_s: float | None = None
+    """Time for the broker's PUBACK of a publication."""
+    reconnect_max_s: float | None = None
+    """Upper end of the random delays before reconnects."""
+    receive_maximum: int | None = None
+    """Unacknowledged QoS 1 messages the broker may send us at a time (MQTT 5)."""
+    max_inflight: int | None = None
+    """Unacknowledged QoS 1 publications in flight."""
+    max_packet_bytes: int | None = None
+    """Largest packet that the broker may send us."""
+    response_prefixes: tuple[str, ...] | None = None
+    """Permitted prefixes of a Response Topic."""
+    publish_topics: tuple[str, ...] | None = None
+    """Topic filters that bound where results, messages of rules and answers are published at this broker."""
+    home_assistant: HomeAssistantSettings = field(default_factory=HomeAssistantSettings)
+    """Discovery by Home Assistant at this broker; off unless it is enabled here."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work. Raises ConfigurationError (table mqtt.home_assistant)."""
-        for key, wrong, rule in (
-            ("prefix", not re.fullmatch(r"(?!edge(/|$))[^+#$/\0][^+#\0]{0,255}", self.prefix), "a topic, not edge/…"),
-            ("max_sensors", not 1 <= self.max_sensors <= 10_000, "1 to 10000"),
-            ("birth_delay_s", not 0 <= self.birth_delay_s <= 3600, "0 to 3600 seconds"),
-        ):
-            if wrong:
-                problem = f"must be {rule}, not {getattr(self, key)!r:.80}"
-                raise ConfigurationError(problem, table="mqtt.home_assistant", key=key)
+        """Refuse a name that cannot be a folder's, and a missing URL. Raises ConfigurationError (table mqtt.broker)."""
+        table = f"mqtt.broker[{self.name:.80}]"
+        if not BROKER_NAME.fullmatch(self.name) or self.name == DEFAULT_BROKER:
+            problem = "must be 1 to 64 letters, digits, '.', '_' or '-', begin with a letter or digit, and not be "
+            raise ConfigurationError(
+                f"{problem}{DEFAULT_BROKER!r}, which is the broker of [mqtt]; it is {self.name!r:.150}",
+                table=table,
+                key="name",
+            )
+        if not self.url:
+            raise ConfigurationError("missing; write mqtt://host:1883 or mqtts://host:8883", table=table, key="url")
 
 
 @dataclass(frozen=True, slots=True)
 class MqttSettings:
-    """Settings of the connection to the broker; `<id>` in `response_prefixes` is the gateway's id."""
+    """Settings of the connection to the broker; `<id>` in prefixes and `publish_topics` is the gateway's id."""
 
     url: str = ""
     """URL of the broker, mqtt://host[:port] or mqtts://host[:port], without password; empty: no MQTT."""
     username: str | None = None
     """User name at the broker; None: anonymous."""
+    username_file: str | None = None
+    """File whose first line is the user name, in place of `username`."""
     password_file: str | None = None
-    """File whose first line is the password."""
+    """File whose first line is the password; this file and others may be `credential:NAME` (files/credentials.py)."""
     protocol: str = "auto"
     """Protocol version: "5", "3.1.1", or "auto" for MQTT 5 unless the broker is known to refuse it."""
     ca: str | None = None
@@ -115,6 +159,8 @@ class MqttSettings:
     """Longest topic or response topic that is accepted."""
     response_prefixes: tuple[str, ...] = ()
     """Permitted prefixes of a Response Topic; none: any topic that is not a gateway's own, routed or `$…`."""
+    publish_topics: tuple[str, ...] = ()
+    """Topic filters that bound where results, messages of rules and answers are published; none: no bound."""
     dedup_ttl_s: float = 120.0
     """Time for which an answered message is remembered, so that a repetition does not run again."""
     dedup_entries: int = 4_096
@@ -141,6 +187,8 @@ class MqttSettings:
     """Discovery by Home Assistant."""
     route: tuple[MqttRoute, ...] = ()
     """Routes from sensors' messages to models."""
+    broker: tuple[MqttBroker, ...] = ()
+    """Other brokers, by name (`brokers.py`)."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work. Raises ConfigurationError (table mqtt)."""
@@ -154,7 +202,9 @@ class MqttSettings:
         self._check_times()
         if bool(self.cert) != bool(self.key):
             raise _refused("cert" if self.key else "key", "missing; a client certificate needs both cert and key")
-        if self.password_file and not self.username:
+        if self.username and self.username_file:
+            raise _refused("username_file", "absent, because username is set; remove one of them")
+        if self.password_file and not (self.username or self.username_file):
             raise _refused("username", "missing; a password without a user name is never asked for")
         for prefix in self.response_prefixes:
             if not prefix or set(prefix) & set("+#\0"):

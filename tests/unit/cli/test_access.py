@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.access import denials
+from gateway.cli.access import denials, needs
 from gateway.cli.service_user import UnitAccount, account_of, caller, installed_unit, read_unit
 from gateway.config import parse_config
 from gateway.domain.errors import ConfigurationError
@@ -186,3 +186,23 @@ def test_accounts_are_looked_up():
     assert root.gids >= {0, *account_of("daemon").gids}
     with pytest.raises(ConfigurationError, match="no-such-user: this system has no such user or group"):
         account_of("no-such-user")
+
+
+def test_credentials_of_the_unit_are_no_paths(tmp_path):
+    (tmp_path / "key.pem").touch(mode=0o600)
+    text = f"""
+[tls]
+cert = "credential:cert"
+key = "{tmp_path}/key.pem"
+[[mqtt.broker]]
+name = "plant"
+url = "mqtt://a"
+username = "u"
+password_file = "credential:word"
+ca = "{tmp_path}/key.pem"
+"""
+    named = {need.setting: str(need.path) for need in needs(parse_config(text, ""), tmp_path)}
+    assert {name: path for name, path in named.items() if name.startswith(("tls", "mqtt"))} == {
+        "tls.key": f"{tmp_path}/key.pem",
+        "mqtt.broker[plant].ca": f"{tmp_path}/key.pem",
+    }

@@ -364,14 +364,17 @@ def test_times_are_short(seconds: float | None, text: str) -> None:
 def test_metrics_of_mqtt_are_read() -> None:
     text = (
         "# HELP edge_gateway_mqtt_now What there is now.\n"
-        'edge_gateway_mqtt_now{what="connected"} 1.0\nedge_gateway_mqtt_now{what="outbox"} 3\n'
-        'edge_gateway_mqtt_drops_total{reason="queue_full"} 1.2e+06\nother_total{reason="x"} 1\n'
+        'edge_gateway_mqtt_now{broker="default",what="connected"} 1.0\n'
+        'edge_gateway_mqtt_now{broker="default",what="outbox"} 3\n'
+        'edge_gateway_mqtt_now{broker="cloud",what="connected"} 0.0\n'
+        'edge_gateway_mqtt_drops_total{broker="default",reason="queue_full"} 1.2e+06\nother_total{reason="x"} 1\n'
     )
-    assert parse_metrics(text, "here") == LinkMetrics(
+    assert parse_metrics(text, "here", "default") == LinkMetrics(
         "here", "", {"connected": 1, "outbox": 3}, {"queue_full": 1_200_000}
     )
-    assert "no metrics of MQTT" in parse_metrics("up 1\n", "here").problem
-    assert "HTTP is off" in read_metrics([]).problem
+    assert parse_metrics(text, "here", "cloud") == LinkMetrics("here", "", {"connected": 0})
+    assert "no metrics of MQTT broker 'other'" in parse_metrics(text, "here", "other").problem
+    assert "HTTP is off" in read_metrics([], "default").problem
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,8 @@ def test_frontends_add_samples() -> None:
 
 
 def test_every_metric_is_documented(tmp_path: Path) -> None:
-    mqtt = samples({"connected": 1, "published": 2, "dropped_undecodable": 3}, {"main": Welcome(resumed=False)})
+    counters = {"connected": 1, "published": 2, "dropped_undecodable": 3}
+    mqtt = samples("default", counters, {"main": Welcome(resumed=False)})
     pools = Pools()
     pools.make("grpc calls", "[grpc] max_concurrent_calls", 1).refuse("user:1", RefusalReason.CALLER)
     callers = Authentication("http", Security())

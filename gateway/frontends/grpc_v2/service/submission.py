@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.domain.infer import InferRequest
-from gateway.domain.ports import Pending, RawSink, Submission
+from gateway.domain.ports import Pending, RawSink, Sink, Submission
 from gateway.domain.rights import Rights, check_model
 from gateway.domain.tensor import Raw
 from gateway.frontends.grpc_v2.calls import CallInfo
@@ -32,7 +32,7 @@ class InferSubmission:
         return bool(batch.add(sink, token, contents, now_ns, ends_ns))
 
     def submit(
-        self, sink: RawSink, token: Any, content: Raw, known: Known | None, info: CallInfo, *, now_ns: int, lent: bool
+        self, sink: Sink, token: Any, content: Raw, known: Known | None, info: CallInfo, *, now_ns: int, lent: bool
     ) -> tuple[InferRequest, Pending] | None:
         """Submit a request; return None if decoding it may take long. Raises as `decode` and the engine do."""
         request = self._codec.decode_as(known, content, info, now_ns, lent=lent)

@@ -64,7 +64,8 @@ class Dedup:
         """
         seen = SeenMessage(key, message.epoch, message.arrived_ns + self._ttl_ns)
         if key is not None:
-            self._remove(key)
+            if key in self._seen:
+                self._remove(key)
             self._seen[key] = seen
             self._shrink()
         return seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from hashlib import blake2b
 
@@ -10,6 +11,8 @@ from gateway.frontends.mqtt.routes.inputs import Ready
 from gateway.frontends.mqtt.windows.rings import Complete
 
 ID_BYTES = 16
+_START, _count = uuid.uuid4().hex[:16], itertools.count()
+"""Parts of ids that derive from nothing: one of this process, and a number."""
 
 
 def message_id(message: Message, *, timed: bool) -> str:
@@ -19,7 +22,7 @@ def message_id(message: Message, *, timed: bool) -> str:
     from the packet id, which a broker keeps when it repeats a message. At QoS 0 nothing is repeated.
     """
     if not message.qos and not timed:
-        return uuid.uuid4().hex
+        return f"{_START}{next(_count):016x}"
     digest = blake2b(message.topic.encode(errors="replace"), digest_size=ID_BYTES)
     digest.update(b"\0" + (b"" if timed else message.mid.to_bytes(2, "big")))
     digest.update(message.payload)

@@ -115,6 +115,13 @@ class Births:
         return True
 
 
+def command_levels(levels: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the filter of the topics of rebirth commands for nodes whose messages match the filter `levels`."""
+    known = [level if level != "#" else "+" for level in levels]
+    group, _, node = [*known[1:4], "+", "+", "+"][:3]
+    return NAMESPACE, group, "NCMD", node
+
+
 def read_topic(topic: str) -> SparkplugOrigin:
     """Return the sender that a topic names. Raises RequestError INVALID for a topic of another form."""
     namespace, *levels = topic.split("/")

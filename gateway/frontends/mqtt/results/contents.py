@@ -208,7 +208,7 @@ def _data(name: str, datatype: Datatype, array: Array) -> list[Any]:
     values = array.ravel().tolist()
     if datatype is Datatype.BYTES:
         return [_text(name, value) for value in values]
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    if array.dtype.kind == "f" and not math.isfinite(sum(values)):  # 0.1 µs for 4 values; numpy takes 3
         return [value if math.isfinite(value) else _non_finite(value) for value in values]
     return values
 

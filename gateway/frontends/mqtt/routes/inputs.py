@@ -14,7 +14,7 @@ from gateway.frontends.mqtt.windows.rings import Complete
 from gateway.frontends.mqtt.windows.sensors import Windows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ready:
     """Input for the model, complete.
 

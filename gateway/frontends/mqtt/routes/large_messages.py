@@ -57,6 +57,10 @@ class LargeMessages:
         """Return the number of samples that wait behind others."""
         return sum(map(len, self._behind.values()))
 
+    def is_busy(self, route: str) -> bool:
+        """Return True if a sample of a route is being decoded."""
+        return route in self._behind
+
     def begin(self, route: str) -> None:
         """Count a message that a thread decodes. Samples of its route wait from now on."""
         self._count += 1

@@ -14,6 +14,7 @@ from gateway.domain.tensor import Steps
 from gateway.frontends.mqtt.messages import JSON, Message, OutgoingPublish, Taken
 from gateway.frontends.mqtt.payloads.content_type import read_content_type
 from gateway.frontends.mqtt.results.settings import TRACE_CONTEXT
+from gateway.frontends.mqtt.routes.publish_topics import ANY_TOPIC, PublishTopics
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.mqtt.templates import is_topic
@@ -64,14 +65,16 @@ class Reply:
 class Requests:
     """Reader of requests on `edge/<id>/infer/<model>[/<version>]`."""
 
-    def __init__(self, settings: MqttSettings, gateway_id: str, router: Router) -> None:
+    def __init__(
+        self, settings: MqttSettings, gateway_id: str, router: Router, topics: PublishTopics = ANY_TOPIC
+    ) -> None:
         self._home = f"edge/{gateway_id}/"
         self._asked = f"{self._home}infer/"
         self._prefixes = tuple(prefix.replace("<id>", gateway_id) for prefix in settings.response_prefixes)
         self._max_topic_bytes, self._max_payload_bytes = settings.max_topic_bytes, settings.max_payload_bytes
         discovery = settings.home_assistant
         self._reserved = ("edge/", "$", *((f"{discovery.prefix}/",) if discovery.enabled else ()))
-        self._router = router
+        self._router, self._topics = router, topics
 
     def asked(self, topic: str) -> bool:
         """Return True if requests are sent to `topic`."""
@@ -104,6 +107,7 @@ class Requests:
         if self._taken(topic):
             problem = "answers never go to a gateway's own topics (but edge/<id>/reply/), a route's, or the broker's"
             raise RequestError(Fault.DENIED, problem)
+        self._topics.check(topic)
         user = tuple(pair for pair in message.user if pair[0] in TRACE_CONTEXT)
         return Reply(topic, message.correlation, user, body_correlation)
 

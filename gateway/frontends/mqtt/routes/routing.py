@@ -37,6 +37,18 @@ class TopicFilter:
                 return False
         return len(topic) == len(self.levels)
 
+    def covers(self, other: TopicFilter) -> bool:
+        """Return True if the filter matches all topics that `other` matches."""
+        for index, level in enumerate(self.levels):
+            if level == "#":
+                return True
+            if index >= len(other.levels) or other.levels[index] == "#" or level not in {"+", other.levels[index]}:
+                return False
+        return len(self.levels) == len(other.levels)
+
+    def __str__(self) -> str:
+        return "/".join(self.levels)
+
     def overlaps(self, other: TopicFilter) -> bool:
         """Return True if some topic matches both."""
         for mine, theirs in zip(self.levels, other.levels, strict=False):
@@ -79,10 +91,7 @@ class Router:
         self._filters: list[tuple[TopicFilter, MqttRoute]] = []
         self._published: list[TopicFilter] = []
         self._known: dict[str, MqttRoute | None] = {}
-        names = [route.name for route in routes]
         for route in routes:
-            if names.count(route.name) > 1:
-                raise _refused(route, "name", f"two routes are called {route.name!r}; names must differ")
             for text in route.topics:
                 self._add(route, text)
         for route in routes:
@@ -185,8 +194,8 @@ def _walk(document: Any, path: Sequence[str]) -> Any:
 
 def _check_level(route: MqttRoute, filter_: TopicFilter) -> None:
     """Check that every topic that the filter matches has the levels of sensor and key. Raises ConfigurationError."""
-    for key in ("sensor", "key"):
-        rule, fixed = getattr(route, key), [level for level in filter_.levels if level != "#"]
+    for key, rule in (("sensor", route.sensor), ("key", route.key), ("quota.by", route.quota.by)):
+        fixed = [level for level in filter_.levels if level != "#"]
         if not rule.startswith("topic["):
             continue
         if topic_range(rule).start >= len(fixed) and filter_.levels[-1] != "#":

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 
 from gateway.domain.retry import draw_chance, pause_s
@@ -41,6 +42,18 @@ OUTCOMES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """Callbacks before and after the packets of one read, so that what follows from them happens together."""
+
+    began: Callable[[], object]
+    ended: Callable[[], object]
+
+
+NO_BATCH = ReadBatch(bool, bool)
+"""Callbacks that do nothing."""
+
+
 class Connection:
     """Connection that subscribes and acknowledges, or one that only publishes and follows it (`leader`)."""
 
@@ -53,13 +66,14 @@ class Connection:
         *,
         counters: Counter[str],
         health: LinkHealth,
+        batch: ReadBatch = NO_BATCH,
         subscriptions: Sequence[Subscription] = (),
         receive: Callable[[Message], None] | None = None,
         ready: Callable[[], None] | None = None,
         leader: Connection | None = None,
     ) -> None:
         self._settings, self._role, self._identity, self.sender = settings, role, identity, sender
-        self._counters, self._health, self._leader = counters, health, leader
+        self._counters, self._health, self._batch, self._leader = counters, health, batch, leader
         self._subscriptions, self._receive, self._became_ready = subscriptions, receive, ready
         self._asked: Sequence[Subscription] = ()
         self._session: MqttSession | None = None
@@ -102,6 +116,11 @@ class Connection:
         if self._session is not None:
             self._session.read(on=not (on and self.is_ready))
 
+    def flush(self) -> None:
+        """Write what was sent in this pass of the event loop."""
+        if self._session is not None:
+            self._session.flush()
+
     async def stop(self, timeout_s: float) -> None:
         """Disconnect cleanly, or close the connection after `timeout_s`."""
         self._stop.set()
@@ -109,10 +128,8 @@ class Connection:
             return
         if self._session is not None and self.is_ready:
             self._session.disconnect()
-        elif self._leader is not None and not self._leader.accepted.is_set():
-            self._task.cancel()
         else:
-            self._ended.set()
+            self._task.cancel()
         await asyncio.wait({self._task}, timeout=timeout_s)
         if not self._task.done():
             self._task.cancel()
@@ -137,27 +154,18 @@ class Connection:
 
     async def _one_connection(self) -> None:
         """Connect, and wait until the connection ends."""
-        session = self._current_session()
         self._ended.clear()
         self._epoch += 1
+        version_5 = self.choice.version_5
+        session = MqttSession(self._settings, self._identity, self, version_5=version_5, epoch=self._epoch)
+        self._session = session
         try:
-            await session.connect(self._epoch)
+            await session.connect()
         except Exception as error:  # noqa: BLE001  the task's boundary: the connection is tried again
             self._counters["connect_failures"] += 1
             self._reason, self._end = str(error) or type(error).__name__, End.REFUSED
             return
-        if self._stop.is_set():
-            session.abandon()
-        else:
-            await self._ended.wait()
-
-    def _current_session(self) -> MqttSession:
-        """Return the session of the protocol version to try."""
-        version_5 = self.choice.version_5
-        if self._session is None or self._session.version_5 != version_5:
-            self._session = MqttSession(self._settings, self._identity, self, version_5=version_5)
-        self._session.read(on=True)
-        return self._session
+        await self._ended.wait()
 
     def _count_failure(self, held_s: float) -> None:
         limit_s = self._settings.reconnect_max_s
@@ -227,6 +235,14 @@ class Connection:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._subscribe, refused)
         if not self.is_ready and self._session is not None and self.welcome is not None:
             self._begin(self._session, self.welcome)
+
+    def batch_began(self) -> None:
+        """Handle the beginning of the packets of one read."""
+        self._batch.began()
+
+    def batch_ended(self) -> None:
+        """Handle their end."""
+        self._batch.ended()
 
     def received(self, message: Message) -> None:
         """Handle PUBLISH."""

@@ -16,7 +16,7 @@ BROKER_CONNECTION_FAILED = "broker connection failed: the gateway could not hand
 """Code of the gateway raised while it read or wrote; a new connection is made."""
 LINK_COMPLETED = "link completed: the MQTT broker at %s grants everything that was asked for"
 """Both connections are made, all subscriptions are granted, and no publication is refused."""
-LINK_DEGRADED = "link degraded: %s"
+LINK_DEGRADED = "link degraded: the MQTT broker at %s: %s"
 """Something that was asked for is no longer granted; what is granted is served."""
 SUBSCRIPTION_REFUSED = (
     "subscription refused: %s, reason code 0x%02x; correct the broker's ACL; it is asked again every %.0f s"

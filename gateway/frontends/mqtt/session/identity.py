@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gateway.domain.errors import ConfigurationError
+from gateway.files.credentials import secret_path
 from gateway.frontends.mqtt.messages import OutgoingPublish
+from gateway.frontends.mqtt.session.control import ConnectOptions
 from gateway.frontends.mqtt.settings import MqttSettings, broker_of
 
 RESULTS_SUFFIX = "-results"
 """End of the client id of the connection that publishes results."""
-
-
-class ClientContext(ssl.SSLContext):
-    """TLS client context that remembers its newest socket: paho loses a socket whose handshake fails."""
-
-    newest: ssl.SSLSocket | None = None
-
-    def wrap_socket(self, *arguments: Any, **named: Any) -> ssl.SSLSocket:
-        """Implement SSLContext.wrap_socket, and remember the socket."""
-        self.newest = super().wrap_socket(*arguments, **named)
-        return self.newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +27,7 @@ class MqttIdentity:
     client_id: str
     will: OutgoingPublish | None
     password: str | None = None
-    tls: ClientContext | None = None
+    tls: ssl.SSLContext | None = None
     clean: bool = False
 
 
@@ -51,18 +42,35 @@ def results_identity(settings: MqttSettings, client_id: str) -> MqttIdentity:
     return MqttIdentity(name, None, read_password(settings), tls_context(settings), clean=True)
 
 
-def tls_context(settings: MqttSettings) -> ClientContext | None:
+def connect_options(settings: MqttSettings, identity: MqttIdentity) -> ConnectOptions:
+    """Return the content of the CONNECT."""
+    return ConnectOptions(
+        identity.client_id,
+        settings.keepalive_s,
+        identity.clean,
+        settings.username or None,
+        identity.password,
+        identity.will,
+        settings.will_delay_s,
+        0 if identity.clean else settings.session_expiry_s,
+        settings.receive_maximum,
+        settings.max_packet_bytes,
+    )
+
+
+def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
     """Return the TLS context, or None for mqtt://. Raises ConfigurationError if a file cannot be used."""
     if not broker_of(settings.url).secure:
         return None
+    ca, cert, key = (_file(settings, name) for name in ("ca", "cert", "key"))
     try:
-        context = ClientContext(ssl.PROTOCOL_TLS_CLIENT)
-        if settings.ca:
-            context.load_verify_locations(settings.ca)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if ca:
+            context.load_verify_locations(ca)
         else:
             context.load_default_certs()
-        if settings.cert and settings.key:
-            context.load_cert_chain(settings.cert, settings.key)
+        if cert and key:
+            context.load_cert_chain(cert, key)
     except (OSError, ValueError) as error:
         problem = f"ca, cert or key cannot be used ({error}); give PEM files that the gateway may read"
         raise ConfigurationError(problem, table="mqtt") from None
@@ -71,10 +79,32 @@ def tls_context(settings: MqttSettings) -> ClientContext | None:
 
 def read_password(settings: MqttSettings) -> str | None:
     """Return the first line of `password_file`. Raises ConfigurationError if it cannot be read."""
-    if not settings.password_file:
+    return _first_line(settings, "password_file", "password")
+
+
+def with_username(settings: MqttSettings) -> MqttSettings:
+    """Return the settings with the user name of `username_file`. Raises ConfigurationError if it cannot be read."""
+    username = _first_line(settings, "username_file", "user name")
+    if username is None:
+        return settings
+    if not username:
+        problem = "has no user name; write it on the first line"
+        raise ConfigurationError(problem, table="mqtt", key="username_file")
+    return dataclasses.replace(settings, username=username, username_file=None)
+
+
+def _first_line(settings: MqttSettings, key: str, what: str) -> str | None:
+    """Return the first line of the file that a setting names; None if it is not set."""
+    file = _file(settings, key)
+    if file is None:
         return None
     try:
-        return Path(settings.password_file).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+        return file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
     except (OSError, ValueError) as error:
-        problem = f"cannot be read ({error}); write the password on its first line"
-        raise ConfigurationError(problem, table="mqtt", key="password_file") from None
+        problem = f"cannot be read ({error}); write the {what} on its first line"
+        raise ConfigurationError(problem, table="mqtt", key=key) from None
+
+
+def _file(settings: MqttSettings, key: str) -> Path | None:
+    named = getattr(settings, key)
+    return secret_path(named, "mqtt", key) if named else None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.session import events
-from gateway.frontends.mqtt.session.connection import CONNECTION, Connection
+from gateway.frontends.mqtt.session.connection import CONNECTION, Connection, ReadBatch
 from gateway.frontends.mqtt.session.health import LinkHealth
 from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.session.listener import Welcome
@@ -31,7 +31,7 @@ class Link:
     """Both connections and their health.
 
     `receive` is called with every message, `changed` when `connected` changes or the status is to be published again,
-    `room` when the outbox of results has room again.
+    `room` when the outbox of results has room again, `batch` before and after the messages of one read.
     """
 
     def __init__(
@@ -44,9 +44,10 @@ class Link:
         receive: Callable[[Message], None],
         changed: Callable[[], None],
         room: Callable[[], None],
+        batch: ReadBatch,
         counters: Counter[str],
     ) -> None:
-        self._settings, self._changed, self._room = settings, changed, room
+        self._settings, self._changed, self._room, self._batch = settings, changed, room, batch
         self._paused = False
         self.health = LinkHealth(settings.error_repeat_s, self._health_changed, NOT_YET)
         status = OutboxSender(settings, MAIN, home=home, counters=counters, health=self.health, changed=_ignore)
@@ -54,6 +55,7 @@ class Link:
             settings, RESULTS, home=home, counters=counters, health=self.health, changed=self._fullness_changed
         )
         main_identity, results_identity = identities
+        batch = ReadBatch(batch.began, self._batch_ended)
         self._main = Connection(
             settings,
             MAIN,
@@ -61,12 +63,20 @@ class Link:
             status,
             counters=counters,
             health=self.health,
+            batch=batch,
             subscriptions=subscriptions,
             receive=receive,
             ready=self._main_ready,
         )
         self._results = Connection(
-            settings, RESULTS, results_identity, results, counters=counters, health=self.health, leader=self._main
+            settings,
+            RESULTS,
+            results_identity,
+            results,
+            counters=counters,
+            health=self.health,
+            batch=batch,
+            leader=self._main,
         )
 
     @property
@@ -138,6 +148,12 @@ class Link:
         await self._results.stop(timeout_s)
         await self._main.stop(timeout_s)
 
+    def _batch_ended(self) -> None:
+        """Let the inferences of one read run together, and write their results and acknowledgements."""
+        self._batch.ended()
+        self._results.flush()
+        self._main.flush()
+
     def _main_ready(self) -> None:
         """Let the status be published if it is not `online`: the broker may keep an old one."""
         if not self.connected:
@@ -152,7 +168,7 @@ class Link:
         if self.connected:
             _log.info(events.LINK_COMPLETED, self._settings.url)
         else:
-            _log.warning(events.LINK_DEGRADED, "; ".join(self.health))
+            _log.warning(events.LINK_DEGRADED, self._settings.url, "; ".join(self.health))
         self._changed()
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.session.control import ConnectAnswer
+from gateway.frontends.mqtt.session.properties import Property
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,21 @@ class Welcome:
         return "5" if self.version_5 else "3.1.1"
 
 
+def read_welcome(answer: ConnectAnswer, keepalive_s: int, client_id: str, *, version_5: bool) -> Welcome:
+    """Return the content of a CONNACK; what it does not tell is as we asked for, or as the standard says."""
+    limits = answer.properties
+    return Welcome(
+        resumed=answer.session_present,
+        receive_maximum=limits.get(Property.RECEIVE_MAXIMUM, 65_535),
+        maximum_packet_bytes=limits.get(Property.MAXIMUM_PACKET_SIZE, 268_435_455),
+        maximum_qos=min(1, limits.get(Property.MAXIMUM_QOS, 1)),
+        retain=bool(limits.get(Property.RETAIN_AVAILABLE, 1)),
+        keepalive_s=limits.get(Property.SERVER_KEEP_ALIVE, keepalive_s),
+        client_id=limits.get(Property.ASSIGNED_CLIENT_IDENTIFIER, client_id),
+        version_5=version_5,
+    )
+
+
 class End(enum.Enum):
     """Progress of a connection at its end."""
 
@@ -41,8 +58,13 @@ class End(enum.Enum):
 
 
 class Listener(Protocol):
-    """Receiver of a session's events, called on the event loop's thread."""
+    """Receiver of a session's events, called on the event loop's thread.
 
+    The packets of one read are handled between `batch_began` and `batch_ended`.
+    """
+
+    def batch_began(self) -> None: ...
+    def batch_ended(self) -> None: ...
     def welcomed(self, welcome: Welcome) -> None: ...
     def subscribed(self, codes: Sequence[int]) -> None: ...
     def received(self, message: Message) -> None: ...

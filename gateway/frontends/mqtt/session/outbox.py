@@ -9,6 +9,8 @@ from collections import deque
 
 from gateway.frontends.mqtt.messages import OutgoingPublish
 
+ID_LIMIT = 65_535
+"""Largest packet id."""
 ROOM = 0.75
 """Share of the limits below which a full outbox counts as not full again, so that reading does not stop at each one."""
 
@@ -19,7 +21,8 @@ class Outbox:
     def __init__(self, max_count: int, max_bytes: int, max_inflight: int) -> None:
         self._max_count, self._max_bytes = max_count, max_bytes
         self._max_inflight = max_inflight
-        self._limit = max_inflight
+        self._limit, self._maximum_qos = max_inflight, 1
+        self._last_id = 0
         self._waiting: deque[OutgoingPublish] = deque()
         self._inflight: dict[int, tuple[OutgoingPublish, float]] = {}
         """Publications in flight with the time when each was sent, oldest first."""
@@ -33,8 +36,8 @@ class Outbox:
     @property
     def full(self) -> bool:
         """Return True from a limit, in number or in bytes, until there is room again."""
-        share = ROOM if self._full else 1.0
-        self._full = len(self) >= share * self._max_count or self._held_bytes >= share * self._max_bytes
+        share, count = ROOM if self._full else 1.0, len(self._waiting) + len(self._inflight)
+        self._full = count >= share * self._max_count or self._held_bytes >= share * self._max_bytes
         return self._full
 
     @property
@@ -59,13 +62,23 @@ class Outbox:
 
     def first(self) -> OutgoingPublish | None:
         """Return the next publication to send; None if nothing waits or too much is in flight."""
-        if not self._waiting or (self._waiting[0].qos and len(self._inflight) >= self._limit):
+        if not self._waiting:
             return None
-        return self._waiting[0]
+        publication = self._waiting[0]
+        publication.qos = min(publication.qos, self._maximum_qos)
+        return None if publication.qos and len(self._inflight) >= self._limit else publication
+
+    def next_id(self) -> int:
+        """Return the packet id of the first publication: one that is not in flight (MQTT 5, 2.2.1)."""
+        free = self._last_id % ID_LIMIT + 1
+        while free in self._inflight:
+            free = free % ID_LIMIT + 1
+        return free
 
     def sent(self, mid: int, now_s: float) -> OutgoingPublish:
         """Record that the first publication was sent as packet `mid`. At QoS 1 it stays until `taken`."""
         publication = self._waiting.popleft()
+        self._last_id = mid
         if publication.qos:
             self._inflight[mid] = publication, now_s
         else:
@@ -85,14 +98,16 @@ class Outbox:
             self._held_bytes -= _size_bytes(publication)
         return publication
 
-    def reconnected(self, receive_maximum: int) -> None:
+    def reconnected(self, receive_maximum: int, maximum_qos: int = 1) -> None:
         """Adapt to a new connection: what was in flight is sent again, under new packet ids."""
-        self._limit = min(self._max_inflight, receive_maximum)
+        self._limit, self._maximum_qos = min(self._max_inflight, receive_maximum), maximum_qos
         self._waiting.extendleft(publication for publication, _ in reversed(self._inflight.values()))
         self._inflight.clear()
 
 
 def _size_bytes(publication: OutgoingPublish) -> int:
     """Return the bytes that a publication holds: payload, topic, correlation and user properties."""
-    user = sum(len(name) + len(value) for name, value in publication.user)
-    return len(publication.payload) + len(publication.topic) + len(publication.correlation or b"") + user
+    size = len(publication.payload) + len(publication.topic)
+    if publication.user or publication.correlation:
+        size += sum(len(name) + len(value) for name, value in publication.user) + len(publication.correlation or b"")
+    return size

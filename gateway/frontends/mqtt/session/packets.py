@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 LENGTH_BYTES = 4
 """Largest number of bytes of a remaining length (MQTT 5, 1.5.5)."""
+FramedPacket = tuple[int, bytes]
+"""First byte of a packet's fixed header, and what follows the fixed header."""
 
 
-class PacketTooLargeError(ValueError):
+class MalformedPacketError(ValueError):
+    """Packet that violates the protocol: the connection ends."""
+
+
+class PacketTooLargeError(MalformedPacketError):
     """Announcement of a packet beyond the limit, or a remaining length that the protocol does not permit."""
-
-
-class FramedPacket(NamedTuple):
-    """FramedPacket: the first byte of its fixed header, and what follows the fixed header."""
-
-    first: int
-    body: bytes
 
 
 class PacketReader:
@@ -24,55 +21,97 @@ class PacketReader:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._content = bytearray()
-        self._at = 0
-        """Position of the next packet."""
-        self._needs_more = True
+        self._content, self._at = b"", 0
+        """Bytes to read packets from, and the position of the next one."""
+        self._partial, self._needed = bytearray(), 0
+        """Beginning of an incomplete packet, and the size from which it is worth another look; 0: there is none."""
 
     @property
     def may_have_packet(self) -> bool:
         """Return False if the next `take` cannot return a packet without another `feed`."""
-        return not self._needs_more
+        return self._at < len(self._content)
 
     def feed(self, content: bytes) -> None:
         """Add the next bytes of the stream."""
-        if self._at:
-            del self._content[: self._at]
-            self._at = 0
-        self._content += content
-        self._needs_more = False
+        if self._needed:
+            self._partial += content
+            if len(self._partial) < self._needed:
+                return
+            content, self._needed = bytes(self._partial), 0
+        elif self._at < len(self._content):
+            content = self._content[self._at :] + content
+        self._content, self._at = content, 0
 
     def take(self) -> FramedPacket | None:
         """Remove and return the next packet; None if it is not complete.
 
         Raises PacketTooLargeError at the fixed header of a packet beyond the limit.
         """
-        body = self._find_body()
-        if body is None or body.stop > len(self._content):
-            self._needs_more = True
+        content, at = self._content, self._at
+        start = at + 2
+        if start > len(content):
+            self._wait(at + 2)
             return None
-        with memoryview(self._content) as view:
-            packet = FramedPacket(view[self._at], bytes(view[body.start : body.stop]))
-        self._at = body.stop
-        self._needs_more = self._at == len(self._content)
-        return packet
+        length = content[at + 1]
+        if length > 127:
+            length, start = self._long_length()
+        stop = start + length
+        if stop > len(content):
+            self._wait(stop)
+            return None
+        self._at = stop
+        return content[at], content[start:stop]
 
-    def _find_body(self) -> range | None:
-        """Return where the body of the next packet is or will be; None if its fixed header is not complete."""
-        content, at, length, shift = self._content, self._at + 1, 0, 0
-        while at < len(content):
-            value = content[at]
-            at += 1
-            length |= (value & 127) << shift
+    def _wait(self, stop: int) -> None:
+        """Keep the beginning of a packet until bytes up to `stop` arrived."""
+        if self.may_have_packet:
+            self._partial, self._needed = bytearray(self._content[self._at :]), stop - self._at
+        self._content, self._at = b"", 0
+
+    def _long_length(self) -> tuple[int, int]:
+        """Return the length of the next packet's body and its start, beyond the content if it is incomplete."""
+        content, begin, length = self._content, self._at + 1, 0
+        for place in range(LENGTH_BYTES):
+            if begin + place >= len(content):
+                return 0, len(content) + 1
+            value = content[begin + place]
+            length |= (value & 127) << (7 * place)
             if value < 128:
-                self._check(at - self._at + length)
-                return range(at, at + length)
-            shift += 7
-            if shift == 7 * LENGTH_BYTES:
-                raise PacketTooLargeError("the remaining length of a packet has more than four bytes")
-        return None
+                self._check(1 + place + 1 + length)
+                return length, begin + place + 1
+        raise PacketTooLargeError("the remaining length of a packet has more than four bytes")
 
     def _check(self, size: int) -> None:
         if size > self._limit_bytes:
             problem = f"a packet of {size} bytes was announced; at most {self._limit_bytes} are read"
             raise PacketTooLargeError(f"{problem} (mqtt.max_packet_bytes)")
+
+
+def write_packet(first: int, *parts: bytes) -> bytes:
+    """Return a packet with the first byte `first`, whose body consists of `parts`."""
+    body = b"".join(parts)
+    return bytes((first,)) + write_length(len(body)) + body
+
+
+def write_length(value: int) -> bytes:
+    """Return a variable byte integer (MQTT 5, 1.5.5)."""
+    if value < 128:
+        return bytes((value,))
+    written = bytearray()
+    while value > 127:
+        written.append(value & 127 | 128)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def write_text(text: str) -> bytes:
+    """Return a UTF-8 string with its length (1.5.4). Surrogates, which UTF-8 lacks, become question marks."""
+    return write_binary(text.encode(errors="replace"))
+
+
+def write_binary(content: bytes) -> bytes:
+    """Return bytes with their length (1.5.6). Raises ValueError beyond 65,535 bytes."""
+    if len(content) > 0xFFFF:
+        raise ValueError(f"a text of {len(content)} bytes does not fit into an MQTT packet; at most 65535 do")
+    return len(content).to_bytes(2, "big") + content

@@ -61,9 +61,19 @@ class OutboxSender:
         if not publication.qos and self._session is None:
             self._counters["dropped_broker_away"] += 1
             return False
+        if not publication.qos and self._sent_now(publication):
+            return True
         self._outbox.put(publication)
         self.pump()
         self._note_fullness()
+        return True
+
+    def _sent_now(self, publication: OutgoingPublish) -> bool:
+        """Send a publication of QoS 0 without the outbox. Return False if others wait, or it cannot be sent now."""
+        session = self._session
+        if session is None or session.congested or len(self._outbox) or not session.publish(publication, 0):
+            return False
+        self._settle(publication, 0)
         return True
 
     def publish_first(self, publication: OutgoingPublish) -> None:
@@ -74,8 +84,7 @@ class OutboxSender:
     def begin(self, session: MqttSession, welcome: Welcome) -> None:
         """Send on a new connection, first what was in flight on the last one."""
         self._health.end_all(self._refusals)
-        session.forget_inflight()
-        self._outbox.reconnected(welcome.receive_maximum)
+        self._outbox.reconnected(welcome.receive_maximum, welcome.maximum_qos)
         self._session = session
         asyncio.get_running_loop().call_soon(self.pump)
 
@@ -100,8 +109,7 @@ class OutboxSender:
         self._pumping = True
         try:
             while (session := self._session) and not session.congested and (publication := self._outbox.first()):
-                if not self._sent(session, publication):
-                    break
+                self._send(session, publication)
         finally:
             self._pumping = False
         if not len(self._outbox):
@@ -119,23 +127,21 @@ class OutboxSender:
                 return False
         return not len(self._outbox)
 
-    def _sent(self, session: MqttSession, publication: OutgoingPublish) -> bool:
-        """Send the first publication of the outbox. Return False if the session cannot accept it now."""
-        mid = session.publish(publication)
-        if mid == 0:
+    def _send(self, session: MqttSession, publication: OutgoingPublish) -> None:
+        """Send the first publication of the outbox."""
+        mid = self._outbox.next_id()
+        if not session.publish(publication, mid):
             self._settle(self._outbox.drop_first(), PACKET_TOO_LARGE)
-        elif mid > 0 and not self._outbox.sent(mid, asyncio.get_running_loop().time()).qos:
+        elif not self._outbox.sent(mid, asyncio.get_running_loop().time()).qos:
             self._settle(publication, 0)
-        return mid >= 0
 
     def _settle(self, publication: OutgoingPublish, code: int) -> None:
-        subject = publication.topic if self._is_own(publication.topic) else OTHER_TOPICS
         if code >= REFUSED:
-            self._refused(subject, publication.topic, code)
+            self._refused(self._subject(publication), publication.topic, code)
         else:
             self._counters["published"] += 1
-            if publication.qos:
-                self._health.end(self._refusals, subject)
+            if publication.qos and len(self._health):
+                self._health.end(self._refusals, self._subject(publication))
         if publication.taken is not None:
             publication.taken(code)
 
@@ -148,8 +154,11 @@ class OutboxSender:
         if self._health.is_due(PUBLICATION, subject, asyncio.get_running_loop().time()):
             _log.error(events.PUBLICATION_REFUSED, topic, code)
 
-    def _is_own(self, topic: str) -> bool:
-        return topic.startswith(self._home) and not topic.startswith(f"{self._home}reply/")
+    def _subject(self, publication: OutgoingPublish) -> str:
+        """Return the subject of a refusal: the topic, unless a client chose it."""
+        topic = publication.topic
+        is_own = topic.startswith(self._home) and not topic.startswith(f"{self._home}reply/")
+        return topic if is_own else OTHER_TOPICS
 
     def _note_fullness(self) -> None:
         if self.full != self._outbox.full:

@@ -1,8 +1,7 @@
-"""MQTT client on the event loop: paho-mqtt with asyncio. Only this module, `client` and `paho_client` import paho.
+"""One connection to a broker: an asyncio protocol that speaks MQTT 5 or 3.1.1 (decision 0051).
 
-paho does the handshake, packet ids, properties and the keepalive. This module puts the socket on the loop
-(a thread only for the blocking connect and handshake), computes one timer for the keepalive, and controls whether the
-socket is read. Everything but the body of `connect` runs on the loop's thread.
+It does the handshake, the keepalive and the framing, reads no more than its owner can process, and writes once in each
+pass of the event loop. Packet ids and what is sent again belong to its owner.
 """
 
 from __future__ import annotations
@@ -10,123 +9,110 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import cast
 
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
-from gateway.frontends.mqtt.session import events
-from gateway.frontends.mqtt.session.identity import MqttIdentity
-from gateway.frontends.mqtt.session.listener import End, Listener, Welcome
-from gateway.frontends.mqtt.session.packets import PacketTooLargeError
-from gateway.frontends.mqtt.session.paho_client import Packed, new_client, pack, read_message, read_plain
-from gateway.frontends.mqtt.settings import MqttSettings
-
-if TYPE_CHECKING:
-    from paho.mqtt.client import Client
-    from paho.mqtt.properties import Properties
+from gateway.frontends.mqtt.session import control, events, reasons
+from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options
+from gateway.frontends.mqtt.session.keepalive import Keepalive
+from gateway.frontends.mqtt.session.listener import End, Listener, Welcome, read_welcome
+from gateway.frontends.mqtt.session.packets import MalformedPacketError, PacketReader
+from gateway.frontends.mqtt.session.properties import Property
+from gateway.frontends.mqtt.session.publications import PublicationWriter, read_publish
+from gateway.frontends.mqtt.settings import Broker, MqttSettings, broker_of
 
 _log = logging.getLogger(__name__)
-UNSUPPORTED_PROTOCOL = 0x84
-SESSION_TAKEN_OVER = 0x8E
+READ_BYTES = 64 * 1024
+"""Bytes that are read from the socket at a time."""
 READ_S = 0.002
 """Longest time for which messages are read in a row: their inferences run together, and other work waits."""
-PACKET_OVERHEAD_BYTES = 512
-"""Estimate, on the safe side, of the fixed header, packet id and properties."""
+WRITE_BYTES = 64 * 1024
+"""Bytes that are sent at once, and beyond which no more are accepted until the kernel has taken them."""
+_SUBSCRIBE_ID = 1
+"""Packet id of SUBSCRIBE: the next one follows the answer, and publications have ids of their own kind."""
 
 
-class MqttSession:
-    """Client of one protocol version, for any number of connections, one at a time."""
+class MqttSession(asyncio.BufferedProtocol):
+    """Connection `epoch` of one client; `connect` opens it, and it is not used again after its end."""
 
-    def __init__(self, settings: MqttSettings, identity: MqttIdentity, listener: Listener, *, version_5: bool) -> None:
-        self.version_5 = version_5
-        self.epoch = 0
-        self._settings = settings
-        self._listener = listener
-        self._tls = identity.tls
-        self._client_id = identity.client_id
-        self._client = new_client(settings, identity, version_5=version_5)
+    def __init__(
+        self, settings: MqttSettings, identity: MqttIdentity, listener: Listener, *, version_5: bool, epoch: int
+    ) -> None:
+        self.version_5, self.epoch = version_5, epoch
+        self._settings, self._identity, self._listener = settings, identity, listener
         self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._packets = PacketReader(settings.max_packet_bytes)
+        self._writer = PublicationWriter(version_5=version_5)
         self._welcome: Welcome | None = None
-        self._refusal = ""
-        self._end = End.SILENT
-        self._reading = True
+        self._keepalive = Keepalive(settings.keepalive_s, self._ping, self.end)
+        self._reason, self._end = "the broker closed the connection", End.SILENT
+        self._reading = self._takes_bytes = True
+        """Wish of the owner; state of the socket."""
         self.reading_since_s = 0.0
         """Time since when the socket has been read."""
-        self._writer = False
-        self._last_in_s = self._last_out_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._packed: dict[tuple[str, int], Packed] = {}
-        self._listen()
+        self.congested = False
+        """True while the kernel accepts no more bytes; `writable` is called at the end of that."""
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
 
     @property
     def reading(self) -> bool:
         """Return True unless the socket is left unread."""
         return self._reading
 
-    @property
-    def congested(self) -> bool:
-        """Return True while the kernel accepts no more bytes; `writable` is called at the end of that."""
-        return self._writer
+    async def connect(self) -> None:
+        """Open the connection and send CONNECT. Then `welcomed` or `lost` is called.
 
-    async def connect(self, epoch: int) -> None:
-        """Open the connection `epoch` and send CONNECT. Then `welcomed` or `lost` is called.
-
-        Raises OSError or ValueError.
-
-        paho blocks during name resolution, connect and handshake, so this call runs on a thread of the pool.
+        The addresses of the broker's name are tried one after the other. Raises OSError, or ValueError for a host that
+        is no name.
         """
-        self._refusal, self._end, self._welcome = "", End.SILENT, None
-        self._client.begin_connection()
-        self.epoch = epoch
-        attempt = self._loop.run_in_executor(None, self._client.reconnect)
+        broker, problem = broker_of(self._settings.url), OSError("the broker's name has no address")
+        found = await self._loop.getaddrinfo(broker.host, broker.port, type=socket.SOCK_STREAM)
+        for *_, address in found:
+            try:
+                await self._open(str(address[0]), broker)
+            except OSError as error:
+                problem = error
+            else:
+                return
+        raise problem
+
+    async def _open(self, address: str, broker: Broker) -> None:
+        """Connect to one address. Raises OSError."""
+        limit_s, tls = self._settings.connect_timeout_s, self._identity.tls
+        name = None if tls is None else broker.host
         try:
-            await asyncio.shield(attempt)
-        except asyncio.CancelledError:
-            attempt.add_done_callback(self._close_late)  # the thread cannot be interrupted
-            raise
-        except (OSError, ValueError):
-            if self._tls is not None and self._tls.newest is not None:
-                self._tls.newest.close()
-            raise
-        self._attach()
+            async with asyncio.timeout(limit_s):
+                await self._loop.create_connection(lambda: self, address, broker.port, ssl=tls, server_hostname=name)
+        except TimeoutError:
+            problem = f"no connection to {address}, port {broker.port}, within {limit_s:g} s (mqtt.connect_timeout_s)"
+            raise ConnectionError(problem) from None
 
-    def _close_late(self, attempt: asyncio.Future[Any]) -> None:
-        """Close the socket of an attempt that nothing waits for any more."""
-        found = None if attempt.cancelled() or attempt.exception() else self._client.socket()
-        if found is not None:
-            found.close()
+    def publish(self, publication: OutgoingPublish, mid: int) -> bool:
+        """Send a publication, with the packet id `mid` at QoS 1: `taken` is called with it.
 
-    def publish(self, publication: OutgoingPublish) -> int:
-        """Send a publication now. Return its packet id, with which `taken` is called at QoS 1.
-
-        Return 0 if it exceeds the broker's largest packet, and -1 if paho has no free packet id.
+        Return False if it exceeds the broker's largest packet, or what MQTT can carry.
         """
-        from paho.mqtt.enums import MQTTErrorCode
-
         welcome = self._welcome or Welcome(resumed=False)
-        size = len(publication.payload) + len(publication.topic) * 4 + PACKET_OVERHEAD_BYTES
-        if size + len(publication.correlation or b"") > welcome.maximum_packet_bytes:
-            return 0
-        publication.qos = min(publication.qos, welcome.maximum_qos)
-        information = self._client.publish(
-            publication.topic,
-            publication.payload,
-            publication.qos,
-            publication.retain and welcome.retain,
-            self._properties(publication),
-        )
-        return -1 if information.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE else information.mid
-
-    def forget_inflight(self) -> None:
-        """Make paho forget the publications that it would send again on the next connection."""
-        self._client.drop_out_messages()
+        try:
+            packet = self._writer.write(publication, mid, retain=publication.retain and welcome.retain)
+        except ValueError:
+            return False
+        if len(packet) > welcome.maximum_packet_bytes:
+            return False
+        self._send(packet)
+        return True
 
     def acknowledge(self, message: Message) -> bool:
         """Send the PUBACK if the message came by this connection. Otherwise its id may mean another message now."""
         if message.epoch != self.epoch or self._welcome is None:
             return False
-        self._client.ack(message.mid, message.qos)
+        self._send(control.write_puback(message.mid))
         return True
 
     def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
@@ -135,31 +121,21 @@ class MqttSession:
         Retained messages are requested by few subscriptions, because they are old (MQTT 5). An older broker sends
         them all, and they are counted.
         """
-        from paho.mqtt.subscribeoptions import SubscribeOptions
-
-        if self.version_5:
-            handling = (SubscribeOptions.RETAIN_DO_NOT_SEND, SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE)
-            options = [(s.filter, SubscribeOptions(s.qos, retainHandling=handling[s.retained])) for s in subscriptions]
-            self._client.subscribe(options)
-        else:
-            self._client.subscribe([(s.filter, s.qos) for s in subscriptions])
+        self._send(control.write_subscribe(_SUBSCRIBE_ID, subscriptions, version_5=self.version_5))
 
     def read(self, *, on: bool) -> None:
         """Start or stop reading the socket. Without reading, messages stay in the kernel and at the broker."""
-        if on == self._reading:
-            return
-        self._reading = on
-        if self._socket is not None and on:
+        if on and not self._reading:
             self.reading_since_s = self._loop.time()
-            self._loop.add_reader(self._socket, self._readable)
-            if self._has_unread():
-                self._loop.call_soon(self._readable)
-        elif self._socket is not None:
-            self._loop.remove_reader(self._socket)
+        self._reading = on
+        self._pace()
 
     def disconnect(self) -> None:
         """Send DISCONNECT, so that the broker does not publish the Will. `lost` follows when the socket is closed."""
-        self._client.disconnect()
+        if self._transport is not None:
+            self._send(control.GOODBYE)
+            self.flush()
+            self._transport.close()
 
     def end(self, reason: str) -> None:
         """Close a connection that is of no use any more; the Will is published. `lost` is called with `reason`."""
@@ -168,162 +144,158 @@ class MqttSession:
 
     def abandon(self) -> None:
         """Close the socket without a DISCONNECT."""
+        transport = self._transport
+        self._detach()
+        if transport is not None:
+            transport.abort()
+
+    # ---- asyncio.Protocol ------------------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Implement Protocol.connection_made: send CONNECT."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES)
+        self._socket = transport.get_extra_info("socket")
+        self.reading_since_s = self._loop.time()
+        self._send(control.write_connect(connect_options(self._settings, self._identity), version_5=self.version_5))
+        self._keepalive.begin()
+        self._pace()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Implement BufferedProtocol.get_buffer."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Implement BufferedProtocol.buffer_updated: handle what has arrived, and acknowledge it to TCP at once.
+
+        mosquitto's sockets use Nagle's algorithm by default. At QoS 0 nothing is written here, and it would send no
+        more until the kernel's delayed acknowledgement, after 40 ms.
+        """
+        self._keepalive.received()
+        self._packets.feed(bytes(self._buffer[:nbytes]))
+        self._handle_packets()
         if self._socket is not None:
-            gone = self._socket
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+    def pause_writing(self) -> None:
+        """Implement Protocol.pause_writing."""
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        """Implement Protocol.resume_writing."""
+        self.congested = False
+        self._loop.call_soon(self._listener.writable)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Implement Protocol.connection_lost. Nothing follows after `abandon`."""
+        if self._transport is not None:
             self._detach()
-            gone.close()
-            self._client.begin_connection()
+            self._listener.lost(str(exc) if exc is not None else self._reason, self._end)
 
-    def _listen(self) -> None:
-        client = self._client
-        client.on_connect = self._on_connect
-        client.on_subscribe = lambda _c, _u, _mid, codes, _p: self._listener.subscribed([code.value for code in codes])
-        client.on_puback = self._listener.taken
-        client.on_plain_message = self._on_plain_message
-        client.on_message = lambda _c, _u, message: self._on_message(message)
-        client.on_disconnect = self._on_disconnect
-        client.on_socket_close = lambda _c, _u, _s: self._detach()
-        client.on_socket_register_write = lambda _c, _u, _s: self._want_write()
-
-    def _attach(self) -> None:
-        connection: Any = self._client.socket()
-        self._socket = connection
-        self._last_in_s = self._last_out_s = self.reading_since_s = self._loop.time()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._reading:
-            self._loop.add_reader(connection, self._readable)
-        self._arm()
-        self._writable()
-
-    def _detach(self) -> None:
-        if self._socket is None:
-            return
-        self._loop.remove_reader(self._socket)
-        if self._writer:
-            self._loop.remove_writer(self._socket)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._socket, self._writer, self._welcome = None, False, None
-
-    def _readable(self) -> None:
-        """Read once from the socket, and handle what has arrived, or for READ_S."""
-        self._last_in_s = self._loop.time()
-        ends_s, first = self._last_in_s + READ_S, True
-        while self._may_read() and (first or self._client.has_unread):
-            first = False
-            self._guard(self._client.loop_read)
-            if self._loop.time() >= ends_s:
-                break
-        if self._may_read() and self._has_unread():
-            self._loop.call_soon(self._readable)
-
-    def _may_read(self) -> bool:
-        return self._reading and self._socket is not None
-
-    def _has_unread(self) -> bool:
-        """Return True if bytes wait in this process: they do not make the socket readable again."""
-        return self._client.has_unread or bool(_decrypted(self._socket))
-
-    def _guard(self, step: Callable[[], object]) -> None:
-        """Run one step of paho. After an exception only a new connection helps: half a packet may remain."""
+    # ---- reading ---------------------------------------------------------------------------------------------------
+    def _handle_packets(self) -> None:
+        """Handle what has arrived, or for READ_S; the rest follows in the next pass of the event loop."""
+        ends_s, take = monotonic() + READ_S, self._packets.take
+        self._listener.batch_began()
         try:
-            step()
-        except PacketTooLargeError as error:
+            while self._reading and self._transport is not None and (packet := take()) is not None:
+                self._handle(*packet)
+                if monotonic() >= ends_s:
+                    break
+        except MalformedPacketError as error:
             self.end(str(error))
         except Exception as error:  # noqa: BLE001  a callback of the loop: without this the connection would never end
             _log.exception(events.BROKER_CONNECTION_FAILED)
             self.end(f"{type(error).__name__}: {error}")
+        finally:
+            self._listener.batch_ended()
+        self._pace()
 
-    def _want_write(self) -> None:
-        """Schedule a flush: one per iteration of the loop sends all that was queued in it.
-
-        A writer is registered only if the kernel's buffer is full. `connect` also calls this on its thread, before this
-        session has a socket; `_attach` flushes then.
-        """
-        if self._socket is not None:
-            self._loop.call_soon(self._writable)
-
-    def _writable(self) -> None:
-        if self._socket is None:
+    def _pace(self) -> None:
+        """Read the socket while its owner wants messages and none waits here; continue with those that wait."""
+        if self._transport is None:
             return
-        self._guard(self._client.loop_write)
-        self._guard(self._client.flush)
-        self._last_out_s = self._loop.time()
-        if self._socket is not None:
-            self._watch_writable(self._socket, on=self._client.has_unsent)
+        waits = self._packets.may_have_packet
+        if (takes := self._reading and not waits) != self._takes_bytes:
+            self._takes_bytes = takes
+            self._transport.resume_reading() if takes else self._transport.pause_reading()
+        if self._reading and waits:
+            self._loop.call_soon(self._handle_packets)
 
-    def _watch_writable(self, connection: socket.socket, *, on: bool) -> None:
-        if on and not self._writer:
-            self._loop.add_writer(connection, self._writable)
-        elif self._writer and not on:
-            self._loop.remove_writer(connection)
-            self._loop.call_soon(self._listener.writable)
-        self._writer = on
+    def _handle(self, first: int, body: bytes) -> None:
+        """Handle one packet. Raises MalformedPacketError."""
+        kind = first & control.KIND
+        if kind == control.PUBLISH:
+            self._listener.received(read_publish(first, body, self.epoch, version_5=self.version_5))
+        elif kind == control.PUBACK:
+            self._listener.taken(*control.read_puback(body, version_5=self.version_5))
+        elif (handle := _HANDLERS.get(kind)) is not None:
+            handle(self, body)
+        else:
+            raise MalformedPacketError(f"the broker sent a packet of kind {kind >> 4}, which is not for clients")
 
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._client.keepalive:  # the broker's CONNACK may turn it off with 0
-            due_s = min(self._last_in_s, self._last_out_s) + self._client.keepalive
-            self._timer = self._loop.call_at(due_s, self._tick)
-
-    def _tick(self) -> None:
-        """Let paho send a PING after a keepalive without packets, or end a connection whose last PING has no answer."""
-        now_s = self._loop.time()
-        if now_s >= min(self._last_in_s, self._last_out_s) + self._client.keepalive:
-            if not self._reading:
-                self._client.expect_no_answer()
-            self._guard(self._client.loop_misc)
-            self._last_in_s = self._last_out_s = self._loop.time()
-        if self._socket is not None:
-            self._arm()
-
-    def _on_connect(self, _client: Client, _userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
-        if reason.is_failure:
-            self._refusal = str(reason)
-            self._end = End.OLD_PROTOCOL if reason.value == UNSUPPORTED_PROTOCOL else End.REFUSED
+    def _on_connack(self, body: bytes) -> None:
+        if self._welcome is not None:
+            raise MalformedPacketError("the broker sent a second CONNACK")
+        answer = control.read_connack(body, version_5=self.version_5)
+        if answer.code:
+            self._refused(answer)
             return
-        self._end = End.WELCOMED
-        self._welcome = Welcome(
-            resumed=flags.session_present,
-            receive_maximum=getattr(properties, "ReceiveMaximum", 65_535),
-            maximum_packet_bytes=getattr(properties, "MaximumPacketSize", 268_435_455),
-            maximum_qos=min(1, getattr(properties, "MaximumQoS", 1)),
-            retain=bool(getattr(properties, "RetainAvailable", 1)),
-            keepalive_s=self._client.keepalive,
-            client_id=getattr(properties, "AssignedClientIdentifier", self._client_id),
-            version_5=self.version_5,
-        )
-        self._arm()  # the CONNACK may shorten the keepalive
-        self._listener.welcomed(self._welcome)
+        welcome = read_welcome(answer, self._settings.keepalive_s, self._identity.client_id, version_5=self.version_5)
+        self._keepalive.welcomed(welcome.keepalive_s)
+        self._end, self._welcome = End.WELCOMED, welcome
+        self._listener.welcomed(welcome)
 
-    def _on_disconnect(self, _client: Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-        self._detach()
-        if reason.value == SESSION_TAKEN_OVER:
+    def _refused(self, answer: control.ConnectAnswer) -> None:
+        is_old = answer.code in {reasons.UNSUPPORTED_PROTOCOL, reasons.UNSUPPORTED_PROTOCOL_3_1_1}
+        text = answer.properties.get(Property.REASON_STRING, "")
+        self._end = End.OLD_PROTOCOL if is_old else End.REFUSED
+        self.end(reasons.reason_name(answer.code, version_5=self.version_5 and answer.code >= 0x80, text=text))
+
+    def _on_suback(self, body: bytes) -> None:
+        _, codes = control.read_suback(body, version_5=self.version_5)
+        self._listener.subscribed(codes)
+
+    def _on_disconnect(self, body: bytes) -> None:
+        code, text = control.read_disconnect(body)
+        if code == reasons.SESSION_TAKEN_OVER:
             self._end = End.TAKEN_OVER
-        self._listener.lost(self._refusal or str(reason), self._end)
+        self.abandon()
+        self._listener.lost(reasons.reason_name(code, version_5=True, text=text), self._end)
 
-    def _on_message(self, received: Any) -> None:
-        self._listener.received(read_message(received, self.epoch))
+    # ---- writing ---------------------------------------------------------------------------------------------------
+    def _send(self, packet: bytes) -> None:
+        """Send a packet with all others of this pass of the event loop."""
+        if not self._unsent:
+            self._loop.call_soon(self.flush)
+        self._unsent.append(packet)
+        self._unsent_bytes += len(packet)
+        if self._unsent_bytes >= WRITE_BYTES:
+            self.flush()
 
-    def _on_plain_message(self, topic: bytes, payload: bytes, first: int, mid: int) -> None:
-        self._listener.received(read_plain(topic, payload, first, mid, self.epoch))
+    def flush(self) -> None:
+        """Write what was sent in this pass of the event loop now; otherwise it is written at the end of the pass."""
+        if self._transport is not None and self._unsent:
+            self._transport.write(b"".join(self._unsent))
+            self._keepalive.sent()
+        self._unsent.clear()
+        self._unsent_bytes = 0
 
-    def _properties(self, publication: OutgoingPublish) -> Properties | None:
-        own = publication.correlation is not None or bool(publication.user)
-        common = (publication.content_type, publication.expiry_s)
-        if not self.version_5 or not (own or any(common)):
-            return None
-        packed: Any = None if own else self._packed.get(common)
-        if packed is None:
-            packed = pack(publication)
-            if not own:
-                self._packed[common] = packed
-        properties: Properties = packed
-        return properties
+    def _ping(self) -> bool:
+        """Send a PING. Return True if its answer can be read: it stays in a socket that is not read."""
+        self._send(control.PING)
+        return self._reading
+
+    def _detach(self) -> None:
+        self._transport, self._welcome, self._socket = None, None, None
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._keepalive.close()
 
 
-def _decrypted(connection: Any) -> int:
-    """Return the number of bytes that OpenSSL has decrypted and that were not read yet; 0 on a plain socket."""
-    pending = getattr(connection, "pending", None)
-    return pending() if pending is not None else 0
+_HANDLERS: Mapping[int, Callable[[MqttSession, bytes], None]] = {
+    control.CONNACK: MqttSession._on_connack,
+    control.SUBACK: MqttSession._on_suback,
+    control.PINGRESP: lambda _session, _body: None,  # any packet proves that the broker answers
+    control.DISCONNECT: MqttSession._on_disconnect,
+}
+"""Handlers of packets that are rare, by the first byte without flags."""

@@ -70,13 +70,11 @@ def test_hostile_topics_fill_no_memory() -> None:
 class Narrow(MqttSession):
     """A session whose broker takes no publication: all are beyond its largest packet."""
 
-    version_5 = True
-    congested = False
+    def __init__(self) -> None:
+        self.congested = False
 
-    def __init__(self) -> None: ...
-
-    def publish(self, publication: OutgoingPublish) -> int:
-        return 0
+    def publish(self, publication: OutgoingPublish, mid: int) -> bool:
+        return False
 
 
 def test_an_outbox_of_answers_that_are_too_large_is_refused_to_its_end() -> None:

@@ -76,7 +76,7 @@ async def test_a_defect_of_ours_costs_the_connection_and_no_more(monkeypatch: py
     ("answer", "versions"),
     [
         (b"\x20\x03\x00\x87\x00", [5, 5, 5, 5, 5]),
-        (b"\x20\x02\x00\x01", [5, 4, 4, 4, 4]),
+        (b"\x20\x02\x00\x01", [5, 4, 5, 4, 5]),
         (b"", [5, 5, 4, 5, 5]),
     ],
     ids=["not authorized", "protocol refused", "hung up"],
@@ -95,11 +95,11 @@ async def test_only_a_broker_that_lacks_mqtt_5_is_asked_for_less(answer: bytes, 
 
 def test_counters_are_metrics() -> None:
     welcome = Welcome(resumed=False, receive_maximum=20, client_id="gw")
-    made = samples({"connected": 1, "dropped_x": 2, "received": 3}, {"main": welcome})
+    made = samples("default", {"connected": 1, "dropped_x": 2, "received": 3}, {"main": welcome})
     found = {(each.name, *each.labels.values()): each for each in made}
-    assert found["edge_gateway_mqtt_now", "connected"].value == 1
-    assert not found["edge_gateway_mqtt_now", "connected"].counter
-    assert found["edge_gateway_mqtt_drops_total", "x"].value == 2
-    assert found["edge_gateway_mqtt_events_total", "received"].value == 3
-    assert found["edge_gateway_mqtt_broker_limit", "main", "receive_maximum"].value == 20
-    assert found["edge_gateway_mqtt_connection_info", "main", "5", "gw"].value == 1
+    assert found["edge_gateway_mqtt_now", "default", "connected"].value == 1
+    assert not found["edge_gateway_mqtt_now", "default", "connected"].counter
+    assert found["edge_gateway_mqtt_drops_total", "default", "x"].value == 2
+    assert found["edge_gateway_mqtt_events_total", "default", "received"].value == 3
+    assert found["edge_gateway_mqtt_broker_limit", "default", "main", "receive_maximum"].value == 20
+    assert found["edge_gateway_mqtt_connection_info", "default", "main", "5", "gw"].value == 1

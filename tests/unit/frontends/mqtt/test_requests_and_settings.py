@@ -11,13 +11,14 @@ from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.tensor import finish
 from gateway.frontends.mqtt.frontend import MqttFrontend
+from gateway.frontends.mqtt.home_assistant_settings import HomeAssistantSettings
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.results.settings import ResultSettings
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.requests import Requests
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.rules.settings import RuleSettings
-from gateway.frontends.mqtt.settings import HomeAssistantSettings, MqttSettings, broker_of
+from gateway.frontends.mqtt.settings import MqttSettings, broker_of
 from tests.simulators.mqtt_gateway import simulated
 
 ASK = "edge/gw/infer/identity_fp32"

@@ -19,6 +19,7 @@ from gateway.frontends.mqtt.results.settings import ResultSettings
 from gateway.frontends.mqtt.route_results import RouteResults
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.inputs import Ready
+from gateway.frontends.mqtt.routes.publish_topics import PublishTopics
 from gateway.frontends.mqtt.rules.settings import RuleSettings
 from tests.unit.frontends.mqtt.test_results import ABC, fp32, model, out
 
@@ -44,11 +45,19 @@ class Outbox:
 class Rig:
     """Results of one route, with a clock of the test."""
 
-    def __init__(self, *rules: RuleSettings, max_sensors: int = 10, **result: Any) -> None:
-        self.outbox, self.now_ns = Outbox(), 0
+    def __init__(
+        self, *rules: RuleSettings, max_sensors: int = 10, permitted: tuple[str, ...] = (), **result: Any
+    ) -> None:
+        self.outbox, self.now_ns, self.counters = Outbox(), 0, Counter[str]()
         self.route = MqttRoute("r", ("a/+",), "m", max_sensors=max_sensors, result=ResultSettings(**result), rule=rules)
         self.results = RouteResults(
-            self.route, "gw", outlet=self.outbox, counters=Counter(), limit_bytes=2**16, clock=lambda: self.now_ns
+            self.route,
+            "gw",
+            outlet=self.outbox,
+            counters=self.counters,
+            limit_bytes=2**16,
+            topics=PublishTopics(permitted, "gw", self.counters),
+            clock=lambda: self.now_ns,
         )
 
     def result(self, scores: Any, sensor: str = "s") -> OutgoingPublish | None:

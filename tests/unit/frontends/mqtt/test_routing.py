@@ -67,7 +67,6 @@ def test_a_topic_goes_to_its_route_and_is_remembered() -> None:
         ((route("a", "#"),), "topics"),
         ((route("a", "edge/+/results/#"),), "topics"),
         ((route("a", "a+"),), "topics"),
-        ((route("a", "a"), route("a", "b")), "name"),
         ((route("a", "a/+", sensor="topic[2]"),), "sensor"),
     ],
 )

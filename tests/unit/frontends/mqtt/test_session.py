@@ -10,6 +10,7 @@ import pytest
 
 from gateway.frontends.mqtt.messages import OutgoingPublish
 from gateway.frontends.mqtt.session.identity import MqttIdentity
+from gateway.frontends.mqtt.session.keepalive import Keepalive
 from gateway.frontends.mqtt.session.session import MqttSession
 from gateway.frontends.mqtt.settings import MqttSettings
 from tests.simulators.broker import Talk, scripted
@@ -34,7 +35,10 @@ class Owner:
 
     def lost(self, *_: object) -> None: ...
 
+    def batch_began(self) -> None: ...
+
     subscribed = received = writable = lost
+    batch_ended = batch_began
 
 
 async def _says_nothing(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None: ...
@@ -54,10 +58,9 @@ async def connected(goes_on: Talk = _says_nothing) -> AsyncIterator[tuple[MqttSe
 
     async with scripted(welcome) as port:
         owner, url = Owner(), f"mqtt://127.0.0.1:{port}"
-        session = MqttSession(
-            MqttSettings(url=url), MqttIdentity("gw", OutgoingPublish("s", b"")), owner, version_5=True
-        )
-        await session.connect(1)
+        identity = MqttIdentity("gw", OutgoingPublish("s", b""))
+        session = MqttSession(MqttSettings(url=url), identity, owner, version_5=True, epoch=1)
+        await session.connect()
         await asyncio.wait_for(owner.was_welcomed.wait(), 15)
         yield session, owner
         session.abandon()
@@ -67,33 +70,12 @@ async def connected(goes_on: Talk = _says_nothing) -> AsyncIterator[tuple[MqttSe
 @pytest.mark.asyncio
 async def test_a_broker_that_wants_no_keepalive_costs_no_wakeups(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks: list[None] = []
-    tick = MqttSession._tick
-    monkeypatch.setattr(MqttSession, "_tick", lambda self: (ticks.append(None), tick(self)))
+    tick = Keepalive._tick
+    monkeypatch.setattr(Keepalive, "_tick", lambda self: (ticks.append(None), tick(self)))
     async with connected():
         for _ in range(50):
             await asyncio.sleep(0)
     assert ticks == []
-
-
-@pytest.mark.asyncio
-async def test_a_packet_id_at_qos_0_settles_nothing_that_waits_at_qos_1_under_the_same() -> None:
-    async def acknowledge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"unsure")
-        written.set()
-        await acknowledging.wait()
-        writer.write(b"\x40\x02" + mids[0].to_bytes(2, "big"))
-
-    written, acknowledging = asyncio.Event(), asyncio.Event()
-    async with connected(acknowledge) as (session, owner):
-        mids = [session.publish(OutgoingPublish("t", b"sure"))]
-        session._client._last_mid = mids[0] - 1  # as after 65535 publications
-        mids.append(session.publish(OutgoingPublish("t", b"unsure", 0)))
-        await asyncio.wait_for(written.wait(), 15)
-        before = list(owner.was_taken)
-        acknowledging.set()
-        await asyncio.wait_for(owner.takes.wait(), 15)
-    assert mids[0] == mids[1]
-    assert (before, owner.was_taken) == ([], [(mids[0], 0)])
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,72 @@
+"""MQTT frontends of all brokers, one for each: a broker that is away does not affect the others (decision 0049)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gateway.domain.ports import InferenceEngine
+from gateway.domain.statistics import MetricSample
+from gateway.frontends.mqtt.brokers import blamed_on
+from gateway.frontends.mqtt.frontend import MqttFrontend
+from gateway.frontends.mqtt.route_settings import DEFAULT_BROKER
+from gateway.frontends.mqtt.settings import MqttSettings
+
+FOLDER = "mqtt-brokers"
+"""Folder of the folders of all brokers but the default one, whose journal has kept its place."""
+
+
+class MqttFrontends:
+    """Frontends by the name of their broker. Construct, `start`, `stop`; all on one event loop."""
+
+    def __init__(
+        self, engine: InferenceEngine, brokers: Mapping[str, MqttSettings], gateway_id: str, folder: Path | None
+    ) -> None:
+        """Set up the frontends. Raises ConfigurationError as `MqttFrontend`."""
+        self._frontends: dict[str, MqttFrontend] = {}
+        for name, settings in brokers.items():
+            with blamed_on(name):
+                own = _folder(folder, name)
+                self._frontends[name] = MqttFrontend(engine, settings, gateway_id, own, name=name)
+
+    @property
+    def online(self) -> bool:
+        """Return True if all brokers grant everything that was asked for."""
+        return all(frontend.online.is_set() for frontend in self._frontends.values())
+
+    @property
+    def problem(self) -> str:
+        """Return what brokers do not grant, for operators; "" if all grant everything."""
+        found = {name: frontend.problem for name, frontend in self._frontends.items()}
+        if len(found) == 1:
+            return next(iter(found.values()))
+        return "; ".join(f"broker {name}: {problem}" for name, problem in found.items() if problem)
+
+    async def start(self) -> None:
+        """Begin to connect to all brokers. Raises ConfigurationError if a password or certificate cannot be read."""
+        try:
+            for name, frontend in self._frontends.items():
+                with blamed_on(name):
+                    await frontend.start()
+        except BaseException:
+            await self.stop(0.0)
+            raise
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop all frontends at the same time, each as `MqttFrontend.stop`."""
+        await asyncio.gather(*(frontend.stop(grace_s) for frontend in self._frontends.values()))
+
+    def readiness_changed(self) -> None:
+        """Tell all frontends that models may have become ready or unready."""
+        for frontend in self._frontends.values():
+            frontend.readiness_changed()
+
+    def samples(self) -> Iterable[MetricSample]:
+        """Yield the metrics of all brokers (METRICS.md)."""
+        for frontend in self._frontends.values():
+            yield from frontend.samples()
+
+
+def _folder(folder: Path | None, name: str) -> Path | None:
+    return folder if folder is None or name == DEFAULT_BROKER else folder / FOLDER / name
