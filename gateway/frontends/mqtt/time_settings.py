@@ -69,30 +69,28 @@ class MqttTime:
             ("sequence_modulus", self.sequence_modulus == 1, "0 or at least 2"),
             ("fill_limit_rows", not 1 <= self.fill_limit_rows <= 1_000_000, "1 to 1000000 rows"),
             ("max_pending_rows", not 1 <= self.max_pending_rows <= 100_000, "1 to 100000 rows"),
+            ("resample", self.resample and not self.path, "set together with path: only timestamps tell the rate"),
+            *self._join_rules(),
+        ):
+            if wrong:
+                problem = f"must be {rule}, not {getattr(self, key)!r:.150}"
+                raise ConfigurationError(problem, table=TABLE, key=key)
+
+    def _join_rules(self) -> tuple[tuple[str, bool, str], ...]:
+        joins, leads = self.joins, bool(self.join_lead)
+        return (
             ("join", self.join not in JOINS, f"one of {', '.join(JOINS)}"),
-            (
-                "join",
-                self.joins and not self.path,
-                "set together with path: only timestamps tell what belongs together",
-            ),
-            ("sequence", self.joins and bool(self.sequence), "absent: join puts samples in order by their times"),
-            ("lateness_s", self.joins and not self.lateness_s, "more than 0: join waits for samples of other channels"),
+            ("join", joins and not self.path, "set together with path: only timestamps tell what belongs together"),
+            ("sequence", joins and bool(self.sequence), "absent: join puts samples in order by their times"),
+            ("lateness_s", joins and not self.lateness_s, "more than 0: join waits for samples of other channels"),
+            ("join_tolerance_s", not joins and self.join_tolerance_s > 0, "absent without join"),
             (
                 "join_tolerance_s",
                 self.join_tolerance_s > self.lateness_s,
                 "at most lateness_s, which waits for samples",
             ),
-            ("join_tolerance_s", not self.joins and self.join_tolerance_s > 0, "absent without join"),
-            (
-                "join_lead",
-                bool(self.join_lead) and (self.resample or not self.joins),
-                "absent unless join has no resample",
-            ),
-            ("resample", self.resample and not self.path, "set together with path: only timestamps tell the rate"),
-        ):
-            if wrong:
-                problem = f"must be {rule}, not {getattr(self, key)!r:.150}"
-                raise ConfigurationError(problem, table=TABLE, key=key)
+            ("join_lead", leads and (self.resample or not joins), "absent unless join has no resample"),
+        )
 
     @property
     def joins(self) -> bool:

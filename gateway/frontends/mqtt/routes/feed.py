@@ -240,13 +240,15 @@ class RouteDecoder:
         """Use another manifest: plan the results. Windows of another shape or order are discarded."""
         check_outputs(self.route, manifest)
         shape = window_shape(self.route, manifest)
-        before, self._order = self._order, channel_order(self.route, manifest, shape)
+        order = channel_order(self.route, manifest, shape)
         if shape is None:
             self._windows = None
-        elif self._windows is None or self._windows.shape != shape or self._order != before:
+        elif self._windows is None or self._windows.shape != shape or self._order != order:
+            windows = new_windows(self.route, manifest, shape, order, self._counters)
             self._counters["windows_discarded"] += self.sensors
             self._gap_limit_ns = gap_limit_ns(self.route, manifest)
-            self._windows = new_windows(self.route, manifest, shape, self._order, self._counters)
+            self._windows = windows
+        self._order = order
         self._padding = None if shape is None else padding(self.route, manifest, shape)
         self._manifest = manifest
         self._plan = plan_results(manifest, self.route.outputs, self.route.result)
