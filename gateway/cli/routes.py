@@ -7,45 +7,28 @@ import asyncio
 import dataclasses
 import json
 import math
-from collections import Counter
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from gateway.cli.common import committed_settings, overrides
 from gateway.cli.explain import find_release
 from gateway.cli.files import read_file
 from gateway.cli.mqtt_choice import select_broker, select_route
+from gateway.cli.routes_check import RouteCheck, as_json, check, decoded, new_decoder
 from gateway.cli.routes_tail import tail
 from gateway.config import Config, gateway_id, load_config
-from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.domain.errors import ConfigurationError, RequestError
 from gateway.domain.manifest import ModelManifest
-from gateway.domain.tensor import Tensor, finish
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.feed import RouteDecoder
 from gateway.frontends.mqtt.routes.proposal import propose, write_toml
 from gateway.terminal.program import FINDING, OK
 from gateway.terminal.tables import counted, plain, print_facts, print_json, print_table
 
 ROWS_SHOWN = 20
 """Most rows in a table."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RouteCheck:
-    """Result for one message: sensor, rows, and the model inputs that it completes. `problem`: why it is refused."""
-
-    route: MqttRoute
-    topic: str
-    sensor: str = ""
-    rows: tuple[tuple[float, ...], ...] = ()
-    inputs: int = 0
-    window: str = ""
-    tensor: str = ""
-    problem: str = ""
-    remark: str = ""
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -62,6 +45,7 @@ def command(arguments: argparse.Namespace) -> int:
     config = _config(arguments)
     route = select_route(config, arguments.route or "", topic, arguments.broker or "")
     message = Message(topic or example_topic(route), payload, content_type=content_type)
+    message.arrived_ns, message.wall_ns = time.monotonic_ns(), time.time_ns()
     manifest, remark = asyncio.run(_manifest(config, route))
     checked = check(route, manifest, message)
     checked = dataclasses.replace(checked, remark="; ".join(filter(None, (checked.remark, remark))))
@@ -78,7 +62,7 @@ def _tail(arguments: argparse.Namespace) -> int:
     broker = select_broker(config, arguments)
     routes = tuple(route for route in broker.settings.route if arguments.route in {None, route.name})
     manifests = asyncio.run(_manifests(config, routes))
-    decoders = {route.name: _decoder(route, manifests[route.name]) for route in routes}
+    decoders = {route.name: new_decoder(route, manifests[route.name]) for route in routes}
 
     def show(route: MqttRoute, message: Message) -> None:
         checked = decoded(decoders[route.name], message)
@@ -113,40 +97,6 @@ def example_topic(route: MqttRoute) -> str:
     return "/".join("sensor" if level in {"+", "#"} else level for level in levels)
 
 
-def check(route: MqttRoute, manifest: ModelManifest | None, message: Message) -> RouteCheck:
-    """Return what the route makes of one message."""
-    return decoded(_decoder(route, manifest), message)
-
-
-def _decoder(route: MqttRoute, manifest: ModelManifest | None) -> RouteDecoder:
-    def describe(_model: str, _version: str) -> ModelManifest:
-        if manifest is None:
-            raise RequestError(Fault.NOT_FOUND, f"model '{route.model}' was not found; set its folder with --models")
-        return manifest
-
-    return RouteDecoder(route, describe, Counter())
-
-
-def decoded(decoder: RouteDecoder, message: Message) -> RouteCheck:
-    """Return what a decoder makes of a message, after those before it."""
-    checked = RouteCheck(decoder.route, message.topic)
-    try:
-        reading = decoder.begin(message)
-        sample = finish(decoder.steps(message, reading))
-        inputs = sum(1 for _ in decoder.complete(message, reading, sample).ready)
-    except RequestError as refused:
-        return dataclasses.replace(checked, problem=f"{refused.fault.value}: {refused.message}")
-    content = sample.content
-    if isinstance(content, Tensor):
-        shown = f"{content.datatype.label} {list(content.array.shape)}"
-        return dataclasses.replace(checked, sensor=sample.sensor, inputs=inputs, tensor=shown)
-    shape = reading.windows.shape if reading.windows else None
-    window = f"{shape.size_rows} rows, a new one every {shape.hop_rows}" if shape else ""
-    rows = tuple(tuple(row) for row in content.tolist())
-    remark = "" if rows else "no row: values are missing, and `missing` of their channels leaves the row out"
-    return dataclasses.replace(checked, sensor=sample.sensor, rows=rows, inputs=inputs, window=window, remark=remark)
-
-
 async def _manifest(config: Config, route: MqttRoute) -> tuple[ModelManifest | None, str]:
     """Return the manifest of a route's model, and a remark if it is not known."""
     try:
@@ -169,42 +119,46 @@ def _assumed(route: MqttRoute) -> ModelManifest | None:
     return ModelManifest(route.model, route.version or "1", (rows,), (rows,), ())
 
 
-def as_json(checked: RouteCheck) -> dict[str, Any]:
-    """Return the result for programs. A value that `missing = "last"` takes from before is null."""
-    rows = [[None if math.isnan(value) else value for value in row] for row in checked.rows]
-    channels = [{"path": each.path, "name": each.name, "unit": each.unit} for each in checked.route.channel]
-    facts: dict[str, Any] = {"route": checked.route.name}
-    facts |= {"topic": checked.topic, "sensor": checked.sensor, "channels": channels}
-    facts |= {"rows": rows, "tensor": checked.tensor, "window": checked.window, "inputs": checked.inputs}
-    return {**facts, "problem": checked.problem or None, "remark": checked.remark or None}
-
-
 def _print(checked: RouteCheck) -> None:
     facts = [("route", checked.route.name), ("topic", checked.topic)]
     if checked.problem:
-        print_facts([*facts, ("refused", checked.problem)])
+        print_facts([*facts, ("refused", checked.problem), *(("remark", each) for each in (checked.remark,) if each)])
         return
     facts += [("sensor", checked.sensor), ("tensor", checked.tensor), ("window", checked.window)]
     facts += [("rows", "" if checked.tensor else f"{len(checked.rows)}"), ("inputs", f"{checked.inputs}")]
+    facts += [("ends", _ends(checked))]
     print_facts([(name, value) for name, value in [*facts, ("remark", checked.remark)] if value])
     if checked.rows:
         print()
-        _print_rows(checked)
+        _print_rows(checked, checked.rows, "row")
+    if checked.joined:
+        print()
+        _print_rows(checked, checked.joined, "joined row")
 
 
-def _print_rows(checked: RouteCheck) -> None:
-    names = [each.name or each.path for each in checked.route.channel] or [
-        f"[{i}]" for i in range(len(checked.rows[0]))
-    ]
+def _ends(checked: RouteCheck) -> str:
+    """Return the windows that end if nothing else comes."""
+    if not checked.route.window.has_sessions:
+        return ""
+    return ", ".join(
+        counted(rows, "row") + (f" and {padded} added" if padded else "") for rows, padded in checked.windows
+    )
+
+
+def _print_rows(checked: RouteCheck, rows: Sequence[Sequence[float]], title: str) -> None:
+    names = [each.name or each.path for each in checked.route.channel] or [f"[{i}]" for i in range(len(rows[0]))]
     units = [f" {each.unit}".rstrip() for each in checked.route.channel] or [""] * len(names)
+    absent = "other messages" if checked.route.time.joins else "last value"
     table = [
-        (str(number), *(_shown(value, unit) for value, unit in zip(row, units, strict=True)))
-        for number, row in enumerate(checked.rows[:ROWS_SHOWN])
+        (str(number), *(_shown(value, unit, absent) for value, unit in zip(row, units, strict=True)))
+        for number, row in enumerate(rows[:ROWS_SHOWN])
     ]
-    print_table(("row", *names), table)
-    if len(checked.rows) > ROWS_SHOWN:
-        print(f"… and {counted(len(checked.rows) - ROWS_SHOWN, 'more row')}; --json prints all")
+    stamps = checked.stamps if rows is checked.rows else {}
+    lines = [(*line, *(column[number] for column in stamps.values())) for number, line in enumerate(table)]
+    print_table((title, *names, *stamps), lines)
+    if len(rows) > ROWS_SHOWN:
+        print(f"… and {counted(len(rows) - ROWS_SHOWN, 'more row')}; --json prints all")
 
 
-def _shown(value: float, unit: str) -> str:
-    return "last value" if math.isnan(value) else f"{value:g}{unit}"
+def _shown(value: float, unit: str, absent: str) -> str:
+    return absent if math.isnan(value) else f"{value:g}{unit}"

@@ -158,3 +158,50 @@ def value(number: float) -> dict[str, float]:
 def numbered(number: int) -> dict[str, float]:
     """Return a row whose value is its number."""
     return {"v": number, "n": number}
+
+
+class Life:
+    """Sensors and a broker over several processes: what is not acknowledged comes again, with DUP, in order."""
+
+    def __init__(self, folder: Path, route: MqttRoute, **more: Any) -> None:
+        self.route, self.more = route, {"max_queued": 2, **more}
+        self.gateway = JournaledPipeline(folder, route, **self.more)
+        self.unacknowledged: dict[int, list[dict[str, float]]] = {}
+        self.results: dict[str, list[float]] = {}
+        self.repeated = 0
+
+    async def send(self, mid: int, rows: list[dict[str, float]]) -> None:
+        self.unacknowledged[mid] = rows
+        self.gateway.send(mid, *rows)
+        await asyncio.sleep(0)
+
+    async def kill(self) -> None:
+        """End the process with the file as it is, and begin another one."""
+        after = self.gateway.killed()
+        self._collect()
+        self.gateway = JournaledPipeline(after, self.route, **self.more)
+        for mid, rows in self.unacknowledged.items():
+            self.gateway.send(mid, *rows, dup=True)
+        await asyncio.sleep(0)
+
+    async def step(self, step: str) -> None:
+        """Kill the process, wait for the disk, or replace the journal by what is needed."""
+        if step == "kill":
+            await self.kill()
+        elif step == "sync":
+            await self.gateway.durable()
+        else:
+            self.gateway.journal.renew()
+            await asyncio.sleep(0)
+
+    async def end(self) -> list[list[float]]:
+        await self.gateway.committed(len(self.unacknowledged))
+        await until(lambda: not self.gateway.pipeline.gauges["running"] + self.gateway.pipeline.gauges["queued"])
+        self._collect()
+        return sorted(self.results.values())
+
+    def _collect(self) -> None:
+        for mid in self.gateway.outlet.acknowledged:
+            self.unacknowledged.pop(mid, None)
+        for identity, values in self.gateway.outlet.results:
+            assert self.results.setdefault(identity, values) == values

@@ -1,4 +1,4 @@
-"""Timers of routes whose samples wait for earlier ones."""
+"""Timers of routes whose samples wait: for earlier ones, or for the end of their session."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ class ExpiryTimers:
     """One timer for each route. `expire` is called with the route and the monotonic time when samples are due.
 
     A route that is held has no timer: its windows are in use. `since` returns the monotonic time since which messages
-    can come, None if they cannot: samples wait for earlier ones only while a connection could bring them.
+    can come, None if they cannot: samples wait for others only while a connection could bring them.
     """
 
     def __init__(self, expire: Callable[[RouteDecoder, int], None], since: Callable[[], int | None]) -> None:
         self._expire, self._since = expire, since
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
+        """Timer of each route, with the monotonic time at which its samples are due."""
         self._held: set[str] = set()
         self._closed = False
 
@@ -39,17 +40,22 @@ class ExpiryTimers:
         self.set(feed)
 
     def set(self, feed: RouteDecoder) -> None:
-        """Set the timer of a route if its samples wait and it has none."""
+        """Set the timer of a route if its samples wait, unless it has one that is as early."""
         name = feed.route.name
-        if self._closed or name in self._timers or name in self._held or (due_ns := self._due_ns(feed)) is None:
+        if self._closed or name in self._held or (due_ns := self._due_ns(feed)) is None:
             return
+        if name in self._timers:
+            known_ns, timer = self._timers[name]
+            if known_ns <= due_ns:
+                return
+            timer.cancel()
         wait_s = max(LEAST_S, (due_ns - time.monotonic_ns()) / 1e9)
-        self._timers[name] = asyncio.get_running_loop().call_later(wait_s, self._due, feed)
+        self._timers[name] = due_ns, asyncio.get_running_loop().call_later(wait_s, self._due, feed)
 
     def close(self) -> None:
         """Cancel all timers, and set none any more."""
         self._closed = True
-        for timer in self._timers.values():
+        for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
@@ -66,4 +72,4 @@ class ExpiryTimers:
         if due_ns is None:
             return None
         began_ns = time.monotonic_ns() if since_ns is None else since_ns
-        return max(due_ns, began_ns + int(feed.route.time.lateness_s * 1e9))
+        return max(due_ns, began_ns + feed.waiting_ns)

@@ -167,7 +167,8 @@ class FastPath:
 
 def is_suited(route: MqttRoute) -> bool:
     """Return True if messages of a route may be single rows of numbers that need nothing but themselves."""
-    reads_rows = RowSource(route).is_identity and not (route.channel or route.size_rows or route.hop_rows)
+    has_windows = route.size_rows or route.hop_rows or route.window.has_sessions
+    reads_rows = RowSource(route).is_identity and not (route.channel or has_windows)
     by_topic = route.sensor.startswith("topic") and not route.time.is_set
     return reads_rows and by_topic and read_content_type(route.content_type).media == JSON
 

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 
+import numpy as np
+
 from gateway.frontends.mqtt.journal.journal import MakeRecord, Recovered, Replayed
 from gateway.frontends.mqtt.journal.records import (
     DoneRecord,
@@ -115,7 +117,7 @@ def _replayed(windows: Windows, record: Replayed | WindowRecord) -> Iterator[Fou
     """Yield the windows that a record completes. Raises ValueError if it does not fit."""
     match record:
         case WindowRecord():
-            if (len(record.rows), record.channels) != (windows.shape.size_bytes, windows.shape.channels):
+            if not windows.fits(len(record.rows), record.channels):
                 raise ValueError("this window has another shape")
             yield record.sensor, complete_window(record)
         case ExpiredRecord():
@@ -128,6 +130,8 @@ def _replayed(windows: Windows, record: Replayed | WindowRecord) -> Iterator[Fou
 
 def _restored(windows: Windows, record: SensorRecord) -> Iterator[Found]:
     state = sensor_state(record)
+    if bool(state.joined) != windows.joins:
+        raise ValueError("rows of this window were made in another way")
     windows.restore(record.sensor, record.seen_ns, ring_state(record), state)
     if state.waiting and windows.is_timed:
         for window in windows.put(record.sensor, state.waiting, now_ns=record.seen_ns, wall_ns=record.seen_ns):
@@ -137,6 +141,8 @@ def _restored(windows: Windows, record: SensorRecord) -> Iterator[Found]:
 def _added(windows: Windows, record: SampleRecord) -> Iterator[Complete]:
     if record.channels != windows.shape.channels:
         raise ValueError("these samples have other channels")
+    if not windows.joins and np.isnan(record.array()).any():
+        raise ValueError("these samples are parts of rows, which were joined by time")
     now_ns, wall_ns = record.arrived_ns, record.wall_ns
     if windows.is_timed:
         return windows.put(record.sensor, samples_of(record), now_ns=now_ns, wall_ns=wall_ns)

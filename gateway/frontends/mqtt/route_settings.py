@@ -15,6 +15,7 @@ from gateway.frontends.mqtt.quota_settings import MqttQuota
 from gateway.frontends.mqtt.results.settings import ResultSettings
 from gateway.frontends.mqtt.rules.settings import RuleSettings
 from gateway.frontends.mqtt.time_settings import MqttTime
+from gateway.frontends.mqtt.window_settings import MqttWindow
 
 PROTOBUF = ("application/protobuf", "application/x-protobuf")
 CONTENT_TYPES = (
@@ -151,6 +152,8 @@ class MqttRoute:
     """Rules that decide on the results of each sensor, and publish messages of their own."""
     time: MqttTime = field(default_factory=MqttTime)
     """Time and sequence number of samples: the table `[mqtt.route.time]`."""
+    window: MqttWindow = field(default_factory=MqttWindow)
+    """Windows that end by silence: the table `[mqtt.route.window]`."""
     quota: MqttQuota = field(default_factory=MqttQuota)
     """Messages that each sensor may send: the table `[mqtt.route.quota]`."""
     channel: tuple[MqttChannel, ...] = ()
@@ -209,12 +212,22 @@ class MqttRoute:
             ("qos", self.qos not in {0, 1}, "0 or 1"),
             ("hop_rows", not 0 <= self.hop_rows <= 1_000_000, "0 to 1000000 rows"),
             ("size_rows", not 0 <= self.size_rows <= 1_000_000, "0 to 1000000 rows"),
+            ("hop_rows", self.window.has_sessions and self.hop_rows > 0, "absent: sessions do not overlap"),
+            (
+                "idle_expiry_s",
+                self.window.has_sessions and self.idle_expiry_s > 0,
+                "absent: session_gap_s ends windows",
+            ),
             ("max_sensors", not 1 <= self.max_sensors <= 1_000_000, "1 to 1000000"),
             ("model_away", self.model_away not in MODEL_AWAY, f"one of {', '.join(MODEL_AWAY)}"),
             ("outputs", not _are_names(self.outputs), f"different names of 1 to {OUTPUT_NAME_LIMIT_CHARS} characters"),
             ("shape", any(side < 1 for side in self.shape), "positive sizes"),
             ("rule", len({rule.name for rule in self.rule}) < len(self.rule), "rules of different names"),
         )
+
+    def _lacks_lead(self) -> bool:
+        """Return True if the leading channel of a join is not a channel of the route."""
+        return self.time.join_lead not in {"", *(name for each in self.channel for name in (each.path, each.name))}
 
     def _payload_rules(self) -> tuple[tuple[str, bool, str], ...]:
         records, protobuf = bool(self.record_name), self.media in PROTOBUF
@@ -229,6 +242,8 @@ class MqttRoute:
             ("rows", bool(self.rows and self.struct), "absent, because struct makes the rows"),
             ("channel", not self.channel and bool(self.struct), "present: struct needs a [[mqtt.route.channel]]"),
             ("channel", not self.channel and self.time.is_set, "present: time needs a [[mqtt.route.channel]]"),
+            ("channel", len(self.channel) < 2 and self.time.joins, "at least two channels: join makes rows of them"),
+            ("time", self._lacks_lead(), "a join_lead that is the path or name of a channel"),
         )
 
 

@@ -1,4 +1,4 @@
-"""Settings of the time of samples: where it is in a payload, and what happens to late and missing samples."""
+"""Settings of the time of samples: where it is in a payload, late and missing samples, and joins by time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gateway.frontends.mqtt.paths import check_path
 TABLE = "mqtt.route.time"
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 """Units of numeric timestamps since the Unix epoch, in nanoseconds."""
+JOINS = ("last", "nearest", "linear")
 GAPS = ("mark", "reset", "fill_last", "fill_linear")
 
 
@@ -45,6 +46,16 @@ class MqttTime:
     """Time by which a sample must be older than the last one to mean that the sensor's clock was set back."""
     max_pending_rows: int = 256
     """Samples of one sensor that wait for earlier ones; beyond it the earlier ones are given up."""
+    join: str = "last"
+    """Rows of channels that come in messages of their own: last, nearest or linear.
+
+    last: each message is a row, which `missing = "last"` completes in the order of arrival. nearest: a channel has the
+    value of its sample whose time is nearest to the row's. linear: the value between the samples before and after.
+    """
+    join_tolerance_s: float = 0.0
+    """Greatest distance between the time of a row and that of a sample whose value it takes; at most `lateness_s`."""
+    join_lead: str = ""
+    """Path or name of the channel whose samples have a row each; empty: the first one, or `resample` has the times."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work. Raises ConfigurationError (table mqtt.route.time)."""
@@ -59,10 +70,32 @@ class MqttTime:
             ("fill_limit_rows", not 1 <= self.fill_limit_rows <= 1_000_000, "1 to 1000000 rows"),
             ("max_pending_rows", not 1 <= self.max_pending_rows <= 100_000, "1 to 100000 rows"),
             ("resample", self.resample and not self.path, "set together with path: only timestamps tell the rate"),
+            *self._join_rules(),
         ):
             if wrong:
                 problem = f"must be {rule}, not {getattr(self, key)!r:.150}"
                 raise ConfigurationError(problem, table=TABLE, key=key)
+
+    def _join_rules(self) -> tuple[tuple[str, bool, str], ...]:
+        joins, leads = self.joins, bool(self.join_lead)
+        return (
+            ("join", self.join not in JOINS, f"one of {', '.join(JOINS)}"),
+            ("join", joins and not self.path, "set together with path: only timestamps tell what belongs together"),
+            ("sequence", joins and bool(self.sequence), "absent: join puts samples in order by their times"),
+            ("lateness_s", joins and not self.lateness_s, "more than 0: join waits for samples of other channels"),
+            ("join_tolerance_s", not joins and self.join_tolerance_s > 0, "absent without join"),
+            (
+                "join_tolerance_s",
+                self.join_tolerance_s > self.lateness_s,
+                "at most lateness_s, which waits for samples",
+            ),
+            ("join_lead", leads and (self.resample or not joins), "absent unless join has no resample"),
+        )
+
+    @property
+    def joins(self) -> bool:
+        """Return True if rows are joined by time."""
+        return self.join != JOINS[0]
 
     @property
     def is_set(self) -> bool:

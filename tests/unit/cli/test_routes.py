@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from gateway.cli import main
 from gateway.config import parse_config
 from gateway.domain.errors import RequestError
+from gateway.frontends.mqtt.delivery.answers import timestamp
 from gateway.frontends.mqtt.routes.proposal import propose, write_toml
 from tests.unit.frontends.mqtt.test_payload_guide import EXAMPLES
 
@@ -65,6 +67,79 @@ def test_windows_of_a_model_are_shown(files: Path, capsys: pytest.CaptureFixture
     assert (found["window"], found["inputs"], len(found["rows"])) == ("100 rows, a new one every 50", 2, 150)
     assert run(files, json.dumps([[0.5] * 6] * 30).encode(), "--topic", "wrists/left") == 0
     assert "10 more rows" in capsys.readouterr().out
+
+
+SESSIONS = """
+[[mqtt.route]]
+name = "moves"
+topics = ["moves/+"]
+model = "activity"
+sensor = "topic[1]"
+window = {session_gap_s = 5.0, pad = "first"}
+"""
+NUMBERED = """
+[[mqtt.route]]
+name = "numbered"
+topics = ["numbered/+"]
+model = "unknown"
+sensor = "topic[1]"
+size_rows = 2
+channel = [{path = "v"}]
+time = {path = "t", unit = "ms", sequence = "n", lateness_s = 1.0}
+"""
+JOINED = """
+[[mqtt.route]]
+name = "joined"
+topics = ["joined/+"]
+model = "unknown"
+sensor = "topic[1]"
+size_rows = 2
+content_type = "application/x-ndjson"
+channel = [{path = "x"}, {path = "y", unit = "g"}]
+time = {path = "t", lateness_s = 1.0, join = "linear", join_tolerance_s = 0.5}
+"""
+
+
+def test_sessions_are_shown_as_they_end(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "gateway.toml").write_text(SESSIONS)
+    assert run(files, json.dumps([[0.5] * 6] * 130).encode(), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["window"] == "at most 100 rows, ends after 5 s without samples"
+    assert found["windows"] == [{"rows": 100, "padded_samples": 0}, {"rows": 30, "padded_samples": 70}]
+    assert run(files, json.dumps([[0.5] * 6] * 130).encode()) == 0
+    assert "100 rows, 30 rows and 70 added" in capsys.readouterr().out
+
+
+def test_times_and_numbers_of_a_message_are_shown(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "gateway.toml").write_text(NUMBERED)
+    now_ms = time.time_ns() // 1_000_000
+    payload = json.dumps([{"t": now_ms + number, "n": number, "v": 4} for number in (7, 9)]).encode()
+    assert run(files, payload) == 0
+    said = capsys.readouterr().out
+    assert (timestamp((now_ms + 7) * 1_000_000) in said, "number" in said) == (True, True)
+    assert run(files, payload, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["number"], found["inputs"]) == ([[4], [4]], ["7", "9"], 1)
+
+
+def test_joined_rows_are_shown_with_the_rows_of_the_message(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "gateway.toml").write_text(JOINED)
+    lines = ({"t": 1.0, "y": 2}, {"t": 1.2, "x": 7}, {"t": 1.4, "y": 4}, {"t": 3.0, "x": 8})
+    payload = "\n".join(map(json.dumps, lines)).encode()
+    assert run(files, payload, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"][0], found["joined"], found["inputs"]) == ([None, 2], [[7, 3]], 0)
+    assert found["time"][:2] == ["1970-01-01T00:00:01.000Z", "1970-01-01T00:00:01.200Z"]
+    assert run(files, payload) == 0
+    said = capsys.readouterr().out
+    assert ("other messages" in said, "joined row" in said, "3 g" in said) == (True, True, True)
+
+
+def test_a_refusal_names_the_model_that_was_not_found(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "gateway.toml").write_text(JOINED.replace("size_rows = 2", ""))
+    assert run(files, b'{"t": 1.0, "x": 1}') == 1
+    said = capsys.readouterr().out
+    assert ("set size_rows" in said, "windows and shapes were not checked" in said) == (True, True)
 
 
 def test_a_refusal_is_shown_with_its_reason(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,8 @@ TIMES_REMEMBERED = 256
 def result(identity: str, ready: Ready, response: InferResponse, contents: Line) -> bytes:
     """Return a result: its contents, the version that ran, the sensor, and the time of its samples.
 
-    A window tells how many samples are missing in it, and its longest gap, if there are any.
+    A window tells how many samples are missing in it, and its longest gap, if there are any. A session tells its rows,
+    and how many were added to them.
     """
     return msgspec.json.encode(
         {
@@ -33,6 +34,7 @@ def result(identity: str, ready: Ready, response: InferResponse, contents: Line)
             "started_at": timestamp(ready.started_ns),
             "ended_at": timestamp(ready.ended_ns),
             **_gaps(ready),
+            **_session(ready),
         }
     )
 
@@ -43,6 +45,13 @@ def _gaps(ready: Ready) -> dict[str, float]:
         return {}
     missing = {"missing_samples": window.missing_rows} if window.missing_rows else {}
     return missing | ({"longest_gap_s": window.gap_ns / 1e9} if window.gap_ns > ready.gap_limit_ns else {})
+
+
+def _session(ready: Ready) -> dict[str, int]:
+    if ready.window is None or ready.padded_rows is None:
+        return {}
+    rows = {"rows": len(ready.window.rows)}
+    return rows | ({"padded_samples": ready.padded_rows} if ready.padded_rows else {})
 
 
 def error(identity: str, topic: str, refused: RequestError, correlation: str = "") -> bytes:

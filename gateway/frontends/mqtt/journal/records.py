@@ -81,7 +81,10 @@ class WaitingSample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SensorRecord(msgspec.Struct, frozen=True, array_like=True, tag="r"):
-    """Window of one sensor that is not complete. `seen_ns`: arrival of its last sample, on the monotonic clock."""
+    """Window of one sensor that is not complete. `seen_ns`: arrival of its last sample, on the monotonic clock.
+
+    `joined`: time and value of each channel's last sample, if rows are joined by time.
+    """
 
     route: str
     sensor: str
@@ -95,6 +98,7 @@ class SensorRecord(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     next_ns: int
     previous: WaitingSample | None
     waiting: tuple[WaitingSample, ...]
+    joined: tuple[tuple[int, float] | None, ...] = ()
 
 
 class KeysRecord(msgspec.Struct, frozen=True, array_like=True, tag="k"):
@@ -175,6 +179,7 @@ def sensor_record(route: str, sensor: str, window: Ring, state: SensorState) -> 
         state.next_ns,
         None if state.previous is None else _waiting(state.previous),
         tuple(map(_waiting, state.waiting)),
+        state.joined,
     )
 
 
@@ -190,7 +195,7 @@ def ring_state(record: SensorRecord) -> RingState:
 def sensor_state(record: SensorRecord) -> SensorState:
     """Return the content outside the ring."""
     previous = None if record.previous is None else _sample(record.previous)
-    return SensorState(previous, record.next_ns, tuple(map(_sample, record.waiting)))
+    return SensorState(previous, record.next_ns, tuple(map(_sample, record.waiting)), record.joined)
 
 
 def samples_of(record: SampleRecord) -> Iterable[Sample]:

@@ -25,18 +25,18 @@ from gateway.frontends.mqtt.payloads.sparkplug import SparkplugMessage
 from gateway.frontends.mqtt.payloads.tensors import row_tensor, window_tensor
 from gateway.frontends.mqtt.results.contents import ResultPlan, plan_results
 from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.routes.fitting import channel_order, check_outputs, window_shape
+from gateway.frontends.mqtt.routes.fitting import channel_order, check_outputs, new_windows, padding, window_shape
 from gateway.frontends.mqtt.routes.inputs import MessageDecoding, ModelInputs, Ready
 from gateway.frontends.mqtt.routes.last_values import LastValues
 from gateway.frontends.mqtt.routes.reading import PayloadReader, SensorSample
 from gateway.frontends.mqtt.routes.timed import (
     StampedRows,
     gap_limit_ns,
-    idle_expiry_s,
-    sample_timing,
     sequences_of,
     times_of,
+    waiting_ns,
 )
+from gateway.frontends.mqtt.windows.padding import Padding
 from gateway.frontends.mqtt.windows.rings import Complete, Ring
 from gateway.frontends.mqtt.windows.samples import Rows, SensorState
 from gateway.frontends.mqtt.windows.sensors import Windows
@@ -68,7 +68,7 @@ class RouteDecoder:
         channels = self._reader.channels.channels if self._reader.channels else ()
         self._last = LastValues([channel.settings for channel in channels], route.max_sensors)
         self._publish, self._journaled = publish, journaled
-        self._keeps_last = any(channel.missing == "last" for channel in route.channel)
+        self._keeps_last = not route.time.joins and any(channel.missing == "last" for channel in route.channel)
         self._order: list[int] | None = None
         self._describe = describe
         self._counters = counters
@@ -78,7 +78,9 @@ class RouteDecoder:
         self._other: ModelManifest | None = None
         self._other_plan = self._plan
         self._windows: Windows | None = None
+        self._padding: Padding | None = None
         self._gap_limit_ns = 0
+        self.waiting_ns = waiting_ns(route)
 
     def prepare(self) -> None:
         """Look up the model before the first message: the log then says at once if it is missing or unfit."""
@@ -90,7 +92,9 @@ class RouteDecoder:
     @property
     def windowed(self) -> bool:
         """Return True if a message is a part of an input: samples for a window. Known once the model is."""
-        return self._windows is not None or bool(self.route.size_rows or self.route.hop_rows)
+        return self._windows is not None or bool(
+            self.route.size_rows or self.route.hop_rows or self.route.window.has_sessions
+        )
 
     @property
     def holds(self) -> bool:
@@ -158,7 +162,7 @@ class RouteDecoder:
         timed = self._timed_rows(message, sample)
         self._counters["samples"] += len(timed.rows)
         if windows.is_timed:
-            found = windows.put(sensor, timed.samples(now_ns), now_ns=now_ns, wall_ns=wall_ns)
+            found = windows.put(sensor, timed.samples(message), now_ns=now_ns, wall_ns=wall_ns)
         else:
             found = windows.append(sensor, timed.rows, now_ns=now_ns, wall_ns=wall_ns)
         record = timed.record(self.route.name, sensor, message) if self._journaled and message.qos else None
@@ -190,9 +194,11 @@ class RouteDecoder:
     def ready(self, sensor: str, window: Complete) -> Ready:
         """Return the input of a complete window."""
         manifest = cast("ModelManifest", self._manifest)  # windows exist only after it
-        tensor = window_tensor(window.rows, manifest.inputs[0])
+        rows = window.rows if self._padding is None else self._padding.apply(window.rows)
+        padded = len(rows) - len(window.rows) if self.route.window.has_sessions else None
+        tensor = window_tensor(rows, manifest.inputs[0])
         times = window.started_ns, window.ended_ns
-        return Ready(sensor, manifest, self._plan, tensor, *times, window, self._gap_limit_ns)
+        return Ready(sensor, manifest, self._plan, tensor, *times, window, self._gap_limit_ns, padded)
 
     def _whole(self, message: Message, manifest: ModelManifest, sample: SensorSample) -> Ready:
         if isinstance(sample.content, Tensor):
@@ -231,24 +237,19 @@ class RouteDecoder:
         return manifest
 
     def _adopt(self, manifest: ModelManifest) -> None:
-        """Use another manifest: plan the results. Windows of another shape are discarded."""
+        """Use another manifest: plan the results. Windows of another shape or order are discarded."""
         check_outputs(self.route, manifest)
         shape = window_shape(self.route, manifest)
-        self._order = channel_order(self.route, manifest, shape)
+        order = channel_order(self.route, manifest, shape)
         if shape is None:
             self._windows = None
-        elif self._windows is None or self._windows.shape != shape:
+        elif self._windows is None or self._windows.shape != shape or self._order != order:
+            windows = new_windows(self.route, manifest, shape, order, self._counters)
             self._counters["windows_discarded"] += self.sensors
-            idle_ns = int(idle_expiry_s(self.route, manifest) * 1e9)
             self._gap_limit_ns = gap_limit_ns(self.route, manifest)
-            self._windows = Windows(
-                shape,
-                self.route.max_sensors,
-                idle_ns,
-                self._counters,
-                timing=sample_timing(self.route, manifest),
-                by_sequence=bool(self.route.time.sequence),
-            )
+            self._windows = windows
+        self._order = order
+        self._padding = None if shape is None else padding(self.route, manifest, shape)
         self._manifest = manifest
         self._plan = plan_results(manifest, self.route.outputs, self.route.result)
         document = (self._plan.document,) if self._plan.document else ()

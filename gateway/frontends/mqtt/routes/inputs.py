@@ -32,6 +32,8 @@ class Ready:
     window: Complete | None = None
     gap_limit_ns: int = 0
     """Time between two samples of the window above which results tell it."""
+    padded_rows: int | None = None
+    """Rows that were added to a session; None: the window has a fixed number of rows."""
 
 
 @dataclass(frozen=True, slots=True)

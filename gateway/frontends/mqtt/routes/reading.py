@@ -24,6 +24,7 @@ from gateway.frontends.mqtt.payloads.sparkplug import Births, SparkplugMessage
 from gateway.frontends.mqtt.payloads.stamps import stamps_of
 from gateway.frontends.mqtt.presets import SPARKPLUG
 from gateway.frontends.mqtt.route_settings import CONTENT_TYPES, PROTOBUF, MqttRoute
+from gateway.frontends.mqtt.routes.joins import read_channels
 from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES
 from gateway.frontends.mqtt.routes.routing import sensor_of
 from gateway.frontends.mqtt.windows.samples import Rows
@@ -64,7 +65,7 @@ class PayloadReader:
         self._route = route
         self._readers = readers_of(route)
         self._source = RowSource(route)
-        self.channels = ChannelReader(route.channel, stamps_of(route.time)) if route.channel else None
+        self.channels = ChannelReader(read_channels(route), stamps_of(route.time)) if route.channel else None
         self.births = Births()
         self._searches = self._source.searches or (self.channels is not None and self.channels.searches)
 

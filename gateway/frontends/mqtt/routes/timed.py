@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -16,11 +16,11 @@ from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.payloads.channels import Values
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.routes.joins import SECOND_NS, join_rules
 from gateway.frontends.mqtt.time_settings import TABLE, MqttTime
 from gateway.frontends.mqtt.windows.samples import Rows, Sample
-from gateway.frontends.mqtt.windows.timing import GapPolicy, SampleTiming
+from gateway.frontends.mqtt.windows.timing import GapPolicy, SampleTiming, SessionRules
 
-SECOND_NS = 1_000_000_000
 TIME_LIMIT_NS = 9_000_000_000_000_000_000
 """Distance of timestamps from 1970 that is taken: the years 1685 to 2255, which 64 bits can hold."""
 SEQUENCE_LIMIT = 2**53
@@ -29,6 +29,7 @@ EXACT_NS = 1_000
 """Resolution of timestamps: floats hold today's nanoseconds to 256 only."""
 IDLE_INTERVALS, IDLE_LEAST_S, IDLE_UNKNOWN_S = 20, 5.0, 60.0
 GAP_INTERVALS, GAP_LEAST_S = 3, 1.0
+NEVER_NS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,12 @@ class StampedRows:
     times_ns: list[int] = field(default_factory=list)
     sequences: list[int] = field(default_factory=list)
 
-    def samples(self, arrived_ns: int) -> list[Sample]:
+    def samples(self, message: Message) -> list[Sample]:
         """Return the samples."""
+        times: Iterable[int] = self.times_ns or repeat(message.wall_ns)
         numbers: Iterable[int | None] = self.sequences or repeat(None)
-        stamped = zip(self.rows, self.times_ns, numbers, strict=False)
-        return [Sample(row, time_ns, arrived_ns, number) for row, time_ns, number in stamped]
+        stamped = zip(self.rows, times, numbers, strict=False)
+        return [Sample(row, time_ns, message.arrived_ns, number) for row, time_ns, number in stamped]
 
     def record(self, route: str, sensor: str, message: Message) -> SampleRecord:
         """Return the record for the journal."""
@@ -60,12 +62,18 @@ def interval_s(route: MqttRoute, manifest: ModelManifest) -> float:
     return 1 / manifest.window.rate_hz if manifest.window else 0.0
 
 
-def idle_expiry_s(route: MqttRoute, manifest: ModelManifest) -> float:
-    """Return the time without samples after which a window starts again."""
-    if route.idle_expiry_s:
-        return route.idle_expiry_s
+def idle_expiry_ns(route: MqttRoute, manifest: ModelManifest) -> int:
+    """Return the time without samples after which a window starts again; a session ends instead."""
+    if route.window.has_sessions:
+        return NEVER_NS
     interval = interval_s(route, manifest)
-    return max(IDLE_LEAST_S, IDLE_INTERVALS * interval) if interval else IDLE_UNKNOWN_S
+    known_s = max(IDLE_LEAST_S, IDLE_INTERVALS * interval) if interval else IDLE_UNKNOWN_S
+    return int((route.idle_expiry_s or known_s) * SECOND_NS)
+
+
+def waiting_ns(route: MqttRoute) -> int:
+    """Return the longest time for which samples wait: for earlier ones, and for the end of their session."""
+    return int((route.time.lateness_s + route.window.session_gap_s) * SECOND_NS)
 
 
 def gap_limit_ns(route: MqttRoute, manifest: ModelManifest) -> int:
@@ -73,13 +81,14 @@ def gap_limit_ns(route: MqttRoute, manifest: ModelManifest) -> int:
     return int(max(GAP_LEAST_S, GAP_INTERVALS * interval_s(route, manifest)) * SECOND_NS)
 
 
-def sample_timing(route: MqttRoute, manifest: ModelManifest) -> SampleTiming | None:
-    """Return the rules for order and gaps; None if samples have neither times nor numbers of their own.
+def sample_timing(route: MqttRoute, manifest: ModelManifest, order: Sequence[int] | None = None) -> SampleTiming | None:
+    """Return the rules for order, gaps, sessions and joins; `order` as `channel_order` returns it.
 
-    Raises RequestError UNAVAILABLE if the rate that samples are to have is not known.
+    Return None if samples have neither times nor numbers of their own, and windows a fixed number of rows. Raises
+    RequestError UNAVAILABLE if the rate that samples are to have is not known.
     """
-    time = route.time
-    if not time.is_set:
+    time, window = route.time, route.window
+    if not time.is_set and not window.has_sessions:
         return None
     interval_ns = int(interval_s(route, manifest) * SECOND_NS) if time.path else 0
     if time.resample and not interval_ns:
@@ -90,11 +99,13 @@ def sample_timing(route: MqttRoute, manifest: ModelManifest) -> SampleTiming | N
         lateness_ns=int(time.lateness_s * SECOND_NS),
         gap=GapPolicy(time.gap),
         fill_limit_rows=time.fill_limit_rows,
-        resample=time.resample,
+        resample=time.resample and not time.joins,
         modulus=time.sequence_modulus,
         pending_limit_rows=time.max_pending_rows,
         event_time=bool(time.path),
         restart_ns=int(time.restart_s * SECOND_NS),
+        session=SessionRules(int(window.session_gap_s * SECOND_NS), window.least_rows) if window.has_sessions else None,
+        join=join_rules(route, order, interval_ns),
     )
 
 

@@ -2,7 +2,8 @@
 
 By sequence, a sample whose predecessor is here passes at once; samples after a gap wait for the missing ones, at most
 `lateness_ns` after their arrival. By time, nothing tells whether a sample is missing, so each waits until a sample that
-is `lateness_ns` younger has come, or `lateness_ns` after its arrival. Pure: the clock is passed in.
+is `lateness_ns` younger has come, or `lateness_ns` after its arrival. Samples with neither pass as they arrive. Pure:
+the clock is passed in.
 """
 
 from __future__ import annotations
@@ -45,7 +46,36 @@ class Ordering(Protocol):
 
 def new_ordering(timing: SampleTiming, counters: Counter[str], *, by_sequence: bool) -> Ordering:
     """Return the ordering of a sensor."""
-    return SequenceOrdering(timing, counters) if by_sequence else TimeOrdering(timing, counters)
+    if by_sequence:
+        return SequenceOrdering(timing, counters)
+    return TimeOrdering(timing, counters) if timing.event_time else ArrivalOrdering()
+
+
+class ArrivalOrdering:
+    """Order of arrival: no sample waits."""
+
+    def put(self, sample: Sample) -> list[Sample]:
+        """Implement Ordering."""
+        return [sample]
+
+    def due_ns(self) -> int | None:
+        """Implement Ordering."""
+        return None
+
+    def expire(self, now_ns: int) -> list[Sample]:
+        """Implement Ordering."""
+        return []
+
+    def flush(self) -> list[Sample]:
+        """Implement Ordering."""
+        return []
+
+    def waiting(self) -> tuple[Sample, ...]:
+        """Implement Ordering."""
+        return ()
+
+    def resume(self, last: Sample) -> None:
+        """Implement Ordering."""
 
 
 class SequenceOrdering:
@@ -156,6 +186,9 @@ class TimeOrdering:
     def __init__(self, timing: SampleTiming, counters: Counter[str]) -> None:
         self._timing, self._counters = timing, counters
         self._waiting: list[tuple[int, int, Sample]] = []
+        """Heap of samples by time, then by their number in the order of arrival."""
+        self._arrived: OrderedDict[int, Sample] = OrderedDict()
+        """The same samples by that number."""
         self._count = 0
         self._newest_ns = self._last_ns = -(2**63)
 
@@ -168,6 +201,7 @@ class TimeOrdering:
             return []
         self._count += 1
         heapq.heappush(self._waiting, (sample.time_ns, self._count, sample))
+        self._arrived[self._count] = sample
         self._newest_ns = max(self._newest_ns, sample.time_ns)
         ready = self._until(self._newest_ns - self._timing.lateness_ns)
         while len(self._waiting) > self._timing.pending_limit_rows:
@@ -176,9 +210,8 @@ class TimeOrdering:
 
     def due_ns(self) -> int | None:
         """Implement Ordering."""
-        if not self._waiting:
-            return None
-        return min(sample.arrived_ns for _, _, sample in self._waiting) + self._timing.lateness_ns
+        first = next(iter(self._arrived.values()), None)
+        return None if first is None else first.arrived_ns + self._timing.lateness_ns
 
     def expire(self, now_ns: int) -> list[Sample]:
         """Implement Ordering."""
@@ -192,7 +225,7 @@ class TimeOrdering:
 
     def waiting(self) -> tuple[Sample, ...]:
         """Implement Ordering."""
-        return tuple(sample for _, _, sample in sorted(self._waiting, key=lambda entry: entry[1]))
+        return tuple(self._arrived.values())
 
     def resume(self, last: Sample) -> None:
         """Implement Ordering."""
@@ -211,5 +244,6 @@ class TimeOrdering:
         return ready
 
     def _first(self) -> Sample:
-        self._last_ns, _, sample = heapq.heappop(self._waiting)
+        self._last_ns, number, sample = heapq.heappop(self._waiting)
+        del self._arrived[number]
         return sample

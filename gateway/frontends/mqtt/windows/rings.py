@@ -33,7 +33,7 @@ class WindowShape:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Full window [size_rows, channels], owned by the caller.
+    """Full window [size_rows, channels], or a shorter one of a session that ended, owned by the caller.
 
     `started_ns`, `ended_ns`: least and greatest time of its samples (epoch ns). `gap_ns`: longest time between two of
     them. `missing_rows`: rows that were filled in, or that are missing between two rows. `number`: of its last row,
@@ -76,6 +76,11 @@ class Ring:
         self._next = self._count = 0
         self.due, self.number = shape.size_rows, first_number
         self.seen_ns = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if it holds no samples."""
+        return not self._count
 
     def restart(self) -> None:
         """Forget all samples."""
@@ -125,10 +130,27 @@ class Ring:
                 self.due = self._shape.hop_rows
                 yield self._complete()
 
+    def end(self) -> Complete | None:
+        """Return the rows since the last window as a shorter one, or None if there are none. Forget all samples.
+
+        It is for windows that do not overlap: `hop_rows` is `size_rows`.
+        """
+        count = self._shape.size_rows - self.due
+        held = np.arange(self._next - count, self._next) % self._shape.size_rows
+        rows, times_ns, marks = self._rows[held], self._times_ns[held], self._marks[held]
+        self.restart()
+        return _described(rows, times_ns, marks, self.number) if count else None
+
     def _complete(self) -> Complete:
         first = self._next
         rows = np.concatenate((self._rows[first:], self._rows[:first]))
         times_ns = np.concatenate((self._times_ns[first:], self._times_ns[:first]))
-        gap_ns = int(np.diff(times_ns).max(initial=0))
-        missing = int(np.abs(self._marks).sum() - max(0, self._marks[first])) if self._marks.any() else 0
-        return Complete(rows, int(times_ns.min()), int(times_ns.max()), gap_ns, missing, self.number)
+        marks = np.concatenate((self._marks[first:], self._marks[:first]))
+        return _described(rows, times_ns, marks, self.number)
+
+
+def _described(rows: Rows, times_ns: Times, marks: Marks, number: int) -> Complete:
+    """Return a window of rows in order. Rows that are missing before the first one are not in it."""
+    gap_ns = int(np.diff(times_ns).max(initial=0))
+    missing = int(np.abs(marks).sum() - max(0, marks[0])) if marks.any() else 0
+    return Complete(rows, int(times_ns.min()), int(times_ns.max()), gap_ns, missing, number)

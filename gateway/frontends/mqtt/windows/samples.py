@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 Rows = npt.NDArray[np.float32]
 Row = npt.NDArray[np.float32]
+HeldValue = tuple[int, float]
+"""Time and value of a channel's last sample."""
 
 
 @dataclass(slots=True)
@@ -31,9 +33,10 @@ class SensorState:
     """Content of a sensor's window outside its ring.
 
     `previous`: last sample. `next_ns`: time of the next row of a fixed rate. `waiting`: samples that wait for earlier
-    ones.
+    ones. `joined`: last sample of each channel that passed, if rows are joined by time.
     """
 
     previous: Sample | None = None
     next_ns: int = 0
     waiting: tuple[Sample, ...] = ()
+    joined: tuple[HeldValue | None, ...] = ()

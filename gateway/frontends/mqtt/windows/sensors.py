@@ -6,93 +6,16 @@ import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
-from gateway.frontends.mqtt.windows.gaps import TimedRows, between, resampled, single
-from gateway.frontends.mqtt.windows.ordering import Ordering, new_ordering
 from gateway.frontends.mqtt.windows.rings import Complete, Ring, RingState, WindowShape
 from gateway.frontends.mqtt.windows.samples import Rows, Sample, SensorState
-from gateway.frontends.mqtt.windows.timing import (
-    MISSING_LIMIT_ROWS,
-    RESAMPLE_LIMIT_ROWS,
-    SampleTiming,
-)
-
-
-class SensorWindow:
-    """Window of one sensor whose samples have times of their own, or sequence numbers."""
-
-    def __init__(self, ring: Ring, timing: SampleTiming, counters: Counter[str], *, by_sequence: bool) -> None:
-        self._ring, self._timing, self._counters = ring, timing, counters
-        self._ordering: Ordering = new_ordering(timing, counters, by_sequence=by_sequence)
-        self._previous: Sample | None = None
-        self._next_ns = 0
-
-    def put(self, sample: Sample) -> Iterator[Complete]:
-        """Add a sample. Yield the windows that it completes, with samples that waited for it."""
-        return self._enter(self._ordering.put(sample))
-
-    def due_ns(self) -> int | None:
-        """Return the monotonic time at which a sample no longer waits for earlier ones; None if none waits."""
-        return self._ordering.due_ns()
-
-    def expire(self, now_ns: int) -> Iterator[Complete]:
-        """Yield the windows that are complete without the samples that did not come in time."""
-        return self._enter(self._ordering.expire(now_ns))
-
-    def flush(self) -> Iterator[Complete]:
-        """Yield the windows that are complete with all samples that wait."""
-        return self._enter(self._ordering.flush())
-
-    def restart(self) -> None:
-        """Forget all samples that are in the window."""
-        self._ring.restart()
-        self._previous = None
-
-    def state(self) -> SensorState:
-        """Return the content outside the ring."""
-        return SensorState(self._previous, self._next_ns, self._ordering.waiting())
-
-    def restore(self, state: SensorState) -> None:
-        """Continue after `state`, in a new process. Its waiting samples are not part of it: `put` them."""
-        self._previous, self._next_ns = state.previous, state.next_ns
-        if state.previous is not None:
-            self._ordering.resume(state.previous)
-
-    def rewait(self, now_ns: int) -> None:
-        """Let the samples that wait do so from `now_ns`."""
-        for sample in self._ordering.waiting():
-            sample.arrived_ns = now_ns
-
-    def _enter(self, samples: Iterable[Sample]) -> Iterator[Complete]:
-        for sample in samples:
-            batch = self._batch(sample)
-            if batch.restarts:
-                self._ring.restart()
-                self._counters["windows_restarted"] += 1
-            self._counters["samples_missing"] += sample.missing
-            yield from self._ring.append(batch.rows, batch.times_ns, batch.marks)
-
-    def _batch(self, sample: Sample) -> TimedRows:
-        previous, self._previous = self._previous, sample
-        batch = between(previous, sample, self._timing)
-        if not self._timing.resample:
-            return batch
-        interval_ns = self._timing.interval_ns
-        if previous is None or batch.restarts or sample.time_ns - self._next_ns > RESAMPLE_LIMIT_ROWS * interval_ns:
-            self._next_ns = sample.time_ns + interval_ns
-            return single(sample, restarts=previous is not None)
-        # Interpolation fills gaps itself; the marks say how many rows were made without a sample near them.
-        missing = min(int(np.abs(batch.marks).sum()), MISSING_LIMIT_ROWS)
-        grid = resampled(previous, sample, self._next_ns, interval_ns, missing)
-        self._next_ns += len(grid.rows) * interval_ns
-        return grid
+from gateway.frontends.mqtt.windows.sensor import SensorWindow
+from gateway.frontends.mqtt.windows.timing import SampleTiming
 
 
 class Windows:
     """Windows of one route's sensors. What is dropped is counted in `counters`.
 
-    `timing` is None if samples have the time of their arrival and no sequence number.
+    `timing` is None if samples have the time of their arrival and no sequence number, and windows a fixed size.
     """
 
     def __init__(
@@ -112,7 +35,7 @@ class Windows:
         self._rings: OrderedDict[str, Ring] = OrderedDict()
         self._timed: dict[str, SensorWindow] = {}
         self._due_ns: dict[str, int] = {}
-        """Sensors whose samples wait for earlier ones. Each is checked by this time, which is not later than due."""
+        """Sensors whose samples wait, or whose session is open. Each is checked by this time, not later than due."""
         self._due_heap: list[tuple[int, str]] = []
         """Heap of these times. Entries that differ from `_due_ns` are ignored."""
 
@@ -123,6 +46,19 @@ class Windows:
     def is_timed(self) -> bool:
         """Return True if samples are `put` with times or sequence numbers of their own, and not appended."""
         return self._timing is not None
+
+    @property
+    def joins(self) -> bool:
+        """Return True if rows are joined by time, so that samples may lack channels."""
+        return self._timing is not None and self._timing.join is not None
+
+    def fits(self, rows_bytes: int, channels: int) -> bool:
+        """Return True if a window of another process may be one of these."""
+        row_bytes = self.shape.size_bytes // self.shape.size_rows
+        if channels != self.shape.channels or rows_bytes % row_bytes:
+            return False
+        is_session = self._timing is not None and self._timing.session is not None
+        return rows_bytes == self.shape.size_bytes or (is_session and 0 < rows_bytes < self.shape.size_bytes)
 
     def append(self, sensor: str, samples: Rows, *, now_ns: int, wall_ns: int) -> Iterator[Complete]:
         """Yield the windows that samples [n, channels] complete, which came now. They are added as windows are taken.
@@ -137,11 +73,12 @@ class Windows:
         window = self._window(sensor, self._ring(sensor, now_ns, wall_ns))
         for sample in samples:
             yield from window.put(sample)
-        if (window.due_ns() is not None) != (sensor in self._due_ns):
-            self._schedule(sensor)
+        due_ns, known_ns = window.due_ns(), self._due_ns.get(sensor)
+        if due_ns is None or known_ns is None or due_ns < known_ns:
+            self._schedule(sensor, due_ns)
 
     def due_ns(self) -> int | None:
-        """Return the monotonic time of the next `expire`; None if no sample waits for earlier ones."""
+        """Return the monotonic time of the next `expire`; None if no sample waits and no session is open."""
         while self._due_heap and self._due_ns.get(self._due_heap[0][1]) != self._due_heap[0][0]:
             heapq.heappop(self._due_heap)
         return self._due_heap[0][0] if self._due_heap else None
@@ -149,7 +86,7 @@ class Windows:
     def expire(self, now_ns: int | None = None) -> Iterator[tuple[str, Complete]]:
         """Yield the windows, by sensor, that are complete without samples that did not come in time.
 
-        `now_ns` None: without all samples that did not come.
+        `now_ns` None: without all samples that did not come, and with the sessions that are open.
         """
         while (due_ns := self.due_ns()) is not None and (now_ns is None or due_ns <= now_ns):
             _, sensor = heapq.heappop(self._due_heap)
@@ -157,7 +94,7 @@ class Windows:
             window = self._timed[sensor]
             for complete in window.flush() if now_ns is None else window.expire(now_ns):
                 yield sensor, complete
-            self._schedule(sensor)
+            self._schedule(sensor, window.due_ns())
 
     def states(self) -> Iterator[tuple[str, Ring, SensorState]]:
         """Yield each sensor with a copy of the content of its window."""
@@ -173,7 +110,9 @@ class Windows:
         restored.seen_ns = seen_ns
         self._rings[sensor] = restored
         if self._timing is not None:
-            self._window(sensor, restored).restore(state)
+            window = self._window(sensor, restored)
+            window.restore(state)
+            self._schedule(sensor, window.due_ns())
 
     def resume(self, last_ns: int, now_ns: int) -> None:
         """Go on at `now_ns` with times of arrival up to `last_ns`, which were of another clock.
@@ -183,9 +122,9 @@ class Windows:
         """
         for ring in self._rings.values():
             ring.seen_ns += now_ns - last_ns
-        for sensor in tuple(self._due_ns):
-            self._timed[sensor].rewait(now_ns)
-            self._schedule(sensor)
+        for sensor, window in self._timed.items():
+            window.resume(last_ns, now_ns)
+            self._schedule(sensor, window.due_ns())
 
     def _window(self, sensor: str, ring: Ring) -> SensorWindow:
         if self._timing is None:
@@ -205,9 +144,8 @@ class Windows:
         ring.seen_ns = now_ns
         return ring
 
-    def _schedule(self, sensor: str) -> None:
-        """Note when the samples of a sensor no longer wait, if any do."""
-        due_ns = self._timed[sensor].due_ns()
+    def _schedule(self, sensor: str, due_ns: int | None) -> None:
+        """Note when a sensor is to be checked (None: it need not be)."""
         if due_ns is None:
             self._due_ns.pop(sensor, None)
         else:

@@ -28,6 +28,40 @@ class GapPolicy(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class SessionRules:
+    """Rules of session windows: a sensor's silence of more than `gap_ns` ends a window.
+
+    A window of fewer than `least_rows` rows is dropped.
+    """
+
+    gap_ns: int
+    least_rows: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelRules:
+    """Value of a channel that has no sample near a row: its last one up to an age of `held_ns`, or `zero`, or none."""
+
+    held_ns: int = 0
+    zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRules:
+    """Rules of one route.
+
+    A row is made at each sample of the channel `lead`, or every `interval_ns` if that is not 0. A channel has the value
+    of its nearest sample within `tolerance_ns`, or if `linear`, the value between its neighbours within it.
+    """
+
+    channels: tuple[ChannelRules, ...]
+    lead: int
+    tolerance_ns: int
+    linear: bool = False
+    interval_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SampleTiming:
     """Rules of one route.
 
@@ -35,7 +69,8 @@ class SampleTiming:
     long later samples wait for missing ones. `resample`: make rows at exactly `interval_ns`, by linear interpolation.
     `modulus`: number at which sequence numbers begin again (0: never). `pending_limit_rows`: rows of one sensor that
     wait for missing ones. `event_time`: samples have times of their own, not those of their arrival. `restart_ns`: a
-    sample that is older than the last one by more than this comes from a clock that was set back.
+    sample that is older than the last one by more than this comes from a clock that was set back. `session`: None for
+    windows of a fixed number of rows. `join`: None if each sample is a row.
     """
 
     interval_ns: int = 0
@@ -47,3 +82,5 @@ class SampleTiming:
     pending_limit_rows: int = 256
     event_time: bool = True
     restart_ns: int = 60_000_000_000
+    session: SessionRules | None = None
+    join: JoinRules | None = None

@@ -19,7 +19,7 @@ class Waiting:
     """Route whose samples have waited long enough, until they expire."""
 
     def __init__(self) -> None:
-        self.route = SimpleNamespace(name="r", time=SimpleNamespace(lateness_s=LATENESS_S))
+        self.route, self.waiting_ns = SimpleNamespace(name="r"), int(LATENESS_S * 1e9)
         self.due: int | None = time.monotonic_ns()
 
     def due_ns(self) -> int | None:
@@ -44,4 +44,21 @@ async def test_nothing_expires_before_a_connection_could_bring_what_is_missing()
     since[0] = time.monotonic_ns()
     await asyncio.wait_for(done.wait(), 15)
     assert expired_ns[0] >= since[0] + int(LATENESS_S * 1e9)
+    timers.close()
+
+
+async def test_a_timer_that_is_set_for_later_makes_way_for_an_earlier_one() -> None:
+    feed: Any = Waiting()
+    done = asyncio.Event()
+    feed.waiting_ns, feed.due = 0, time.monotonic_ns() + 3_600 * 10**9
+
+    def expire(_feed: object, _now_ns: int) -> None:
+        feed.due = None
+        done.set()
+
+    timers = ExpiryTimers(expire, lambda: 0)
+    timers.set(feed)
+    feed.due = time.monotonic_ns()
+    timers.set(feed)
+    await asyncio.wait_for(done.wait(), 15)
     timers.close()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from typing import cast
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.manifest import ModelManifest
+from gateway.domain.manifest import ModelManifest, Window
 from gateway.domain.tensor import finish
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.results.contents import ResultPlan
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
 from gateway.frontends.mqtt.routes.feed import RouteDecoder
-from tests.simulators.mqtt_gateway import moves
+from tests.simulators.mqtt_gateway import motion, moves
 
 LABELS, OTHERS = ("still", "walk"), ("walk", "still")
 
@@ -34,3 +36,21 @@ def test_an_answer_gets_the_labels_of_the_version_that_gave_it() -> None:
     assert feed.plan(ready, "2").labels == LABELS
     del served["2"]
     assert feed.plan(ready, "2") == ResultPlan()  # nothing is known of it: outputs by name
+
+
+def test_windows_whose_channels_have_another_order_begin_again() -> None:
+    """Rows of two orders in one window would be mixed."""
+    served = {"": motion()}
+    route = MqttRoute("r", ("t",), "motion", channel=tuple(MqttChannel(name, name=name) for name in "xyz"))
+    feed = RouteDecoder(route, lambda _model, _version: served[""], Counter())
+    message = Message("t", b'{"x": 1, "y": 2, "z": 3}')
+
+    def inputs() -> list[list[list[float]]]:
+        reading = feed.begin(message)
+        ready = feed.complete(message, reading, finish(feed.steps(message, reading))).ready
+        return [each.window.rows.tolist() for each in ready if each.window]
+
+    assert [inputs() for _ in range(3)] == [[], [], []]
+    window = cast("Window", served[""].window)
+    served[""] = replace(served[""], window=replace(window, channels=("z", "y", "x")))
+    assert [inputs() for _ in range(4)] == [[], [], [], [[[3, 2, 1]] * 4]]

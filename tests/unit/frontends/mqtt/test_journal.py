@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.frontends.mqtt.journal.journal import FILE, SampleJournal, message_key, recover
 from gateway.frontends.mqtt.journal.records import (
+    HEADER,
     DoneRecord,
     KeysRecord,
     SampleRecord,
@@ -190,6 +192,17 @@ def test_a_record_whose_parts_do_not_fit_is_refused() -> None:
     assert ring_state(record).number == 7
     with pytest.raises(ValueError, match="as many times"):
         ring_state(msgspec.structs.replace(record, times_ns=b""))
+
+
+def test_a_window_of_a_journal_from_before_joins_is_read() -> None:
+    ring = Ring(WindowShape(3, 1, 1), 5)
+    assert not list(ring.append(np.zeros((2, 1), np.float32), 1))
+    record = sensor_record("r", "a", ring, SensorState(joined=((1, 2.0), None)))
+    (found,), _ = read_frames(framed(record))
+    assert found == record
+    content = msgspec.msgpack.encode(msgspec.msgpack.decode(msgspec.msgpack.encode(record))[:-1])
+    (old,), _ = read_frames(HEADER.pack(len(content), zlib.crc32(content)) + content)
+    assert old == msgspec.structs.replace(record, joined=())
 
 
 def test_samples_have_the_times_of_their_record() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import tempfile
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +13,39 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
 from gateway.frontends.mqtt.time_settings import MqttTime
-from tests.simulators.mqtt_windows import NUMBERED, PLAIN, JournaledPipeline, numbered, until
+from gateway.frontends.mqtt.window_settings import MqttWindow
+from tests.simulators.mqtt_windows import CHANNEL, NUMBERED, PLAIN, Life, close_all, model, numbered
 
+LATER_S = 500.0
+"""Silence that ends a session, much longer than a test takes: only times of samples end one."""
+SESSIONS = MqttRoute(
+    *("r", ("s/+",), "m"),
+    sensor="topic[1]",
+    size_rows=3,
+    channel=CHANNEL,
+    time=MqttTime(path="n"),
+    window=MqttWindow(LATER_S),
+)
+STEP_S, LATENESS_S = 60.0, 100.0
+JOINED = MqttRoute(
+    *("r", ("s/+",), "m"),
+    sensor="topic[1]",
+    size_rows=2,
+    channel=(MqttChannel("x"), MqttChannel("y")),
+    time=MqttTime(path="t", lateness_s=LATENESS_S, join="nearest", join_tolerance_s=20.0),
+)
 REORDERED = dataclasses.replace(NUMBERED, time=MqttTime(sequence="n", lateness_s=100.0))
 
 
-class Life:
-    """Sensors and a broker over several processes: what is not acknowledged comes again, with DUP, in order."""
-
-    def __init__(self, folder: Path, route: MqttRoute) -> None:
-        self.gateway, self.route = JournaledPipeline(folder, route, max_queued=2), route
-        self.unacknowledged: dict[int, list[int]] = {}
-        self.results: dict[str, list[float]] = {}
-        self.repeated = 0
-
-    async def send(self, mid: int, rows: list[int]) -> None:
-        self.unacknowledged[mid] = rows
-        self.gateway.send(mid, *map(numbered, rows))
-        await asyncio.sleep(0)
-
-    async def kill(self) -> None:
-        """End the process with the file as it is, and begin another one."""
-        after = self.gateway.killed()
-        self._collect()
-        self.gateway = JournaledPipeline(after, self.route, max_queued=2)
-        for mid, rows in self.unacknowledged.items():
-            self.gateway.send(mid, *map(numbered, rows), dup=True)
-        await asyncio.sleep(0)
-
-    async def end(self) -> list[list[float]]:
-        await self.gateway.committed(len(self.unacknowledged))
-        await until(lambda: not self.gateway.pipeline.gauges["running"] + self.gateway.pipeline.gauges["queued"])
-        self._collect()
-        return sorted(self.results.values())
-
-    def _collect(self) -> None:
-        for mid in self.gateway.outlet.acknowledged:
-            self.unacknowledged.pop(mid, None)
-        for identity, values in self.gateway.outlet.results:
-            assert self.results.setdefault(identity, values) == values
+def lived(live: Callable[[str], Coroutine[Any, Any, list[list[float]]]]) -> list[list[float]]:
+    """Return what comes of processes in a folder that is removed once none of them writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return asyncio.run(live(folder))
+        finally:
+            close_all()
 
 
 steps = st.lists(st.sampled_from(["send", "send", "many", "kill", "sync", "compact"]), min_size=3, max_size=25)
@@ -72,21 +65,67 @@ def test_windows_over_kills_are_those_of_one_process(route: MqttRoute, steps: li
 
     async def live(folder: str) -> list[list[float]]:
         life, mid = Life(Path(folder) / "journal", route), 0
-        await life.send(100, [0])
+        await life.send(100, [numbered(0)])
         await life.gateway.durable()  # without it, ids depend on the arrival of the sensor's first message
         for step in steps:
-            if step == "kill":
-                await life.kill()
-            elif step == "sync":
-                await life.gateway.durable()
-            elif step == "compact":
-                life.gateway.journal.renew()
-                await asyncio.sleep(0)
-            else:
+            if step in {"send", "many"}:
                 mid += 1
-                await life.send(mid, messages[mid - 1])
+                await life.send(mid, [numbered(number) for number in messages[mid - 1]])
+            else:
+                await life.step(step)
         return await life.end()
 
-    with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(live(folder))
-    assert found == [[n, n + 1] for n in range(0, total - 1, 2)]
+    assert lived(live) == [[n, n + 1] for n in range(0, total - 1, 2)]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.sampled_from(["send", "send", "later", "kill", "sync", "compact"]), min_size=3, max_size=25),
+    by_time=st.booleans(),
+)
+def test_sessions_over_kills_are_those_of_one_process(steps: list[str], by_time: bool) -> None:
+    route = SESSIONS if by_time else dataclasses.replace(SESSIONS, time=MqttTime(path="n", sequence="i"))
+    sessions: list[list[float]] = [[0.0]]
+
+    async def live(folder: str) -> list[list[float]]:
+        life, at = Life(Path(folder) / "journal", route), 0.0
+        await life.send(1_000, [{"v": 0.0, "n": 0.0, "i": 0}])
+        for number, step in enumerate([*steps, "later"], 1):
+            if step in {"send", "later"}:
+                at += 1.0 if step == "send" else 2 * LATER_S
+                if step == "later" or len(sessions[-1]) == route.size_rows:
+                    sessions.append([])
+                sessions[-1].append(at)
+                await life.send(number, [{"v": at, "n": at, "i": sum(map(len, sessions)) - 1}])
+            else:
+                await life.step(step)
+        return await life.end()
+
+    assert lived(live) == sessions[:-1]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.sampled_from(["pair", "pair", "swap", "kill", "sync", "compact"]), min_size=3, max_size=25),
+    more=st.integers(0, 2),
+)
+def test_joined_rows_over_kills_are_those_of_one_process(steps: list[str], more: int) -> None:
+    pairs = [step for step in [*steps, *["pair"] * more] if step in {"pair", "swap"}]
+
+    async def live(folder: str) -> list[list[float]]:
+        life, count = Life(Path(folder) / "journal", JOINED, manifest=model(2)), 0
+        for number, step in enumerate([*steps, *["pair"] * more]):
+            if step in {"pair", "swap"}:
+                at = count * STEP_S
+                samples = [{"t": at, "x": float(count)}, {"t": at + 10, "y": count + 0.5}]
+                for place, sample in enumerate(samples if step == "pair" else reversed(samples)):
+                    await life.send(2 * number + place + 1, [sample])
+                count += 1
+            else:
+                await life.step(step)
+        return await life.end()
+
+    newest_s = STEP_S * (len(pairs) - 1) + 10
+    whole = [place for place in range(len(pairs)) if STEP_S * place <= newest_s - LATENESS_S]
+    rows = [[float(place), place + 0.5] for place in whole]
+    assert lived(live) == [rows[at] + rows[at + 1] for at in range(0, len(rows) - 1, 2)]

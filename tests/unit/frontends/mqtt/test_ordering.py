@@ -69,6 +69,27 @@ def test_a_sample_without_its_predecessor_waits_no_longer_than_the_lateness() ->
     assert [one.missing for one in passed] == [2, 0]
 
 
+@given(st.integers(0, 2**40), st.integers(1, 40), st.sampled_from([0, 64]))
+def test_numbers_without_a_gap_never_wait(first: int, count: int, modulus: int) -> None:
+    ordering = SequenceOrdering(SampleTiming(lateness_ns=3_600 * S, modulus=modulus), Counter())
+    for number in range(first, first + count):
+        one = sample(number, at=number - first)
+        one.sequence = number % modulus if modulus else number
+        assert ordering.put(one) == [one]
+        assert ordering.due_ns() is None
+
+
+@given(st.permutations(range(1, 9)))
+def test_samples_after_a_gap_pass_with_the_one_that_was_missing(order: list[int]) -> None:
+    ordering, came = SequenceOrdering(SampleTiming(lateness_ns=3_600 * S), Counter()), {0}
+    ordering.put(sample(0))
+    for number in order:
+        before = next(one for one in range(10) if one not in came)
+        came.add(number)
+        after = next(one for one in range(10) if one not in came)
+        assert values(ordering.put(sample(number))) == list(range(before, after))
+
+
 def test_without_lateness_a_gap_is_told_at_once() -> None:
     ordering = SequenceOrdering(SampleTiming(), Counter())
     ordering.put(sample(1))
