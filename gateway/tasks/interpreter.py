@@ -86,6 +86,6 @@ def _stacked(rows: Sequence[Array], dtype: np.dtype[Any], rank: int) -> Array:
     """Return the arrays of all rows as one, filled up to the largest size of each of `rank` dimensions."""
     largest = [max((row.shape[axis] for row in rows), default=0) for axis in range(rank)]
     whole = np.full((len(rows), *largest), ABSENT if dtype.kind == "i" else 0, dtype)
-    for place, row in zip(whole, rows, strict=True):
-        place[tuple(map(slice, row.shape))] = row
+    for place, row in enumerate(rows):
+        whole[(place, *map(slice, row.shape))] = row
     return whole
