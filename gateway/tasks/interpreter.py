@@ -87,5 +87,6 @@ def _stacked(rows: Sequence[Array], dtype: np.dtype[Any], rank: int) -> Array:
     largest = [max((row.shape[axis] for row in rows), default=0) for axis in range(rank)]
     whole = np.full((len(rows), *largest), ABSENT if dtype.kind == "i" else 0, dtype)
     for place, row in enumerate(rows):
-        whole[(place, *map(slice, row.shape))] = row
+        parts: tuple[int | slice, ...] = (place, *[slice(size) for size in row.shape])
+        whole[parts] = row
     return whole
