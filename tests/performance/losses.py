@@ -4,7 +4,9 @@
 
 Sensors publish numbered samples at QoS 1: some as single messages, some for windows of four. A paho client that does
 nothing else subscribes to the same samples through the same faults: a sample that it did not get either was lost by the
-broker. Every number is checked: whether its result came, how often, under which id, in which order.
+broker. A killed broker may also lose a result that it had accepted and that the collector did not have yet; a second
+collector at QoS 0 gets results at once. Every number is checked: whether its result came, how often, under which id, in
+which order.
 """
 
 from __future__ import annotations
@@ -82,6 +84,8 @@ class Kept:
     neighbour: list[int] = field(default_factory=list)
     results: list[tuple[str, list[int]]] = field(default_factory=list)
     """Id and numbers of each result."""
+    seen_at_once: set[int] = field(default_factory=set)
+    """Numbers in results that the collector at QoS 0 got."""
 
 
 @dataclass(slots=True)
@@ -91,6 +95,8 @@ class Losses:
     acknowledged: int = 0
     missing: int = 0
     missing_at_the_neighbour: int = 0
+    lost_results: int = 0
+    """Results that the broker accepted and lost: only the collector at QoS 0 got them."""
     repeated_with_the_same_id: int = 0
     repeated_with_another_id: int = 0
     repeated_at_the_neighbour: int = 0
@@ -107,7 +113,8 @@ class Losses:
                 ids[number].add(identity)
             self.spliced += any(later - earlier != 1 for earlier, later in pairwise(numbers))
         due = kept.acknowledged - _unfinished(kept)
-        lost = {number for number in due if not came[number]}
+        lost = {number for number in due - kept.seen_at_once if not came[number]}
+        self.lost_results += len({number for number in due & kept.seen_at_once if not came[number]})
         self.acknowledged += len(kept.acknowledged)
         self.missing += len(lost & set(kept.neighbour))
         self.missing_at_the_neighbour += len(lost - set(kept.neighbour))
@@ -128,14 +135,16 @@ def _unfinished(kept: Kept) -> set[int]:
 class Bench:
     """Sensors, neighbour and collector at one broker."""
 
-    def __init__(self, broker: Mosquitto) -> None:
+    def __init__(self, broker: Mosquitto, way: Relay) -> None:
         self.kept: dict[str, Kept] = {f"{kind}/{index}": Kept() for kind in KINDS for index in range(SENSORS)}
         self.came = 0
         self._early: set[int] = set()
         self._inflight: dict[int, tuple[str, int]] = {}
         self.sensors = self._client(broker.port, "play-sensors", {})
-        self.neighbour = self._client(broker.port, "play-neighbour", {f"{kind}/#": self._seen for kind in KINDS})
+        self.neighbour = self._client(way.port, "play-neighbour", {f"{kind}/#": self._seen for kind in KINDS})
         self.collector = self._client(broker.port, "play-results", {"edge/bench/results/#": self._result})
+        at_once = {"edge/bench/results/#": self._result_at_once}
+        self.collector_at_once = self._client(broker.port, "play-results-at-once", at_once, qos=0)
         self.sensors.on_publish = lambda _c, _u, mid, *_: self._acknowledged(mid)
 
     def publish(self, topic: str) -> None:
@@ -149,17 +158,19 @@ class Bench:
 
     def close(self) -> None:
         """Disconnect all clients."""
-        for client in (self.sensors, self.neighbour, self.collector):
+        for client in (self.sensors, self.neighbour, self.collector, self.collector_at_once):
             client.disconnect()
             client.loop_stop()
 
-    def _client(self, port: int, name: str, filters: dict[str, Callable[[MQTTMessage], None]]) -> Client:
+    def _client(
+        self, port: int, name: str, filters: dict[str, Callable[[MQTTMessage], None]], *, qos: int = 1
+    ) -> Client:
         client = Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=MQTTProtocolVersion.MQTTv5)
         client.reconnect_delay_set(1, 1)
         client.max_inflight_messages_set(20)
         for filter_, receive in filters.items():
             client.message_callback_add(filter_, lambda _c, _u, message, receive=receive: receive(message))
-        client.on_connect = lambda made, *_: [made.subscribe(filter_, 1) for filter_ in filters]
+        client.on_connect = lambda made, *_: [made.subscribe(filter_, qos) for filter_ in filters]
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = 3_600
         client.connect("127.0.0.1", port, clean_start=False, properties=properties)
@@ -176,11 +187,20 @@ class Bench:
         self.kept[message.topic].neighbour.append(json.loads(message.payload)[0])
 
     def _result(self, message: MQTTMessage) -> None:
-        said = json.loads(message.payload)
-        kind, sensor = message.topic.split("/")[3:5]
-        numbers = [round(one) for one in said["outputs"][0]["data"]]
-        self.kept[f"{kind}/{sensor}"].results.append((said["id"], numbers))
+        topic, identity, numbers = _read(message)
+        self.kept[topic].results.append((identity, numbers))
         self.came += 1
+
+    def _result_at_once(self, message: MQTTMessage) -> None:
+        topic, _, numbers = _read(message)
+        self.kept[topic].seen_at_once.update(numbers)
+
+
+def _read(message: MQTTMessage) -> tuple[str, str, list[int]]:
+    """Return the topic of the samples of a result, its id, and their numbers."""
+    said = json.loads(message.payload)
+    kind, sensor = message.topic.split("/")[3:5]
+    return f"{kind}/{sensor}", said["id"], [round(one) for one in said["outputs"][0]["data"]]
 
 
 def write_models(folder: Path) -> None:
@@ -219,7 +239,7 @@ async def measure(faults: Sequence[str], rate_hz: float, seed: int, folder: Path
 async def _set_up(folder: Path, models: Path) -> AsyncIterator[tuple[Mosquitto, Relay, Daemon, Bench]]:
     (folder / "broker").mkdir()
     async with mosquitto(folder / "broker", "max_queued_messages 0") as broker, relay(broker) as way:
-        bench = Bench(broker)
+        bench = Bench(broker, way)
         daemon = Daemon(folder / "gateway", models=models, config=CONFIG, mqtt=way.url)
         await asyncio.to_thread(daemon.start)
         try:
