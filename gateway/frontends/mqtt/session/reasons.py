@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-SUCCESS = 0
 UNSUPPORTED_PROTOCOL, UNSUPPORTED_PROTOCOL_3_1_1 = 0x84, 1
 SESSION_TAKEN_OVER = 0x8E
 
 _MQTT_5 = {
-    0x00: "success",
+    0x00: "normal disconnection",
     0x80: "unspecified error",
     0x81: "malformed packet",
     0x82: "protocol error",
