@@ -35,8 +35,11 @@ _MQTT_5 = {
     0x9B: "QoS not supported",
     0x9C: "use another server",
     0x9D: "server moved",
+    0x9E: "shared subscriptions not supported",
     0x9F: "connection rate exceeded",
     0xA0: "maximum connect time",
+    0xA1: "subscription identifiers not supported",
+    0xA2: "wildcard subscriptions not supported",
 }
 _MQTT_3_1_1 = {
     1: "unsupported protocol version",
