@@ -39,70 +39,33 @@ original image.
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import numpy as np
-
 from gateway.domain.document import Table
-from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Tensors
-from gateway.tasks.candidates import BoxCandidates, placed
-from gateway.tasks.detection_limits import DetectionLimits, read_limits
+from gateway.tasks.candidates import placed
 from gateway.tasks.detections import DETECTION_TENSORS, DetectionResult
+from gateway.tasks.detector import DetectionHead, read_detector
 from gateway.tasks.frame import Frame
-from gateway.tasks.image_input import image_input
 from gateway.tasks.postprocessed_head import ROLES, postprocessed_head
 from gateway.tasks.query_heads import ACTIVATIONS, QueryHead
 from gateway.tasks.row_arrays import row_shape
 from gateway.tasks.yolo_heads import YOLO_FORMS, yolo_head
 
-COORDINATES = ("pixels", "normalised")
-
-
-class DetectionHead(Protocol):
-    """Outputs of a row to candidates. `suppressed`: the model leaves no duplicates of a box."""
-
-    @property
-    def suppressed(self) -> bool: ...
-
-    @property
-    def coordinates(self) -> str: ...
-
-    def decode(self, outputs: Tensors, limits: DetectionLimits) -> BoxCandidates:
-        """Return the candidates of one row, best first, in the head's coordinates."""
-
 
 class ObjectDetection:
-    """Detection by one model. Construction chooses the head from the options and the shapes of the outputs."""
+    """Task of detectors. Construction chooses the head from the options and the shapes of the outputs."""
+
+    results = DETECTION_TENSORS
+    """Detections of a row, best first."""
 
     def __init__(self, manifest: ModelManifest, options: Table) -> None:
-        self._labels = manifest.labels
-        self._image = image_input(manifest)
-        self._limits = read_limits(options, manifest.labels)
-        self._head = read_head(manifest, options)
-        self._normalised = options.text("coordinates", self._head.coordinates, among=COORDINATES) == "normalised"
+        self._detector = read_detector(manifest, options, read_head)
         options.finish()
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """Return the tensors of a detection."""
-        return DETECTION_TENSORS
 
     def interpret(self, outputs: Tensors, frame: Frame | None) -> DetectionResult:
         """Return the detections of one row, best first."""
-        with np.errstate(invalid="ignore", over="ignore"):  # such values never become detections
-            found = detect(self._head, outputs, self._limits)
-        if self._normalised:
-            found = found.in_pixels(self._image, frame)
-        return DetectionResult(self._labels, placed(found, self._image.frame(frame)))
-
-
-def detect(head: DetectionHead, outputs: Tensors, limits: DetectionLimits) -> BoxCandidates:
-    """Return the detections of one row in the head's coordinates, at most `max_detections`."""
-    candidates = head.decode(outputs, limits).accepted(limits)
-    if head.suppressed:
-        return candidates.select(np.arange(min(len(candidates.boxes), limits.max_detections)))
-    return candidates.suppressed(limits)
+        found = self._detector.detect_in_pixels(outputs, frame)
+        return DetectionResult(self._detector.labels, placed(found, self._detector.image.frame(frame)))
 
 
 def read_head(manifest: ModelManifest, options: Table) -> DetectionHead:

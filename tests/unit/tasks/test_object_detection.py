@@ -149,7 +149,7 @@ def test_detr_without_labels_asks_for_the_activation() -> None:
 def test_the_shape_tells_the_head(shape: tuple[int, ...], labels: int, head: str) -> None:
     model = vision_model({"output0": shape[-2:]}, [f"{index}" for index in range(labels)])
     chosen = ObjectDetection(model, options())
-    assert repr(chosen._head) == repr(ObjectDetection(model, options(f'head = "{head}"'))._head)
+    assert repr(chosen._detector.head) == repr(ObjectDetection(model, options(f'head = "{head}"'))._detector.head)
 
 
 @pytest.mark.parametrize(
