@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from gateway.domain.tensor import Array
-from gateway.tasks.boxes import overlap_boxes, suppress
+from gateway.tasks.boxes import Overlaps, overlap_boxes, suppress
 from gateway.tasks.detection_limits import DetectionLimits
 from gateway.tasks.frame import Frame
 from gateway.tasks.image_input import ImageInput
@@ -37,23 +38,33 @@ class BoxCandidates:
         sound = (np.abs(self.boxes) < COORDINATE_LIMIT_PX).all(axis=1) & np.isfinite(self.extras).all(axis=1)
         return self.select(sound & limits.accepts(self.scores, self.classes))
 
-    def suppressed(self, limits: DetectionLimits) -> BoxCandidates:
-        """Return the candidates that no better one suppresses, at most `max_detections`.
-
-        They are compared in FP32, in which models give them: matrices of half the size are a third faster.
-        """
-        boxes, classes = self.boxes.astype(np.float32), self.classes
+    def suppressed(self, limits: DetectionLimits, measure: OverlapMeasure) -> BoxCandidates:
+        """Return the candidates that no better one suppresses, at most `max_detections`."""
+        measured, classes = measure(self, limits.iou_threshold), self.classes
 
         def overlaps(some: Array, others: Array) -> Array:
-            found = overlap_boxes(boxes[some], boxes[others], limits.iou_threshold)
+            found = measured(some, others)
             return found if limits.class_agnostic else found & (classes[some, np.newaxis] == classes[others])
 
-        return self.select(suppress(len(boxes), overlaps, limits.max_detections))
+        return self.select(suppress(len(self.boxes), overlaps, limits.max_detections))
 
     def in_pixels(self, image: ImageInput, frame: Frame | None) -> BoxCandidates:
         """Return candidates with boxes in 0..1 of the input as candidates with pixels of the input."""
         boxes = image.pixels(self.boxes.reshape(-1, 2, 2), frame).reshape(-1, 4)
         return BoxCandidates(boxes, self.scores, self.classes, self.extras)
+
+
+OverlapMeasure = Callable[[BoxCandidates, float], Overlaps]
+"""Function of candidates and the largest overlap that two detections may have."""
+
+
+def box_overlaps(candidates: BoxCandidates, threshold: float) -> Overlaps:
+    """Return the function that compares candidates by the IoU of their boxes.
+
+    They are compared in FP32, in which models give them: matrices of half the size are a third faster.
+    """
+    boxes = candidates.boxes.astype(np.float32)
+    return lambda some, others: overlap_boxes(boxes[some], boxes[others], threshold)
 
 
 def placed(candidates: BoxCandidates, frame: Frame) -> BoxCandidates:

@@ -99,7 +99,7 @@ class InstanceSegmentation:
         prototypes = self._prototypes.values(outputs)
         size = self._detector.image.size_in(frame) or _size_of(prototypes)
         frame = frame or Frame(round(size[0]), round(size[1]))
-        found = placed(self._detector.detect_in_pixels(outputs, frame), frame)
+        found = placed(self._detector.detect(outputs, frame), frame)
         grid = self._grid(found.boxes, frame, size)
         counts = [
             self._counts(box, values, prototypes, grid) for box, values in zip(found.boxes, found.extras, strict=True)

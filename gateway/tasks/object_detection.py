@@ -64,7 +64,7 @@ class ObjectDetection:
 
     def interpret(self, outputs: Tensors, frame: Frame | None) -> DetectionResult:
         """Return the detections of one row, best first."""
-        found = self._detector.detect_in_pixels(outputs, frame)
+        found = self._detector.detect(outputs, frame)
         return DetectionResult(self._detector.labels, placed(found, self._detector.image.frame(frame)))
 
 

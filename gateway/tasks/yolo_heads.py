@@ -154,13 +154,10 @@ def matches(form: YoloForm, shape: tuple[int, ...], classes: int, extras: int) -
     return 2 if columns >= form.columns(1, extras) and (boxes == ROWS or columns < boxes) else 0
 
 
-def likely_heads(spec: TensorSpec, manifest: ModelManifest, among: tuple[str, ...], extras: int) -> tuple[str, ...]:
-    """Return those heads of `among` that the declared shape of an output fits best."""
+def head_fit(spec: TensorSpec, manifest: ModelManifest, head: str, extras: int) -> int:
+    """Return how well the declared shape of an output fits a head, as `matches` does."""
     shape = row_shape(spec, manifest, 2)
-    if len(shape) != 2:
-        return ()
-    fit = {name: matches(YOLO_FORMS[name], shape, len(manifest.labels), extras) for name in among}
-    return tuple(name for name in among if fit[name] and fit[name] == max(fit.values()))
+    return matches(YOLO_FORMS[head], shape, len(manifest.labels), extras) if len(shape) == 2 else 0
 
 
 def yolo_head(
@@ -171,7 +168,9 @@ def yolo_head(
     Raises ConfigurationError that says what to write.
     """
     among = (head,) if head else among
-    classes, likely = len(manifest.labels), likely_heads(spec, manifest, among, extras)
+    classes = len(manifest.labels)
+    fits = {name: head_fit(spec, manifest, name, extras) for name in among}
+    likely = [name for name in among if fits[name] and fits[name] == max(fits.values())]
     found = f"output '{spec.name}' of shape {list(spec.shape)} with {classes} labels"
     if not likely:
         forms = ", ".join(f"{name} {YOLO_FORMS[name].shape_text(classes, extras)}" for name in among)

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from gateway.domain.tensor import Array
 from gateway.tasks.boxes import from_centres, overlap_boxes, suppress
-from gateway.tasks.candidates import BoxCandidates
+from gateway.tasks.candidates import BoxCandidates, box_overlaps
 from gateway.tasks.detection_limits import DetectionLimits
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -35,7 +35,7 @@ def crowd(seed: int, count: int, classes: int = 3) -> BoxCandidates:
 
 
 def kept(candidates: BoxCandidates, bounds: DetectionLimits) -> list[int]:
-    return [int(index) for index in candidates.suppressed(bounds).extras[:, 0]]
+    return [int(index) for index in candidates.suppressed(bounds, box_overlaps).extras[:, 0]]
 
 
 def session(iou: float, most: int) -> ort.InferenceSession:
