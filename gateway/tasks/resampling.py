@@ -19,6 +19,9 @@ MASK_PIXELS_MINIMUM = 1024
 MASK_PIXELS_LIMIT = 268_435_456
 """Bounds of `max_mask_pixels`; the greater one is the largest image that a manifest may declare."""
 
+Neighbours = tuple[Array, Array, Array]
+"""Pixels before and after each place, and the weight FP32 (0..1) of the one after it."""
+
 
 @dataclass(frozen=True, slots=True)
 class MaskGrid:
@@ -62,14 +65,14 @@ def nearest(places: Array, count: int) -> Array:
 
 def bilinear(values: Array, rows: Array, columns: Array) -> Array:
     """Return values [..., h, w] at the places `rows` [a] and `columns` [b], interpolated, as [..., a, b]."""
-    low, high, weight = _neighbours(rows, values.shape[-2])
+    low, high, weight = neighbours(rows, values.shape[-2])
     part = values[..., low, :] * (1 - weight)[:, np.newaxis] + values[..., high, :] * weight[:, np.newaxis]
-    low, high, weight = _neighbours(columns, values.shape[-1])
+    low, high, weight = neighbours(columns, values.shape[-1])
     return np.asarray(part[..., low] * (1 - weight) + part[..., high] * weight)
 
 
-def _neighbours(places: Array, count: int) -> tuple[Array, Array, Array]:
-    """Return for each place the pixels before and after it, and the weight FP32 of the one after it."""
+def neighbours(places: Array, count: int) -> Neighbours:
+    """Return the neighbours of each place among `count` pixels."""
     inside = np.clip(places, 0, count - 1)
     low = np.floor(inside).astype(np.intp)
     return low, np.minimum(low + 1, count - 1), (inside - low).astype(np.float32)

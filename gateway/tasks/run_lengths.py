@@ -23,15 +23,25 @@ def encode_region(region: Array, left: int, top: int, size: tuple[int, int]) -> 
     return _counts((left + column) * size[0] + top + row, size[0] * size[1])
 
 
+def class_runs(numbers: Array) -> tuple[Array, Array]:
+    """Return the edges [k + 1] of the runs of a map [height, width], column by column, and their classes [k].
+
+    Changes are looked for along rows of memory and sorted afterwards: they are few, and a transposed copy of the map
+    would take longer.
+    """
+    height, width = numbers.shape
+    rows, columns = np.divmod(np.flatnonzero(numbers[1:] != numbers[:-1]), width)
+    tops = np.flatnonzero(numbers[0, 1:] != numbers[-1, :-1]) + 1
+    starts = np.sort(np.concatenate(([0], columns * height + rows + 1, tops * height)))
+    return np.append(starts, height * width), numbers[starts % height, starts // height]
+
+
 def encode_classes(numbers: Array) -> Iterator[tuple[int, Array]]:
     """Yield each class of a map [height, width] with the counts of its mask, by ascending class."""
-    pixels = numbers.T.ravel()
-    changes = np.flatnonzero(pixels[1:] != pixels[:-1]) + 1
-    edges = np.concatenate(([0], changes, [len(pixels)]))
-    values = pixels[edges[:-1]]
+    edges, values = class_runs(numbers)
     for number in np.unique(values):
         runs = np.flatnonzero(values == number)
-        yield int(number), _counts(np.stack((edges[runs], edges[runs + 1]), axis=1).ravel(), len(pixels))
+        yield int(number), _counts(np.stack((edges[runs], edges[runs + 1]), axis=1).ravel(), numbers.size)
 
 
 def _counts(edges: Array, pixels: int) -> Array:

@@ -37,16 +37,18 @@ from gateway.domain.tensor import Array, Datatype, Tensors
 from gateway.tasks.detections import SCORE_DIGITS, label_of
 from gateway.tasks.frame import Frame
 from gateway.tasks.image_input import image_input
-from gateway.tasks.resampling import MaskGrid, bilinear, mask_grid, nearest, read_mask_pixels
+from gateway.tasks.resampling import MaskGrid, Neighbours, mask_grid, nearest, neighbours, read_mask_pixels
 from gateway.tasks.row_arrays import row_array, row_shape, unfit
-from gateway.tasks.run_lengths import encode_classes
+from gateway.tasks.run_lengths import class_runs, encode_classes
 
 MASK_PIXELS = 1_048_576
 CLASSES_LIMIT = 65_536
 """Most classes of a model without labels: numbers of 16 bits."""
-BLOCK_VALUES = 1_048_576
-"""Logits that are interpolated at once: 4 MiB."""
+BLOCK_VALUES = 262_144
+"""Most logits that are interpolated at once: 1 MiB."""
 THRESHOLD_LIMIT = 1e6
+VALUE_LIMIT = 1e30
+"""Largest magnitude of a logit: weighted means of such values are finite in FP32."""
 NO_CLASS = -1
 CHANNELS: dict[str, int | None] = {"CHW": 0, "HWC": 2, "HW": None}
 """Dimension of the classes by layout."""
@@ -65,12 +67,11 @@ class SegmentationResult:
     def document(self) -> dict[str, Any]:
         """Return the classes that occur, with their shares and masks."""
         size = list(self.classes.shape)
-        shares = self._shares()
         listed = [
             {
                 "label": label_of(self.labels, number),
                 "class": number,
-                "share": round(float(shares[number]), SCORE_DIGITS),
+                "share": round(float(counts[1::2].sum()) / self.classes.size, SCORE_DIGITS),
                 "mask": {"size": size, "counts": counts.tolist()},
             }
             for number, counts in encode_classes(self.classes)
@@ -80,12 +81,10 @@ class SegmentationResult:
 
     def tensors(self) -> dict[str, Array]:
         """Return the arrays of `SemanticSegmentation.results`."""
-        return {"classes": self.classes, "shares": self._shares().astype(np.float32)}
-
-    def _shares(self) -> Array:
-        """Return the share FP64 [count] of each class."""
-        known = self.classes[self.classes != NO_CLASS]
-        return np.asarray(np.bincount(known, minlength=self.count) / self.classes.size)
+        edges, numbers = class_runs(self.classes)
+        known = numbers != NO_CLASS
+        pixels = np.bincount(numbers[known], np.diff(edges)[known], minlength=self.count)
+        return {"classes": self.classes, "shares": (pixels / self.classes.size).astype(np.float32)}
 
 
 class SemanticSegmentation:
@@ -113,56 +112,89 @@ class SemanticSegmentation:
         frame = frame or Frame(round(size[0]), round(size[1]))
         grid = mask_grid(frame, size, min(1.0, self._most_pixels / (frame.width * frame.height)))
         classes = self._interpolated(values, grid) if self._smooth else self._spread(values, grid)
-        found = max(int(classes.max()) + 1, len(values) if values.ndim == 3 else 0)
-        count = len(self._labels) or min(found, CLASSES_LIMIT)
-        return SegmentationResult(self._labels, self._ignored, np.where(classes < count, classes, NO_CLASS), count)
+        count = len(self._labels) or (len(values) if values.ndim == 3 else 0)
+        return SegmentationResult(self._labels, self._ignored, classes, count)
 
     def _spread(self, values: Array, grid: MaskGrid) -> Array:
         """Return the classes INT32 of the nearest pixels of the output."""
         classes = self._map.classes(values)
         rows = nearest(grid.row_places(0, grid.height, classes.shape[0]), classes.shape[0])
         columns = nearest(grid.column_places(0, grid.width, classes.shape[1]), classes.shape[1])
-        return np.asarray(classes[rows[:, np.newaxis], columns])
+        return classes.take(columns, axis=1).take(rows, axis=0)
 
     def _interpolated(self, values: Array, grid: MaskGrid) -> Array:
-        """Return the classes INT32 of interpolated logits, in blocks of rows that bound the memory."""
-        classes = np.empty((grid.height, grid.width), np.int32)
-        columns = grid.column_places(0, grid.width, values.shape[2])
+        """Return the classes INT32 of interpolated logits, in blocks of rows that bound the memory.
+
+        Where one class is the best of all four neighbours it is the best between them, too, since interpolation takes
+        a weighted mean with weights from 0 to 1. Logits are interpolated at the other pixels only.
+        """
+        classes, coarse = np.empty((grid.height, grid.width), np.int32), self._map.classes(values)
+        pixels = np.ascontiguousarray(values.transpose(1, 2, 0))  # the logits of one pixel are read at once
+        columns = neighbours(grid.column_places(0, grid.width, values.shape[2]), values.shape[2])
         step = max(1, BLOCK_VALUES // (len(values) * grid.width))
         for first in range(0, grid.height, step):
-            rows = grid.row_places(first, min(first + step, grid.height), values.shape[1])
-            with np.errstate(invalid="ignore", over="ignore"):
-                classes[first : first + len(rows)] = self._map.classes(bilinear(values, rows, columns))
+            places = grid.row_places(first, min(first + step, grid.height), values.shape[1])
+            rows = neighbours(places, values.shape[1])
+            block, unclear = _best_of_neighbours(coarse, rows, columns)
+            logits = _interpolate(pixels, rows, columns, unclear)
+            block[unclear] = self._map.classes(logits.T[:, np.newaxis])[0]
+            classes[first : first + len(places)] = block
         return classes
+
+
+def _best_of_neighbours(coarse: Array, rows: Neighbours, columns: Neighbours) -> tuple[Array, Array]:
+    """Return the classes of the first neighbours [rows, columns], and where the others have another class."""
+    block = coarse.take(rows[0], axis=0).take(columns[0], axis=1)
+    unclear = np.zeros(block.shape, bool)
+    for row, column in ((0, 1), (1, 0), (1, 1)):
+        unclear |= coarse.take(rows[row], axis=0).take(columns[column], axis=1) != block
+    return block, unclear
+
+
+def _interpolate(pixels: Array, rows: Neighbours, columns: Neighbours, chosen: Array) -> Array:
+    """Return the logits [n, c] of a map [h, w, c] at the n places where `chosen` [rows, columns] is true."""
+    row, column = np.nonzero(chosen)
+    top, bottom, down = (each[row] for each in rows)
+    left, right, along = (each[column] for each in columns)
+    along, down = along[:, np.newaxis], down[:, np.newaxis]
+    upper = pixels[top, left] * (1 - along) + pixels[top, right] * along
+    lower = pixels[bottom, left] * (1 - along) + pixels[bottom, right] * along
+    return np.asarray(upper * (1 - down) + lower * down)
 
 
 @dataclass(frozen=True, slots=True)
 class ClassMap:
-    """Output with the classes of pixels. `count` is the number of channels, 0 if it is open or there are none."""
+    """Output with the classes of pixels. `count` is the number of channels, 0 if it is open or there are none.
+
+    Numbers of classes are below `classes_limit`.
+    """
 
     name: str
     layout: str
     count: int
     threshold: float | None
+    classes_limit: int
 
     def values(self, outputs: Tensors) -> Array:
-        """Return the logits [c, h, w], or classes [h, w]. Raises RequestError UNSUPPORTED for another shape."""
+        """Return the logits [c, h, w], or classes [h, w]. NaN and infinities become finite; NaN is the least value.
+
+        Raises RequestError UNSUPPORTED for another shape.
+        """
         array = row_array(outputs, self.name, 2 if self.layout == "HW" else 3)
         array = array.transpose(2, 0, 1) if self.layout == "HWC" else array
         if 0 in array.shape or (self.count and len(array) != self.count):
             raise unfit(self.name, array.shape, f"{self.count or 'some'} classes, rows and columns")
-        return array
+        if np.isfinite(array).all():
+            return array
+        return np.where(np.isnan(array), -VALUE_LIMIT, np.clip(array, -VALUE_LIMIT, VALUE_LIMIT))
 
     def classes(self, values: Array) -> Array:
-        """Return the classes INT32 [h, w] of logits [c, h, w]. NaN is never the best class."""
+        """Return the classes INT32 [h, w] of logits [c, h, w], or of numbers [h, w]."""
         if values.ndim == 2:
-            known = (values >= 0) & (values < 2**31 - 1)
+            known = (values >= 0) & (values < self.classes_limit)
             return np.where(known, values, NO_CLASS).astype(np.int32)
         if self.threshold is not None:
             return np.where(values[0] >= self.threshold, 0, NO_CLASS).astype(np.int32)
-        missing = np.isnan(values)
-        if missing.any():
-            values = np.where(missing, -np.inf, values)
         return np.asarray(values.argmax(axis=0), np.int32)
 
 
@@ -180,7 +212,9 @@ def read_class_map(manifest: ModelManifest, options: Table) -> ClassMap:
         options.refuse("layout", f"{found} does not tell it; write layout = {likely}, or correct the labels")
     channel = CHANNELS[layout]
     count = 0 if channel is None or len(shape) != 3 else max(0, shape[channel])
-    return ClassMap(spec.name, layout, count, _threshold(options, count))
+    if count and manifest.labels and count != len(manifest.labels):
+        options.refuse("layout", f"{layout} gives {count} classes, but the manifest has {len(manifest.labels)} labels")
+    return ClassMap(spec.name, layout, count, _threshold(options, count), len(manifest.labels) or CLASSES_LIMIT)
 
 
 def _threshold(options: Table, count: int) -> float | None:

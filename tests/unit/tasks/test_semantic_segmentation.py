@@ -105,7 +105,7 @@ def test_a_large_original_has_a_coarser_mask() -> None:
 def test_numbers_without_labels_are_bounded() -> None:
     result = segment(np.array([[3, 2**31 - 2], [-5, 70_000]]), labels=())
     assert [each["label"] for each in result.document()["classes"]] == ["3"]
-    assert len(result.tensors()["shares"]) == 65_536
+    assert result.tensors()["shares"].tolist() == [0, 0, 0, 0.25]
 
 
 @pytest.mark.parametrize("resize", ["nearest", "bilinear"])
@@ -128,7 +128,7 @@ def test_tensors_are_as_declared() -> None:
     [
         ((3, 16, 3), "", "task.layout.*write layout = CHW or HWC"),
         ((5, 16, 16), "", "with 3 labels does not tell it"),
-        ((1, 16, 16), 'layout = "CHW"', "task.threshold: one channel needs it"),
+        ((4, 16, 16), 'layout = "CHW"', "task.layout: CHW gives 4 classes, but the manifest has 3 labels"),
         ((16, 16), 'resize = "bilinear"', "numbers of classes cannot be interpolated"),
         ((3, 16, 16), 'ignored = ["sea"]', "must hold only background, road, sky"),
         ((3, 16, 16), "size = 3", "task.size: unknown key"),
@@ -137,6 +137,11 @@ def test_tensors_are_as_declared() -> None:
 def test_wrong_options_say_what_to_write(shape: tuple[int, ...], text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         SemanticSegmentation(vision_model({"y": shape}, LABELS), options(text))
+
+
+def test_one_channel_needs_a_threshold() -> None:
+    with pytest.raises(ConfigurationError, match=r"task\.threshold: one channel needs it; write 0\.5"):
+        SemanticSegmentation(vision_model({"y": (1, 16, 16)}, ("person",)), options())
 
 
 def test_several_outputs_need_a_name() -> None:
