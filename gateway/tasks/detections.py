@@ -24,7 +24,7 @@ DETECTION_TENSORS = (
 
 def plain(values: Array, digits: int) -> list[Any]:
     """Return an array as nested lists of Python floats, rounded to `digits` decimals."""
-    listed: list[Any] = np.round(values.astype(np.float64), digits).tolist()
+    listed: list[Any] = (np.round(values.astype(np.float64), digits) + 0.0).tolist()  # + 0.0: no "-0.0" in JSON
     return listed
 
 

@@ -28,7 +28,9 @@ image, and those with NaN or infinite values, are left out.
 | `max_candidates` | 1 to 30,000; 1000 | most boxes that are compared, those with the best scores |
 | `max_detections` | 1 to 3000; 300 | most detections of one image |
 | `coordinates` | `pixels`, `normalised`; by head | unit of the model's boxes: pixels of its input, or 0..1 |
-| `boxes`, `scores`, `classes`, `count` | names of outputs | `ssd`, `detr`: required if names and shapes do not tell |
+| `boxes`, `scores`, `classes`, `count` | names of outputs | `ssd`: required if the names do not tell them |
+| `boxes`, `scores` | names of outputs | `detr`: required if the shapes do not tell them |
+| `boxes` | name of an output | other heads: the output, if it is not the first one |
 | `box_order` | `yxyx`, `xyxy`; `yxyx` | `ssd`: order of the coordinates |
 | `first_class` | 0 to 1000; 0 | `ssd`: number of the first label |
 | `activation` | `softmax`, `sigmoid`, `none`; by shape | `detr`: function that makes scores of logits |
@@ -74,19 +76,19 @@ def read_head(manifest: ModelManifest, options: Table) -> DetectionHead:
     Raises ConfigurationError if they do not: it says what to write.
     """
     head = options.text("head", among=(*YOLO_FORMS, "ssd")) if "head" in options else ""
-    names = _output_names(manifest, options)
     if head == "ssd" or (not head and len(manifest.outputs) >= 3):
-        return postprocessed_head(manifest, options, names)
+        return postprocessed_head(manifest, options, _output_names(manifest, options, ROLES))
     if head in {"", "detr"} and len(manifest.outputs) == 2:
-        return _query_head(manifest, options, names)
+        return _query_head(manifest, options, _output_names(manifest, options, ("boxes", "scores")))
+    names = _output_names(manifest, options, ("boxes",))
     output = manifest.output(names.get("boxes", "")) or manifest.outputs[0]
     return yolo_head(output, manifest, options, head=head, among=tuple(YOLO_FORMS))
 
 
-def _output_names(manifest: ModelManifest, options: Table) -> dict[str, str]:
+def _output_names(manifest: ModelManifest, options: Table, roles: tuple[str, ...]) -> dict[str, str]:
     """Take the options that name outputs by their role."""
     known = tuple(spec.name for spec in manifest.outputs)
-    return {role: options.text(role, among=known) for role in ROLES if role in options}
+    return {role: options.text(role, among=known) for role in roles if role in options}
 
 
 def _query_head(manifest: ModelManifest, options: Table, names: dict[str, str]) -> QueryHead:

@@ -1,4 +1,4 @@
-"""Detections of a real model beside those of its package's own code: `python -m tests.world.detectors`.
+"""Detections of a real model, compared with those of its package's own code: `python -m tests.world.detectors`.
 
 The model is nudenet's (YOLOv8n with 18 classes, 320 × 320), the images are photographs of scikit-image; `make
 test-world` installs both. The package pads to a square on the right and below, suppresses with OpenCV across classes,

@@ -1,4 +1,4 @@
-"""Suppression of boxes, beside ONNX Runtime's operator and OpenCV's functions."""
+"""Suppression of boxes, compared with ONNX Runtime's operator and OpenCV's functions."""
 
 from __future__ import annotations
 

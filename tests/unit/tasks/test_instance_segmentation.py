@@ -1,4 +1,4 @@
-"""Instance segmentation: masks beside OpenCV's interpolation and pycocotools' decoder."""
+"""Instance segmentation: masks compared with OpenCV's interpolation by pycocotools' decoder."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from scipy.special import expit
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.manifest import ModelManifest
@@ -18,6 +19,7 @@ from gateway.tasks.catalog import TASKS
 from gateway.tasks.detections import DetectionResult
 from gateway.tasks.frame import Frame, place
 from gateway.tasks.object_detection import ObjectDetection
+from gateway.tasks.query_heads import sigmoid
 from tests.simulators.vision_models import options, sparse_yolov8, vision_model, yolov8_output
 
 CENTRE = np.array([[100, 120, 40, 20], [300, 300, 100, 50]], np.float32)
@@ -96,6 +98,11 @@ def test_ssd_with_names_that_say_nothing_says_what_to_write() -> None:
 
 def logit(scores: Array) -> Array:
     return np.log(scores / (1 - scores))
+
+
+def test_the_sigmoid_is_that_of_scipy() -> None:
+    logits = np.linspace(-1000, 1000, 4001)
+    assert sigmoid(logits) == pytest.approx(expit(logits), abs=1e-15)
 
 
 def test_detr_with_softmax_and_a_class_for_no_object() -> None:
@@ -190,6 +197,8 @@ def test_a_head_that_the_shape_contradicts_is_refused() -> None:
         ("max_candidates = 30001", "between 1 and 30000"),
         ("[score_thresholds]\nbird = 0.5", "bird: is none of the manifest's labels"),
         ('boxes = "none"', "must be one of output0"),
+        ('scores = "output0"', "task.scores: unknown key"),
+        ('box_order = "xyxy"', "task.box_order: unknown key"),
     ],
 )
 def test_wrong_options_name_table_and_key(text: str, said: str) -> None:

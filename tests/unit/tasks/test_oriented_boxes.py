@@ -1,4 +1,4 @@
-"""Oriented boxes: corners beside OpenCV, overlaps beside the equations of the paper, suppression beside both."""
+"""Oriented boxes: corners of OpenCV, overlaps by the equations of the paper, suppression by both."""
 
 from __future__ import annotations
 

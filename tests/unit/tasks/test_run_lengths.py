@@ -1,4 +1,4 @@
-"""Run lengths of masks, beside pycocotools."""
+"""Run lengths of masks, compared with pycocotools."""
 
 from __future__ import annotations
 

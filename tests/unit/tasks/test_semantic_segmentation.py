@@ -1,4 +1,4 @@
-"""Semantic segmentation: layouts, resizing beside OpenCV, shares, masks beside pycocotools."""
+"""Semantic segmentation: layouts, resizing as in OpenCV, shares, masks as pycocotools decodes them."""
 
 from __future__ import annotations
 
