@@ -43,10 +43,11 @@ class DetectionLimits:
         """Return the indices of at most `max_candidates` finite scores [n] above the lowest threshold, best first."""
         chosen = np.flatnonzero(scores >= self.lowest_score)  # NaN compares false
         chosen = chosen[np.isfinite(scores[chosen])]
-        if len(chosen) > self.max_candidates:
-            best = np.argpartition(scores[chosen], len(chosen) - self.max_candidates)[-self.max_candidates :]
-            chosen = np.sort(chosen[best])
-        return chosen[np.argsort(-scores[chosen], kind="stable")]
+        found = scores[chosen]
+        if len(chosen) > self.max_candidates:  # scores below the last of the best are not sorted
+            best = found >= np.partition(found, -self.max_candidates)[-self.max_candidates]
+            chosen, found = chosen[best], found[best]
+        return chosen[np.argsort(-found, kind="stable")[: self.max_candidates]]
 
     def accepts(self, scores: Array, classes: Array) -> Array:
         """Return True [n] where a score reaches the threshold of its class. Negative classes are padding."""

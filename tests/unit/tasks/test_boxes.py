@@ -92,25 +92,25 @@ def test_a_kept_box_suppresses_but_a_dropped_one_does_not() -> None:
     chain = np.array([[0, 0, 10, 10], [4, 0, 14, 10], [8, 0, 18, 10]], np.float64)
 
     def overlaps(some: Array, others: Array) -> Array:
-        return overlap_boxes(chain[some], chain[others], 0.3)
+        return overlap_boxes(chain[some].T, chain[others].T, 0.3)
 
     assert suppress(3, overlaps, 3).tolist() == [0, 2]
 
 
 def test_iou_at_the_threshold_does_not_suppress() -> None:
     half = np.array([[0, 0, 10, 10], [0, 0, 10, 5]], np.float64)
-    assert overlap_boxes(half, half, 0.5).tolist() == [[True, False], [False, True]]
-    assert overlap_boxes(half, half, 0.49).all()
+    assert overlap_boxes(half.T, half.T, 0.5).tolist() == [[True, False], [False, True]]
+    assert overlap_boxes(half.T, half.T, 0.49).all()
 
 
 def test_boxes_without_area_suppress_nothing() -> None:
     points = np.zeros((3, 4))
-    assert not overlap_boxes(points, points, 0.0).any()
+    assert not overlap_boxes(points.T, points.T, 0.0).any()
 
 
 def test_an_iou_threshold_of_one_suppresses_nothing() -> None:
     same = np.tile([0.0, 0.0, 10.0, 10.0], (3, 1))
-    assert not overlap_boxes(same, same, 1.0).any()
+    assert not overlap_boxes(same.T, same.T, 1.0).any()
 
 
 def test_centres_become_corners() -> None:
