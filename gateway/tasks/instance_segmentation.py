@@ -7,7 +7,7 @@ and cut to the box, which is `process_mask_native` of Ultralytics. Boxes, scores
 `end-to-end` [n, 6 + e], e coefficients (mostly 32).
 
 Expected of the model: two outputs, one with the boxes and coefficients, one with the prototypes [e, h, w] or [h, w, e]
-of a row (the dimension e is the smallest one), which cover the whole input.
+of a row, which cover the whole input. Without a `layout` of that output, the smaller of its outer dimensions is e.
 
 | option | type, default | meaning |
 | --- | --- | --- |
@@ -26,7 +26,7 @@ the counts of all masks; those of mask i are `mask_counts[mask_offsets[i] : mask
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +42,12 @@ from gateway.tasks.frame import Frame
 from gateway.tasks.resampling import MaskGrid, bilinear, mask_grid, read_mask_pixels
 from gateway.tasks.row_arrays import row_array, row_shape, unfit
 from gateway.tasks.run_lengths import encode_region
-from gateway.tasks.yolo_heads import yolo_head
+from gateway.tasks.single_output_heads import single_output_head
 
 HEADS = ("yolov5", "yolov8", "end-to-end")
 MASK_PIXELS = 8_388_608
+CHANNEL_DIMENSIONS: Mapping[str, int] = {"NCHW": 0, "NHWC": 2}
+"""Dimension of the prototypes in one row, by the layout that the manifest declares."""
 PROTOTYPE_STRIDE_PX = 4
 """Pixels of the input per prototype pixel, for an input of open size: that of YOLOv5-seg and YOLOv8-seg."""
 
@@ -109,7 +111,7 @@ class InstanceSegmentation:
     def _read_head(self, manifest: ModelManifest, options: Table) -> DetectionHead:
         head = options.text("head", among=HEADS) if "head" in options else ""
         output = next(spec for spec in manifest.outputs if spec.name != self._prototypes.name)
-        return yolo_head(output, manifest, options, head=head, among=HEADS, extras=self._prototypes.count)
+        return single_output_head(output, manifest, options, head=head, among=HEADS, extras=self._prototypes.count)
 
     def _grid(self, boxes: Array, frame: Frame, size: tuple[float, float]) -> MaskGrid:
         """Return the grid of the masks: the original's pixels, or fewer if the boxes hold too many of them."""
@@ -173,10 +175,14 @@ def prototype_output(manifest: ModelManifest, options: Table) -> PrototypeOutput
             "kind",
             "needs a model with two outputs: boxes with coefficients [rows, …, …], and prototypes of four dimensions",
         )
-    shape = shapes[found[0]]
+    spec = next(each for each in manifest.outputs if each.name == found[0])
+    shape = shapes[spec.name]
     known = [size for size in (shape[0], shape[2]) if size != ROWS]
-    if not known:
+    if spec.layout in CHANNEL_DIMENSIONS:
+        known = [shape[CHANNEL_DIMENSIONS[spec.layout]]]
+    if not known or ROWS in known:
         options.refuse(
-            "kind", f"output '{found[0]}' of shape {list(shape)} per row does not tell the number of prototypes"
+            "kind", f"output '{spec.name}' of shape {list(shape)} per row does not tell the number of prototypes"
         )
-    return PrototypeOutput(found[0], min(known), channels_last=shape[0] != min(known))
+    last = spec.layout == "NHWC" or (spec.layout != "NCHW" and shape[0] != min(known))
+    return PrototypeOutput(spec.name, min(known), channels_last=last)

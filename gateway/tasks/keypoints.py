@@ -33,7 +33,7 @@ from gateway.tasks.candidates import placed
 from gateway.tasks.detections import DETECTION_TENSORS, PIXEL_DIGITS, SCORE_DIGITS, DetectionResult, plain
 from gateway.tasks.detector import DetectionHead, read_detector
 from gateway.tasks.frame import Frame
-from gateway.tasks.yolo_heads import head_fit, yolo_head
+from gateway.tasks.single_output_heads import head_fit, single_output_head
 
 HEADS = ("yolov8", "end-to-end")
 VALUES = (3, 2)
@@ -106,4 +106,6 @@ class Keypoints:
         else:  # of equal fits the first one counts
             extras = {each: each * len(self._names) for each in VALUES}
             self._values = max(VALUES, key=lambda n: max(head_fit(output, manifest, name, extras[n]) for name in among))
-        return yolo_head(output, manifest, options, head=head, among=HEADS, extras=self._values * len(self._names))
+        return single_output_head(
+            output, manifest, options, head=head, among=HEADS, extras=self._values * len(self._names)
+        )

@@ -51,7 +51,7 @@ from gateway.tasks.frame import Frame
 from gateway.tasks.postprocessed_head import ROLES, postprocessed_head
 from gateway.tasks.query_heads import ACTIVATIONS, QueryHead
 from gateway.tasks.row_arrays import row_shape
-from gateway.tasks.yolo_heads import YOLO_FORMS, yolo_head
+from gateway.tasks.single_output_heads import HEAD_FORMS, single_output_head
 
 
 class ObjectDetection:
@@ -75,14 +75,14 @@ def read_head(manifest: ModelManifest, options: Table) -> DetectionHead:
 
     Raises ConfigurationError if they do not: it says what to write.
     """
-    head = options.text("head", among=(*YOLO_FORMS, "ssd")) if "head" in options else ""
+    head = options.text("head", among=(*HEAD_FORMS, "ssd")) if "head" in options else ""
     if head == "ssd" or (not head and len(manifest.outputs) >= 3):
         return postprocessed_head(manifest, options, _output_names(manifest, options, ROLES))
     if head in {"", "detr"} and len(manifest.outputs) == 2:
         return _query_head(manifest, options, _output_names(manifest, options, ("boxes", "scores")))
     names = _output_names(manifest, options, ("boxes",))
     output = manifest.output(names.get("boxes", "")) or manifest.outputs[0]
-    return yolo_head(output, manifest, options, head=head, among=tuple(YOLO_FORMS))
+    return single_output_head(output, manifest, options, head=head, among=tuple(HEAD_FORMS))
 
 
 def _output_names(manifest: ModelManifest, options: Table, roles: tuple[str, ...]) -> dict[str, str]:

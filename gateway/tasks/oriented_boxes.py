@@ -33,7 +33,7 @@ from gateway.tasks.detections import DETECTION_TENSORS, PIXEL_DIGITS, SCORE_DIGI
 from gateway.tasks.detector import DetectionHead, read_detector
 from gateway.tasks.frame import Frame
 from gateway.tasks.rectangles import corners_of, rectangle_overlaps
-from gateway.tasks.yolo_heads import yolo_head
+from gateway.tasks.single_output_heads import single_output_head
 
 HEADS = ("yolov8", "end-to-end")
 
@@ -92,4 +92,4 @@ class OrientedBoxes:
 
 def _read_head(manifest: ModelManifest, options: Table) -> DetectionHead:
     head = options.text("head", among=HEADS) if "head" in options else ""
-    return yolo_head(manifest.outputs[0], manifest, options, head=head, among=HEADS, extras=1)
+    return single_output_head(manifest.outputs[0], manifest, options, head=head, among=HEADS, extras=1)

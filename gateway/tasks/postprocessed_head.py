@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.domain.document import Table
-from gateway.domain.manifest import ModelManifest
+from gateway.domain.manifest import ROWS, ModelManifest
 from gateway.domain.tensor import Tensors
 from gateway.tasks.candidates import BoxCandidates
 from gateway.tasks.detection_limits import DetectionLimits
 from gateway.tasks.row_arrays import row_array, row_shape, unfit
-from gateway.tasks.yolo_heads import class_numbers
+from gateway.tasks.single_output_heads import class_numbers
 
 ROLES = ("boxes", "classes", "scores", "count")
 WORDS: Mapping[str, tuple[str, ...]] = {
@@ -69,19 +69,25 @@ class PostprocessedHead:
 
 
 def roles_of(manifest: ModelManifest, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the names of outputs by role: those `given`, then those that their names and shapes tell."""
-    roles = {role: name for role, name in given.items() if name}
-    for spec in manifest.outputs:
-        role = TFLITE_NAMES.get(spec.name) or _role(spec.name, len(row_shape(spec, manifest, 2)))
+    """Return the names of outputs by role: those `given`, then those that their names and shapes tell.
+
+    The Object Detection API has outputs before its own postprocessing as well, whose names begin with `raw`: they
+    come last.
+    """
+    roles = dict(given)
+    for spec in sorted(manifest.outputs, key=lambda each: each.name.startswith("raw")):
+        role = TFLITE_NAMES.get(spec.name) or _role(spec.name, row_shape(spec, manifest, 2))
         if role and role not in roles and spec.name not in roles.values():
             roles[role] = spec.name
     return roles
 
 
-def _role(name: str, rank: int) -> str:
-    """Return the role that a name tells. Boxes are told by their two dimensions as well."""
+def _role(name: str, shape: tuple[int, ...]) -> str:
+    """Return the role that a name tells. Two dimensions, the last of size 4, tell boxes whatever the name."""
+    if len(shape) == 2:
+        return "boxes" if shape[1] in {4, ROWS} else ""
     found = next((role for role in WORDS if any(word in name.lower() for word in WORDS[role])), "")
-    return "boxes" if rank == 2 else "" if found == "boxes" else found
+    return "" if found == "boxes" else found
 
 
 def postprocessed_head(manifest: ModelManifest, options: Table, names: Mapping[str, str]) -> PostprocessedHead:

@@ -136,6 +136,16 @@ def test_tflite_has_prototypes_last_and_normalised_boxes() -> None:
         assert (one != other).mean() < 1e-4
 
 
+def test_the_layout_tells_which_dimension_counts_prototypes() -> None:
+    made = outputs(29)
+    small = {**made, "output1": np.ascontiguousarray(made["output1"][:, :20, :20].transpose(1, 2, 0))}
+    shapes = {"output0": (38, 100), "output1": (20, 20, 32)}
+    with pytest.raises(ConfigurationError, match="fits no head"):
+        InstanceSegmentation(vision_model(shapes, TWO, (80, 80)), options())
+    model = vision_model(shapes, TWO, (80, 80), layout="NHWC")
+    assert segment(small, model=model).size == (80, 80)
+
+
 @pytest.mark.parametrize(
     ("shape", "columns", "head"), [((-1, 39), "yolov5", "yolov5"), ((300, 38), "end", "end-to-end")]
 )

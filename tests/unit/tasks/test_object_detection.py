@@ -19,6 +19,7 @@ from gateway.tasks.catalog import TASKS
 from gateway.tasks.detections import DetectionResult
 from gateway.tasks.frame import Frame, place
 from gateway.tasks.object_detection import ObjectDetection
+from gateway.tasks.postprocessed_head import roles_of
 from gateway.tasks.query_heads import sigmoid
 from tests.simulators.vision_models import options, sparse_yolov8, vision_model, yolov8_output
 
@@ -77,6 +78,26 @@ def test_ssd_by_the_names_of_its_outputs(names: tuple[str, ...]) -> None:
         count: np.array(2, np.float32),
     }
     assert found(detect(model, outputs)) == EXPECTED
+
+
+def test_ssd_with_all_outputs_of_the_object_detection_api() -> None:
+    shapes = {
+        "raw_detection_boxes": (1917, 4),
+        "raw_detection_scores": (1917, 3),
+        "detection_anchor_indices": (10,),
+        "detection_boxes": (10, 4),
+        "detection_classes": (10,),
+        "detection_multiclass_scores": (10, 3),
+        "detection_scores": (10,),
+        "num_detections": (),
+    }
+    found = roles_of(vision_model(shapes, TWO), {})
+    assert found == {
+        "boxes": "detection_boxes",
+        "classes": "detection_classes",
+        "scores": "detection_scores",
+        "count": "num_detections",
+    }
 
 
 def test_ssd_in_the_form_of_torchvision() -> None:
@@ -323,6 +344,32 @@ def test_no_values_give_a_box_outside_the_image_or_a_score_that_is_no_number(val
     assert (scores >= 0.25).all()
     assert ((boxes >= 0) & (boxes <= [1920, 1080, 1920, 1080])).all()
     assert json.dumps(result.document(), allow_nan=False)
+
+
+ANY = st.floats(width=32, allow_nan=True, allow_infinity=True)
+
+
+@given(
+    boxes=arrays.arrays(np.float32, (9, 4), elements=ANY),
+    rows=arrays.arrays(np.float32, (2, 9), elements=ANY),
+    count=ANY,
+    order=st.sampled_from(["yxyx", "xyxy"]),
+)
+def test_no_values_of_a_postprocessed_model_leave_the_image(
+    boxes: Array, rows: Array, count: float, order: str
+) -> None:
+    model = vision_model({"boxes": (9, 4), "scores": (9,), "classes": (9,), "num": ()}, TWO)
+    outputs = {"boxes": boxes, "scores": rows[0], "classes": rows[1], "num": np.array(count, np.float32)}
+    result = detect(model, outputs, place("crop", (1920, 1080), (640, 640)), f'box_order = "{order}"')
+    found = result.tensors()["boxes"]
+    assert ((found >= 0) & (found <= [1920, 1080, 1920, 1080])).all()
+    assert (result.tensors()["classes"] >= 0).all()
+    assert json.dumps(result.document(), allow_nan=False)
+
+
+def test_classes_of_quantised_outputs_are_rounded() -> None:
+    rows = np.array([[*CORNERS[1], 0.75, 0.996]], np.float32)
+    assert found(detect(vision_model({"y": (300, 6)}, ()), {"y": rows}, text='head = "end-to-end"'))[0][0] == "1"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -29,7 +29,7 @@ from gateway.tasks.row_arrays import row_array, row_shape, unfit
 
 BLOCK_COLUMNS = 256
 """Boxes whose best class is looked for at once."""
-YoloDecoder = Callable[[Array, int, DetectionLimits], BoxCandidates]
+HeadDecoder = Callable[[Array, int, DetectionLimits], BoxCandidates]
 """Function of output, extras and limits."""
 
 
@@ -88,19 +88,22 @@ def decode_queries(output: Array, extras: int, limits: DetectionLimits) -> BoxCa
 
 
 def class_numbers(values: Array) -> Array:
-    """Return classes that a model gives as floats [n] as integers. NaN, infinities and absurd numbers become −1."""
+    """Return classes that a model gives as floats [n] as integers. What is no number of 31 bits becomes −1.
+
+    They are rounded: quantised outputs hold 2.998 for 3.
+    """
     known = np.abs(values) < 2**31 - 1
-    return np.where(known, values, -1.0).astype(np.int64)
+    return np.rint(np.where(known, values, -1.0)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class YoloForm:
+class HeadForm:
     """Form of a head's output: `fixed` columns without classes; `has_classes`: one column for each class as well.
 
     Columns are the first dimension if `columns_first`.
     """
 
-    decode: YoloDecoder
+    decode: HeadDecoder
     fixed: int
     has_classes: bool = True
     columns_first: bool = False
@@ -117,20 +120,20 @@ class YoloForm:
         return f"[{text}, n]" if self.columns_first else f"[n, {text}]"
 
 
-YOLO_FORMS: Mapping[str, YoloForm] = {
-    "yolov5": YoloForm(decode_yolov5, 5),
-    "yolov8": YoloForm(decode_yolov8, 4, columns_first=True),
-    "end-to-end": YoloForm(decode_end_to_end, 6, has_classes=False, suppressed=True),
-    "detr": YoloForm(decode_queries, 4, suppressed=True, coordinates="normalised"),
+HEAD_FORMS: Mapping[str, HeadForm] = {
+    "yolov5": HeadForm(decode_yolov5, 5),
+    "yolov8": HeadForm(decode_yolov8, 4, columns_first=True),
+    "end-to-end": HeadForm(decode_end_to_end, 6, has_classes=False, suppressed=True),
+    "detr": HeadForm(decode_queries, 4, suppressed=True, coordinates="normalised"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class YoloHead:
+class SingleOutputHead:
     """Head of the output called `output`, with `extras` further columns. `classes` 0: as many as the output has."""
 
     output: str
-    form: YoloForm
+    form: HeadForm
     classes: int
     extras: int
 
@@ -155,7 +158,7 @@ class YoloHead:
         return self.form.decode(array, self.extras, limits)
 
 
-def matches(form: YoloForm, shape: tuple[int, ...], classes: int, extras: int) -> int:
+def matches(form: HeadForm, shape: tuple[int, ...], classes: int, extras: int) -> int:
     """Return 2 if the declared shape [2 dimensions] is of `form`, 1 if its open dimensions leave it possible, else 0.
 
     Without labels (`classes` 0) a model has more boxes than columns.
@@ -171,12 +174,12 @@ def matches(form: YoloForm, shape: tuple[int, ...], classes: int, extras: int) -
 def head_fit(spec: TensorSpec, manifest: ModelManifest, head: str, extras: int) -> int:
     """Return how well the declared shape of an output fits a head, as `matches` does."""
     shape = row_shape(spec, manifest, 2)
-    return matches(YOLO_FORMS[head], shape, len(manifest.labels), extras) if len(shape) == 2 else 0
+    return matches(HEAD_FORMS[head], shape, len(manifest.labels), extras) if len(shape) == 2 else 0
 
 
-def yolo_head(
+def single_output_head(
     spec: TensorSpec, manifest: ModelManifest, options: Table, *, head: str, among: tuple[str, ...], extras: int = 0
-) -> YoloHead:
+) -> SingleOutputHead:
     """Return the head of `spec`: `head`, or the only one of `among` that its shape fits if `head` is empty.
 
     Raises ConfigurationError that says what to write.
@@ -187,9 +190,9 @@ def yolo_head(
     likely = [name for name in among if fits[name] and fits[name] == max(fits.values())]
     found = f"output '{spec.name}' of shape {list(spec.shape)} with {classes} labels"
     if not likely:
-        forms = ", ".join(f"{name} {YOLO_FORMS[name].shape_text(classes, extras)}" for name in among)
+        forms = ", ".join(f"{name} {HEAD_FORMS[name].shape_text(classes, extras)}" for name in among)
         options.refuse("head", f"{found} fits no head ({forms} per row); correct the labels, or name another head")
     if len(likely) > 1:
         choice = " or ".join(f'head = "{name}"' for name in likely)
         options.refuse("head", f"{found} can be {' or '.join(likely)}; write {choice}")
-    return YoloHead(spec.name, YOLO_FORMS[likely[0]], classes, extras)
+    return SingleOutputHead(spec.name, HEAD_FORMS[likely[0]], classes, extras)
