@@ -16,7 +16,8 @@ from gateway.domain.tensor import Array
 BLOCK_BOXES = 128
 """Boxes that are compared at once.
 
-Measured on one core: with 256 the matrices leave the second-level cache, with 64 the calls cost more than the work.
+Detection of 1000 candidates of which 300 remain took 1.49 ms with 64, 1.44 with 128, 2.04 with 256 and 3.79 with 512;
+96 candidates of which 12 remain took 0.56, 0.42, 0.39 and 0.42 ms (one core of an AMD EPYC, medians of 400 in turn).
 """
 Overlaps = Callable[[Array, Array], Array]
 """Function of two arrays of indices [a], [b]: True [a, b] where box a suppresses box b."""
@@ -70,7 +71,7 @@ def suppress(count: int, overlaps: Overlaps, most: int) -> Array:
 def _kept_of_block(overlapping: Array) -> list[int]:
     """Return the kept indices of one block from its overlaps [n, n].
 
-    The rows are integers of n bits: one operation on them costs 0.1 µs, one on an array of n flags 0.5 µs.
+    The rows are integers of n bits: 43 µs for 128 boxes, and 96 µs with arrays of flags (medians of 400).
     """
     width = -(-len(overlapping) // 8)
     rows = np.packbits(overlapping, axis=1, bitorder="little").tobytes()

@@ -36,7 +36,7 @@ HeadDecoder = Callable[[Array, int, DetectionLimits], BoxCandidates]
 def decode_yolov8(output: Array, extras: int, limits: DetectionLimits) -> BoxCandidates:
     """Return the candidates of an output [4 + c + e, n].
 
-    The maximum over the classes runs along rows as they lie in memory. A transposed copy costs nine times as much
+    The maximum over the classes runs along rows as they lie in memory. A transposed copy takes ten times as long
     (tests/performance/tasks.py).
     """
     end = len(output) - extras
@@ -54,7 +54,8 @@ def decode_yolov8(output: Array, extras: int, limits: DetectionLimits) -> BoxCan
 def _best_classes(scores: Array, chosen: Array) -> Array:
     """Return the best class [n] of `chosen` columns of scores [c, boxes], some columns at a time.
 
-    A copy of 1000 columns at once has 336 KiB, for which malloc asks the system each time: 0.4 ms instead of 0.1 ms.
+    1000 columns of 80 classes at once took 0.40 ms, in blocks 0.11 ms. The likely reason is that malloc takes the large
+    copy from the system each time: there were 174 page faults per call before, and none after.
     """
     parts = [chosen[first : first + BLOCK_COLUMNS] for first in range(0, len(chosen), BLOCK_COLUMNS)]
     return np.concatenate([np.empty(0, np.intp), *(scores[:, part].argmax(axis=0) for part in parts)])

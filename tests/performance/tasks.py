@@ -3,7 +3,8 @@
 `python -m tests.performance.tasks [--core N] [--rounds N]`: medians in µs on one core, one call of each in turn.
 Outputs have the shape of YOLOv8n at 640 × 640 pixels, [84, 8400]: "sparse" is like a real image (12 objects, 8
 candidates each), "dense" is random, with every row above the threshold and 1000 candidates compared. Sparse detections
-that differ from those by hand are an error.
+that differ from those by hand are an error. The code by hand compares all 8400 dense boxes, because such code has no
+bound: dense figures show what the bound saves, not which suppression is faster.
 """
 
 from __future__ import annotations

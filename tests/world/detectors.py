@@ -52,7 +52,7 @@ class Packaged:
         self.labels: list[str] = getattr(self._module, "__labels")  # its name would be mangled here
 
     def run(self, image: Array) -> tuple[Array, tuple[Any, ...]]:
-        """Return the output [1, 22, n], and what the package's postprocessing takes besides."""
+        """Return the output [1, 22, n], and the other arguments of the package's postprocessing."""
         blob, x_ratio, y_ratio, x_pad, y_pad, width, height = self._module._read_image(image, SIDE_PX)
         (output,) = self._detector.onnx_session.run(None, {"images": blob})
         return output, (x_pad, y_pad, x_ratio, y_ratio, width, height, SIDE_PX, SIDE_PX)
