@@ -63,7 +63,7 @@ def counting(**options: Any) -> ModelManifest:
 @pytest_asyncio.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     kinds: dict[str, Any] = {"counting": Counting}
-    monkeypatch.setattr(catalog, "KINDS", kinds)
+    monkeypatch.setattr(catalog, "TASKS", kinds)
     one = await quick_rig(counting())
     one.session.factor = 1.0
     yield one
