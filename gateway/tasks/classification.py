@@ -48,7 +48,7 @@ from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.domain.postprocess import softmax
 from gateway.domain.tensor import Array, Datatype, Tensors
 from gateway.tasks.frame import Frame
-from gateway.tasks.row_outputs import RowOutput, read_output
+from gateway.tasks.row_outputs import RowOutput, finite, read_output
 
 TOP_K_LIMIT = 1_000
 """Most classes that a result lists."""
@@ -176,11 +176,6 @@ def rank(scores: Array, thresholds: Array, first: int | None = None) -> Array:
     if first is not None:
         order = np.concatenate(([first], order[order != first]))
     return np.asarray(order[(scores >= thresholds)[order]])
-
-
-def finite(value: float) -> float | None:
-    """Return the value; None, which JSON can carry, if it is infinite or NaN."""
-    return value if math.isfinite(value) else None
 
 
 def _width(output: RowOutput, labels: tuple[str, ...], options: Table) -> int:

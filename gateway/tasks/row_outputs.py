@@ -1,7 +1,8 @@
-"""Choice of the output that a task reads, and its values for one row. Pure functions."""
+"""Choice of the output that a task reads, its values for one row, and numbers for documents. Pure functions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -28,7 +29,10 @@ class RowOutput:
         return tuple(size for size in self.shape if size != 1)
 
     def values(self, outputs: Tensors) -> Array:
-        """Return the tensor's array. Raises RequestError UNSUPPORTED if it is absent or not of the declared shape."""
+        """Return the tensor's array, of shape `sizes`.
+
+        Raises RequestError UNSUPPORTED if it is absent or not of the declared shape.
+        """
         array = outputs.get(self.name)
         if array is None:
             raise RequestError(
@@ -37,7 +41,7 @@ class RowOutput:
         if not fits(array.shape, self.shape):
             problem = f"output '{self.name}' of the model has shape {list(array.shape)} in one row"
             raise RequestError(Fault.UNSUPPORTED, f"{problem}; its manifest declares {list(self.shape)}")
-        return array
+        return array.reshape([size for size, declared in zip(array.shape, self.shape, strict=True) if declared != 1])
 
 
 def row_tensor(manifest: ModelManifest, spec: TensorSpec) -> RowOutput:
@@ -63,3 +67,8 @@ def read_output(
     if found is None:
         options.refuse(key, f"must name an output of a fitting datatype ({names}), not {wanted!r:.150}")
     return row_tensor(manifest, found)
+
+
+def finite(value: float) -> float | None:
+    """Return the value; None, which JSON can carry, if it is infinite or NaN."""
+    return value if math.isfinite(value) else None
