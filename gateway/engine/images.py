@@ -1,7 +1,8 @@
-"""Decoding of encoded images to an input tensor as the manifest declares.
+"""Decoding of encoded images and raw frames to an input tensor as the manifest declares.
 
-The steps are decode, colour, resize, fit, scale and mean. Pillow decodes; a JPEG is decoded at the smallest scale that
-still covers the wanted size (`draft`). Data from a peer is untrusted: bytes and pixels are bounded before decoding.
+The steps are decode, colour, resize, fit, scale, mean and std. Pillow decodes; a JPEG is decoded at the smallest scale
+that still covers the wanted size (`draft`). Raw frames of cameras have the declared size. Data from a
+peer is untrusted: bytes and pixels are bounded before decoding.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec, fits
 from gateway.domain.tensor import Array, Tensor
 from gateway.engine.settings import EngineSettings
+from gateway.tasks.frames_yuv import split_planes, to_gray, to_rgb
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -67,13 +69,14 @@ def _decode(
         raise RequestError(
             Fault.TOO_LARGE, f"{where} has {len(content)} bytes, at most {settings.image_bytes} are read"
         )
-    image = _open(content, preprocess, where, pixels_left)
+    image = (_frame if preprocess.frame else _open)(content, preprocess, where, pixels_left)
     pixels = np.asarray(_fit(image, preprocess), np.float32)
     if preprocess.color == "bgr":
         pixels = pixels[:, :, ::-1]
     if pixels.ndim == 2:
         pixels = pixels[:, :, np.newaxis]
     values = pixels * np.float32(preprocess.scale) - np.asarray(preprocess.mean, np.float32)
+    values /= np.asarray(preprocess.std, np.float32)
     ordered = values if spec.layout in _NOT_CHANNELS_FIRST else values.transpose(2, 0, 1)
     return _cast(ordered, spec.datatype.dtype), image.width * image.height
 
@@ -84,6 +87,18 @@ def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
         bounds = np.iinfo(dtype)
         values = np.rint(values).clip(bounds.min, bounds.max)
     return np.ascontiguousarray(values, dtype)
+
+
+def _frame(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> Image.Image:
+    """Return a raw frame as an image."""
+    from PIL import Image
+
+    height, width = size = preprocess.frame or (0, 0)
+    _check_pixels(height * width, pixel_limit, where)
+    planes = split_planes(content, preprocess.decode[0], size, where)
+    if preprocess.color == "gray":
+        return Image.fromarray(to_gray(planes, preprocess.color_range))
+    return Image.fromarray(to_rgb(planes, preprocess.color_matrix, preprocess.color_range))
 
 
 def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> Image.Image:
@@ -133,7 +148,8 @@ def _fit(image: Image.Image, preprocess: Preprocess) -> Image.Image:
         return image
     size = preprocess.resize[::-1]
     if preprocess.fit == "letterbox":
-        return ImageOps.pad(image, size, Image.Resampling.BILINEAR)
+        color = (preprocess.pad_value,) * preprocess.channels
+        return ImageOps.pad(image, size, Image.Resampling.BILINEAR, color)
     if preprocess.fit == "crop":
         return ImageOps.fit(image, size, Image.Resampling.BILINEAR)
     return image.resize(size, Image.Resampling.BILINEAR)

@@ -77,6 +77,8 @@ def _refused_values(new: TensorSpec, old: TensorSpec) -> str:
     lost = set(old.preprocess.decode if old.preprocess else ()) - set(new.preprocess.decode if new.preprocess else ())
     if lost:
         return f"refuses images of {', '.join(sorted(lost))}"
+    if old.preprocess and new.preprocess and old.preprocess.frame != new.preprocess.frame:
+        return f"takes raw frames of [height, width] {list(new.preprocess.frame or ())}"
     return "refuses NaN and infinity" if new.finite and not old.finite else ""
 
 

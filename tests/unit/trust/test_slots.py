@@ -21,6 +21,7 @@ IMAGE = {"name": "image", "datatype": "FP32", "shape": [-1, 3, -1, 64], "layout"
 SCORES = {"name": "scores", "datatype": "FP32", "shape": [-1, -1]}
 BOXES = {"name": "boxes", "datatype": "INT64", "shape": [-1, 4]}
 JPEG = {"preprocess": {"decode": ["jpeg", "png"], "resize": [32, 64]}}
+NV12 = {"preprocess": {"decode": ["nv12"], "frame": [48, 64], "resize": [32, 64]}}
 VARIANT = f"""[[variant]]
 name = "only"
 runtime = "reference"
@@ -112,6 +113,11 @@ def test_tensors_that_fit_the_running_release_and_those_that_do_not(form: str) -
 LESS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a kind of image": (JPEG, {"preprocess": {"decode": ["png"], "resize": [32, 64]}}, "refuses images of jpeg"),
     "all images": (JPEG, {}, "refuses images of jpeg, png"),
+    "raw frames of this size": (
+        NV12,
+        {"preprocess": {"decode": ["nv12"], "frame": [96, 64], "resize": [32, 64]}},
+        "takes raw frames of [height, width] [96, 64]",
+    ),
 }
 
 
