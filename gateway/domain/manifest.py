@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.domain.audio import AudioPreprocess
 from gateway.domain.tensor import Datatype
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
@@ -75,6 +76,7 @@ class TensorSpec:
     preprocess: Preprocess | None = None
     postprocess: str = ""
     axes: tuple[str, ...] = ()
+    audio: AudioPreprocess | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
+from gateway.domain.audio_toml import check_audio_input, read_audio
 from gateway.domain.document import Table, read_document
 from gateway.domain.manifest import (
     LAYOUTS,
@@ -93,6 +94,7 @@ def _tensor(table: Table, role: str) -> TensorSpec:
         layout=table.text("layout", "", among=("", *LAYOUTS)),
         finite=table.flag("finite", False) if role == "input" else False,
         preprocess=read_preprocess(table.table("preprocess")) if role == "input" else None,
+        audio=read_audio(table.table("audio")) if role == "input" else None,
         postprocess=table.text("postprocess", "", among=("", "softmax")) if role == "output" else "",
     )
     table.finish()
@@ -100,6 +102,8 @@ def _tensor(table: Table, role: str) -> TensorSpec:
         table.refuse("postprocess", f"softmax gives floats, but the datatype is {spec.datatype.label}")
     if spec.preprocess:
         check_image_input(table, spec, spec.preprocess)
+    if spec.audio:
+        check_audio_input(table, spec, spec.audio)
     return spec
 
 

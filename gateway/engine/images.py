@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from gateway.domain.manifest import Preprocess, TensorSpec, fits
 from gateway.domain.tensor import Array, Tensor
 from gateway.engine.settings import EngineSettings
 from gateway.tasks.frames_yuv import split_planes, to_gray, to_rgb
+from gateway.tasks.input_values import cast_values
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -78,15 +79,7 @@ def _decode(
     values = pixels * np.float32(preprocess.scale) - np.asarray(preprocess.mean, np.float32)
     values /= np.asarray(preprocess.std, np.float32)
     ordered = values if spec.layout in _NOT_CHANNELS_FIRST else values.transpose(2, 0, 1)
-    return _cast(ordered, spec.datatype.dtype), image.width * image.height
-
-
-def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Convert to `dtype`. Integers are rounded and clipped to their range, as quantised inputs expect."""
-    if dtype.kind in "iu":
-        bounds = np.iinfo(dtype)
-        values = np.rint(values).clip(bounds.min, bounds.max)
-    return np.ascontiguousarray(values, dtype)
+    return cast_values(ordered, spec.datatype.dtype), image.width * image.height
 
 
 def _frame(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> Image.Image:
