@@ -72,7 +72,7 @@ def _check_formats(table: Table, preprocess: Preprocess, for_frames: list[str]) 
     if for_frames and not raw:
         table.refuse(for_frames[0], f"is for raw frames; decode names none of {', '.join(FRAME_FORMATS)}")
     if raw and preprocess.frame is None:
-        table.refuse("frame", f"missing; a {raw[0]} frame has no header: name its [height, width]")
+        table.refuse("frame", f"missing; raw frames ({raw[0]}) have no header: name their [height, width]")
     if preprocess.frame and any(side % 2 for side in preprocess.frame):
         table.refuse("frame", f"must be even numbers of pixels, not {list(preprocess.frame)}")
 

@@ -198,7 +198,8 @@ def _read_thresholds(options: Table, labels: tuple[str, ...], default: float) ->
         if single is not None:
             if label not in labels:
                 single.refuse(label, "is no label of the manifest")
-            thresholds[labels.index(label)] = single.number(label, low=-SCORE_LIMIT, high=SCORE_LIMIT)
+            places = [place for place, name in enumerate(labels) if name == label]  # ImageNet has two cranes
+            thresholds[places] = single.number(label, low=-SCORE_LIMIT, high=SCORE_LIMIT)
     return thresholds
 
 

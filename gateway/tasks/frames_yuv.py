@@ -57,7 +57,7 @@ def split_planes(content: bytes | memoryview, form: str, size: tuple[int, int], 
     height, width = size
     wanted = frame_bytes(form, height, width)
     if len(content) != wanted:
-        problem = f"{where} has {len(content)} bytes, but a {form} frame of {width} by {height} pixels has {wanted}"
+        problem = f"{where} has {len(content)} bytes, but a frame of {width} by {height} pixels in {form} has {wanted}"
         raise RequestError(Fault.INVALID, f"{problem}; send rows without padding, or correct `frame` in the manifest")
     samples = np.frombuffer(content, np.uint8)
     if form == "yuyv":

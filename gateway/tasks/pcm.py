@@ -31,7 +31,7 @@ _OPEN_SIZE = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
-class WaveForm:
+class WaveHeader:
     """Content of a `fmt ` chunk: encoding (a key of ENCODINGS), channels, rate."""
 
     encoding: str
@@ -93,7 +93,7 @@ def _chunk(view: memoryview, offset: int, where: str) -> tuple[bytes, memoryview
     return name, view[begin : begin + size], begin + size + size % 2
 
 
-def _wave_form(body: memoryview, where: str) -> WaveForm:
+def _wave_form(body: memoryview, where: str) -> WaveHeader:
     """Return the form that a `fmt ` chunk declares."""
     if len(body) < 16:
         raise RequestError(Fault.INVALID, f"{where} has a format of {len(body)} bytes; at least 16 are needed")
@@ -111,7 +111,7 @@ def _wave_form(body: memoryview, where: str) -> WaveForm:
         raise RequestError(
             Fault.INVALID, f"{where} has blocks of {width} bytes, but {channels} channels of {bits} bits"
         )
-    return WaveForm(encoding, channels, rate_hz)
+    return WaveHeader(encoding, channels, rate_hz)
 
 
 def _u8(content: bytes | memoryview) -> Array:

@@ -12,8 +12,9 @@ Dimensions of size 1 do not matter, so the form [steps, 1, classes] of a model w
 
 - PP-OCR (rapidocr, PaddleOCR): probabilities [rows, steps, classes]; the blank is first, and a space follows the
   dictionary: `blank = "first"`, `space = true`, the dictionary's lines as the manifest's labels.
-- ddddocr: logits [steps, 1, classes]; its character list begins with the blank, which is no label here:
-  `blank = "first"`, `activation = "softmax"`.
+- ddddocr: logits [steps, 1, classes], although its files declare [1, steps]: the manifest says `shape = [-1, 1, 8210]`
+  and `batch = false`. Its character list begins with the blank, which is no label here: `blank = "first"`,
+  `activation = "softmax"`.
 - Keras' `ctc_decode`: `blank = "last"`.
 
 | option | type, default | meaning |

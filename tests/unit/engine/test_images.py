@@ -264,7 +264,7 @@ def test_a_gray_input_takes_the_luma() -> None:
 def test_a_raw_frame_of_another_size_is_refused() -> None:
     error = fault_of(bytes(100), raw_spec("nv12", (8, 10)))
     assert error.fault is Fault.INVALID
-    assert "image 0 of input 'x' has 100 bytes, but a nv12 frame of 10 by 8 pixels has 120" in error.message
+    assert "image 0 of input 'x' has 100 bytes, but a frame of 10 by 8 pixels in nv12 has 120" in error.message
     assert fault_of(bytes(120), raw_spec("nv12", (8, 10)), EngineSettings(image_pixels=79)).fault is Fault.TOO_LARGE
 
 

@@ -97,7 +97,7 @@ def test_no_sample_overflows(samples: Array, matrix: str, levels: str) -> None:
 @pytest.mark.parametrize("change", [-1, 1])
 def test_another_number_of_bytes_is_refused(form: str, change: int) -> None:
     with pytest.raises(
-        RequestError, match=f"a {form} frame of 64 by 48 pixels has {frame_bytes(form, *SIZE)}"
+        RequestError, match=f"a frame of 64 by 48 pixels in {form} has {frame_bytes(form, *SIZE)}"
     ) as error:
         split_planes(bytes(frame_bytes(form, *SIZE) + change), form, SIZE)
     assert error.value.fault is Fault.INVALID
