@@ -121,6 +121,26 @@ LESS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
+SOUND = {"name": "sound", "datatype": "FP32", "shape": [-1, -1]}
+WAV = {"decode": ["wav", "s16le"], "rate_hz": 16000, "source_rate_hz": 48000}
+LESS_SOUND: dict[str, tuple[dict[str, Any], str]] = {
+    "no encoding is lost": (WAV | {"limit_s": 90}, ""),
+    "an encoding": (WAV | {"decode": ["s16le"]}, "refuses recordings of wav"),
+    "a rate of raw samples": (WAV | {"source_rate_hz": 44100}, "takes raw samples of 44100 Hz and 1 channels"),
+    "a duration": (WAV | {"limit_s": 5}, "refuses recordings of more than 5 s"),
+}
+
+
+@pytest.mark.parametrize("what", LESS_SOUND)
+def test_recordings_are_taken_as_before(what: str) -> None:
+    after, said = LESS_SOUND[what]
+    told = incompatibility(manifest([SOUND | {"audio": WAV}], [SCORES]), manifest([SOUND | {"audio": after}], [SCORES]))
+    assert said in told if said else not told
+    assert "refuses recordings of s16le, wav" in incompatibility(
+        manifest([SOUND | {"audio": WAV}], [SCORES]), manifest([SOUND], [SCORES])
+    )
+
+
 @pytest.mark.parametrize("what", LESS)
 def test_encoded_images_are_taken_as_before(what: str) -> None:
     before, after, said = LESS[what]
