@@ -98,7 +98,8 @@ class AnomalyDetection:
         return AnomalyResult(score, self._threshold, None if math.isnan(score) else is_anomalous)
 
     def _score(self, values: Array) -> float:
-        return float(values.max() if self._reduce == "max" else values.mean())
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite values: the score is infinite or NaN
+            return float(values.max() if self._reduce == "max" else values.mean())
 
 
 def squared_error(wanted: Array, given: Array) -> float:

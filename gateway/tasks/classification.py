@@ -48,7 +48,7 @@ from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.domain.postprocess import softmax
 from gateway.domain.tensor import Array, Datatype, Tensors
 from gateway.tasks.frame import Frame
-from gateway.tasks.row_outputs import RowOutput, finite, read_output
+from gateway.tasks.row_outputs import RowOutput, finite, read_output, to_fp32
 
 TOP_K_LIMIT = 1_000
 """Most classes that a result lists."""
@@ -80,7 +80,7 @@ class ClassificationResult:
         """Return the arrays `class` [k], `score` [k] and `label` [k] (BYTES)."""
         names = np.empty(len(self.labels), object)
         names[:] = [label.encode() for label in self.labels]
-        return {"class": self.classes.astype(np.int64), "score": self.scores.astype(np.float32), "label": names}
+        return {"class": self.classes.astype(np.int64), "score": to_fp32(self.scores), "label": names}
 
 
 class Classification:
@@ -127,6 +127,8 @@ class Classification:
             options.refuse("pool", f"output '{self._output.name}' has several axes; set pool to mean or max")
         if self._activation == "softmax" and self._width == 1:
             options.refuse("activation", "softmax of one score is always 1; set sigmoid or none")
+        if self._width == 1 and not self._is_binary and not self._multi_label:
+            options.refuse("output", f"'{self._output.name}' has one score: name two labels, or set multi_label")
         declared = manifest.output(self._output.name)
         if self._activation != "none" and declared and declared.postprocess:
             options.refuse(
@@ -143,10 +145,10 @@ class Classification:
         if rest or not count or (count > 1 and self._pool == "none"):
             problem = f"output '{self._output.name}' of the model has shape {list(values.shape)} in one row"
             raise RequestError(Fault.UNSUPPORTED, f"{problem}, which are no scores of {self._width} classes")
-        frames = (values.astype(np.float64).reshape(count, self._width) - self._zero_point) * self._scale
-        with np.errstate(invalid="ignore"):  # NaN and infinite scores: the row has no label
-            scores = ACTIVATIONS[self._activation](frames)
-        pooled: Array = scores.max(axis=0) if self._pool == "max" else scores.mean(axis=0)
+        frames = values.astype(np.float64).reshape(count, self._width)
+        with np.errstate(over="ignore", invalid="ignore"):  # NaN and infinite scores: the row may have no label
+            scores = ACTIVATIONS[self._activation]((frames - self._zero_point) * self._scale)
+            pooled: Array = scores.max(axis=0) if self._pool == "max" else scores.mean(axis=0)
         return np.array([1.0 - pooled[0], pooled[0]]) if self._is_binary else pooled
 
     def _class_named(self, label: Array) -> int:

@@ -30,7 +30,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensors
 from gateway.tasks.frame import Frame
-from gateway.tasks.row_outputs import FLOATS, read_output
+from gateway.tasks.row_outputs import FLOATS, read_output, to_fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class Embedding:
         values = self._output.values(outputs)
         if not values.size:
             raise RequestError(Fault.UNSUPPORTED, f"output '{self._output.name}' of the model is empty")
-        vector = self._pooled(values.astype(np.float64))
-        with np.errstate(over="ignore"):  # FP64 beyond FP32: infinite, and null in the document
-            return EmbeddingResult((unit(vector) if self._normalise else vector).astype(np.float32))
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite values: null in the document
+            vector = self._pooled(values.astype(np.float64))
+        return EmbeddingResult(to_fp32(unit(vector) if self._normalise else vector))
 
     def _pooled(self, values: Array) -> Array:
         """Return the vector [size] of FP64 values."""

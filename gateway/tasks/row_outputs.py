@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
+
 from gateway.domain.document import Table
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest, TensorSpec, fits
@@ -72,3 +74,9 @@ def read_output(
 def finite(value: float) -> float | None:
     """Return the value; None, which JSON can carry, if it is infinite or NaN."""
     return value if math.isfinite(value) else None
+
+
+def to_fp32(values: Array) -> Array:
+    """Return the values as FP32; those beyond its range become infinite."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)

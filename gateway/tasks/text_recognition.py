@@ -42,7 +42,7 @@ from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.domain.postprocess import softmax
 from gateway.domain.tensor import Array, Datatype, Tensors
 from gateway.tasks.frame import Frame
-from gateway.tasks.row_outputs import FLOATS, finite, read_output
+from gateway.tasks.row_outputs import FLOATS, finite, read_output, to_fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class TextResult:
     def tensors(self) -> dict[str, Array]:
         """Return the arrays `text` [1] (BYTES, empty if there is none) and `score` [1]."""
         text = np.array([(self.text or "").encode()], object)
-        return {"text": text, "score": np.array([self.score], np.float32)}
+        return {"text": text, "score": to_fp32(np.array([self.score]))}
 
 
 class TextRecognition:

@@ -48,6 +48,14 @@ def test_a_task_answers_or_refuses_and_nothing_else(what: str, data: st.DataObje
     assert outcome in {"", Fault.UNSUPPORTED}
 
 
+@pytest.mark.parametrize("what", TRIALS)
+@pytest.mark.parametrize("numbers", [(np.inf, -np.inf), (1e308, 1e308), (1e300, -1e300), (np.nan, 0.0)])
+def test_extreme_numbers_in_two_rows(what: str, numbers: tuple[float, float]) -> None:
+    values = np.repeat(np.array(numbers), 3).reshape(2, 3)
+    for shaped in (values, values[:, 0]):
+        assert interpreted(TRIALS[what], {"y": shaped, "x": np.zeros(shaped.shape)}) in {"", Fault.UNSUPPORTED}
+
+
 def interpreted(task: Task, outputs: Mapping[str, Array]) -> Fault | str:
     """Return what is wrong with the result, or the fault of the refusal."""
     try:

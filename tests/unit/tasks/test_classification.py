@@ -212,6 +212,8 @@ def test_a_number_of_classes_must_be_known() -> None:
     both = 'multi_label = true\nactivation = "sigmoid"'
     assert refusal(both, output(shape=(-1, 1)), labels=("a", "b")).key == "multi_label"
     assert refusal('activation = "softmax"', output(shape=(-1, 1)), labels=("a", "b")).key == "activation"
+    assert "name two labels" in refusal("", output(shape=(-1, 1)), labels=()).problem
+    assert listed(classify([0.0], 'activation = "sigmoid"', ("smoke",))) == ["smoke"]
     named = 'output = "probabilities"\nlabel_output = "label"'
     assert refusal(named, LABEL, PROBABILITIES, labels=()).key == "label_output"
 
