@@ -12,7 +12,7 @@ RESULT = "result"
 """Output with the results of a model's task."""
 ROWS_SHOWN = 50
 LISTS = {"detections": "box", "classes": "class", "segments": "share"}
-"""Lists of a document, and what is shown of each entry beside label and score."""
+"""Lists of a document, and what is shown of each entry after label and score."""
 
 
 def documents_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -54,7 +54,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_every_key_of_a_manifest_is_in_the_reference() -> None:
-    source = (ROOT / "gateway/domain/manifest_toml.py").read_text()
+    readers = ("manifest_toml.py", "preprocess_toml.py", "audio_toml.py")
+    source = "".join((ROOT / "gateway/domain" / reader).read_text() for reader in readers)
     keys = set(
         re.findall(
             r"""\.(?:text|texts|integer|integers|number|numbers|flag|table|tables)\(\s*"([a-z0-9_]+)\"""", source
