@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -51,6 +52,16 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "edge-fleet rollouts create" in (tmp_path / "reference/commands/index.html").read_text()
+
+
+def test_the_options_of_every_task_are_in_the_reference() -> None:
+    reference = (ROOT / "docs/pages/reference/tasks.md").read_text()
+    cards = "".join(
+        ast.get_docstring(ast.parse(file.read_text())) or "" for file in (ROOT / "gateway/tasks").glob("*.py")
+    )
+    rows = [line for line in cards.splitlines() if line.startswith("| `")]
+    assert len(rows) > 50
+    assert [line for line in rows if line not in reference] == []
 
 
 def test_every_key_of_a_manifest_is_in_the_reference() -> None:
