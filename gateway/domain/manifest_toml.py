@@ -5,6 +5,7 @@ Source: docs/pages/reference/manifest.md.
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import PurePosixPath
 from typing import Any, cast
@@ -228,7 +229,9 @@ def _bindings(table: Table | None) -> dict[str, Binding]:
     found: dict[str, Binding] = {}
     for tensor in table.remaining() if table else ():
         if table is not None and (entry := table.table(tensor)) is not None:
-            found[tensor] = Binding(entry.text("name"), entry.text("layout", "", among=("", *OWN_LAYOUTS)))
+            layout = entry.text("layout", "", among=("", *OWN_LAYOUTS))
+            shape = entry.integers("shape") if "shape" in entry else None
+            found[tensor] = Binding(entry.text("name"), layout, shape)
             entry.finish()
     return found
 
@@ -266,3 +269,16 @@ def _check_names(top: Table, manifest: ModelManifest) -> None:
                 "variant",
                 f"variant {variant.name!r} binds {tensor!r}, which is neither an input nor an output",
             )
+        _check_bound_shapes(top, manifest, variant)
+
+
+def _check_bound_shapes(top: Table, manifest: ModelManifest, variant: Variant) -> None:
+    """Check that a tensor has as many elements in the variant's own shape, and open dimensions in first place only."""
+    for spec in manifest.inputs + manifest.outputs:
+        own = variant.binding(spec.name).shape
+        if own is None:
+            continue
+        fixed = [shape[1:] if shape[:1] == (ROWS,) else shape for shape in (spec.shape, own)]
+        if any(size <= 0 for shape in fixed for size in shape) or math.prod(fixed[0]) != math.prod(fixed[1]):
+            problem = f"variant {variant.name!r} binds {spec.name!r} {list(spec.shape)} to the shape {list(own)}: "
+            top.refuse("variant", f"{problem}both need as many elements, and only the first dimension may be -1")
