@@ -22,13 +22,10 @@ def json_value(text: str, file: str) -> Any:
         return json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         raise ConfigurationError(f"not valid JSON: {error.msg}", file=file, line=error.lineno) from None
-    except (ValueError, RecursionError) as error:  # a key twice, NaN, a number of too many digits, nesting
-        raise ConfigurationError(
-            f"not valid JSON here: {error:.200}"
-            if isinstance(error, ValueError)
-            else "not valid JSON here: nested too deeply",
-            file=file,
-        ) from None
+    except RecursionError:
+        raise ConfigurationError("not valid JSON here: nested too deeply", file=file) from None
+    except ValueError as error:  # a key that is given twice, NaN, a number of too many digits
+        raise ConfigurationError(f"not valid JSON here: {error!s:.200}", file=file) from None
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

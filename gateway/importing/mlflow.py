@@ -128,7 +128,8 @@ def _tensors(
         spec = _named(table.text("name", ""), specs, place)
         inner = table.table("tensor-spec", required=True)
         fixed[spec.name] = _fixed(spec, inner, place) if inner else spec
-    return tuple(fixed.get(spec.name, spec) for spec in specs), (taken(place, f"{len(tables)} tensors"),)
+    named = ", ".join(sorted(fixed))
+    return tuple(fixed.get(spec.name, spec) for spec in specs), (taken(place, f"names and sizes of {named}"),)
 
 
 def _named(name: str, specs: tuple[TensorSpec, ...], place: str) -> TensorSpec:

@@ -79,7 +79,7 @@ def _staging(into: Path) -> Iterator[Path]:
             shutil.rmtree(staged, ignore_errors=True)
     except OSError as error:
         place = error.filename or str(into)
-        raise ConfigurationError(f"cannot be written: {error.strerror or error}", file=str(place)) from error
+        raise ConfigurationError(f"cannot be copied: {error.strerror or error}", file=str(place)) from error
 
 
 def _stage(model: ImportedModel, folder: Path, place: Path, origin: str) -> Path:
