@@ -65,7 +65,7 @@ def tabular_task(
     scores, label = _named(outputs, PROBABILITIES), _named(outputs, LABEL)
     if scores and label:
         labels, found = fitting_labels(model.header.classes, (scores,), "classes of the classifier")
-        options = {"output": scores.name, "label_output": label.name}
+        options = {"output": scores.name} | ({"label_output": label.name} if labels else {})
         return "tabular-classification", options, labels, (taken("task", "tabular-classification"), *found)
     if REGRESSORS & model.operators and len(outputs) == 1 and outputs[0].datatype in _FLOATS:
         return "tabular-regression", {"output": outputs[0].name}, (), (taken("task", "tabular-regression"),)
