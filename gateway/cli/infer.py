@@ -7,17 +7,22 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gateway import assembly
 from gateway.cli.common import configured, warn
+from gateway.cli.draw import draw_file
 from gateway.cli.explain import find_release
 from gateway.cli.files import images, read_file, tensors
 from gateway.cli.remote import ask
+from gateway.cli.result_view import documents_of, print_documents
 from gateway.cli.running import disk_meant, find_running
 from gateway.config import Config, state_folder
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import DATATYPES, Datatype
@@ -39,11 +44,28 @@ def command(arguments: argparse.Namespace) -> int:
             print(f"answered in this process, from the disk: {found}", file=sys.stderr)
         response, labels = asyncio.run(_infer_here(configured(arguments), arguments))
         answer = json.loads(encode_response(response, literals=True).header)
+    documents = documents_of(answer)
+    if arguments.draw:
+        _draw(documents, arguments)
     if (arguments.output or ("json" if arguments.json else "table")) == "json":
         print(json.dumps(answer))
     else:
-        _print(answer, labels)
+        _print(answer, documents, labels)
     return 0
+
+
+def _draw(documents: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> None:
+    """Draw the result of each image; of several, their number is added to the file's name."""
+    if not arguments.image:
+        raise ConfigurationError("goes with --image: there is nothing to draw into", key="--draw")
+    if not documents:
+        problem = f"model '{arguments.model}' has no task, so that nothing can be drawn"
+        raise ConfigurationError(f"{problem}; declare [task] in its manifest", key="--draw")
+    target = Path(arguments.draw)
+    for place, (document, source) in enumerate(zip(documents, arguments.image, strict=True)):
+        name = target.name if len(documents) == 1 else f"{target.stem}-{place}{target.suffix}"
+        draw_file(document, Path(source), target.with_name(name))
+        print(f"{target.with_name(name)} written", file=sys.stderr)
 
 
 async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[InferResponse, tuple[str, ...]]:
@@ -72,8 +94,11 @@ def read_request(arguments: argparse.Namespace, manifest: ModelManifest) -> Infe
     return InferRequest(name, {manifest.inputs[0].name: images(arguments.image)}, version)
 
 
-def _print(answer: dict[str, Any], labels: tuple[str, ...]) -> None:
+def _print(answer: dict[str, Any], documents: Sequence[Mapping[str, Any]], labels: tuple[str, ...]) -> None:
     print(f"{answer['model_name']} version {answer['model_version']}\n")
+    if documents:
+        print_documents(documents)
+        return
     for output in answer["outputs"]:
         values = np.asarray(output["data"], dtype=object).reshape(output["shape"])
         if DATATYPES[output["datatype"]] in {Datatype.FP16, Datatype.FP32, Datatype.FP64} and values.ndim == 2:

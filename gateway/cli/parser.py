@@ -141,6 +141,9 @@ def _infer(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--npz", metavar="F", help="arrays by input name (or input.<name>, as in a golden set)")
     source.add_argument("--json", metavar="F", help="an Open Inference Protocol request body; - reads standard input")
     parser.add_argument("--output", choices=("table", "json"), help="default: json with --json, else table")
+    parser.add_argument(
+        "--draw", type=named, metavar="F", help="draw boxes, masks, keypoints and labels into copies of the images"
+    )
     _asking(parser)
     _device(parser)
 
@@ -260,6 +263,7 @@ VERBS = (
         "infer",
         "answer one request by the gateway that runs, or without one in this process",
         "  edge-gateway infer meter-reader --image digit.png\n"
+        "  edge-gateway infer detector --image street.jpg --draw found.png\n"
         "  edge-gateway infer activity --npz window.npz --output json\n"
         "  edge-gateway infer meter-reader --json request.json --url 127.0.0.1:8000\n"
         "  edge-gateway infer meter-reader --image digit.png --url https://camera-7.lan --token-file token",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -36,6 +36,7 @@ from gateway.engine.reports import Reports
 from gateway.engine.run import Ran, Runner
 from gateway.engine.ticket import NO_CALLER, Ticket
 from gateway.engine.worker import Calls, SessionWorker
+from gateway.tasks.frame import Frame
 from gateway.tasks.interpreter import Interpreter
 
 
@@ -151,7 +152,13 @@ class Servable:
             return None
         return self.raw.of(request, self._admission.form(request))
 
-    def ask_beside(self, inputs: Mapping[str, Tensor], form: Form | None, ended: Callable[[Ran | None], None]) -> bool:
+    def ask_beside(
+        self,
+        inputs: Mapping[str, Tensor],
+        form: Form | None,
+        ended: Callable[[Ran | None], None],
+        frames: Sequence[Frame] = (),
+    ) -> bool:
         """Run inputs without a caller on the worker once the device's threads are free; return False if busy or closed.
 
         Of the counters, only that of failed runs includes it. `ended` gets the result on the event loop; None if other
@@ -161,9 +168,8 @@ class Servable:
         if self._closed or self.busy:
             return False
         request = InferRequest(self.manifest.name, dict(inputs))
-        ticket = Ticket(
-            request, form or self._admission.form(request), inputs, NO_CALLER, ended, self, time.monotonic_ns()
-        )
+        form = form or self._admission.form(request)
+        ticket = Ticket(request, form, inputs, NO_CALLER, ended, self, time.monotonic_ns(), frames=frames)
         self._watch.arm()
         return self._worker.offer_beside(ticket)
 

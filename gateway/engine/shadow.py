@@ -53,10 +53,14 @@ class Shadow:
         if reason := _unfit(ticket, alike=alike):
             self._skip(reason)
             return
-        answers = {name: tensor.array for name, tensor in response.outputs.items()}
+        document = by.manifest.answered[:1]  # JSON of the task's tensors, which are compared as tensors
+        answers = {name: tensor.array for name, tensor in response.outputs.items() if name not in document}
+        if not answers:
+            self._skip("result")
+            return
         ended = partial(self._ran, answers=answers, rows=ticket.form.rows)
         try:
-            if not self.servable.ask_beside(ticket.inputs, ticket.form if alike else None, ended):
+            if not self.servable.ask_beside(ticket.inputs, ticket.form if alike else None, ended, ticket.frames):
                 self._skip("busy")
         except RequestError:
             self._skip("refused")
@@ -64,7 +68,7 @@ class Shadow:
     def _ran(self, ran: Ran | None, answers: Tensors, rows: int) -> None:
         if ran is None or ran.failure:
             self._skip("busy" if ran is None else "failed")
-        elif not self.servable.comparing.begin(answers, ran.outputs, rows, self._compared):
+        elif not self.servable.comparing.begin(answers, _outputs(ran), rows, self._compared):
             self._skip("pending")
         else:
             self._asking = False
@@ -113,12 +117,18 @@ class _Tap:
         self._sink.flush()
 
 
+def _outputs(ran: Ran) -> Tensors:
+    """Return the outputs of a run with one ticket, and the results of the model's task if there are any."""
+    results = ran.results[0] if ran.results else None
+    return ran.outputs if results is None or isinstance(results, RequestError) else {**ran.outputs, **results}
+
+
 def _unfit(ticket: Ticket, *, alike: bool) -> str:
     """Return why a request cannot be repeated, or "".
 
     Images are not decoded twice: the decoded images of one version serve the other if both take the `alike` inputs.
     """
-    if not ticket.form.plain:
+    if any(output.classification for output in ticket.form.outputs):
         return "classification"
     if ticket.inputs is not ticket.request.inputs:
         return "" if alike else "encoded"

@@ -1,4 +1,4 @@
-"""All kinds of tasks by the name that manifests give them."""
+"""Tasks by the kind that a manifest names."""
 
 from __future__ import annotations
 
@@ -7,11 +7,24 @@ from collections.abc import Callable, Mapping
 from gateway.domain.document import Table
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ModelManifest
+from gateway.tasks.instance_segmentation import InstanceSegmentation
+from gateway.tasks.keypoints import Keypoints
+from gateway.tasks.object_detection import ObjectDetection
+from gateway.tasks.oriented_boxes import OrientedBoxes
+from gateway.tasks.semantic_segmentation import SemanticSegmentation
 from gateway.tasks.task import Task
 
 MANIFEST = "manifest.toml"
-KINDS: Mapping[str, Callable[[ModelManifest, Table], Task]] = {}
-"""Constructors by kind. They raise ConfigurationError for options and outputs that do not fit."""
+TaskFactory = Callable[[ModelManifest, Table], Task]
+"""Construction of a task from the manifest and the options of its kind. Raises ConfigurationError."""
+
+TASKS: Mapping[str, TaskFactory] = {
+    "instance-segmentation": InstanceSegmentation,
+    "keypoints": Keypoints,
+    "object-detection": ObjectDetection,
+    "oriented-boxes": OrientedBoxes,
+    "semantic-segmentation": SemanticSegmentation,
+}
 
 
 def task_of(manifest: ModelManifest) -> Task | None:
@@ -21,9 +34,9 @@ def task_of(manifest: ModelManifest) -> Task | None:
     """
     if manifest.task_options is None:
         return None
-    make = KINDS.get(manifest.task)
+    make = TASKS.get(manifest.task)
     if make is None:
-        problem = f"{manifest.task!r:.80} is no known kind; known ones are {', '.join(sorted(KINDS))}"
+        problem = f"{manifest.task!r:.80} is no known kind; known ones are {', '.join(sorted(TASKS))}"
         raise ConfigurationError(problem, file=MANIFEST, table="task", key="kind")
     options = Table(dict(manifest.task_options), file=MANIFEST, name="task")
     task = make(manifest, options)

@@ -192,3 +192,14 @@ def acknowledge_all(broker: FakeBroker) -> None:
         if packet.kind == PUBLISH and packet.client == RESULTS:
             size = int.from_bytes(packet.body[:2], "big")
             broker.send(b"\x40\x02" + packet.body[2 + size : 4 + size], RESULTS)
+
+
+@pytest.mark.parametrize("passes", [0, 5, 10, 15, 20, 40])
+async def test_a_frontend_that_stopped_leaves_no_timer(passes: int) -> None:
+    async with fake_broker() as broker:
+        async with frontend(simulated(), broker.url, SINGLE, online=False):
+            for _ in range(passes):
+                await asyncio.sleep(0)
+        timers = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+        left = [str(timer) for timer in timers if not timer.cancelled()]
+        assert not [timer for timer in left if "Mqtt" in timer or "Outbox" in timer]

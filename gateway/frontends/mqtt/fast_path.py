@@ -66,7 +66,8 @@ class RowFormat:
 class FastPath:
     """Fast path of one route. It opens after a message that took the usual path (`learn`).
 
-    Implements `domain.ports.RawSink`; the token is debt and sensor. `again` gives a message to the usual path.
+    Implements `domain.ports.RawSink`; the token is debt and sensor. `again` gives a message to the usual path, `behind`
+    does once no message is pending: the engine may give those back, and they come first.
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class FastPath:
         delivery: Delivery,
         longest_topic: int,
         again: Callable[[Debt], None],
+        behind: Callable[[Debt], None],
     ) -> None:
-        self._engine, self._feed, self._results, self._again = engine, feed, results, again
+        self._engine, self._feed, self._results = engine, feed, results
+        self._again, self._behind = again, behind
         self._delivery, self._longest_topic = delivery, longest_topic
         self._batch: RawBatch | None = None
         self._format: RowFormat | None = None
@@ -114,7 +117,7 @@ class FastPath:
             self.pending += 1
         else:
             self._batch = None
-            self._again(debt)
+            self._behind(debt) if self.pending else self._again(debt)
         return True
 
     def _sensor(self, message: Message) -> str:

@@ -119,8 +119,8 @@ class MqttFrontend:
         ends_s = asyncio.get_running_loop().time() + grace_s
         await self._pipeline.drain(grace_s)
         await self._link.drain(max(GOODBYE_S, ends_s - asyncio.get_running_loop().time()))
-        self._stop_timer()
         await self._link.stop(self._status(OFFLINE), GOODBYE_S)
+        self._stop_timer()
         journal, self._journal = self._journal, None
         if journal is not None:
             await asyncio.to_thread(journal.close)

@@ -71,7 +71,12 @@ class SampleFlow:
         )
         path = partial(FastPath, engine, delivery=delivery, longest_topic=settings.max_topic_bytes)
         self._fast = {
-            route.name: path(feed, self._results[route.name], again=partial(self._take_again, feed))
+            route.name: path(
+                feed,
+                self._results[route.name],
+                again=partial(self._take_again, feed),
+                behind=partial(self._wait_behind, feed),
+            )
             for route in settings.route
             if is_suited(route) and not (feed := self._feeds[route.name]).windowed
         }
@@ -109,11 +114,21 @@ class SampleFlow:
             self._begin(feed, message)
 
     def _take_again(self, feed: RouteDecoder, debt: Debt) -> None:
-        """Process a message that the fast path gave back."""
+        """Process a message that the fast path gave back: before those that wait."""
         if debt.seen is None:
-            self._receive(feed, debt.message)
+            self._begin(feed, debt.message)
         else:
             self._continue(feed, debt)
+
+    def _wait_behind(self, feed: RouteDecoder, debt: Debt) -> None:
+        """Process a message after those in the engine's batch. Later messages of the route wait behind it."""
+        name = feed.route.name
+        self._work.follow(self._follow(feed, debt, self._fast[name]), name, partial(self._receive, feed))
+
+    async def _follow(self, feed: RouteDecoder, debt: Debt, fast: FastPath) -> None:
+        while fast.pending:  # noqa: ASYNC110  it takes a pass or two of the event loop
+            await asyncio.sleep(0)
+        await self._resume(feed, debt)
 
     def _begin(self, feed: RouteDecoder, message: Message) -> None:
         try:
@@ -161,6 +176,10 @@ class SampleFlow:
                 return
             if not feed.is_away:
                 break
+        await self._resume(feed, debt)
+
+    async def _resume(self, feed: RouteDecoder, debt: Debt) -> None:
+        """Decode a message that has waited, and what follows."""
         try:
             later = self._read(feed, debt)
         except RequestError as refused:

@@ -63,7 +63,7 @@ def counting(**options: Any) -> ModelManifest:
 @pytest_asyncio.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     kinds: dict[str, Any] = {"counting": Counting}
-    monkeypatch.setattr(catalog, "KINDS", kinds)
+    monkeypatch.setattr(catalog, "TASKS", kinds)
     one = await quick_rig(counting())
     one.session.factor = 1.0
     yield one
@@ -129,3 +129,18 @@ async def test_a_task_that_does_not_fit_is_refused_with_its_key(rig: Rig) -> Non
         )
     task: Task | None = task_of(manifest(task="counting"))
     assert task is None
+
+
+async def test_a_shadow_is_compared_by_the_tensors_of_the_task(rig: Rig) -> None:
+    await rig.commit(counting())
+    await rig.stage(manifest(version="2", task="counting", task_options={}))
+    rig.repository.route("m", {"1": 100}, shadow="2", lease_s=60.0)
+    for outputs in ((), (RequestedOutput("result"),)):
+        await rig.engine.infer(request(2.0, outputs=outputs))
+        shadow = next(one for one in rig.engine.statistics("m") if one.version == "2").shadow
+        while not shadow.compared + sum(shadow.not_compared.values()):
+            await asyncio.sleep(0.001)
+    assert (shadow.compared, shadow.disagreed) == (1, 0)
+    while not shadow.not_compared:
+        await asyncio.sleep(0.001)
+    assert shadow.not_compared == {"result": 1}

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.session.control import ConnectAnswer
+from gateway.frontends.mqtt.session.packets import MalformedPacketError
 from gateway.frontends.mqtt.session.properties import Property
 
 
@@ -32,8 +33,13 @@ class Welcome:
 
 
 def read_welcome(answer: ConnectAnswer, keepalive_s: int, client_id: str, *, version_5: bool) -> Welcome:
-    """Return the content of a CONNACK; what it does not tell is as we asked for, or as the standard says."""
+    """Return the content of a CONNACK; what it does not tell is as we asked for, or as the standard says.
+
+    Raises MalformedPacketError for a limit of 0, with which nothing could be published (MQTT 5, 3.2.2.3).
+    """
     limits = answer.properties
+    if 0 in {limits.get(Property.RECEIVE_MAXIMUM), limits.get(Property.MAXIMUM_PACKET_SIZE)}:
+        raise MalformedPacketError("the broker sent a Receive Maximum or Maximum Packet Size of 0")
     return Welcome(
         resumed=answer.session_present,
         receive_maximum=limits.get(Property.RECEIVE_MAXIMUM, 65_535),

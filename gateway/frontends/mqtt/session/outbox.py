@@ -9,8 +9,8 @@ from collections import deque
 
 from gateway.frontends.mqtt.messages import OutgoingPublish
 
-ID_LIMIT = 65_535
-"""Largest packet id."""
+ID_LIMIT = 65_534
+"""Largest packet id of a publication. The one above it is that of SUBSCRIBE."""
 ROOM = 0.75
 """Share of the limits below which a full outbox counts as not full again, so that reading does not stop at each one."""
 
@@ -20,8 +20,8 @@ class Outbox:
 
     def __init__(self, max_count: int, max_bytes: int, max_inflight: int) -> None:
         self._max_count, self._max_bytes = max_count, max_bytes
-        self._max_inflight = max_inflight
-        self._limit, self._maximum_qos = max_inflight, 1
+        self._max_inflight = min(max_inflight, ID_LIMIT)
+        self._limit, self._maximum_qos = self._max_inflight, 1
         self._last_id = 0
         self._waiting: deque[OutgoingPublish] = deque()
         self._inflight: dict[int, tuple[OutgoingPublish, float]] = {}

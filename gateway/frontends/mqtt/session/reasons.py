@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-SUCCESS = 0
 UNSUPPORTED_PROTOCOL, UNSUPPORTED_PROTOCOL_3_1_1 = 0x84, 1
 SESSION_TAKEN_OVER = 0x8E
 
 _MQTT_5 = {
-    0x00: "success",
+    0x00: "normal disconnection",
     0x80: "unspecified error",
     0x81: "malformed packet",
     0x82: "protocol error",
@@ -36,8 +35,11 @@ _MQTT_5 = {
     0x9B: "QoS not supported",
     0x9C: "use another server",
     0x9D: "server moved",
+    0x9E: "shared subscriptions not supported",
     0x9F: "connection rate exceeded",
     0xA0: "maximum connect time",
+    0xA1: "subscription identifiers not supported",
+    0xA2: "wildcard subscriptions not supported",
 }
 _MQTT_3_1_1 = {
     1: "unsupported protocol version",

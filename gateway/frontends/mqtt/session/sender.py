@@ -91,6 +91,9 @@ class OutboxSender:
     def end(self) -> None:
         """Handle the end of the connection."""
         self._session = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._drained.set()
 
     def taken(self, mid: int, code: int) -> None:

@@ -18,6 +18,7 @@ from gateway.frontends.mqtt.session import control, events, reasons
 from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options
 from gateway.frontends.mqtt.session.keepalive import Keepalive
 from gateway.frontends.mqtt.session.listener import End, Listener, Welcome, read_welcome
+from gateway.frontends.mqtt.session.outbox import ID_LIMIT
 from gateway.frontends.mqtt.session.packets import MalformedPacketError, PacketReader
 from gateway.frontends.mqtt.session.properties import Property
 from gateway.frontends.mqtt.session.publications import PublicationWriter, read_publish
@@ -30,8 +31,8 @@ READ_S = 0.002
 """Longest time for which messages are read in a row: their inferences run together, and other work waits."""
 WRITE_BYTES = 64 * 1024
 """Bytes that are sent at once, and beyond which no more are accepted until the kernel has taken them."""
-_SUBSCRIBE_ID = 1
-"""Packet id of SUBSCRIBE: the next one follows the answer, and publications have ids of their own kind."""
+_SUBSCRIBE_ID = ID_LIMIT + 1
+"""Packet id of SUBSCRIBE: the next one follows the answer, and publications have others (MQTT 5, 2.2.1)."""
 
 
 class MqttSession(asyncio.BufferedProtocol):
@@ -45,6 +46,7 @@ class MqttSession(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
+        self._connect = b""
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._packets = PacketReader(settings.max_packet_bytes)
         self._writer = PublicationWriter(version_5=version_5)
@@ -53,6 +55,8 @@ class MqttSession(asyncio.BufferedProtocol):
         self._reason, self._end = "the broker closed the connection", End.SILENT
         self._reading = self._takes_bytes = True
         """Wish of the owner; state of the socket."""
+        self._handles = False
+        """True while packets are handled, or will be in the next pass of the event loop: then `_pace` follows."""
         self.reading_since_s = 0.0
         """Time since when the socket has been read."""
         self.congested = False
@@ -69,8 +73,10 @@ class MqttSession(asyncio.BufferedProtocol):
         """Open the connection and send CONNECT. Then `welcomed` or `lost` is called.
 
         The addresses of the broker's name are tried one after the other. Raises OSError, or ValueError for a host that
-        is no name.
+        is no name or a password that does not fit into a CONNECT.
         """
+        options = connect_options(self._settings, self._identity)
+        self._connect = control.write_connect(options, version_5=self.version_5)
         broker, problem = broker_of(self._settings.url), OSError("the broker's name has no address")
         found = await self._loop.getaddrinfo(broker.host, broker.port, type=socket.SOCK_STREAM)
         for *_, address in found:
@@ -156,7 +162,7 @@ class MqttSession(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
         self._socket = transport.get_extra_info("socket")
         self.reading_since_s = self._loop.time()
-        self._send(control.write_connect(connect_options(self._settings, self._identity), version_5=self.version_5))
+        self._send(self._connect)
         self._keepalive.begin()
         self._pace()
 
@@ -195,6 +201,7 @@ class MqttSession(asyncio.BufferedProtocol):
     def _handle_packets(self) -> None:
         """Handle what has arrived, or for READ_S; the rest follows in the next pass of the event loop."""
         ends_s, take = monotonic() + READ_S, self._packets.take
+        self._handles = True
         self._listener.batch_began()
         try:
             while self._reading and self._transport is not None and (packet := take()) is not None:
@@ -207,18 +214,20 @@ class MqttSession(asyncio.BufferedProtocol):
             _log.exception(events.BROKER_CONNECTION_FAILED)
             self.end(f"{type(error).__name__}: {error}")
         finally:
+            self._handles = False
             self._listener.batch_ended()
         self._pace()
 
     def _pace(self) -> None:
         """Read the socket while its owner wants messages and none waits here; continue with those that wait."""
-        if self._transport is None:
+        if self._transport is None or self._handles:
             return
         waits = self._packets.may_have_packet
         if (takes := self._reading and not waits) != self._takes_bytes:
             self._takes_bytes = takes
             self._transport.resume_reading() if takes else self._transport.pause_reading()
         if self._reading and waits:
+            self._handles = True
             self._loop.call_soon(self._handle_packets)
 
     def _handle(self, first: int, body: bytes) -> None:

@@ -68,6 +68,16 @@ def test_a_new_connection_sends_again_what_was_in_flight_in_order() -> None:
     assert [outbox.sent(index, 0.0) for index in (3, 4)] == publications[1:]
 
 
+def test_no_publication_has_the_packet_id_of_subscribe_however_many_are_in_flight() -> None:
+    outbox, used = Outbox(65_535, MUCH, 65_535), set[int]()
+    for _ in range(65_535):
+        outbox.put(OutgoingPublish("", b""))
+    while outbox.first() is not None:
+        used.add(outbox.next_id())
+        outbox.sent(outbox.next_id(), 0.0)
+    assert used == set(range(1, 65_535))
+
+
 def test_a_status_replaces_one_that_waits_on_its_topic_and_goes_first() -> None:
     outbox = Outbox(9, MUCH, 1)
     online, offline, result = (

@@ -14,6 +14,8 @@ from paho.mqtt.properties import Properties as PahoProperties
 
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.session import control
+from gateway.frontends.mqtt.session.control import ConnectAnswer, read_disconnect
+from gateway.frontends.mqtt.session.listener import read_welcome
 from gateway.frontends.mqtt.session.packets import MalformedPacketError, PacketReader, write_length
 from gateway.frontends.mqtt.session.properties import Property, read_length, read_properties, write_properties
 from gateway.frontends.mqtt.session.publications import PublicationWriter, read_publish
@@ -149,3 +151,11 @@ def test_reasons_have_names() -> None:
     assert reason_name(0x87, version_5=True, text="no such user") == "not authorized (no such user)"
     assert reason_name(5, version_5=False) == "not authorized"
     assert reason_name(0xFF, version_5=True) == "reason code 0xff"
+    assert reason_name(read_disconnect(b"")[0], version_5=True) == "normal disconnection"
+
+
+@pytest.mark.parametrize("limit", [{Property.RECEIVE_MAXIMUM: 0}, {Property.MAXIMUM_PACKET_SIZE: 0}])
+def test_a_limit_of_0_is_malformed(limit: dict[Property, int]) -> None:
+    """Publications would wait for ever, and the link would count as complete."""
+    with pytest.raises(MalformedPacketError, match="of 0"):
+        read_welcome(ConnectAnswer(False, 0, limit), 30, "gw", version_5=True)

@@ -181,6 +181,27 @@ async def test_another_version_answers_from_its_first_message_on() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("burst", [1, 130])
+async def test_another_version_does_not_change_the_order_of_messages(burst: int) -> None:
+    """The engine gives those in its batch back; more than a batch holds wait behind them."""
+    rig = await quick_rig()
+    gateway = Gateway(rig)
+    gateway.send(b"[0]")
+    await gateway.settled()
+    rig.engine.hold()
+    serving = asyncio.ensure_future(rig.serve(manifest(version="2")))
+    while not serving.done():
+        for _ in range(burst):
+            gateway.send(b"[%d]" % gateway.mid)
+        await asyncio.sleep(0)
+    rig.engine.release()
+    await gateway.settled()
+    answered = [document["outputs"][0]["data"] for _, _, document in gateway.broker.published]
+    assert answered == [[value] for value in range(gateway.mid)]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
 async def test_messages_of_a_run_that_fails_are_answered_on_the_usual_path() -> None:
     rig = await quick_rig()
     gateway = Gateway(rig)

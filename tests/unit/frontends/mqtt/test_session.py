@@ -106,3 +106,38 @@ async def test_messages_that_have_come_are_read_in_one_pass_of_the_event_loop(
         may_write.set()
         await asyncio.wait_for(ended.wait(), 15)
         assert of_a_pass == [together]
+
+
+@pytest.mark.asyncio
+async def test_an_owner_that_asks_for_each_message_does_not_prolong_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.frontends.mqtt.session.session.READ_S", 0.0)
+    may_write, ended, of_a_pass = asyncio.Event(), asyncio.Event(), list[int]()
+
+    async def publishes(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await may_write.wait()
+        writer.write(b"\x30\x06\x00\x01t\x00{}" * 20)
+
+    async with connected(publishes) as (session, owner):
+        came = list[object]()
+
+        def received(message: object) -> None:
+            came.append(message)
+            session.read(on=True)
+            if len(came) % 4 == 1:
+                before = len(came)
+                asyncio.get_running_loop().call_soon(lambda: of_a_pass.append(len(came) - before))
+            if len(came) == 20:
+                asyncio.get_running_loop().call_soon(ended.set)
+
+        monkeypatch.setattr(owner, "received", received)
+        may_write.set()
+        await asyncio.wait_for(ended.wait(), 15)
+        assert max(of_a_pass) <= 1
+
+
+@pytest.mark.asyncio
+async def test_a_password_that_does_not_fit_into_a_packet_is_told() -> None:
+    owner, identity = Owner(), MqttIdentity("gw", None, password="x" * 65_536)
+    session = MqttSession(MqttSettings(url="mqtt://127.0.0.1:9"), identity, owner, version_5=True, epoch=1)
+    with pytest.raises(ValueError, match="65536 bytes does not fit"):
+        await session.connect()

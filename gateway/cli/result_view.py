@@ -1,0 +1,48 @@
+"""Results of tasks for people: one table for detections, classes and parts of all rows, lines for the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gateway.terminal.tables import plain, print_table
+
+RESULT = "result"
+"""Output with the results of a model's task."""
+ROWS_SHOWN = 50
+LISTS = {"detections": "box", "classes": "class", "segments": "share"}
+"""Lists of a document, and what is shown of each entry beside label and score."""
+
+
+def documents_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the results of an answer in OIP's JSON, by row; none if the model has no task."""
+    found = next((output["data"] for output in answer["outputs"] if output["name"] == RESULT), ())
+    return [json.loads(text) for text in found]
+
+
+def print_documents(documents: Sequence[Mapping[str, Any]]) -> None:
+    """Print results, those in lists as a table."""
+    rows = [line for row, document in enumerate(documents) for line in _lines(row, document)]
+    if rows:
+        print_table(("row", "label", "score", "where"), rows[:ROWS_SHOWN])
+    if len(rows) > ROWS_SHOWN:
+        print(f"… and {len(rows) - ROWS_SHOWN} more; --output json prints all")
+    for row, document in enumerate(documents):
+        rest = {key: value for key, value in document.items() if key not in LISTS}
+        if rest or not any(document.get(key) for key in LISTS):
+            print(plain(f"row {row}: {json.dumps(rest, ensure_ascii=False) if rest else 'nothing was found'}"))
+
+
+def _lines(row: int, document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for key, where in LISTS.items():
+        for entry in document.get(key, ()):
+            score = entry.get("score")
+            place = entry.get("corners", entry.get(where, ""))
+            yield str(row), str(entry["label"]), "" if score is None else f"{score:.3f}", _short(place)
+
+
+def _short(place: Any) -> str:
+    """Return a place in few characters: numbers without brackets."""
+    flat = place if isinstance(place, list) else [place]
+    return " ".join(f"{part:g}" if isinstance(part, float | int) else str(part) for part in flat)

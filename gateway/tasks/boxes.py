@@ -1,0 +1,83 @@
+"""Boxes as arrays: conversions of coordinates, and non-maximum suppression (NMS) with bounded work.
+
+Suppression is greedy, as in Neubeck and Van Gool, "Efficient Non-Maximum Suppression", ICPR 2006: the best box is
+kept, and every later box that overlaps a kept box too much is dropped. It compares blocks of boxes at once and stops
+as soon as enough are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gateway.domain.tensor import Array
+
+BLOCK_BOXES = 128
+"""Boxes that are compared at once.
+
+Detection of 1000 candidates of which 300 remain took 1.49 ms with 64, 1.44 with 128, 2.04 with 256 and 3.79 with 512;
+96 candidates of which 12 remain took 0.56, 0.42, 0.39 and 0.42 ms (one core of an AMD EPYC, medians of 400 in turn).
+"""
+Overlaps = Callable[[Array, Array], Array]
+"""Function of two arrays of indices [a], [b]: True [a, b] where box a suppresses box b."""
+
+
+def from_centres(boxes: Array) -> Array:
+    """Return boxes [n, 4] of centre x, centre y, width, height as x1, y1, x2, y2 in FP64."""
+    centres, halves = boxes[:, :2].astype(np.float64), boxes[:, 2:4].astype(np.float64) / 2
+    return np.concatenate((centres - halves, centres + halves), axis=1)
+
+
+def overlap_boxes(boxes: Array, others: Array, threshold: float) -> Array:
+    """Return True [a, b] where boxes [4, a] and others [4, b] (rows x1, y1, x2, y2) have an IoU above `threshold`.
+
+    IoU is intersection over union, the index of Jaccard. Without a division: i / u > t is i · (1 + t) > t · (area a +
+    area b), because u = area a + area b − i. One coordinate of all boxes lies in one row, so that the processor takes
+    several at once: 300 boxes and 128 others take 0.15 ms, and 0.23 ms with a box in a row.
+    """
+    left, top, right, bottom = boxes[:, :, np.newaxis]
+    intersection = np.minimum(right, others[2])
+    intersection -= np.maximum(left, others[0])
+    np.maximum(intersection, 0.0, out=intersection)
+    heights = np.minimum(bottom, others[3])
+    heights -= np.maximum(top, others[1])
+    np.maximum(heights, 0.0, out=heights)
+    intersection *= heights
+    intersection *= 1.0 + threshold
+    return np.asarray(intersection > (_areas(boxes) * threshold)[:, np.newaxis] + _areas(others) * threshold)
+
+
+def _areas(boxes: Array) -> Array:
+    return np.asarray((boxes[2] - boxes[0]) * (boxes[3] - boxes[1]))
+
+
+def suppress(count: int, overlaps: Overlaps, most: int) -> Array:
+    """Return the indices, ascending, of at most `most` of `count` boxes that no better kept box suppresses.
+
+    The boxes are in order, best first.
+    """
+    kept = np.empty(0, np.intp)
+    for start in range(0, count, BLOCK_BOXES):
+        if len(kept) >= most:
+            break
+        block = np.arange(start, min(start + BLOCK_BOXES, count))
+        if len(kept):
+            block = block[~overlaps(kept, block).any(axis=0)]
+        kept = np.concatenate((kept, block[_kept_of_block(overlaps(block, block))]))
+    return kept[:most]
+
+
+def _kept_of_block(overlapping: Array) -> list[int]:
+    """Return the kept indices of one block from its overlaps [n, n].
+
+    The rows are integers of n bits: 43 µs for 128 boxes, and 96 µs with arrays of flags (medians of 400).
+    """
+    width = -(-len(overlapping) // 8)
+    rows = np.packbits(overlapping, axis=1, bitorder="little").tobytes()
+    kept, dropped = [], 0
+    for index in range(len(overlapping)):
+        if not dropped >> index & 1:
+            kept.append(index)
+            dropped |= int.from_bytes(rows[index * width : (index + 1) * width], "little")
+    return kept
