@@ -1,14 +1,12 @@
 """Source `ultralytics`: exports of Ultralytics to ONNX, OpenVINO and TFLite, with the metadata that it adds.
 
-Source: docs.ultralytics.com, "Export"; ultralytics 8.3 `engine/exporter.py`. An ONNX file has the metadata as texts
-of Python values, a folder `*_openvino_model` as `metadata.yaml`. The heads are those of `[task]`.
+Several exports of one model become its variants. The heads are those of `[task]`.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -30,48 +28,31 @@ from gateway.importing.imported import (
 )
 from gateway.importing.pixels import PixelSteps, image_spec, preprocess_keys
 from gateway.importing.single import plain_name
-from gateway.importing.source import Documents, SourceModel, joined
-from gateway.importing.yaml_document import read_yaml
+from gateway.importing.source import Documents, SourceModel
+from gateway.importing.ultralytics_metadata import TASKS, ExportMetadata, export_values, read_metadata
 
-METADATA = "metadata.yaml"
-SIGN = "docs.ultralytics.com"
-"""Text in the metadata by which an export is recognised."""
-LABELS_LIMIT = 100_000
-SIDE_LIMIT_PX = 16_384
 PADDING = 114
 """Grey around a letterbox in training and in `predict`."""
 SUPPRESSED_COLUMNS = 6
 """Columns of a box after suppression in the model: two corners, score, class."""
-TASKS: Mapping[str, str] = {
-    "detect": "object-detection",
-    "segment": "instance-segmentation",
-    "pose": "keypoints",
-    "obb": "oriented-boxes",
-    "classify": "image-classification",
-}
+COCO_KEYPOINTS = (
+    *("nose", "left_eye", "right_eye", "left_ear", "right_ear", "left_shoulder", "right_shoulder", "left_elbow"),
+    *("right_elbow", "left_wrist", "right_wrist", "left_hip", "right_hip", "left_knee", "right_knee", "left_ankle"),
+    "right_ankle",
+)
+"""Points of a person in COCO, on which the published models are trained."""
 _NORMALISED = frozenset({"litert"})
 """Runtimes whose exports have coordinates in 0..1."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportMetadata:
-    """Metadata of an export: the task in its own terms, names of classes, (height, width) and whether NMS is inside."""
-
-    task: str
-    labels: tuple[str, ...]
-    size: tuple[int, int]
-    suppressed: bool = False
-    precision: str = ""
-
-
 def is_ultralytics(documents: Documents) -> bool:
     """Return True if a model file of the source has the metadata of Ultralytics."""
-    return any(_values(documents, model) for model in documents.models.values())
+    return any(export_values(documents, model) for model in documents.models.values())
 
 
 def read_ultralytics(documents: Documents) -> ImportedSource:
     """Return the model; several exports of it are variants. Raises ConfigurationError if they differ."""
-    exports = [(model, values) for model in _in_order(documents) if (values := _values(documents, model))]
+    exports = [(model, values) for model in _in_order(documents) if (values := export_values(documents, model))]
     others = sorted(documents.models.keys() - {model.path for model, _ in exports})
     if not exports:
         raise ConfigurationError(
@@ -85,70 +66,6 @@ def read_ultralytics(documents: Documents) -> ImportedSource:
     imported = _release(documents, [model for model, _ in exports], metadata)
     remarks = tuple(left_out(path, "it has no metadata of Ultralytics; import it alone") for path in others)
     return ImportedSource((replace(imported, findings=(*imported.findings, *remarks)),))
-
-
-def read_metadata(values: Mapping[str, Any], file: str) -> ExportMetadata:
-    """Return the metadata. Raises ConfigurationError for a task or a value that is not known."""
-    task = values.get("task")
-    if not isinstance(task, str) or task not in TASKS:
-        raise ConfigurationError(f"must be one of {', '.join(TASKS)}, not {task!r:.80}", file=file, key="task")
-    arguments = values.get("args")
-    arguments = arguments if isinstance(arguments, dict) else {}
-    return ExportMetadata(
-        task=task,
-        labels=_labels(values.get("names"), file),
-        size=_size(values.get("imgsz"), file),
-        suppressed=arguments.get("nms") is True or values.get("nms") is True,
-        precision=_precision(arguments),
-    )
-
-
-def _precision(arguments: Mapping[str, Any]) -> str:
-    """Return the precision by the arguments of the export; "" if they do not tell it."""
-    for key, precision in (("int8", "int8"), ("half", "fp16")):
-        if arguments.get(key) is True:
-            return precision
-    return "fp32" if arguments.get("half") is False else ""
-
-
-def _values(documents: Documents, model: SourceModel) -> Mapping[str, Any]:
-    """Return the metadata of a model file: its own, or that of the metadata.yaml next to it; {} if there is none."""
-    if SIGN in model.header.metadata.get("docs", "") or "Ultralytics" in model.header.metadata.get("author", ""):
-        return {key: _literal(text) for key, text in model.header.metadata.items()}
-    nearby = joined(str(PurePosixPath(model.path).parent), METADATA)
-    if nearby in documents.files and "ltralytics" in documents.text(nearby):
-        return read_yaml(documents.text(nearby), nearby)
-    return {}
-
-
-def _literal(text: str) -> Any:
-    """Return the value of a Python literal; other text stays as it is."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
-
-
-def _labels(names: Any, file: str) -> tuple[str, ...]:
-    """Return the names of the classes by their numbers, which must be 0, 1, 2 and so on."""
-    found = dict(enumerate(names)) if isinstance(names, list) else names
-    if not isinstance(found, dict) or len(found) > LABELS_LIMIT:
-        raise ConfigurationError("must name the classes by their numbers", file=file, key="names")
-    by_number = {str(number): str(name) for number, name in found.items()}
-    if set(by_number) != set(map(str, range(len(found)))):
-        raise ConfigurationError(f"must number {len(found)} classes from 0 without gaps", file=file, key="names")
-    return tuple(by_number[str(number)] for number in range(len(found)))
-
-
-def _size(value: Any, file: str) -> tuple[int, int]:
-    sizes = [value, value] if isinstance(value, int) else value
-    if not isinstance(sizes, list) or len(sizes) != 2 or not all(_is_side(side) for side in sizes):
-        raise ConfigurationError(f"must be [height, width] in pixels, not {value!r:.80}", file=file, key="imgsz")
-    return sizes[0], sizes[1]
-
-
-def _is_side(side: Any) -> bool:
-    return isinstance(side, int) and not isinstance(side, bool) and 0 < side <= SIDE_LIMIT_PX
 
 
 def _in_order(documents: Documents) -> list[SourceModel]:
@@ -222,7 +139,21 @@ def _task(
         return {}, (taken("task", kind),)
     head = "end-to-end" if metadata.suppressed or _is_final(outputs) else "yolov8"
     unit = {"coordinates": "normalised"} if runtime in _NORMALISED else {}
-    return {"head": head, **unit}, (taken("task", f"{kind}, head {head}"),)
+    points, remarks = _point_options(metadata)
+    return {"head": head, **unit, **points}, (taken("task", f"{kind}, head {head}"), *remarks)
+
+
+def _point_options(metadata: ExportMetadata) -> tuple[Mapping[str, Any], tuple[ImportFinding, ...]]:
+    """Return the names of keypoints and the number of their values; exports have no names."""
+    if metadata.keypoints is None:
+        return {}, ()
+    count, values = metadata.keypoints
+    if count == len(COCO_KEYPOINTS):
+        fact = taken("kpt_shape", f"{count} points, named as in COCO; correct the names if the model has others")
+        return {"keypoints": COCO_KEYPOINTS, "values": values}, (fact,)
+    names = [f"point-{number}" for number in range(count)]
+    advice = f"the {count} points are called point-0 and so on; name them in [task] keypoints"
+    return {"keypoints": names, "values": values}, (to_add("names of keypoints", advice),)
 
 
 def _is_final(outputs: Iterable[TensorSpec]) -> bool:

@@ -10,6 +10,7 @@ from gateway.domain.manifest import Binding, Preprocess, TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Signature
 from gateway.importing.imported import ImportOutcome
+from gateway.importing.release_writer import settled
 from gateway.importing.source import SourceModel
 from gateway.importing.ultralytics import is_ultralytics, read_ultralytics
 from tests.simulators.import_sources import (
@@ -39,13 +40,26 @@ def test_a_detector(tmp_path):
     assert has_pad or any("114 in training" in finding.text for finding in model.findings)
 
 
-@pytest.mark.parametrize(
-    ("task", "kind"),
-    [("segment", "instance-segmentation"), ("pose", "keypoints"), ("obb", "oriented-boxes")],
-)
-def test_other_tasks(tmp_path, task, kind):
-    write_detector(tmp_path / "m.onnx", metadata=ultralytics_metadata(task))
-    assert read(documents_of(tmp_path / "m.onnx")).task == kind
+@pytest.mark.parametrize(("task", "kind", "columns"), [("detect", "object-detection", 7), ("obb", "oriented-boxes", 8)])
+def test_tasks_of_boxes_are_accepted(tmp_path, task, kind, columns):
+    write_detector(tmp_path / "m.onnx", metadata=ultralytics_metadata(task), columns=columns)
+    model = settled(read(documents_of(tmp_path / "m.onnx")))
+    assert (model.task, model.task_options) == (kind, {"head": "yolov8"})
+
+
+@pytest.mark.parametrize(("points", "first"), [(17, "nose"), (5, "point-0")])
+def test_keypoints_have_names(tmp_path, points, first):
+    metadata = ultralytics_metadata("pose", kpt_shape=f"[{points}, 3]")
+    write_detector(tmp_path / "m.onnx", metadata=metadata, columns=4 + len(CLASSES) + 3 * points, boxes=500)
+    model = settled(read(documents_of(tmp_path / "m.onnx")))
+    assert (model.task, model.task_options["keypoints"][0]) == ("keypoints", first)
+
+
+def test_segmentation_needs_its_prototypes(tmp_path):
+    write_detector(tmp_path / "m.onnx", metadata=ultralytics_metadata("segment"))
+    model = read(documents_of(tmp_path / "m.onnx"))
+    assert (model.task, model.task_options) == ("instance-segmentation", {"head": "yolov8"})
+    assert "needs a model with two outputs" in settled(model).findings[-1].text
 
 
 def test_a_classifier_sees_the_centre(tmp_path):
@@ -117,6 +131,8 @@ def test_a_tflite_file_has_normalised_coordinates(tmp_path):
         ({"imgsz": "[640]"}, "imgsz: must be"),
         ({"imgsz": "[640, -1]"}, "imgsz: must be"),
         ({"imgsz": "[True, True]"}, "imgsz: must be"),
+        ({"task": "pose", "kpt_shape": "[17]"}, "kpt_shape: must be"),
+        ({"task": "pose", "kpt_shape": "[0, 3]"}, "kpt_shape: must be 1 to 1000 points"),
     ],
 )
 def test_wrong_metadata_is_an_error(tmp_path, metadata, problem):
