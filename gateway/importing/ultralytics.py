@@ -52,19 +52,21 @@ def is_ultralytics(documents: Documents) -> bool:
 
 def read_ultralytics(documents: Documents) -> ImportedSource:
     """Return the model; several exports of it are variants. Raises ConfigurationError if they differ."""
-    exports = [(model, values) for model in _in_order(documents) if (values := export_values(documents, model))]
-    others = sorted(documents.models.keys() - {model.path for model, _ in exports})
+    exports = [
+        (model, read_metadata(values, model.path))
+        for model in _in_order(documents)
+        if (values := export_values(documents, model))
+    ]
     if not exports:
-        raise ConfigurationError(
-            "has no metadata of Ultralytics; export it again, or name another --from", file=documents.name
-        )
-    first, values = exports[0]
-    metadata = read_metadata(values, first.path)
+        problem = "has no metadata of Ultralytics; export it again, or name another --from"
+        raise ConfigurationError(problem, file=documents.name)
+    first, metadata = exports[0]
     for model, more in exports[1:]:
-        if read_metadata(more, model.path).labels != metadata.labels:
+        if more.labels != metadata.labels:
             raise ConfigurationError(f"has other classes than {first.path}; import each alone", file=model.path)
-    imported = _release(documents, [model for model, _ in exports], metadata)
+    others = sorted(documents.models.keys() - {model.path for model, _ in exports})
     remarks = tuple(left_out(path, "it has no metadata of Ultralytics; import it alone") for path in others)
+    imported = _release(documents, exports)
     return ImportedSource((replace(imported, findings=(*imported.findings, *remarks)),))
 
 
@@ -73,14 +75,15 @@ def _in_order(documents: Documents) -> list[SourceModel]:
     return sorted(documents.models.values(), key=lambda model: (model.runtime != "onnx", model.path))
 
 
-def _release(documents: Documents, models: Sequence[SourceModel], metadata: ExportMetadata) -> ImportedModel:
-    signature = models[0].tensors()
-    variants, remarks = _variants(models, metadata)
+def _release(documents: Documents, exports: Sequence[tuple[SourceModel, ExportMetadata]]) -> ImportedModel:
+    first, metadata = exports[0]
+    signature = first.tensors()
+    variants, remarks = _variants(exports)
     steps = _steps(metadata)
     inputs, preprocess, found = _image_input(signature, steps)
-    name, renamed = plain_name(_stem(documents, models[0]))
+    name, renamed = plain_name(_stem(documents, first))
     labels, told = _checked_labels(metadata, signature)
-    options, facts = _task(metadata, models[0].runtime, signature.outputs)
+    options, facts = _task(metadata, first.runtime, signature.outputs)
     return ImportedModel(
         name,
         "1",
@@ -163,13 +166,13 @@ def _is_final(outputs: Iterable[TensorSpec]) -> bool:
 
 
 def _variants(
-    models: Sequence[SourceModel], metadata: ExportMetadata
+    exports: Sequence[tuple[SourceModel, ExportMetadata]],
 ) -> tuple[tuple[ImportedVariant, ...], tuple[ImportFinding, ...]]:
     """Return each export as a variant, its tensors bound by their places; those that differ are left out."""
     variants: dict[str, ImportedVariant] = {}
     remarks = []
-    first = models[0]
-    for model in models:
+    first = exports[0][0]
+    for model, metadata in exports:
         precision = model.precision or metadata.precision or "fp32"
         bind = _bindings(first.tensors(), model.tensors())
         name = f"{model.runtime}-{precision}"

@@ -4,8 +4,12 @@ import json
 import subprocess
 
 import numpy as np
+import onnx
+import openvino
 import pytest
 import tritonclient.http as over_http
+import yaml
+from onnxruntime.quantization import quantize_dynamic
 
 from tests.simulators import import_sources as sources
 from tests.simulators.daemon import COMMAND, ROOT, running
@@ -81,6 +85,46 @@ def test_images_are_prepared_as_the_processor_does(client):
     scores = client.infer("vit", [tensor]).as_numpy("logits")
     logits = ((image[0, 0] / 255 - 0.5) / 0.5) @ sources.WEIGHTS
     np.testing.assert_allclose(scores[0], np.exp(logits) / np.exp(logits).sum(), rtol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """Return sources with the work of real converters: OpenVINO's, ONNX Runtime's, external data of `onnx`."""
+    root = tmp_path_factory.mktemp("converted")
+    sources.write_detector(root / "yolo" / "yolo.onnx", metadata=sources.ultralytics_metadata())
+    folder = root / "yolo" / "yolo_openvino_model"
+    openvino.save_model(openvino.convert_model(root / "yolo" / "yolo.onnx"), folder / "yolo.xml")
+    metadata = {"author": "Ultralytics", "task": "detect", "imgsz": [8, 8], "args": {"half": True, "int8": False}}
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(metadata | {"names": dict(enumerate(sources.CLASSES))}))
+    vit = sources.write_hugging_face(root / "vit") / "onnx"
+    quantize_dynamic(vit / "model.onnx", vit / "model_quantized.onnx")
+    sources.write_classifier(root / "net.onnx")
+    net = sources.write_openvino_server(root / "ovms", layout="NHWC:NCHW", base_path="/opt/net", name="net")
+    openvino.save_model(openvino.convert_model(root / "net.onnx"), net / "net" / "4" / "net.xml")
+    sources.write_sums(root / "sums.onnx")
+    (root / "triton" / "big" / "1").mkdir(parents=True)
+    (root / "triton" / "big" / "config.pbtxt").write_text(
+        'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [ 3, 1 ] reshape { shape: [ 3 ] } }'
+    )
+    external = {"save_as_external_data": True, "location": "weights.data", "size_threshold": 0}
+    onnx.save_model(onnx.load(root / "sums.onnx"), root / "triton" / "big" / "1" / "model.onnx", **external)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("source", "variants"),
+    [
+        ("yolo", ["onnx-fp32", "openvino-fp16"]),
+        ("vit", ["onnx-fp32", "onnx-quantized"]),
+        ("ovms", ["openvino-fp32"]),
+        ("triton", ["onnx-fp32"]),
+    ],
+)
+def test_every_variant_of_a_converter_passes(converted, tmp_path, source, variants):
+    gateway_command("import", converted / source, "--into", tmp_path)
+    (release,) = json.loads(gateway_command("check", tmp_path, "--json"))["releases"]
+    assert sorted(variant["name"] for variant in release["variants"] if variant["tried"]) == variants
+    assert release["ok"]
 
 
 def test_a_dry_run_writes_nothing(tmp_path):
