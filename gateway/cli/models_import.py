@@ -69,13 +69,18 @@ async def _collected(path: Path, config: Config) -> Documents:
 
 
 def renamed(source: ImportedSource, name: str | None, version: str | None) -> ImportedSource:
-    """Return the source with its only model renamed. Raises ConfigurationError if it has several."""
+    """Return the source with another name of its only model, or version of its only release.
+
+    Raises ConfigurationError if it has several, or for words that are no names.
+    """
+    held = {"name": {model.name for model in source.models}, "version": source.models}
     for option, value in (("name", name), ("version", version)):
-        if value is not None:
-            check_name(value, option, f"--{option}")
-            if len(source.models) != 1:
-                problem = f"--{option} is for a source of one model and version; this one has {len(source.models)}"
-                raise ConfigurationError(f"{problem}; import its folder alone")
+        if value is None:
+            continue
+        check_name(value, option, f"--{option}")
+        if len(held[option]) != 1:
+            problem = f"--{option} is for one {'model' if option == 'name' else 'release'}, but the source has"
+            raise ConfigurationError(f"{problem} {len(held[option])}; import the folder of one alone")
     models = (replace(model, name=name or model.name, version=version or model.version) for model in source.models)
     return replace(source, models=tuple(models))
 

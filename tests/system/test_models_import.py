@@ -149,7 +149,7 @@ def test_skipped_models_are_a_finding_unless_they_may_be_skipped(tmp_path):
     ("options", "problem"),
     [
         (["--name", "a/b"], "the name 'a/b' cannot be a folder's name"),
-        (["--name", "one"], "--name is for a source of one model and version; this one has 2"),
+        (["--version", "7"], "--version is for one release, but the source has 2"),
         (["--from", "mlflow"], "MLmodel: is missing"),
     ],
 )
@@ -157,6 +157,12 @@ def test_wrong_options_are_usage_errors(tmp_path, options, problem):
     source = sources.write_triton(tmp_path / "triton")
     assert problem in gateway_command("import", source, "--into", tmp_path / "models", *options, code=2)
     assert not (tmp_path / "models").exists()
+
+
+def test_all_versions_of_a_model_get_another_name(tmp_path):
+    source = sources.write_triton(tmp_path / "triton")
+    gateway_command("import", source / "sums", "--into", tmp_path / "models", "--name", "totals")
+    assert sorted(each.name for each in (tmp_path / "models" / "totals").iterdir()) == ["1", "2"]
 
 
 def test_a_model_directory_must_be_named(tmp_path):
