@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.domain.errors import UnofferedError
@@ -21,7 +21,7 @@ ROWS_LIMIT = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class TensorWishes:
-    """Texts of the configuration by the name of the input ("": the only one); `rows` is its batch_size."""
+    """Texts of the configuration by the name of the tensor ("": the only input); `rows` is its batch_size."""
 
     shapes: Mapping[str, str] = field(default_factory=dict)
     layouts: Mapping[str, str] = field(default_factory=dict)
@@ -40,29 +40,33 @@ class WishedTensors:
 
 def wished_tensors(signature: Signature, wishes: TensorWishes, model: str) -> WishedTensors:
     """Return the tensors as configured. Raises UnofferedError if the model file does not take them so."""
-    inputs, findings = [], list[ImportFinding]()
+    findings: list[ImportFinding] = []
     bind: dict[str, Binding] = {}
-    for key, texts in (("shape", wishes.shapes), ("layout", wishes.layouts)):
-        _check_inputs(key, texts, signature, model)
-    only = len(signature.inputs) == 1
-    for spec in signature.inputs:
-        shape, layout = (
-            texts.get(spec.name) or (texts.get("") if only else "") or "" for texts in (wishes.shapes, wishes.layouts)
-        )
-        inputs.append(_laid_out(_shaped(spec, shape, findings, model), layout, bind, findings))
+    _check_names("shape", wishes.shapes, signature.inputs, signature.inputs, model)
+    _check_names("layout", wishes.layouts, (*signature.inputs, *signature.outputs), signature.inputs, model)
+    shaped = [_shaped(spec, _text_of(spec, wishes.shapes), findings, model) for spec in signature.inputs]
+    inputs = [_laid_out(spec, _text_of(spec, wishes.layouts), bind, findings) for spec in shaped]
+    outputs = [_laid_out(spec, wishes.layouts.get(spec.name, ""), bind, findings) for spec in signature.outputs]
     rows = _rows(wishes.rows, findings)
-    return WishedTensors(Signature(tuple(inputs), signature.outputs), bind, rows, tuple(findings))
+    return WishedTensors(Signature(tuple(inputs), tuple(outputs)), bind, rows, tuple(findings))
 
 
-def _check_inputs(key: str, texts: Mapping[str, str], signature: Signature, model: str) -> None:
-    """Check that every name is an input. An output may have a layout, which is not offered."""
-    names = {spec.name for spec in signature.inputs}
+def _text_of(spec: TensorSpec, texts: Mapping[str, str]) -> str:
+    """Return the text for an input: by its name, else the one for the only input."""
+    return texts.get(spec.name) or texts.get("", "")
+
+
+def _check_names(
+    key: str, texts: Mapping[str, str], specs: Sequence[TensorSpec], inputs: Sequence[TensorSpec], model: str
+) -> None:
+    """Check that every name is one of `specs`. A text without a name is for the only input."""
+    names = {spec.name for spec in specs}
     for name in texts:
         if name and name not in names:
-            problem = f"{model}: {key} names {name!r:.150}, but the inputs are {', '.join(sorted(names))}; correct it"
-            raise UnofferedError(problem)
-        if not name and len(names) != 1:
-            raise UnofferedError(f"{model}: {key} must name the input: the model has {len(names)}")
+            known = ", ".join(sorted(names))
+            raise UnofferedError(f"{model}: {key} names {name!r:.150}, but the tensors are {known}; correct it")
+        if not name and len(inputs) != 1:
+            raise UnofferedError(f"{model}: {key} must name the input: the model has {len(inputs)}")
 
 
 def _shaped(spec: TensorSpec, text: str, findings: list[ImportFinding], model: str) -> TensorSpec:

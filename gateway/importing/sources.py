@@ -50,6 +50,9 @@ def choose_source(documents: Documents, name: str = "") -> SourceKind:
     for kind in SOURCES:
         if kind.recognises(documents):
             return kind
+    damaged = next((model for model in documents.models.values() if model.problem), None)
+    if damaged is not None:
+        raise ConfigurationError(damaged.problem, file=damaged.path)
     known = "; ".join(f"{kind.name}: {kind.meaning}" for kind in SOURCES)
     problem = f"is none of the known sources ({known}); name one with --from, or make a release with a manifest"
     raise ConfigurationError(problem, file=documents.name)

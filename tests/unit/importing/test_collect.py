@@ -6,7 +6,7 @@ from gateway.cli.import_options import KINDS as OFFERED
 from gateway.domain.errors import ConfigurationError
 from gateway.importing.collect import read_documents
 from gateway.importing.settings import ImportSettings
-from gateway.importing.source import joined
+from gateway.importing.source import Documents, SourceModel, joined
 from gateway.importing.sources import KINDS, choose_source
 from tests.simulators.import_sources import (
     documents_of,
@@ -107,6 +107,12 @@ def test_an_unknown_source_names_the_known_ones(tmp_path):
     write_sums(tmp_path / "m.onnx")
     with pytest.raises(ConfigurationError, match=r"is none of the known sources .triton: model repository"):
         choose_source(documents_of(tmp_path / "m.onnx"))
+
+
+def test_a_damaged_file_is_named_in_place_of_its_kind():
+    model = SourceModel("m.onnx", "onnx", problem="not an ONNX file")
+    with pytest.raises(ConfigurationError, match=r"m.onnx: not an ONNX file"):
+        choose_source(Documents("m", frozenset({"m.onnx"}), models={"m.onnx": model}))
 
 
 @pytest.mark.parametrize("kind", ["mlflow", "ultralytics", "huggingface"])

@@ -3,11 +3,12 @@
 import json
 
 import pytest
+from onnx import TensorProto, helper
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Binding
 from gateway.importing.openvino_server import is_openvino_server, read_openvino_server
-from tests.simulators.import_sources import documents_of, write_classifier, write_openvino_server, write_sums
+from tests.simulators.import_sources import documents_of, save, write_classifier, write_openvino_server, write_sums
 
 
 def read(root):
@@ -83,6 +84,33 @@ def test_a_layout_turns_the_tensor_of_clients(tmp_path):
     (model,) = read(tmp_path).models
     assert (model.inputs[0].layout, model.inputs[0].shape) == ("NHWC", (-1, -1, -1, 3))
     assert model.variants[0].bind == {"pixel_values": Binding("pixel_values", "NCHW")}
+
+
+def test_an_output_has_a_layout_as_well(tmp_path):
+    write_openvino_server(tmp_path, layout={"x": "NC", "y": "NLC:NCL"})
+    for version in ("1", "2"):
+        write_columns(tmp_path / "models" / "sums" / version / "sums.onnx")
+    (model,) = read(tmp_path).models
+    assert (model.outputs[0].layout, model.outputs[0].shape) == ("NLC", (-1, 5, 4))
+    assert model.variants[0].bind == {"y": Binding("y", "NCL")}
+
+
+def write_columns(file):
+    """Write a model of `x` [rows, 4, 5] to `y` of the same shape."""
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 4, 5]) for name in "xy"]
+    save(file, helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "net", tensors[:1], tensors[1:]))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"shape": {"z": "(1,3)"}}, "shape names 'z', but the tensors are x"),
+        ({"layout": {"z": "NC"}}, "layout names 'z', but the tensors are x, y"),
+        ({"layout": "NHWC:NCHW"}, "layout 'NHWC:NCHW' of x is not offered here"),
+    ],
+)
+def test_texts_for_other_tensors_are_skipped(tmp_path, change, problem):
+    assert problem in read(write_openvino_server(tmp_path, **change)).skipped[0].why
 
 
 @pytest.mark.parametrize("key", ["stateful", "low_latency_transformation"])
