@@ -80,7 +80,7 @@ class _Pen:
         else:
             self._canvas.rectangle(entry["box"], outline=colour, width=self._line_px)
         for point in entry.get("keypoints", ()):
-            if point["score"] >= POINT_SCORE:
+            if point.get("score", 1.0) >= POINT_SCORE:
                 self._canvas.circle((point["x"], point["y"]), 2 * self._line_px, fill=colour)
         left, top = min(corners, key=lambda corner: corner[1]) if corners else entry["box"][:2]
         self._text(f"{entry['label']} {entry['score']:.2f}", left, top, colour, above=True)
@@ -101,7 +101,7 @@ class _Pen:
 
 
 def _masked(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for key in ("segments", "detections"):
+    for key in ("classes", "detections"):
         yield from (entry for entry in document.get(key, ()) if "mask" in entry)
 
 
@@ -120,7 +120,7 @@ def _captions(document: Mapping[str, Any]) -> list[str]:
     """Return what is said about the whole image: text, label, classes or parts."""
     if "text" in document:
         return [str(document["text"])]
-    parts = document.get("classes") or document.get("segments") or ([document] if "label" in document else [])
+    parts = document.get("classes") or ([document] if "label" in document else [])
     shares = ((part["label"], part.get("score", part.get("share"))) for part in parts)
     return [label if share is None else f"{label} {share:.2f}" for label, share in shares]
 

@@ -11,8 +11,8 @@ from gateway.terminal.tables import plain, print_table
 RESULT = "result"
 """Output with the results of a model's task."""
 ROWS_SHOWN = 50
-LISTS = {"detections": "box", "classes": "class", "segments": "share"}
-"""Lists of a document, and what is shown of each entry beside label and score."""
+LISTS = ("detections", "classes")
+"""Lists of a document that are shown as a table."""
 
 
 def documents_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -25,7 +25,7 @@ def print_documents(documents: Sequence[Mapping[str, Any]]) -> None:
     """Print results, those in lists as a table."""
     rows = [line for row, document in enumerate(documents) for line in _lines(row, document)]
     if rows:
-        print_table(("row", "label", "score", "where"), rows[:ROWS_SHOWN])
+        print_table(("row", "label", "score or share", "box or corners"), rows[:ROWS_SHOWN])
     if len(rows) > ROWS_SHOWN:
         print(f"… and {len(rows) - ROWS_SHOWN} more; --output json prints all")
     for row, document in enumerate(documents):
@@ -35,14 +35,13 @@ def print_documents(documents: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _lines(row: int, document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    for key, where in LISTS.items():
+    for key in LISTS:
         for entry in document.get(key, ()):
-            score = entry.get("score")
-            place = entry.get("corners", entry.get(where, ""))
+            score = entry.get("score", entry.get("share"))
+            place = entry.get("corners", entry.get("box", []))
             yield str(row), str(entry["label"]), "" if score is None else f"{score:.3f}", _short(place)
 
 
-def _short(place: Any) -> str:
+def _short(place: Sequence[Any]) -> str:
     """Return a place in few characters: numbers without brackets."""
-    flat = place if isinstance(place, list) else [place]
-    return " ".join(f"{part:g}" if isinstance(part, float | int) else str(part) for part in flat)
+    return " ".join(f"{part:g}" if isinstance(part, float | int) else str(part) for part in place)

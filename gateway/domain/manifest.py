@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.domain.audio import AudioPreprocess
 from gateway.domain.tensor import Datatype
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
@@ -28,11 +29,18 @@ def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     return len(shape) == len(wanted) and all(w in {ROWS, size} for size, w in zip(shape, wanted, strict=True))
 
 
+IMAGE_FORMATS = ("jpeg", "png")
+"""Formats of encoded images."""
+FRAME_FORMATS = ("nv12", "i420", "yuyv")
+"""Formats of raw frames of cameras: 4:2:0 in two or three planes, 4:2:2 packed. They have no header."""
+
+
 @dataclass(frozen=True, slots=True)
 class Preprocess:
-    """Conversion of encoded images to an input: decode, colour, resize (height, width), fit, x·scale − mean.
+    """Conversion of images to an input: decode, colour, resize (height, width), fit, (x·scale − mean) / std.
 
-    The mean is subtracted per channel.
+    Mean and standard deviation are per channel. `pad_value` (0 to 255) surrounds a letterbox. Raw frames have the size
+    `frame` (height, width), both even, and colours by `color_matrix` (ITU-R BT.601 or BT.709) in `color_range`.
     """
 
     decode: tuple[str, ...]
@@ -41,6 +49,11 @@ class Preprocess:
     fit: str = "stretch"
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    pad_value: int = 0
+    frame: tuple[int, int] | None = None
+    color_matrix: str = "bt601"
+    color_range: str = "limited"
 
     @property
     def channels(self) -> int:
@@ -64,6 +77,12 @@ class TensorSpec:
     preprocess: Preprocess | None = None
     postprocess: str = ""
     axes: tuple[str, ...] = ()
+    audio: AudioPreprocess | None = None
+
+    @property
+    def takes_encoded(self) -> bool:
+        """Return True if the input declares how encoded images or recordings become its values."""
+        return self.preprocess is not None or self.audio is not None
 
 
 @dataclass(frozen=True, slots=True)

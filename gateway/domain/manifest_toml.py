@@ -10,6 +10,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any, cast
 
+from gateway.domain.audio_toml import check_audio_input, read_audio
 from gateway.domain.document import Table, read_document
 from gateway.domain.manifest import (
     LAYOUTS,
@@ -21,12 +22,12 @@ from gateway.domain.manifest import (
     Binding,
     Golden,
     ModelManifest,
-    Preprocess,
     TensorSpec,
     Tolerance,
     Variant,
     Window,
 )
+from gateway.domain.preprocess_toml import check_image_input, read_preprocess
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import DATATYPES, Datatype
 
@@ -36,7 +37,6 @@ DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 """SHA-256 digest in the form that this project writes."""
 DIMENSION_LIMIT = 2**31 - 1
 ARTIFACT_LIMIT_BYTES = 2**40
-IMAGE_SIDE_LIMIT_PX = 16384
 WINDOW_LIMIT_ROWS = 1_000_000
 ROWS_LIMIT = 1_000_000
 """Largest `max_batch_rows`: the rows of one request."""
@@ -106,14 +106,17 @@ def _tensor(table: Table, role: str) -> TensorSpec:
         shape=shape,
         layout=table.text("layout", "", among=("", *LAYOUTS)),
         finite=table.flag("finite", False) if role == "input" else False,
-        preprocess=_preprocess(table.table("preprocess")) if role == "input" else None,
+        preprocess=read_preprocess(table.table("preprocess")) if role == "input" else None,
+        audio=read_audio(table.table("audio")) if role == "input" else None,
         postprocess=table.text("postprocess", "", among=("", "softmax")) if role == "output" else "",
     )
     table.finish()
     if spec.postprocess == "softmax" and spec.datatype not in _FLOATS:
         table.refuse("postprocess", f"softmax gives floats, but the datatype is {spec.datatype.label}")
     if spec.preprocess:
-        _check_image_input(table, spec, spec.preprocess)
+        check_image_input(table, spec, spec.preprocess)
+    if spec.audio:
+        check_audio_input(table, spec, spec.audio)
     return spec
 
 
@@ -122,44 +125,6 @@ def _tensor_name(table: Table) -> str:
     if not 0 < len(name) <= TENSOR_NAME_LIMIT or not name.isprintable():
         table.refuse("name", f"must be 1 to {TENSOR_NAME_LIMIT} printable characters, not {name!r:.80}")
     return name
-
-
-def _check_image_input(table: Table, spec: TensorSpec, preprocess: Preprocess) -> None:
-    """Check the shape: [rows, channels, height, width] or, with layout NHWC, [rows, height, width, channels]."""
-    if spec.datatype in {Datatype.BYTES, Datatype.BOOL} or spec.layout not in {"", "NCHW", "NHWC"}:
-        table.refuse("preprocess", "images need a numeric input of layout NCHW or NHWC")
-    height, width = preprocess.resize or (ROWS, ROWS)
-    sizes = (height, width, preprocess.channels) if spec.layout == "NHWC" else (preprocess.channels, height, width)
-    if len(spec.shape) != 4 or any(-1 not in {s, w} and s != w for s, w in zip(spec.shape[1:], sizes, strict=True)):
-        table.refuse("shape", f"preprocess gives images of {list(sizes)}, which {list(spec.shape)} does not take")
-
-
-def _preprocess(table: Table | None) -> Preprocess | None:
-    if table is None:
-        return None
-    preprocess = Preprocess(
-        decode=table.texts("decode", among=("jpeg", "png")),
-        color=table.text("color", "rgb", among=("rgb", "bgr", "gray")),
-        resize=_size(table),
-        fit=table.text("fit", "stretch", among=("stretch", "letterbox", "crop")),
-        scale=table.number("scale", 1.0, low=-1e6, high=1e6),
-        mean=table.numbers("mean", (0.0,)),
-    )
-    if len(preprocess.mean) not in {1, preprocess.channels}:
-        table.refuse("mean", f"must hold 1 or {preprocess.channels} numbers, not {len(preprocess.mean)}")
-    if not preprocess.decode:
-        table.refuse("decode", "names no format; name jpeg, png or both")
-    table.finish()
-    return preprocess
-
-
-def _size(table: Table) -> tuple[int, int] | None:
-    if "resize" not in table:
-        return None
-    size = table.integers("resize")
-    if len(size) != 2 or not all(0 < side <= IMAGE_SIDE_LIMIT_PX for side in size):
-        table.refuse("resize", f"must be [height, width] of 1 to {IMAGE_SIDE_LIMIT_PX} pixels, not {list(size)}")
-    return size[0], size[1]
 
 
 def _window(table: Table | None) -> Window | None:

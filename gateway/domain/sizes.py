@@ -32,7 +32,7 @@ def request_sizes(manifest: ModelManifest, max_batch_rows: int, slack_bytes: int
 
     A bare model has no bound of rows: the author did not say what its first dimension counts (`engine.admission`).
     """
-    if any(spec.preprocess is not None for spec in manifest.inputs):
+    if any(spec.takes_encoded for spec in manifest.inputs):
         return RequestSizes(None, None)
     rows = max_batch_rows if manifest.batched and not manifest.inspected else None
     counts = [_elements(spec, rows) for spec in manifest.inputs]

@@ -112,7 +112,7 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
     outputs = _outputs(request, manifest)
     interpreted = not {output.name for output in outputs}.isdisjoint(manifest.answered)
     tensors = [(spec, request.inputs[spec.name]) for spec in manifest.inputs]
-    encoded = tuple(spec for spec, tensor in tensors if encoded_images(spec, tensor))
+    encoded = tuple(spec for spec, tensor in tensors if is_encoded(spec, tensor))
     return Form(
         rows=max(1, count),
         signature=tuple(
@@ -133,9 +133,9 @@ def _rows_problem(rows: set[int], most: int) -> str:
     return f"batch of {max(rows)} rows; between 1 and {most} are served ([limits] max_batch_rows)"
 
 
-def encoded_images(spec: TensorSpec, tensor: Tensor) -> bool:
-    """Return True if the tensor holds encoded images and the input declares how to decode them."""
-    return tensor.datatype is Datatype.BYTES and spec.preprocess is not None
+def is_encoded(spec: TensorSpec, tensor: Tensor) -> bool:
+    """Return True if the tensor holds encoded images or recordings and the input declares how to decode them."""
+    return tensor.datatype is Datatype.BYTES and spec.takes_encoded
 
 
 def _check_names(request: InferRequest, manifest: ModelManifest) -> None:
@@ -148,13 +148,13 @@ def _check_names(request: InferRequest, manifest: ModelManifest) -> None:
 
 def _check_tensor(spec: TensorSpec, tensor: Tensor, manifest: ModelManifest) -> int:
     shape = tensor.array.shape
-    if encoded_images(spec, tensor):
+    if is_encoded(spec, tensor):
         if len(shape) not in {1, 2} or (len(shape) == 2 and shape[1] != 1):
             raise _invalid(
-                manifest, f"encoded images for input '{spec.name}' need the shape [n] or [n,1], not {list(shape)}"
+                manifest, f"encoded contents for input '{spec.name}' need the shape [n] or [n,1], not {list(shape)}"
             )
         if spec.shape[0] not in {ROWS, shape[0]}:
-            raise _invalid(manifest, f"input '{spec.name}' takes {spec.shape[0]} encoded images, not {shape[0]}")
+            raise _invalid(manifest, f"input '{spec.name}' takes {spec.shape[0]} encoded contents, not {shape[0]}")
         return int(shape[0])
     if tensor.datatype is not spec.datatype:
         raise _invalid(

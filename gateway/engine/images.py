@@ -1,14 +1,15 @@
-"""Decoding of encoded images to an input tensor as the manifest declares.
+"""Decoding of encoded images and raw frames to an input tensor as the manifest declares.
 
-The steps are decode, colour, resize, fit, scale and mean. Pillow decodes; a JPEG is decoded at the smallest scale that
-still covers the wanted size (`draft`). Data from a peer is untrusted: bytes and pixels are bounded before decoding.
+The steps are decode, colour, resize, fit, scale, mean and std. Pillow decodes; a JPEG is decoded at the smallest scale
+that still covers the wanted size (`draft`). Raw frames of cameras have the declared size. Data from a
+peer is untrusted: bytes and pixels are bounded before decoding.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +17,10 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec, fits
 from gateway.domain.tensor import Array, Tensor
 from gateway.engine.settings import EngineSettings
+from gateway.tasks.audio_input import decode_recordings
 from gateway.tasks.frame import Frame, place
+from gateway.tasks.frames_yuv import split_planes, to_gray, to_rgb
+from gateway.tasks.input_values import cast_values
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -28,16 +32,20 @@ _NOT_CHANNELS_FIRST = ("NHWC",)
 def decode_inputs(
     inputs: Mapping[str, Tensor], encoded: Sequence[TensorSpec], settings: EngineSettings
 ) -> tuple[dict[str, Tensor], tuple[Frame, ...]]:
-    """Return the inputs with those in `encoded` decoded, and the places of the images of the first of these.
+    """Return the inputs with those in `encoded` decoded, and the places of the images of the first images of these.
 
-    Raises as `decode_images` does.
+    Raises as `decode_images` and `decode_recordings` do.
     """
     decoded, frames = dict(inputs), list[tuple[Frame, ...]]()
     for spec in encoded:
-        array, placed = decode_images(inputs[spec.name].array, spec, settings)
+        contents = inputs[spec.name].array
+        if spec.audio is not None:
+            array = decode_recordings([bytes(content) for content in contents.ravel()], spec, spec.audio)
+        else:
+            array, placed = decode_images(contents, spec, settings)
+            frames.append(placed)
         decoded[spec.name] = Tensor(spec.datatype, array)
-        frames.append(placed)
-    return decoded, frames[0]
+    return decoded, frames[0] if frames else ()
 
 
 def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) -> tuple[Array, tuple[Frame, ...]]:
@@ -75,7 +83,7 @@ def _decode(
         raise RequestError(
             Fault.TOO_LARGE, f"{where} has {len(content)} bytes, at most {settings.image_bytes} are read"
         )
-    image, size = _open(content, preprocess, where, pixels_left)
+    image, size = (_frame if preprocess.frame else _open)(content, preprocess, where, pixels_left)
     frame = place(preprocess.fit, size, preprocess.resize[::-1] if preprocess.resize else size)
     pixels = np.asarray(_fit(image, preprocess), np.float32)
     if preprocess.color == "bgr":
@@ -83,16 +91,23 @@ def _decode(
     if pixels.ndim == 2:
         pixels = pixels[:, :, np.newaxis]
     values = pixels * np.float32(preprocess.scale) - np.asarray(preprocess.mean, np.float32)
+    values /= np.asarray(preprocess.std, np.float32)
     ordered = values if spec.layout in _NOT_CHANNELS_FIRST else values.transpose(2, 0, 1)
-    return _cast(ordered, spec.datatype.dtype), frame, image.width * image.height
+    return cast_values(ordered, spec.datatype.dtype), frame, image.width * image.height
 
 
-def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Convert to `dtype`. Integers are rounded and clipped to their range, as quantised inputs expect."""
-    if dtype.kind in "iu":
-        bounds = np.iinfo(dtype)
-        values = np.rint(values).clip(bounds.min, bounds.max)
-    return np.ascontiguousarray(values, dtype)
+def _frame(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> tuple[Image.Image, tuple[int, int]]:
+    """Return a raw frame as an image, and its size (width, height)."""
+    from PIL import Image
+
+    height, width = size = preprocess.frame or (0, 0)
+    _check_pixels(height * width, pixel_limit, where)
+    planes = split_planes(content, preprocess.decode[0], size, where)
+    if preprocess.color == "gray":
+        pixels = to_gray(planes, preprocess.color_range)
+    else:
+        pixels = to_rgb(planes, preprocess.color_matrix, preprocess.color_range)
+    return Image.fromarray(pixels), (width, height)
 
 
 def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> tuple[Image.Image, tuple[int, int]]:
@@ -144,7 +159,8 @@ def _fit(image: Image.Image, preprocess: Preprocess) -> Image.Image:
         return image
     size = preprocess.resize[::-1]
     if preprocess.fit == "letterbox":
-        return ImageOps.pad(image, size, Image.Resampling.BILINEAR)
+        color = (preprocess.pad_value,) * preprocess.channels
+        return ImageOps.pad(image, size, Image.Resampling.BILINEAR, color)
     if preprocess.fit == "crop":
         return ImageOps.fit(image, size, Image.Resampling.BILINEAR)
     return image.resize(size, Image.Resampling.BILINEAR)

@@ -203,7 +203,7 @@ class Runner:
 
 def _results(interpreter: Interpreter, ticket: Ticket, outputs: Tensors, rows: slice | None) -> Results:
     try:
-        return interpreter.interpret(outputs, rows, ticket.frames)
+        return interpreter.interpret(outputs, rows, ticket.inputs, ticket.frames)
     except RequestError as refused:
         return refused
 

@@ -151,11 +151,9 @@ def _images(
         problem = "its images do not fit the inputs of the model; write [input.preprocess], or send prepared tensors"
         return signature.inputs, {}, (*found, to_add(PROCESSOR, problem))
     inputs = tuple(spec if at == place else each for at, each in enumerate(signature.inputs))
-    keys, more = preprocess_keys(steps)
-    if keys is None:
-        return inputs, {}, (*found, *more)
+    keys = preprocess_keys(steps)
     summary = f"{steps.fit} to {steps.size[0]} × {steps.size[1]} pixels, scale {keys['scale']:g}, mean {keys['mean']}"
-    return inputs, {spec.name: keys}, (taken(PROCESSOR, summary), *found, *more)
+    return inputs, {spec.name: keys}, (taken(PROCESSOR, summary), *found)
 
 
 def _labelled(

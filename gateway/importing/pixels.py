@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gateway.domain.manifest import ROWS, Preprocess, TensorSpec
-from gateway.importing.imported import ImportFinding, left_out, to_add
+from gateway.domain.manifest import ROWS, TensorSpec
 
 CHANNELS = 3
 """Values of a pixel: red, green, blue."""
 SIGNIFICANT_DIGITS = 9
 """Digits of written numbers: more than FP32, in which pixels are computed, can hold."""
-_KNOWN = frozenset(field.name for field in fields(Preprocess))
-"""Keys that this version has. Standard deviations per channel and the colour of a padding come with a later one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +38,8 @@ def image_spec(spec: TensorSpec, steps: PixelSteps) -> TensorSpec | None:
     return None
 
 
-def preprocess_keys(steps: PixelSteps) -> tuple[Mapping[str, Any] | None, tuple[ImportFinding, ...]]:
-    """Return the keys for these steps, and what could not be said; None if the result would be wrong without it.
+def preprocess_keys(steps: PixelSteps) -> dict[str, Any]:
+    """Return the keys for these steps.
 
     A standard deviation that all channels share is part of scale and mean: (x·s − m) / d = x·(s/d) − m/d.
     """
@@ -51,14 +48,8 @@ def preprocess_keys(steps: PixelSteps) -> tuple[Mapping[str, Any] | None, tuple[
         scale, mean, std = scale / std[0], tuple(each / std[0] for each in mean), (1.0,)
     keys: dict[str, Any] = {"decode": ["jpeg", "png"], "color": steps.color, "resize": list(steps.size)}
     keys |= {"fit": steps.fit, "scale": _rounded(scale), "mean": _short(mean)}
-    if std != (1.0,):
-        if "std" not in _KNOWN:
-            advice = f"std {_short(std)} differs by channel, for which this version has no key; send prepared tensors"
-            return None, (to_add("input.preprocess", advice),)
-        keys["std"] = _short(std)
-    if steps.pad_value and "pad_value" not in _KNOWN:
-        return keys, (left_out("colour of the padding", f"{steps.pad_value} in training, 0 here"),)
-    return keys | ({"pad_value": steps.pad_value} if steps.pad_value else {}), ()
+    keys |= {"std": _short(std)} if std != (1.0,) else {}
+    return keys | ({"pad_value": steps.pad_value} if steps.pad_value else {})
 
 
 def _short(numbers: Sequence[float]) -> list[float]:

@@ -117,11 +117,9 @@ def _image_input(
     spec = image_spec(signature.inputs[0], steps) if len(signature.inputs) == 1 else None
     if spec is None:
         return signature.inputs, {}, (to_add("input.preprocess", "the input takes no images of imgsz; send tensors"),)
-    keys, found = preprocess_keys(steps)
-    if keys is None:
-        return (spec,), {}, found
+    keys = preprocess_keys(steps)
     fact = taken("imgsz", f"{keys['fit']} to {steps.size[0]} × {steps.size[1]} pixels, RGB, 0 to 1")
-    return (spec,), {spec.name: keys}, (fact, *found)
+    return (spec,), {spec.name: keys}, (fact,)
 
 
 def _checked_labels(

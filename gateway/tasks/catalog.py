@@ -7,23 +7,39 @@ from collections.abc import Callable, Mapping
 from gateway.domain.document import Table
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ModelManifest
+from gateway.tasks.anomaly import AnomalyDetection
+from gateway.tasks.classification import Classification
+from gateway.tasks.embedding import Embedding
+from gateway.tasks.forecasting import Forecasting
 from gateway.tasks.instance_segmentation import InstanceSegmentation
 from gateway.tasks.keypoints import Keypoints
 from gateway.tasks.object_detection import ObjectDetection
 from gateway.tasks.oriented_boxes import OrientedBoxes
+from gateway.tasks.regression import Regression
 from gateway.tasks.semantic_segmentation import SemanticSegmentation
 from gateway.tasks.task import Task
+from gateway.tasks.text_recognition import TextRecognition
 
 MANIFEST = "manifest.toml"
 TaskFactory = Callable[[ModelManifest, Table], Task]
 """Construction of a task from the manifest and the options of its kind. Raises ConfigurationError."""
 
 TASKS: Mapping[str, TaskFactory] = {
+    "anomaly-detection": AnomalyDetection,
+    "audio-classification": Classification,
+    "embedding": Embedding,
+    "image-classification": Classification,
     "instance-segmentation": InstanceSegmentation,
     "keypoints": Keypoints,
+    "keyword-spotting": Classification,
     "object-detection": ObjectDetection,
     "oriented-boxes": OrientedBoxes,
     "semantic-segmentation": SemanticSegmentation,
+    "tabular-classification": Classification,
+    "tabular-regression": Regression,
+    "text-recognition": TextRecognition,
+    "time-series-classification": Classification,
+    "time-series-forecasting": Forecasting,
 }
 
 

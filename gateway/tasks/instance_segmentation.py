@@ -39,7 +39,7 @@ from gateway.tasks.candidates import placed
 from gateway.tasks.detections import DETECTION_TENSORS, DetectionResult
 from gateway.tasks.detector import DetectionHead, read_detector
 from gateway.tasks.frame import Frame
-from gateway.tasks.resampling import MaskGrid, bilinear, mask_grid, read_mask_pixels
+from gateway.tasks.mask_grid import MaskGrid, bilinear, mask_grid, read_mask_pixels
 from gateway.tasks.row_arrays import row_array, row_shape, unfit
 from gateway.tasks.run_lengths import encode_region
 from gateway.tasks.single_output_heads import single_output_head

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
-from gateway.domain.tensor import Array, Datatype, Tensors
+from gateway.domain.tensor import Array, Datatype, Tensor, Tensors
 from gateway.tasks.catalog import MANIFEST, task_of
 from gateway.tasks.frame import Frame
 from gateway.tasks.task import Task, TaskResult
@@ -28,6 +28,7 @@ class Interpreter:
     def __init__(self, task: Task, manifest: ModelManifest) -> None:
         """Set up an interpreter. Raises ConfigurationError if an output of the model has the name of a result."""
         self._task, self._batched = task, manifest.batched
+        self._inputs: Sequence[str] = getattr(task, "inputs", ())
         rows = ROWS if manifest.batched else 1
         results = [replace(spec, shape=(rows, *spec.shape)) for spec in task.results]
         self.results = (TensorSpec(RESULT, Datatype.BYTES, (rows,)), *results)
@@ -43,22 +44,24 @@ class Interpreter:
         names = tuple(spec.name for spec in self.results)
         return replace(manifest, outputs=(*self.results, *manifest.outputs), answered=names)
 
-    def interpret(self, outputs: Tensors, rows: slice | None, frames: Sequence[Frame]) -> dict[str, Array]:
+    def interpret(
+        self, outputs: Tensors, rows: slice | None, inputs: Mapping[str, Tensor], frames: Sequence[Frame]
+    ) -> dict[str, Array]:
         """Return the results of a request: of `rows` of a run's outputs (None: of all).
 
-        `frames` are the places of its images, one for each row, or none. Raises what `Task.interpret` raises.
+        `inputs` are those of the request, and `frames` the places of its images, one for each row, or none. Raises
+        what `Task.interpret` raises.
         """
-        own = outputs if rows is None else {name: array[rows] for name, array in outputs.items()}
+        own = dict(outputs) if rows is None else {name: array[rows] for name, array in outputs.items()}
+        own |= {name: inputs[name].array for name in self._inputs}
         count = len(next(iter(own.values()))) if self._batched else 1
         places = frames or (None,) * count
         results = [self._task.interpret(self._row(own, row), places[row]) for row in range(count)]
         return {RESULT: _documents(results), **self._tensors(results)}
 
     def _row(self, outputs: Tensors, row: int) -> dict[str, Array]:
-        """Return the outputs of one row, without the row dimension: of a model without rows, a leading 1 is dropped."""
-        if self._batched:
-            return {name: array[row] for name, array in outputs.items()}
-        return {name: array[0] if array.shape[:1] == (1,) else array for name, array in outputs.items()}
+        """Return the outputs of one row, without the row dimension, which a model without rows does not have."""
+        return {name: array[row] for name, array in outputs.items()} if self._batched else dict(outputs)
 
     def _tensors(self, results: Sequence[TaskResult]) -> dict[str, Array]:
         columns = [result.tensors() for result in results]

@@ -37,7 +37,7 @@ from gateway.domain.tensor import Array, Datatype, Tensors
 from gateway.tasks.detections import SCORE_DIGITS, label_of
 from gateway.tasks.frame import Frame
 from gateway.tasks.image_input import image_input
-from gateway.tasks.resampling import MaskGrid, Neighbours, mask_grid, nearest, neighbours, read_mask_pixels
+from gateway.tasks.mask_grid import MaskGrid, Neighbours, mask_grid, nearest, neighbours, read_mask_pixels
 from gateway.tasks.row_arrays import row_array, row_shape, unfit
 from gateway.tasks.run_lengths import class_runs, encode_classes
 

@@ -35,3 +35,13 @@ class Task(Protocol):
         prepared it; coordinates are then pixels of the input. Raises RequestError UNSUPPORTED for outputs that are not
         as declared.
         """
+
+
+class InputReader(Task, Protocol):
+    """Task that needs inputs of the model, too: `interpret` finds them among `outputs`, by their names.
+
+    They are as the model received them (images decoded), for the same row. No output has the name of such an input.
+    """
+
+    @property
+    def inputs(self) -> tuple[str, ...]: ...

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.audio import PCM_FORMATS, AudioPreprocess
+from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.domain.policy import Policy
 from gateway.domain.signed_release import SignedRelease
 from gateway.trust.distrust import Distrust, Reason
@@ -74,10 +75,31 @@ def tensor_text(spec: TensorSpec) -> str:
 
 def _refused_values(new: TensorSpec, old: TensorSpec) -> str:
     """Return which values, of equal datatype and shape, `new` refuses and `old` takes, or ""."""
-    lost = set(old.preprocess.decode if old.preprocess else ()) - set(new.preprocess.decode if new.preprocess else ())
+    problem = _refused_images(new.preprocess, old.preprocess) or _refused_recordings(new.audio, old.audio)
+    if problem:
+        return problem
+    return "refuses NaN and infinity" if new.finite and not old.finite else ""
+
+
+def _refused_images(new: Preprocess | None, old: Preprocess | None) -> str:
+    lost = set(old.decode if old else ()) - set(new.decode if new else ())
     if lost:
         return f"refuses images of {', '.join(sorted(lost))}"
-    return "refuses NaN and infinity" if new.finite and not old.finite else ""
+    if old and new and old.frame and old.frame != new.frame:
+        return f"takes raw frames of [height, width] {list(new.frame or ())}"
+    return ""
+
+
+def _refused_recordings(new: AudioPreprocess | None, old: AudioPreprocess | None) -> str:
+    lost = set(old.decode if old else ()) - set(new.decode if new else ())
+    if lost:
+        return f"refuses recordings of {', '.join(sorted(lost))}"
+    if not old or not new:
+        return ""
+    source = new.source_rate_hz, new.source_channels
+    if set(old.decode) & set(PCM_FORMATS) and source != (old.source_rate_hz, old.source_channels):
+        return f"takes raw samples of {source[0]} Hz and {source[1]} channels"
+    return f"refuses recordings of more than {new.limit_s:g} s" if new.limit_s < old.limit_s else ""
 
 
 def _fewer_rows(before: ModelManifest, after: ModelManifest) -> str:

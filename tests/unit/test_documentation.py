@@ -15,6 +15,7 @@ from gateway.cli.parser import VERBS
 from gateway.domain.errors import Fault
 from gateway.domain.problem import HTTP_STATUS
 from gateway.domain.runtimes import RUNTIMES
+from gateway.tasks.catalog import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -53,8 +54,17 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "edge-fleet rollouts create" in (tmp_path / "reference/commands/index.html").read_text()
 
 
+def test_the_options_of_every_task_are_in_the_reference() -> None:
+    reference = (ROOT / "docs/pages/reference/tasks.md").read_text()
+    cards = "".join(sys.modules[made.__module__].__doc__ or "" for made in TASKS.values())
+    rows = [line for line in cards.splitlines() if line.startswith("| `")]
+    assert len(rows) > 50
+    assert [line for line in rows if line not in reference] == []
+
+
 def test_every_key_of_a_manifest_is_in_the_reference() -> None:
-    source = (ROOT / "gateway/domain/manifest_toml.py").read_text()
+    readers = ("manifest_toml.py", "preprocess_toml.py", "audio_toml.py")
+    source = "".join((ROOT / "gateway/domain" / reader).read_text() for reader in readers)
     keys = set(
         re.findall(
             r"""\.(?:text|texts|integer|integers|number|numbers|flag|table|tables)\(\s*"([a-z0-9_]+)\"""", source

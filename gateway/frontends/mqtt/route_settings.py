@@ -21,7 +21,7 @@ PROTOBUF = ("application/protobuf", "application/x-protobuf")
 CONTENT_TYPES = (
     *(JSON, "application/x-ndjson", "text/plain", "text/csv", "application/cbor"),
     *("application/x-msgpack", "application/msgpack", "application/senml+json", "application/senml+cbor"),
-    *(*PROTOBUF, SPARKPLUG, "application/octet-stream", "image/jpeg", "image/png"),
+    *(*PROTOBUF, SPARKPLUG, "application/octet-stream", "image/jpeg", "image/png", "audio/wav"),
 )
 SENSOR_FORM = re.compile(r"topic(\[\d{1,3}:?\])?|payload(\.[^.\s]+)+|property\.\S+")
 KEY_FORM = re.compile(r"(topic\[\d{1,3}:?\])?")

@@ -61,11 +61,11 @@ class InferOperation(Operation):
 
 @dataclass
 class ResultOperation(InferOperation):
-    """Body of a request for a task's result: an inference request, or one image."""
+    """Body of a request for a task's result: an inference request, or one image or recording."""
 
     def __post_init__(self) -> None:
-        """Add the images to the bodies of an inference request."""
+        """Add images and recordings to the bodies of an inference request."""
         super().__post_init__()
         if isinstance(self.request_body, RequestBody):
-            images = {media: OpenAPIMediaType(schema=_RAW) for media in ("image/jpeg", "image/png")}
-            self.request_body.content = {**self.request_body.content, **images}
+            encoded = {media: OpenAPIMediaType(schema=_RAW) for media in ("image/jpeg", "image/png", "audio/wav")}
+            self.request_body.content = {**self.request_body.content, **encoded}

@@ -38,7 +38,7 @@ from gateway.frontends.rest_v2.requests import (
     json_end,
     most_of,
 )
-from gateway.frontends.rest_v2.task_results import IMAGES, check_task, image_request, media_of, result_body
+from gateway.frontends.rest_v2.task_results import ENCODED, check_task, encoded_request, media_of, result_body
 
 MODEL = "/v2/models/{model:str}"
 VERSION = MODEL + "/versions/{version:str}"
@@ -162,15 +162,15 @@ async def infer(request: Call) -> Response[bytes] | Stream:
     opt={"needs": INFER},
 )
 async def result(request: Call) -> Response[bytes]:
-    """Answer an inference request, or one image as the body, with the result of the model's task as a JSON object."""
+    """Answer an inference request, or an image or recording as the body, with the result of the model's task."""
     ports = ports_of(request)
     manifest = ports.inference.describe(*_names(request))
     media, admitted = media_of(request.headers.get("content-type", "")), request.scope["state"]["admitted"]
     name = check_task(manifest, media)
     with ports.bodies.lease(admitted) as lease:
-        if media in IMAGES:
+        if media in ENCODED:
             body = await ports.bodies.read(request.receive, dict(request.headers), lease)
-            asked = image_request(manifest, bytes(body), _names(request), admitted.caller)
+            asked = encoded_request(manifest, bytes(body), _names(request), admitted.caller)
         else:
             asked = (await _asked(request, lease)).request
         asked = replace(asked, outputs=(RequestedOutput(name),))

@@ -75,7 +75,7 @@ def test_keypoints_with_a_score_and_corners_are_drawn() -> None:
         {"text": "B-AB 1234", "score": 0.9},
         {"label": "cat", "score": 0.9},
         {"classes": [{"label": "cat", "class": 3, "score": 0.9}]},
-        {"segments": [{"label": "road", "class": 1, "share": 0.5}]},
+        {"classes": [{"label": "road", "class": 1, "share": 0.5}]},
     ],
 )
 def test_what_is_said_of_the_whole_image_is_a_caption(document: dict[str, Any]) -> None:

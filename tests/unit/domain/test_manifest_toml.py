@@ -32,6 +32,8 @@ resize = [8, 6]
 fit = "letterbox"
 scale = 0.0625
 mean = [0.5]
+std = [0.25]
+pad_value = 114
 [[output]]
 name = "scores"
 datatype = "FP32"
@@ -95,7 +97,7 @@ def test_every_documented_key_is_read() -> None:
     got = read_manifest(FULL, "f")
     assert (got.name, got.version, got.task) == ("meter-reader", "1", "image-classification")
     assert (got.labels, got.max_accuracy_loss) == (("0", "1"), 0.02)
-    images = Preprocess(("jpeg", "png"), "gray", (8, 6), "letterbox", 0.0625, (0.5,))
+    images = Preprocess(("jpeg", "png"), "gray", (8, 6), "letterbox", 0.0625, (0.5,), (0.25,), 114)
     assert got.inputs == (TensorSpec("image", Datatype.FP32, (-1, 1, 8, 6), "NCHW", True, images),)
     assert got.outputs == (TensorSpec("scores", Datatype.FP32, (-1, 10), postprocess="softmax"),)
     assert got.window == Window(("x", "y"), 100, 50, 10.0)
@@ -119,7 +121,11 @@ def test_what_may_be_left_out_has_its_default() -> None:
 
 
 def test_the_outline_of_the_contract_with_its_defaults() -> None:
-    plain = FULL.replace('layout = "NCHW"\n', "").replace("mean = [0.5]\n", "").replace('color = "gray"\n', "")
+    plain = (
+        FULL.replace('layout = "NCHW"\n', "")
+        .replace("mean = [0.5]\nstd = [0.25]\npad_value = 114\n", "")
+        .replace('color = "gray"\n', "")
+    )
     got = read_manifest(plain.replace("[-1, 1, 8, 6]", "[-1, 3, 8, 6]"), "f")
     assert got.inputs[0].preprocess == Preprocess(("jpeg", "png"), "rgb", (8, 6), "letterbox", 0.0625, (0.0,))
 
@@ -228,6 +234,15 @@ REFUSALS = [
     ("resize = [8, 6]", "resize = [8, 100000]", "resize", "[height, width]"),
     ("mean = [0.5]", "mean = [1.0, 2.0]", "mean", "1 or 1 numbers"),
     ("mean = [0.5]", "mean = [nan]", "mean", "finite"),
+    ("std = [0.25]", "std = [0.0]", "std", "between 1e-06"),
+    ("std = [0.25]", "std = [1.0, 2.0]", "std", "1 or 1 numbers"),
+    ("pad_value = 114", "pad_value = 256", "pad_value", "between 0 and 255"),
+    ('fit = "letterbox"', 'fit = "crop"', "pad_value", "around a letterbox"),
+    ('decode = ["jpeg", "png"]', 'decode = ["nv12", "png"]', "decode", "only format"),
+    ('decode = ["jpeg", "png"]', 'decode = ["nv12"]', "frame", "missing"),
+    ("std = [0.25]", "frame = [8, 6]", "frame", "raw frames"),
+    ("std = [0.25]", 'color_matrix = "bt709"', "color_matrix", "raw frames"),
+    ("std = [0.25]", 'color_range = "full"', "color_range", "raw frames"),
     ("scale = 0.0625", "scale = inf", "scale", "between"),
     ("hop_rows = 50", "hop_rows = 0", "hop_rows", "between"),
     ("rate_hz = 10.0", "rate_hz = 0", "rate_hz", "between"),
@@ -254,6 +269,25 @@ def test_values_that_cannot_be_are_refused(old: str, new: str, key: str, words: 
     error = changed(old, new)
     assert error.key == key
     assert words in error.problem
+
+
+RAW = FULL.replace('decode = ["jpeg", "png"]', 'decode = ["nv12"]\nframe = [8, 6]')
+
+
+def test_raw_frames_have_a_size_and_colours() -> None:
+    colours = RAW.replace("frame = [8, 6]", 'frame = [8, 6]\ncolor_matrix = "bt709"\ncolor_range = "full"')
+    preprocess = read_manifest(colours, "f").inputs[0].preprocess
+    assert preprocess is not None
+    assert (preprocess.decode, preprocess.frame) == (("nv12",), (8, 6))
+    assert (preprocess.color_matrix, preprocess.color_range) == ("bt709", "full")
+
+
+def test_the_size_of_raw_frames_is_even_and_is_the_images_without_resize() -> None:
+    assert "even" in changed("frame = [8, 6]", "frame = [8, 7]", RAW).problem
+    assert (
+        "images of [1, 4, 6]"
+        in changed("frame = [8, 6]\n", "frame = [4, 6]\n", RAW.replace("resize = [8, 6]\n", "")).problem
+    )
 
 
 def test_softmax_needs_floats() -> None:

@@ -116,7 +116,7 @@ def test_a_model_without_rows_counts_one_whatever_its_inputs() -> None:
 def test_a_fixed_number_of_images_is_held_to() -> None:
     one = TensorSpec("x", Datatype.FP32, (1, 1, 2, 2), preprocess=Preprocess(("png",)))
     fixed = manifest(inputs=(one,), outputs=(TensorSpec("y", Datatype.FP32, (1, 3)),))
-    with pytest.raises(RequestError, match="takes 1 encoded images, not 2"):
+    with pytest.raises(RequestError, match="takes 1 encoded contents, not 2"):
         admission(fixed).form(InferRequest("m", {"x": Tensor(Datatype.BYTES, elements(b"a", b"b"))}))
 
 

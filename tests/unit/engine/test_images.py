@@ -6,6 +6,7 @@ import dataclasses
 import struct
 import zlib
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -229,3 +230,51 @@ def outcome(content: bytes) -> tuple[int, ...] | Fault:
         return decode(content, spec(resize=(8, 8))).shape
     except RequestError as error:
         return error.fault
+
+
+def raw_spec(form: str, size: tuple[int, int], **how: object) -> TensorSpec:
+    preprocess = Preprocess((form,), frame=size, **how)  # type: ignore[arg-type]
+    return TensorSpec("x", Datatype.FP32, (-1, -1, -1, -1), "NHWC", preprocess=preprocess)
+
+
+@pytest.mark.parametrize(("form", "code"), [("nv12", cv2.COLOR_YUV2RGB_NV12), ("i420", cv2.COLOR_YUV2RGB_I420)])
+def test_raw_frames_are_decoded_as_by_opencv(form: str, code: int) -> None:
+    frame = np.random.default_rng(2).integers(16, 236, (12, 10), np.uint8)
+    got = decode(frame.tobytes(), raw_spec(form, (8, 10)))
+    assert np.abs(got - cv2.cvtColor(frame, code)).max() <= 1
+    assert np.array_equal(decode(frame.tobytes(), raw_spec(form, (8, 10), color="bgr")), got[:, :, ::-1])
+
+
+def test_a_raw_frame_is_fitted_like_any_image() -> None:
+    packed = np.full((4, 8, 2), (235, 128), np.uint8)
+    wanted = raw_spec(
+        "yuyv", (4, 8), resize=(8, 8), fit="letterbox", pad_value=114, scale=1 / 255, mean=(0.5,), std=(0.5,)
+    )
+    got = decode(packed.tobytes(), wanted)
+    assert np.allclose(got[2:6], 1.0)
+    assert np.allclose(got[[0, 1, 6, 7]], (114 / 255 - 0.5) / 0.5)
+
+
+def test_a_gray_input_takes_the_luma() -> None:
+    frame = np.arange(24, dtype=np.uint8).reshape(6, 4)
+    wanted = raw_spec("i420", (4, 4), color="gray", color_range="full")
+    assert np.array_equal(decode(frame.tobytes(), wanted)[:, :, 0], frame[:4])
+
+
+def test_a_raw_frame_of_another_size_is_refused() -> None:
+    error = fault_of(bytes(100), raw_spec("nv12", (8, 10)))
+    assert error.fault is Fault.INVALID
+    assert "image 0 of input 'x' has 100 bytes, but a frame of 10 by 8 pixels in nv12 has 120" in error.message
+    assert fault_of(bytes(120), raw_spec("nv12", (8, 10)), EngineSettings(image_pixels=79)).fault is Fault.TOO_LARGE
+
+
+def test_std_per_channel() -> None:
+    got = decode(encoded(RGB), spec(layout="NHWC", mean=(1.0, 2.0, 3.0), std=(1.0, 2.0, 4.0)))
+    assert np.array_equal(
+        got, (RGB.astype(np.float32) - np.array([1, 2, 3], np.float32)) / np.array([1, 2, 4], np.float32)
+    )
+
+
+def test_a_letterbox_has_its_colour_in_gray_too() -> None:
+    got = decode(wide(), spec(color="gray", resize=(8, 8), fit="letterbox", pad_value=9))[0]
+    assert (got[[0, 1, 6, 7]] == 9).all()

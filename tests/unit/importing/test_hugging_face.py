@@ -7,14 +7,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest import Preprocess
 from gateway.importing.hugging_face import is_hugging_face, read_hugging_face
 from gateway.importing.imported import ImportOutcome
 from gateway.importing.pixels import PixelSteps, preprocess_keys
+from gateway.importing.release_writer import settled
 from tests.simulators.import_sources import CLASSES, documents_of, save, write_classifier, write_hugging_face
-
-HAS_STD = "std" in Preprocess.__dataclass_fields__
-"""Standard deviations per channel come with another change."""
 
 
 def read(folder):
@@ -40,17 +37,15 @@ def test_a_classifier_of_images(tmp_path):
 
 def test_scale_and_mean_give_what_the_processor_gives():
     pixels, mean, std = np.arange(256.0), 0.4, 0.2
-    keys, _ = preprocess_keys(PixelSteps((8, 8), scale=1 / 255, mean=(mean,) * 3, std=(std,) * 3))
+    keys = preprocess_keys(PixelSteps((8, 8), scale=1 / 255, mean=(mean,) * 3, std=(std,) * 3))
     np.testing.assert_allclose(pixels * keys["scale"] - keys["mean"][0], (pixels / 255 - mean) / std, atol=1e-6)
 
 
-def test_deviations_by_channel_need_their_key(tmp_path):
+def test_deviations_by_channel_have_a_key(tmp_path):
     model = read(write_hugging_face(tmp_path, processor={"image_std": [0.2, 0.3, 0.4]}))
-    if HAS_STD:
-        assert model.preprocess["pixel_values"]["std"] == [0.2, 0.3, 0.4]
-    else:
-        assert model.preprocess == {}
-        assert any("differs by channel" in finding.text for finding in model.findings)
+    assert model.preprocess["pixel_values"]["std"] == [0.2, 0.3, 0.4]
+    assert model.preprocess["pixel_values"]["mean"] == [0.5]
+    assert settled(model).task_options == model.task_options
 
 
 def test_the_centre_of_an_image(tmp_path):

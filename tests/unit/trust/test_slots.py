@@ -21,6 +21,7 @@ IMAGE = {"name": "image", "datatype": "FP32", "shape": [-1, 3, -1, 64], "layout"
 SCORES = {"name": "scores", "datatype": "FP32", "shape": [-1, -1]}
 BOXES = {"name": "boxes", "datatype": "INT64", "shape": [-1, 4]}
 JPEG = {"preprocess": {"decode": ["jpeg", "png"], "resize": [32, 64]}}
+NV12 = {"preprocess": {"decode": ["nv12"], "frame": [48, 64], "resize": [32, 64]}}
 VARIANT = f"""[[variant]]
 name = "only"
 runtime = "reference"
@@ -112,7 +113,32 @@ def test_tensors_that_fit_the_running_release_and_those_that_do_not(form: str) -
 LESS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a kind of image": (JPEG, {"preprocess": {"decode": ["png"], "resize": [32, 64]}}, "refuses images of jpeg"),
     "all images": (JPEG, {}, "refuses images of jpeg, png"),
+    "raw frames of this size": (
+        NV12,
+        {"preprocess": {"decode": ["nv12"], "frame": [96, 64], "resize": [32, 64]}},
+        "takes raw frames of [height, width] [96, 64]",
+    ),
 }
+
+
+SOUND = {"name": "sound", "datatype": "FP32", "shape": [-1, -1]}
+WAV = {"decode": ["wav", "s16le"], "rate_hz": 16000, "source_rate_hz": 48000}
+LESS_SOUND: dict[str, tuple[dict[str, Any], str]] = {
+    "no encoding is lost": (WAV | {"limit_s": 90}, ""),
+    "an encoding": (WAV | {"decode": ["s16le"]}, "refuses recordings of wav"),
+    "a rate of raw samples": (WAV | {"source_rate_hz": 44100}, "takes raw samples of 44100 Hz and 1 channels"),
+    "a duration": (WAV | {"limit_s": 5}, "refuses recordings of more than 5 s"),
+}
+
+
+@pytest.mark.parametrize("what", LESS_SOUND)
+def test_recordings_are_taken_as_before(what: str) -> None:
+    after, said = LESS_SOUND[what]
+    told = incompatibility(manifest([SOUND | {"audio": WAV}], [SCORES]), manifest([SOUND | {"audio": after}], [SCORES]))
+    assert said in told if said else not told
+    assert "refuses recordings of s16le, wav" in incompatibility(
+        manifest([SOUND | {"audio": WAV}], [SCORES]), manifest([SOUND], [SCORES])
+    )
 
 
 @pytest.mark.parametrize("what", LESS)

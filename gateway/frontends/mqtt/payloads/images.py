@@ -1,4 +1,4 @@
-"""Encoded images: the engine decodes them as the manifest declares."""
+"""Encoded images and recordings: the engine decodes them as the manifest declares."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.frontends.mqtt.payloads.errors import invalid
 
-IMAGES = frozenset({"image/jpeg", "image/png"})
+ENCODED = {"image/jpeg": "jpeg", "image/png": "png", "audio/wav": "wav"}
+"""Media types, with the names that manifests give to these formats."""
 
 
-def image_tensor(payload: bytes, media: str, spec: TensorSpec) -> Tensor:
-    """Return a BYTES tensor [1] with one encoded image.
+def encoded_tensor(payload: bytes, media: str, spec: TensorSpec) -> Tensor:
+    """Return a BYTES tensor [1] with one encoded image or recording.
 
-    Raises RequestError INVALID if the input takes no such image.
+    Raises RequestError INVALID if the input takes no such content.
     """
-    if spec.preprocess is None:
-        raise invalid(f"input '{spec.name}' takes numbers, not {media}; its manifest declares no preprocess")
-    if media.removeprefix("image/") not in spec.preprocess.decode:
-        known = ", ".join(f"image/{name}" for name in spec.preprocess.decode)
-        raise invalid(f"input '{spec.name}' takes {known}, not {media}")
+    declared = spec.preprocess or spec.audio
+    if declared is None:
+        raise invalid(f"input '{spec.name}' takes numbers, not {media}; its manifest declares no preprocess or audio")
+    if ENCODED[media] not in declared.decode:
+        known = ", ".join(name for name, form in ENCODED.items() if form in declared.decode)
+        raise invalid(f"input '{spec.name}' takes {known or ', '.join(declared.decode)}, not {media}")
     array = np.empty(1, object)
     array[0] = payload
     return Tensor(Datatype.BYTES, array)

@@ -42,19 +42,27 @@ class DocumentRow(ResultRow):
 
     @property
     def value(self) -> str | float | None:
-        """Return the value or text of the document, the number of its detections, or its label."""
-        for key in ("value", "text"):
+        """Return the only value, the text, the score of an anomaly, the number of detections, or the label."""
+        values, detections = self.document.get("values", ()), self.document.get("detections")
+        if len(values) == 1:
+            return self.output(values[0]["name"])
+        for key in ("text", "score") if self.document.keys() & {"text", "anomalous"} else ():
             if key in self.document:
                 found: str | float | None = self.document[key]
                 return found
-        detections = self.document.get("detections")
         return self.label if detections is None else float(len(detections))
+
+    def output(self, name: str) -> str | float | None:
+        """Return the value that the document calls `name`, or the only element of the output `name`."""
+        named = {value["name"]: value["value"] for value in self.document.get("values", ())}
+        return named[name] if name in named else ResultRow.output(self, name)
 
     def _labels(self) -> Iterator[tuple[str, float]]:
         for key in LISTS:
-            yield from ((part["label"], part["score"]) for part in self.document.get(key, ()))
+            parts = self.document.get(key, ())
+            yield from ((part["label"], part.get("score", part.get("share", 0.0))) for part in parts)
         if self.document.get("label") is not None:
-            yield self.document["label"], self.document.get("score", 0.0)
+            yield self.document["label"], self.document.get("score") or 0.0
 
 
 def document_rows(

@@ -19,7 +19,7 @@ from gateway.frontends.mqtt.payloads.channels import WORDS
 from gateway.frontends.mqtt.payloads.content_type import read_content_type
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.formats import FORMATS
-from gateway.frontends.mqtt.payloads.images import IMAGES
+from gateway.frontends.mqtt.payloads.images import ENCODED
 from gateway.frontends.mqtt.payloads.packed import packed_bytes
 from gateway.frontends.mqtt.payloads.raw import RAW
 from gateway.frontends.mqtt.payloads.rows import RowSource
@@ -34,7 +34,7 @@ VALUES_SHOWN = 64
 """Most channels that are proposed."""
 NO_SIGNALS = frozenset({"timestamp", "time", "ts", "t", "id", "seq", "fcnt", "f_cnt", "fport", "f_port"})
 """Names of numbers that are no measurements, in lower case: their channels are proposed as comments."""
-_SIGNATURES = ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG", "image/png"))
+_SIGNATURES = ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG", "image/png"), (b"RIFF", "audio/wav"))
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -63,7 +63,7 @@ def propose(payload: bytes, topic: str, content_type: str, model: str) -> Propos
     for preset, filter_ in (*_presets(topic, content_type).items(), ("", "")):
         media = content_type or (PRESETS[preset].content_type if preset else guess_format(payload))
         settings = _with_preset(preset, filter_, model) if preset else _without_preset(topic, media, model)
-        if read_content_type(media).media in {*IMAGES, RAW, SPARKPLUG}:
+        if read_content_type(media).media in {*ENCODED, RAW, SPARKPLUG}:
             return Proposal(settings)
         with suppress(_NothingFoundError, RequestError if preset else _NothingFoundError):
             return _proposed(payload, topic, preset, media, settings)

@@ -110,8 +110,8 @@ class PayloadReader:
         elif content.media == raw.RAW:
             layout = raw.read_layout(content, self._route, spec)
             found = raw.raw_tensor(payload, layout, spec) if count is None else raw.raw_samples(payload, layout, count)
-        elif content.media in images.IMAGES and count is None and self.channels is None:
-            found = images.image_tensor(payload, content.media, spec)
+        elif content.media in images.ENCODED and count is None and self.channels is None:
+            found = images.encoded_tensor(payload, content.media, spec)
         else:
             raise invalid(f"content type '{content.media:.80}' is not taken here; send {', '.join(CONTENT_TYPES)}")
         return SensorSample(sensor_of(self._route.sensor, message, None), found)

@@ -171,11 +171,11 @@ def test_bad_layouts_are_refused(parameters: str) -> None:
 
 def test_images_go_where_images_are_taken() -> None:
     taking = TensorSpec("x", Datatype.FP32, (-1, 3), preprocess=Preprocess(("jpeg",)))
-    assert images.image_tensor(b"j", "image/jpeg", taking).array.tolist() == [b"j"]
+    assert images.encoded_tensor(b"j", "image/jpeg", taking).array.tolist() == [b"j"]
     with pytest.raises(RequestError, match="image/png"):
-        images.image_tensor(b"p", "image/png", taking)
+        images.encoded_tensor(b"p", "image/png", taking)
     with pytest.raises(RequestError, match="numbers"):
-        images.image_tensor(b"j", "image/jpeg", SPEC)
+        images.encoded_tensor(b"j", "image/jpeg", SPEC)
 
 
 def test_windows_take_the_inputs_layout() -> None:
