@@ -78,6 +78,7 @@ def read_hugging_face(documents: Documents) -> ImportedSource:
     variants, others = _variants(main, files)
     options, facts = _task(config, kind, outputs)
     name, renamed = plain_name(_name(config, documents))
+    tensors = shapes(Signature(inputs, outputs))
     imported = ImportedModel(
         name,
         "1",
@@ -88,15 +89,7 @@ def read_hugging_face(documents: Documents) -> ImportedSource:
         task=kind,
         task_options=options,
         preprocess=preprocess,
-        findings=(
-            *renamed,
-            *facts,
-            *told,
-            *shapes(Signature(inputs, outputs)),
-            *pixels,
-            *_tokens(inputs),
-            *others,
-        ),
+        findings=(*renamed, *facts, *told, *tensors, *pixels, *_tokens(inputs), *others),
     )
     return ImportedSource((imported,))
 

@@ -92,9 +92,11 @@ def write_detector(file: Path, *, metadata: Mapping[str, str], boxes: int = 12, 
         helper.make_node("Squeeze", ["mean", "axis"], ["cell"]),
         helper.make_node("Mul", ["cell", "table"], ["output0"]),
     ]
+    table = np.ones((1, columns, boxes), np.float32)
+    table[:, :4] = 6.0  # a white image has a box around its centre
     held = [
         numpy_helper.from_array(np.array([3], np.int64), "axis"),
-        numpy_helper.from_array(np.ones((1, columns, boxes), np.float32), "table"),
+        numpy_helper.from_array(table, "table"),
     ]
     image = value("images", TensorProto.FLOAT, [1, 3, IMAGE_PX, IMAGE_PX])
     head = value("output0", TensorProto.FLOAT, [1, columns, boxes])

@@ -82,9 +82,21 @@ def test_images_are_prepared_as_the_processor_does(client):
     image = np.full((8, 8, 3), (255, 127, 0), np.uint8)
     tensor = over_http.InferInput("pixel_values", [1], "BYTES")
     tensor.set_data_from_numpy(np.array([encoded(image)], object))
-    scores = client.infer("vit", [tensor]).as_numpy("logits")
+    wanted = [over_http.InferRequestedOutput(name) for name in ("logits", "result")]
+    answer = client.infer("vit", [tensor], outputs=wanted)
+    scores, (result,) = answer.as_numpy("logits"), map(json.loads, answer.as_numpy("result"))
     logits = ((image[0, 0] / 255 - 0.5) / 0.5) @ sources.WEIGHTS
     np.testing.assert_allclose(scores[0], np.exp(logits) / np.exp(logits).sum(), rtol=1e-3)
+    assert result["label"] == sources.CLASSES[int(logits.argmax())]
+
+
+def test_detections_are_in_pixels_of_the_image(client):
+    tensor = over_http.InferInput("images", [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([encoded(np.full((80, 160, 3), 255, np.uint8))], object))
+    (result,) = map(json.loads, client.infer("yolo", [tensor]).as_numpy("result"))
+    assert result["detections"]
+    assert {found["label"] for found in result["detections"]} <= set(sources.CLASSES)
+    assert all(0 <= edge <= 160 for found in result["detections"] for edge in found["box"])
 
 
 @pytest.fixture(scope="module")

@@ -133,21 +133,29 @@ def test_several_labels_for_a_row(tmp_path):
     assert model.task_options == {"output": "logits", "activation": "sigmoid"}
 
 
-def test_a_detection_transformer(tmp_path):
-    write_hugging_face(tmp_path, config={"architectures": ["RTDetrForObjectDetection"]})
+def write_outputs(folder, architecture, outputs):
+    """Write an export with outputs of these shapes; nothing runs it."""
+    write_hugging_face(folder, config={"architectures": [architecture]})
     value = helper.make_tensor_value_info
-    nodes = [
-        helper.make_node("Identity", ["pixel_values"], ["logits"]),
-        helper.make_node("Neg", ["logits"], ["pred_boxes"]),
-    ]
-    shape = ["rows", 3, 8, 8]
-    tensors = [value(name, TensorProto.FLOAT, shape) for name in ("pixel_values", "logits", "pred_boxes")]
-    save(tmp_path / "onnx" / "model.onnx", helper.make_graph(nodes, "detr", tensors[:1], tensors[1:]))
-    model = read(tmp_path)
-    assert (model.task, model.task_options) == (
-        "object-detection",
-        {"head": "detr", "boxes": "pred_boxes", "scores": "logits"},
-    )
+    image = value("pixel_values", TensorProto.FLOAT, ["rows", 3, 8, 8])
+    nodes = [helper.make_node("Identity", ["pixel_values"], [name]) for name in outputs]
+    tensors = [value(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()]
+    save(folder / "onnx" / "model.onnx", helper.make_graph(nodes, "net", [image], tensors))
+
+
+@pytest.mark.parametrize("classes", [3, 4])
+def test_a_detection_transformer(tmp_path, classes):
+    outputs = {"logits": ["rows", 10, classes], "pred_boxes": ["rows", 10, 4]}
+    write_outputs(tmp_path, "RTDetrForObjectDetection", outputs)
+    model = settled(read(tmp_path))
+    options = {"head": "detr", "boxes": "pred_boxes", "scores": "logits"}
+    assert (model.task, model.task_options, left(model)) == ("object-detection", options, {})
+
+
+def test_a_segmentation_of_images(tmp_path):
+    write_outputs(tmp_path, "SegformerForSemanticSegmentation", {"logits": ["rows", 3, 2, 2]})
+    model = settled(read(tmp_path))
+    assert (model.task, model.task_options, left(model)) == ("semantic-segmentation", {}, {})
 
 
 def test_text_needs_its_tokens(tmp_path):
