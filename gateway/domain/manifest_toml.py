@@ -243,7 +243,14 @@ def _check_bound_shapes(top: Table, manifest: ModelManifest, variant: Variant) -
         own = variant.binding(spec.name).shape
         if own is None:
             continue
-        fixed = [shape[1:] if shape[:1] == (ROWS,) else shape for shape in (spec.shape, own)]
-        if any(size <= 0 for shape in fixed for size in shape) or math.prod(fixed[0]) != math.prod(fixed[1]):
+        if not _as_many_elements(spec.shape, own):
             problem = f"variant {variant.name!r} binds {spec.name!r} {list(spec.shape)} to the shape {list(own)}: "
             top.refuse("variant", f"{problem}both need as many elements, and only the first dimension may be -1")
+
+
+def _as_many_elements(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return True if both shapes are open in first place or nowhere, and hold as many elements."""
+    if (shape[:1] == (ROWS,)) != (other[:1] == (ROWS,)):
+        return False
+    fixed = [each[1:] if each[:1] == (ROWS,) else each for each in (shape, other)]
+    return all(size > 0 for each in fixed for size in each) and math.prod(fixed[0]) == math.prod(fixed[1])
