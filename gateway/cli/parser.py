@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from gateway import __version__
+from gateway.cli.import_options import EXAMPLES, add_import_options
 from gateway.domain.rights import known_scopes
 from gateway.frontends.grpc_v2.settings import SERVERS
 from gateway.terminal.numbers import interval, positive
@@ -103,11 +104,14 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _models(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", choices=("check",), help="check: files, digests and golden sets of DIR")
-    parser.add_argument("dir", nargs="?", metavar="DIR", help="a version's, a model's or a whole model directory")
+    parser.add_argument("action", nargs="?", choices=("check", "import"), help="check: files, digests and golden sets")
+    parser.add_argument(
+        "dir", nargs="?", metavar="DIR", help="check: a version's, a model's or a whole model directory; import: SOURCE"
+    )
     _asking(parser)
     _device(parser)
     json_option(parser)
+    add_import_options(parser)
 
 
 def _config_verb(parser: argparse.ArgumentParser) -> None:
@@ -237,11 +241,11 @@ VERBS = (
     Verb(
         "models",
         "models",
-        "list what the running gateway serves, or without one the model directory; or check releases",
+        "list what the running gateway serves, or without one the model directory; or check or import releases",
         "  edge-gateway models\n"
         "  edge-gateway models --offline\n"
         "  edge-gateway models check models/meter-reader/1\n"
-        "  edge-gateway models check DIR --json",
+        "  edge-gateway models check DIR --json\n" + EXAMPLES,
         _models,
     ),
     Verb(

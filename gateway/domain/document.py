@@ -73,6 +73,10 @@ class Table:
         place = f"[{self.name}] {former}" if self.name else f"[{former}]"
         warnings.warn(f"{self.file}: {place} is named {key} now; rename it", FutureWarning, stacklevel=2)
 
+    def take(self, key: str) -> Any:
+        """Take a value of any type; return None if the key is absent."""
+        return self._values.pop(key, None)
+
     def rest(self) -> dict[str, Any]:
         """Take all keys that were not taken yet, with their values."""
         rest, self._values = self._values, {}
@@ -180,9 +184,12 @@ class Table:
         return value
 
     def _line_of(self, key: str) -> int | None:
-        """Return the line of `key`, or None unless exactly one line sets it: a wrong line would mislead."""
+        """Return the line of `key`, or None unless exactly one line sets it: a wrong line would mislead.
+
+        In JSON a colon follows the key.
+        """
         bare = re.escape(key.partition("[")[0])
-        setting = re.compile(rf"""(?:^|[\s{{,.\["'])["']?{bare}["']?\s*(?:=|\]|\.)""")
+        setting = re.compile(rf"""(?:^|[\s{{,.\["'])["']?{bare}["']?\s*(?:=|\]|\.|:)""")
         lines = [number for number, line in enumerate(self._text.splitlines(), 1) if setting.search(line)]
         return lines[0] if len(lines) == 1 else None
 

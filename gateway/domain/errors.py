@@ -69,6 +69,10 @@ class VariantError(Exception):
         self.transient = transient
 
 
+class UnofferedError(ConfigurationError):
+    """Refusal of something that is valid where it comes from, and that this gateway does not offer."""
+
+
 class UnreachableError(ConfigurationError):
     """Failure to reach something that is named correctly: a port in use, a daemon that does not answer."""
 

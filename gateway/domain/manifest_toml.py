@@ -5,6 +5,7 @@ Source: docs/pages/reference/manifest.md.
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import PurePosixPath
 from typing import Any, cast
@@ -16,6 +17,7 @@ from gateway.domain.manifest import (
     LEVELS,
     OWN_LAYOUTS,
     PRECISIONS,
+    ROWS,
     Artifact,
     Binding,
     Golden,
@@ -192,7 +194,9 @@ def _bindings(table: Table | None) -> dict[str, Binding]:
     found: dict[str, Binding] = {}
     for tensor in table.remaining() if table else ():
         if table is not None and (entry := table.table(tensor)) is not None:
-            found[tensor] = Binding(entry.text("name"), entry.text("layout", "", among=("", *OWN_LAYOUTS)))
+            layout = entry.text("layout", "", among=("", *OWN_LAYOUTS))
+            shape = entry.integers("shape") if "shape" in entry else None
+            found[tensor] = Binding(entry.text("name"), layout, shape)
             entry.finish()
     return found
 
@@ -230,3 +234,23 @@ def _check_names(top: Table, manifest: ModelManifest) -> None:
                 "variant",
                 f"variant {variant.name!r} binds {tensor!r}, which is neither an input nor an output",
             )
+        _check_bound_shapes(top, manifest, variant)
+
+
+def _check_bound_shapes(top: Table, manifest: ModelManifest, variant: Variant) -> None:
+    """Check that a tensor has as many elements in the variant's own shape, and open dimensions in first place only."""
+    for spec in manifest.inputs + manifest.outputs:
+        own = variant.binding(spec.name).shape
+        if own is None:
+            continue
+        if not _as_many_elements(spec.shape, own):
+            problem = f"variant {variant.name!r} binds {spec.name!r} {list(spec.shape)} to the shape {list(own)}: "
+            top.refuse("variant", f"{problem}both need as many elements, and only the first dimension may be -1")
+
+
+def _as_many_elements(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return True if both shapes are open in first place or nowhere, and hold as many elements."""
+    if (shape[:1] == (ROWS,)) != (other[:1] == (ROWS,)):
+        return False
+    fixed = [each[1:] if each[:1] == (ROWS,) else each for each in (shape, other)]
+    return all(size > 0 for each in fixed for size in each) and math.prod(fixed[0]) == math.prod(fixed[1])

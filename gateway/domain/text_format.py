@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, UnofferedError
 
 NESTING_LIMIT = 16
 """Most blocks inside each other. Triton's deepest field has 5."""
@@ -64,6 +64,10 @@ class Block:
         """Raise ConfigurationError for the field `key`, or for the block if it has no such field."""
         self._fail(key, self._lines.get(key, self.line), problem)
 
+    def not_offered(self, key: str, problem: str) -> NoReturn:
+        """Raise UnofferedError for a field that is valid and not offered here."""
+        raise UnofferedError(problem, file=self.file, table=self.name, key=key, line=self._lines.get(key, self.line))
+
     def text(self, key: str) -> str:
         """Take a string; return "" if it is absent."""
         return self._text(key, self._one(key, "string"))
@@ -109,10 +113,10 @@ class Block:
         return bool(self._take(key))
 
     def refuse_any(self, refused: Mapping[str, str]) -> None:
-        """Refuse fields that are known and not offered; `refused` holds the remedy of each."""
+        """Raise UnofferedError for fields that are known and not offered; `refused` holds the remedy of each."""
         for name, _ in self._fields:
             if name.text in refused:
-                self.refuse(name.text, f"is not offered here; {refused[name.text]}")
+                self.not_offered(name.text, f"is not offered here; {refused[name.text]}")
 
     def finish(self) -> None:
         """Refuse the first field that was not taken."""

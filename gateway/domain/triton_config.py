@@ -123,7 +123,8 @@ class TritonConfig:
 def read_config(text: str, file: str, model: str) -> TritonConfig:
     """Read a configuration; `file` is named in errors, `model` is the name that it must have.
 
-    Raises ConfigurationError with the line for a field that is unknown, not offered here, or not for this model.
+    Raises ConfigurationError with the line for a field that is unknown or not for this model, UnofferedError for one
+    that is not offered here.
     """
     top = read_text_format(text, file)
     top.refuse_any(_REFUSED)
@@ -152,7 +153,7 @@ def _runtime(top: Block) -> str:
         value = top.text(key)
         if value and value not in BY_BACKEND:
             offered = ", ".join(name for name in BY_BACKEND if name not in BY_BACKEND.values())
-            top.refuse(key, f"{value!r:.80} is not offered here; use one of {offered} with a file for it")
+            top.not_offered(key, f"{value!r:.80} is not offered here; use one of {offered} with a file for it")
         if value and found not in {"", BY_BACKEND[value]}:
             top.refuse(key, "platform and backend contradict each other; remove one")
         found = BY_BACKEND.get(value, found)
@@ -161,7 +162,9 @@ def _runtime(top: Block) -> str:
 
 def _input(block: Block) -> ConfigTensor:
     if block.flag("optional"):
-        block.refuse("optional", "inputs that may be left out are not offered here; send it always, or export without")
+        block.not_offered(
+            "optional", "inputs that may be left out are not offered here; send it always, or export without"
+        )
     layout = block.word("format").removeprefix("FORMAT_").replace("NONE", "")
     if layout not in {"", *LAYOUTS}:
         block.refuse("format", f"must be FORMAT_NONE, FORMAT_NCHW or FORMAT_NHWC, not {layout!r:.40}")
@@ -177,7 +180,7 @@ def _outputs(top: Block) -> tuple[tuple[ConfigTensor, ...], str]:
     for block in top.blocks("output"):
         named = _plain_name(block, "label_filename")
         if labels and named not in {"", labels}:
-            block.refuse("label_filename", f"only one label file is offered, and {labels} is named already")
+            block.not_offered("label_filename", f"only one label file is offered, and {labels} is named already")
         labels = labels or named
         found.append(_tensor(block, ""))
         block.finish()
@@ -214,7 +217,7 @@ def _reshape(block: Block, dims: tuple[int, ...]) -> tuple[int, ...] | None:
     shape = inner.integers("shape", low=-1, high=DIMENSION_LIMIT)
     inner.finish()
     if -1 in dims or -1 in shape:
-        block.refuse("reshape", "is offered for fixed dims only; give dims as the model file has them")
+        block.not_offered("reshape", "is offered for fixed dims only; give dims as the model file has them")
     if _product(shape) != _product(dims):
         block.refuse("reshape", f"{list(shape)} holds another number of elements than dims {list(dims)}")
     return shape
@@ -307,6 +310,6 @@ def _cache(block: Block) -> str:
 
 def _transactions(block: Block) -> str:
     if block.flag("decoupled"):
-        block.refuse("decoupled", "is not offered here: every request has one answer; remove it")
+        block.not_offered("decoupled", "is not offered here: every request has one answer; remove it")
     block.finish()
     return ""

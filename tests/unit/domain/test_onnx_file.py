@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
-from gateway.domain import onnx_file
+from gateway.domain import onnx_fields, onnx_file
 from gateway.domain.onnx_file import OnnxFacts, read_onnx
 from tests.fuzz.targets import onnx_facts, onnx_names
 
@@ -102,7 +102,7 @@ def test_contents_are_not_read() -> None:
 
 
 def test_attributes_of_a_million_numbers_are_one_entry_each_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_file, "ENTRIES_LIMIT", 2000)
+    monkeypatch.setattr(onnx_fields, "ENTRIES_LIMIT", 2000)
     tree = helper.make_node("Tree", [], [], domain="ai.onnx.ml", ints=[-1, 2**60] * 50_000, floats=[0.5] * 100_000)
     tree.attribute.append(helper.make_attribute("modes", ["BRANCH_LEQ", "LEAF", ""] * 30_000))
     assert facts(model(tree)).operators == {"ai.onnx.ml::Tree"}
@@ -167,7 +167,7 @@ def test_nesting_as_deep_as_other_parsers_read_it_is_read() -> None:
 
 @pytest.mark.parametrize(("limit", "raised"), [("ENTRIES_LIMIT", "20 fields"), ("NAMES_LIMIT", "20 different")])
 def test_files_beyond_a_limit_are_refused(monkeypatch: pytest.MonkeyPatch, limit: str, raised: str) -> None:
-    monkeypatch.setattr(onnx_file, limit, 20)
+    monkeypatch.setattr(onnx_fields if limit == "ENTRIES_LIMIT" else onnx_file, limit, 20)
     for large in (
         model(*(helper.make_node(f"Op{n}", [], []) for n in range(30))),
         model(initializer=[external(f"{n}") for n in range(30)]),

@@ -1,0 +1,105 @@
+"""Steps of an image processor of Transformers, from `preprocessor_config.json`.
+
+Source: image_processing_*.py of Transformers: resize, centre crop, rescale, normalise, each switched by `do_…`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.domain.errors import ConfigurationError
+from gateway.importing.imported import ImportFinding, left_out
+from gateway.importing.pixels import PixelSteps
+
+PROCESSOR = "preprocessor_config.json"
+SIDE_LIMIT_PX = 16_384
+NUMBER_LIMIT = 1e6
+RESCALE = 1 / 255
+BILINEAR = 2
+"""Pillow's number of the filter with which the gateway resizes."""
+
+
+def read_steps(values: Mapping[str, Any]) -> tuple[PixelSteps | None, tuple[ImportFinding, ...]]:
+    """Return the steps, None if no fixed size is stated, and what the gateway does in another way.
+
+    Raises ConfigurationError for values that are no sizes or numbers.
+    """
+    resized, shortest = _resize(values)
+    crop = _sides(values, "crop_size") if values.get("do_center_crop") else None
+    size = crop or resized or ((shortest, shortest) if shortest else None)
+    if size is None:
+        return None, (left_out(f"{PROCESSOR}: size", f"{values.get('size')!r:.80} is no fixed size"),)
+    steps = PixelSteps(
+        size=size,
+        fit="crop" if crop or not resized else "stretch",
+        color="bgr" if values.get("do_flip_channel_order") else "rgb",
+        scale=_rescale(values),
+        mean=_numbers(values, "image_mean", 0.0),
+        std=_numbers(values, "image_std", 1.0),
+    )
+    return steps, tuple(_differences(values, shortest, crop))
+
+
+def _resize(values: Mapping[str, Any]) -> tuple[tuple[int, int] | None, int]:
+    """Return the fixed size (height, width) and the shortest edge (0: none) of a resize."""
+    size = values.get("size")
+    if values.get("do_resize") is False or size is None:
+        return None, 0
+    if isinstance(size, dict) and "shortest_edge" in size:
+        return None, _side(size["shortest_edge"], "size") if "longest_edge" not in size else 0
+    if isinstance(size, int) and values.get("do_center_crop"):
+        return None, _side(size, "size")
+    return _sides(values, "size"), 0
+
+
+def _sides(values: Mapping[str, Any], key: str) -> tuple[int, int] | None:
+    size = values.get(key)
+    if isinstance(size, dict):
+        if not {"height", "width"} <= size.keys():
+            return None
+        return _side(size["height"], key), _side(size["width"], key)
+    return None if size is None else (_side(size, key), _side(size, key))
+
+
+def _side(value: Any, key: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= SIDE_LIMIT_PX:
+        problem = f"must be 1 to {SIDE_LIMIT_PX} pixels, not {value!r:.80}"
+        raise ConfigurationError(problem, file=PROCESSOR, key=key)
+    return value
+
+
+def _rescale(values: Mapping[str, Any]) -> float:
+    if values.get("do_rescale") is False:
+        return 1.0
+    return _number(values.get("rescale_factor", RESCALE), "rescale_factor")
+
+
+def _numbers(values: Mapping[str, Any], key: str, default: float) -> tuple[float, ...]:
+    found = values.get(key)
+    if not values.get("do_normalize") or found is None:
+        return (default,)
+    numbers = tuple(_number(each, key) for each in (found if isinstance(found, list) else [found]))
+    if len(numbers) not in {1, 3} or (key == "image_std" and 0.0 in numbers):
+        raise ConfigurationError("must be 1 or 3 numbers, for a deviation above 0", file=PROCESSOR, key=key)
+    return numbers
+
+
+def _number(value: Any, key: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= NUMBER_LIMIT:
+        raise ConfigurationError(f"must be a number, not {value!r:.80}", file=PROCESSOR, key=key)
+    return float(value)
+
+
+def _differences(values: Mapping[str, Any], shortest: int, crop: tuple[int, int] | None) -> list[ImportFinding]:
+    found = []
+    if crop and shortest > min(crop):
+        text = f"{shortest} pixels before a crop of {crop[0]} × {crop[1]}; here the crop takes the whole shorter side"
+        found.append(left_out("size: shortest_edge", text))
+    if "crop_pct" in values and values["crop_pct"] is not None:
+        found.append(left_out("crop_pct", f"{values['crop_pct']!r:.20}; here the whole image is resized"))
+    if values.get("resample", BILINEAR) != BILINEAR:
+        found.append(left_out("resample", f"filter {values['resample']!r:.20} in training, bilinear here"))
+    if values.get("do_pad"):
+        found.append(left_out("do_pad", "images of a batch are not padded to one size; they all have the same"))
+    return found
