@@ -100,7 +100,7 @@ test-long: tested ## everything, however long it takes
 	@HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -q
 
 test-world: $(VENV)/.world debian-world ## serve models from packages and exporters, compare with their runtimes; WORLD='--help' for options
-	@$(PYTEST) tests/world/test_import.py
+	@$(PYTEST) tests/world/imported.py
 	@$(BIN)/python -m tests.world.detectors
 	@$(BIN)/python -m tests.world.run $(WORLD)
 
