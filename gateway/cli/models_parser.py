@@ -1,0 +1,82 @@
+"""Actions of `edge-gateway models`: options and examples."""
+
+from __future__ import annotations
+
+import argparse
+
+from gateway.terminal.program import EXIT_CODES, named
+from gateway.workshop.choices import DEFAULT_RANGE, KINDS, LAYOUTS, VALUE_RANGES
+
+
+def add_actions(parser: argparse.ArgumentParser) -> None:
+    """Add the actions of the verb. Options of the verb itself may stand before or behind the action."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action")
+    check = _action(
+        actions,
+        "check",
+        "models",
+        "check files, digests and golden sets of releases, as a device would",
+        "  edge-gateway models check models/meter-reader/1\n  edge-gateway models check DIR --json",
+    )
+    check.add_argument("dir", metavar="DIR", help="a version's, a model's or a whole model directory")
+    _shared(check)
+    _new(
+        _action(
+            actions,
+            "new",
+            "models_new",
+            "make a version of a model, with its manifest, from model files",
+            "  edge-gateway models new yolov8n.onnx --models models\n"
+            "  edge-gateway models new model.onnx model.tflite --name meter --labels labels.txt --models models\n"
+            "  edge-gateway models new resnet.onnx --range imagenet --yes --json --models models",
+        )
+    )
+
+
+def _action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, module: str, text: str, examples: str
+) -> argparse.ArgumentParser:
+    """Add an action with its module. Options without a default of their own keep the value in front of the action."""
+    parser = actions.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=f"examples:\n{examples}\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.set_defaults(module=module)
+    return parser
+
+
+def _shared(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=named, metavar="FILE", help="TOML configuration")
+    parser.add_argument("--models", type=named, metavar="DIR", help="model directory")
+    parser.add_argument("--state", type=named, metavar="DIR", help="where verdicts are kept")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def _new(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="an .onnx, .tflite or .xml file; several are variants of one model"
+    )
+    parser.add_argument("--name", type=named, default=None, help="name of the model (default: that of the first file)")
+    parser.add_argument("--version", type=named, default=None, help="version (default: the next number)")
+    parser.add_argument(
+        "--labels",
+        type=named,
+        default=None,
+        metavar="FILE",
+        help="labels, one in each line, or JSON (default: the file's)",
+    )
+    parser.add_argument("--task", choices=KINDS, default=None, metavar="KIND", help=f"task: {', '.join(KINDS)}")
+    parser.add_argument("--layout", choices=LAYOUTS, default=None, help="layout of an input of images")
+    parser.add_argument(
+        "--range",
+        choices=tuple(VALUE_RANGES),
+        default=None,
+        help="values of black to white pixels: unit 0 to 1, signed-unit -1 to 1, pixels 0 to 255, signed-pixels -128 "
+        f"to 127, imagenet: its mean and deviation (default: {DEFAULT_RANGE}, unless the file tells)",
+    )
+    parser.add_argument("--yes", action="store_true", default=False, help="ask nothing: take what can be inferred")
+    _shared(parser)
