@@ -38,6 +38,8 @@ def command(arguments: argparse.Namespace) -> int:
             return _list(config, running.why_not, as_json=arguments.json)
         print_served(running, as_json=arguments.json)
         return 0
+    if arguments.dir is None:
+        raise ConfigurationError("models check needs the folder to check: edge-gateway models check DIR")
     checked = asyncio.run(_check(config, Path(arguments.dir), state_folder(arguments.state)))
     fine = all(map(_passed, checked))
     if arguments.json:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gateway.cli.common import configured
+from gateway.cli.common import clean_up_on_sigterm, configured
 from gateway.cli.questions import answer, can_ask
 from gateway.config import Config
 from gateway.domain.errors import ConfigurationError
@@ -20,7 +20,7 @@ from gateway.domain.model_files import MODEL_STEM
 from gateway.domain.verdict import Signature
 from gateway.store.releases import MANIFEST
 from gateway.terminal.tables import print_facts, print_json, print_table, progress
-from gateway.workshop.draft import Draft, make_draft
+from gateway.workshop.draft import ManifestDraft, make_draft
 from gateway.workshop.labels import read_labels
 from gateway.workshop.model_file import ModelFile, read_model_file
 from gateway.workshop.new_model import CreatedModel, create_model
@@ -33,6 +33,7 @@ SETTINGS = WorkshopSettings()
 
 def command(arguments: argparse.Namespace) -> int:
     """Write the version and print what was found."""
+    clean_up_on_sigterm()
     config = configured(arguments)
     models = models_directory(config)
     wishes = _wishes(arguments, models)
@@ -68,8 +69,8 @@ def _wishes(arguments: argparse.Namespace, models: Path) -> Wishes:
             words = "must be 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
             raise ConfigurationError(f"{option} {words}, not {value!r:.150}")
     labels = read_labels(Path(arguments.labels), SETTINGS) if arguments.labels else ()
-    task, layout, value_range = (text or "" for text in (arguments.task, arguments.layout, arguments.range))
-    return Wishes(name, version, task, labels, arguments.labels or "", layout, value_range)
+    task, value_range = arguments.task or "", arguments.range or ""
+    return Wishes(name, version, task, labels, arguments.labels or "", value_range)
 
 
 def _name(file: Path) -> str:
@@ -94,7 +95,7 @@ async def _read(paths: Sequence[Path], config: Config) -> list[ModelFile]:
         return files
 
 
-async def _create(draft: Draft, models: Path, config: Config) -> CreatedModel:
+async def _create(draft: ManifestDraft, models: Path, config: Config) -> CreatedModel:
     with progress() as bar:
         task = bar.add_task("writing", total=2 * len(draft.files))
 
@@ -104,7 +105,7 @@ async def _create(draft: Draft, models: Path, config: Config) -> CreatedModel:
         return await create_model(draft, models, config.trial, config.library, stage)
 
 
-def _asked(files: Sequence[ModelFile], draft: Draft, wishes: Wishes) -> Draft:
+def _asked(files: Sequence[ModelFile], draft: ManifestDraft, wishes: Wishes) -> ManifestDraft:
     """Ask each open question once, and draft again after an answer."""
     known: set[str] = set()
     while question := next((each for each in draft.questions if each.key not in known), None):
@@ -118,8 +119,6 @@ def _with_answer(wishes: Wishes, question: Question, said: str) -> Wishes:
     match question.key:
         case "labels_file":
             return replace(wishes, labels=read_labels(Path(said), SETTINGS), labels_file=said) if said else wishes
-        case "layout":
-            return replace(wishes, layout=said)
         case "value_range":
             return replace(wishes, value_range=said)
         case _:
@@ -148,7 +147,7 @@ def _tensors(specs: Sequence[TensorSpec]) -> str:
     return "\n".join(f"{spec.name} {spec.datatype.label} {list(spec.shape)}" for spec in specs)
 
 
-def _print(draft: Draft, created: CreatedModel) -> None:
+def _print(draft: ManifestDraft, created: CreatedModel) -> None:
     if not can_ask():
         _print_files(draft.files)
     manifest = created.manifest
@@ -165,7 +164,7 @@ def _assumed(created: CreatedModel) -> list[tuple[str, str]]:
     return [(place, note) for place, note in created.notes.items() if note.startswith(ASSUMED)]
 
 
-def _json(draft: Draft, created: CreatedModel) -> dict[str, Any]:
+def _json(draft: ManifestDraft, created: CreatedModel) -> dict[str, Any]:
     manifest = created.manifest
     return {
         "folder": str(created.folder),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gateway.terminal.program import EXIT_CODES, named
-from gateway.workshop.choices import DEFAULT_RANGE, KINDS, LAYOUTS, VALUE_RANGES
+from gateway.workshop.choices import DEFAULT_RANGE, KINDS, VALUE_RANGES
 
 
 def add_actions(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,9 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
         "check files, digests and golden sets of releases, as a device would",
         "  edge-gateway models check models/meter-reader/1\n  edge-gateway models check DIR --json",
     )
-    check.add_argument("dir", metavar="DIR", help="a version's, a model's or a whole model directory")
+    check.add_argument(
+        "dir", nargs="?", metavar="DIR", default=None, help="a version's, a model's or a whole model directory"
+    )
     _shared(check)
     _new(
         _action(
@@ -70,7 +72,6 @@ def _new(parser: argparse.ArgumentParser) -> None:
         help="labels, one in each line, or JSON (default: the file's)",
     )
     parser.add_argument("--task", choices=KINDS, default=None, metavar="KIND", help=f"task: {', '.join(KINDS)}")
-    parser.add_argument("--layout", choices=LAYOUTS, default=None, help="layout of an input of images")
     parser.add_argument(
         "--range",
         choices=tuple(VALUE_RANGES),

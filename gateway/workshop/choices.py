@@ -12,7 +12,7 @@ KINDS = (
 """Kinds of tasks that are proposed, or that the author may name."""
 LAYOUTS = ("NCHW", "NHWC")
 """Layouts of inputs that take images."""
-DEFAULT_LAYOUT, DEFAULT_RANGE = "NCHW", "unit"
+DEFAULT_RANGE = "unit"
 _DEVIATION = 0.226
 """Mean of ImageNet's three deviations (0.229, 0.224, 0.225): a manifest has one scale for all channels."""
 VALUE_RANGES: Mapping[str, tuple[float, tuple[float, ...]]] = {

@@ -25,7 +25,7 @@ Specs = tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class ManifestDraft:
     """Manifest without artifacts; `files` are in the order of its variants. `notes` as in `manifest_text`."""
 
     manifest: ModelManifest
@@ -35,14 +35,14 @@ class Draft:
     questions: tuple[Question, ...]
 
 
-def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> Draft:
+def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
     """Return the draft of a model with one variant for each file.
 
     The first fp32 file, else the first one, decides the tensors. Raises ConfigurationError if the files do not belong
     to one model, or if the labels do not fit.
     """
     ordered, remarks = tuple(sorted(files, key=lambda file: file.precision != "fp32")), Remarks()
-    inputs, outputs = _specs(ordered, wishes, remarks)
+    inputs, outputs = _specs(ordered, remarks)
     labels, why = _labels(ordered, wishes)
     proposal = propose_task(Signature(inputs, outputs), labels)
     labels = _fitting_labels(labels, why, proposal, wishes, remarks)
@@ -59,7 +59,7 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> Draft:
         remarks.say("inputs", _window_note(inputs[0]))
     batch = "batch" not in remarks.notes
     manifest = ModelManifest(wishes.name, wishes.version, inputs, outputs, variants, kind, labels, batch=batch)
-    return Draft(manifest, ordered, proposal, remarks.notes, tuple(remarks.questions))
+    return ManifestDraft(manifest, ordered, proposal, remarks.notes, tuple(remarks.questions))
 
 
 def labels_mismatch(count: int, proposal: TaskProposal) -> str:
@@ -73,7 +73,7 @@ def labels_mismatch(count: int, proposal: TaskProposal) -> str:
     return f"holds {count} labels, but the outputs have {wanted} classes ({proposal.why}); name the file that fits"
 
 
-def _specs(files: Sequence[ModelFile], wishes: Wishes, remarks: Remarks) -> tuple[Specs, Specs]:
+def _specs(files: Sequence[ModelFile], remarks: Remarks) -> tuple[Specs, Specs]:
     """Return the tensors of the first file with their rows and the layouts of images."""
     signature = files[0].signature
     rows = min((guess_rows(file.signature) for file in files), key=lambda guess: (guess.counted, guess.open))
@@ -83,7 +83,7 @@ def _specs(files: Sequence[ModelFile], wishes: Wishes, remarks: Remarks) -> tupl
         remarks.infer(f"input.{signature.inputs[0].name}.shape", rows.why)
     inputs = tuple(_with_rows(spec, rows) for spec in signature.inputs)
     outputs = tuple(_with_rows(spec, rows) for spec in signature.outputs)
-    return tuple(with_layout(spec, wishes, remarks) for spec in inputs), outputs
+    return tuple(with_layout(spec, remarks) for spec in inputs), outputs
 
 
 def _with_rows(spec: TensorSpec, rows: RowsGuess) -> TensorSpec:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.domain.manifest import ROWS, Preprocess, TensorSpec
-from gateway.workshop.choices import DEFAULT_LAYOUT, DEFAULT_RANGE, LAYOUTS, VALUE_RANGES
+from gateway.workshop.choices import DEFAULT_RANGE, VALUE_RANGES
 from gateway.workshop.model_file import ModelFile
 from gateway.workshop.tensor_guesses import (
     LINE_WIDTH_PX,
     ImageGuess,
     guess_image,
     guess_range,
-    is_ambiguous,
 )
 from gateway.workshop.wishes import Remarks, Wishes
 
@@ -20,26 +19,18 @@ _LETTERBOXED = frozenset({"object-detection", "instance-segmentation", "pose-est
 """Tasks whose models see the whole image in its own proportions."""
 
 
-def with_layout(spec: TensorSpec, wishes: Wishes, remarks: Remarks) -> TensorSpec:
+def with_layout(spec: TensorSpec, remarks: Remarks) -> TensorSpec:
     """Return an input with its layout if it is an image."""
-    place, layout = f"input.{spec.name}.layout", wishes.layout
-    if is_ambiguous(spec) and not layout:
-        layout = DEFAULT_LAYOUT
-        remarks.ask("layout", f"layout of the input {spec.name!r} {list(spec.shape)}", layout, LAYOUTS)
-        remarks.assume(place, f"{list(spec.shape)} may be NCHW or NHWC; --layout names it")
-    image = guess_image(spec, layout)
+    image = guess_image(spec)
     if image is None:
         return spec
-    if wishes.layout:
-        remarks.say(place, "as --layout says")
-    elif place not in remarks.notes:
-        remarks.infer(place, image.why)
+    remarks.infer(f"input.{spec.name}.layout", image.why)
     return replace(spec, layout=image.layout)
 
 
 def with_preprocess(spec: TensorSpec, file: ModelFile, kind: str, wishes: Wishes, remarks: Remarks) -> TensorSpec:
     """Return an input with the conversion of encoded images if it is an image."""
-    image = guess_image(spec, spec.layout) if spec.layout else None
+    image = guess_image(spec)
     if image is None:
         return spec
     place = f"input.{spec.name}.preprocess."

@@ -21,7 +21,7 @@ from gateway.runtimes.trial import try_variant
 from gateway.store.references import read_artifact
 from gateway.store.releases import MANIFEST, read_version
 from gateway.store.settings import LibrarySettings
-from gateway.workshop.draft import Draft
+from gateway.workshop.draft import ManifestDraft
 from gateway.workshop.manifest_text import manifest_text
 from gateway.workshop.model_file import ModelFile
 from gateway.workshop.staging import copy_file, staged_folder, write_text
@@ -45,7 +45,7 @@ class CreatedModel:
 
 
 async def create_model(
-    draft: Draft, models: Path, trial: TrialSettings, library: LibrarySettings, stage: Stage
+    draft: ManifestDraft, models: Path, trial: TrialSettings, library: LibrarySettings, stage: Stage
 ) -> CreatedModel:
     """Write the version that `draft` describes to the model directory `models`, or nothing.
 
@@ -72,7 +72,7 @@ def check_space(files: Sequence[ModelFile], folder: Path) -> None:
         raise ConfigurationError(problem, file=str(folder.parent))
 
 
-def _with_files(draft: Draft, folder: Path, stage: Stage) -> ModelManifest:
+def _with_files(draft: ManifestDraft, folder: Path, stage: Stage) -> ModelManifest:
     """Return the manifest with the copies of the files as artifacts."""
     pairs = zip(draft.manifest.variants, draft.files, strict=True)
     return replace(draft.manifest, variants=tuple(_copied(*pair, folder, stage) for pair in pairs))
@@ -101,7 +101,7 @@ async def _tried(
 
 
 def _observed(
-    manifest: ModelManifest, draft: Draft, folder: Path, verdicts: dict[str, Verdict]
+    manifest: ModelManifest, draft: ManifestDraft, folder: Path, verdicts: dict[str, Verdict]
 ) -> tuple[ModelManifest, dict[str, str]]:
     """Return the manifest and its comments with what runs showed: rows that affect each other, kind of scores."""
     notes = dict(draft.notes)

@@ -62,7 +62,7 @@ class _Tensors:
 
 def propose_task(signature: Signature, labels: Sequence[str]) -> TaskProposal:
     """Return the task that the tensors and the number of labels tell. `signature` may name layouts of its inputs."""
-    images = filter(None, (guess_image(spec, spec.layout) for spec in signature.inputs))
+    images = filter(None, map(guess_image, signature.inputs))
     tensors = _Tensors(signature.inputs, signature.outputs, tuple(labels), next(images, None))
     if not tensors.outputs:
         return TaskProposal("", why="the model has no outputs")

@@ -9,6 +9,7 @@ import numpy as np
 from gateway.domain.manifest import ROWS, TensorSpec
 from gateway.domain.tensor import Array, Datatype
 from gateway.domain.verdict import Signature
+from gateway.workshop.choices import LAYOUTS
 
 IMAGE_CHANNELS = (1, 3)
 LEAST_SIDE_PX = 8
@@ -51,20 +52,15 @@ def guess_rows(signature: Signature) -> RowsGuess:
     return RowsGuess(False, False, f"the first dimensions are not all open or 1: {sizes:.200}")
 
 
-def guess_image(spec: TensorSpec, layout: str = "") -> ImageGuess | None:
-    """Return what an input of rank 4 says about images, or None. `layout` is known already, or ""."""
+def guess_image(spec: TensorSpec) -> ImageGuess | None:
+    """Return what an input of rank 4 says about images, or None. No shape fits both layouts."""
     if len(spec.shape) != 4 or spec.datatype not in _PIXELS:
         return None
-    fits = [name for name in ("NCHW", "NHWC") if layout in {"", name} and _is_image(spec.shape, name)]
-    if len(fits) != 1:
+    layout = next((name for name in LAYOUTS if spec.layout in {"", name} and _is_image(spec.shape, name)), None)
+    if layout is None:
         return None
-    channels, height, width = _sides(spec.shape, fits[0])
-    return ImageGuess(fits[0], channels, height, width, f"an input of {list(spec.shape)} is an image {fits[0]}")
-
-
-def is_ambiguous(spec: TensorSpec) -> bool:
-    """Return True if an input may be an image of either layout."""
-    return len(spec.shape) == 4 and all(_is_image(spec.shape, layout) for layout in ("NCHW", "NHWC"))
+    channels, height, width = _sides(spec.shape, layout)
+    return ImageGuess(layout, channels, height, width, f"an input of {list(spec.shape)} is an image {layout}")
 
 
 def guess_range(datatype: Datatype, *, known: str = "") -> tuple[str, str]:

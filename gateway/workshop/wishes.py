@@ -20,7 +20,6 @@ class Wishes:
     task: str = ""
     labels: tuple[str, ...] = ()
     labels_file: str = ""
-    layout: str = ""
     value_range: str = ""
 
 
