@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from gateway.terminal.numbers import share, whole
 from gateway.terminal.program import EXIT_CODES, named
-from gateway.workshop.choices import DEFAULT_RANGE, KINDS, VALUE_RANGES
+from gateway.workshop.choices import DEFAULT_RANGE, KINDS, VALUE_RANGES, VARIANT_KINDS
 
 
 def add_actions(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +32,17 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
             "  edge-gateway models new yolov8n.onnx --models models\n"
             "  edge-gateway models new model.onnx model.tflite --name meter --labels labels.txt --models models\n"
             "  edge-gateway models new resnet.onnx --range imagenet --yes --json --models models",
+        )
+    )
+    _quantize(
+        _action(
+            actions,
+            "quantize",
+            "models_quantize",
+            "make variants in fewer bits from a float one, measure them, and keep those that are good",
+            "  edge-gateway models quantize models/meter/1 --calibration photos\n"
+            "  edge-gateway models quantize models/wrist/2 --calibration wrist.csv --only onnx-int8 --max-loss 0.02\n"
+            "  edge-gateway models quantize models/meter/1 --calibration data.npz --plot variants.svg --json",
         )
     )
 
@@ -80,4 +92,37 @@ def _new(parser: argparse.ArgumentParser) -> None:
         f"to 127, imagenet: its mean and deviation (default: {DEFAULT_RANGE}, unless the file tells)",
     )
     parser.add_argument("--yes", action="store_true", default=False, help="ask nothing: take what can be inferred")
+    _shared(parser)
+
+
+def _quantize(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", metavar="DIR", help="a version's folder, with a manifest and a float variant")
+    parser.add_argument(
+        "--calibration",
+        required=True,
+        type=named,
+        metavar="PATH",
+        help="samples: images, .npz or .csv; a file, or a folder, which may have a folder for each class",
+    )
+    parser.add_argument(
+        "--only",
+        type=named,
+        action="append",
+        default=None,
+        metavar="NAMES",
+        help=f"of {', '.join(kind.name for kind in VARIANT_KINDS)} (default: those that device profiles ask for)",
+    )
+    parser.add_argument(
+        "--max-loss",
+        type=share,
+        default=None,
+        metavar="SHARE",
+        help="greatest loss of accuracy, 0 to 1 (default: max_accuracy_loss of the manifest)",
+    )
+    parser.add_argument(
+        "--seed", type=whole, default=0, metavar="N", help="seed of the division of samples (default 0)"
+    )
+    parser.add_argument(
+        "--plot", type=named, default=None, metavar="FILE", help="write a diagram: accuracy, time and size, as .svg"
+    )
     _shared(parser)

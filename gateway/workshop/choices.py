@@ -1,8 +1,9 @@
-"""Values that an author may choose from: kinds of tasks, and ranges of the values of pixels."""
+"""Values that an author may choose from: kinds of tasks and of variants, and ranges of the values of pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 KINDS = (
     *("image-classification", "object-detection", "oriented-object-detection", "instance-segmentation"),
@@ -26,3 +27,24 @@ VALUE_RANGES: Mapping[str, tuple[float, tuple[float, ...]]] = {
 
 unit: 0 to 1; signed-unit: -1 to 1; pixels: 0 to 255; signed-pixels: -128 to 127.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class VariantKind:
+    """Variant that can be made: its runtime and precision, the runtimes of its source, the packages of its tool."""
+
+    name: str
+    runtime: str
+    precision: str
+    sources: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+VARIANT_KINDS = (
+    VariantKind("onnx-int8", "onnx", "int8", ("onnx",), ("onnx", "onnxruntime")),
+    VariantKind("openvino-fp16", "openvino", "fp16", ("openvino", "onnx"), ("openvino",)),
+    VariantKind("openvino-int8", "openvino", "int8", ("openvino", "onnx"), ("nncf", "openvino")),
+    VariantKind("litert-int8", "litert", "int8", ("litert",), ("ai_edge_quantizer",)),
+    VariantKind("litert-dynamic-int8", "litert", "int8", ("litert",), ("ai_edge_quantizer",)),
+)
+"""There is no way without PyTorch or TensorFlow from ONNX to TFLite: LiteRT's variants need a TFLite file."""

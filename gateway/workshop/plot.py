@@ -1,0 +1,90 @@
+"""Diagram of a model's variants as SVG: accuracy over the time of a run; the area of a circle is the size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT, MARGIN = 720, 420, 70
+LARGEST_RADIUS, LEAST_RADIUS = 26.0, 4.0
+COLOURS = {"onnx": "#1f77b4", "openvino": "#2ca02c", "litert": "#d97706", "reference": "#6b7280"}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Variant in the diagram."""
+
+    name: str
+    runtime: str
+    p50_us: float
+    accuracy: float
+    size_bytes: int
+    is_kept: bool
+
+
+def draw_svg(points: Sequence[Point], title: str) -> str:
+    """Return the diagram. The time is on a logarithmic axis. Circles of variants that are not kept are empty."""
+    times = [math.log10(max(each.p50_us, 1e-3)) for each in points]
+    low, high = min(times), max(times)
+    bottom = min(each.accuracy for each in points)
+    top = max(each.accuracy for each in points)
+    frame = _Frame(low - 0.1, high + 0.1, bottom - max(0.002, (top - bottom) * 0.2), min(1.0, top) + 0.002)
+    largest = max(each.size_bytes for each in points)
+    size = f'width="{WIDTH}" height="{HEIGHT}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
+        f'<rect {size} fill="white"/>',
+        f'<text x="{MARGIN}" y="28" font-size="15">{escape(title)}</text>',
+        *_axes(frame),
+        *(_circle(frame, each, math.sqrt(each.size_bytes / max(1, largest))) for each in points),
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Range of both axes: the decimal logarithm of µs, and accuracy."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+    def x(self, time_us: float) -> float:
+        share = (math.log10(max(time_us, 1e-3)) - self.left) / (self.right - self.left)
+        return MARGIN + share * (WIDTH - 2 * MARGIN)
+
+    def y(self, accuracy: float) -> float:
+        share = (accuracy - self.bottom) / (self.top - self.bottom)
+        return HEIGHT - MARGIN - share * (HEIGHT - 2 * MARGIN)
+
+
+def _axes(frame: _Frame) -> Iterator[str]:
+    yield f'<path d="M{MARGIN} {MARGIN}V{HEIGHT - MARGIN}H{WIDTH - MARGIN}" fill="none" stroke="#374151"/>'
+    yield f'<text x="{WIDTH / 2}" y="{HEIGHT - 20}" text-anchor="middle">time of a run (logarithmic); area: size</text>'
+    yield f'<text x="16" y="{HEIGHT / 2}" text-anchor="middle" transform="rotate(-90 16 {HEIGHT / 2})">accuracy</text>'
+    for index in range(5):
+        accuracy = frame.bottom + (frame.top - frame.bottom) * index / 4
+        time_us = 10 ** (frame.left + (frame.right - frame.left) * index / 4)
+        yield f'<text x="{MARGIN - 6}" y="{frame.y(accuracy) + 4:.1f}" text-anchor="end">{accuracy:.4f}</text>'
+        place = f'x="{frame.x(time_us):.1f}" y="{HEIGHT - MARGIN + 18}"'
+        yield f'<text {place} text-anchor="middle">{time_words(time_us)}</text>'
+
+
+def _circle(frame: _Frame, point: Point, share: float) -> str:
+    colour = COLOURS.get(point.runtime, "#6b7280")
+    x, y, radius = frame.x(point.p50_us), frame.y(point.accuracy), max(LEAST_RADIUS, LARGEST_RADIUS * share)
+    fill = f'fill="{colour}" fill-opacity="0.5"' if point.is_kept else 'fill="none" stroke-dasharray="4 3"'
+    name = escape(point.name)
+    return (
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" {fill} stroke="{colour}"><title>{name}</title></circle>'
+        f'<text x="{x:.1f}" y="{y - radius - 4:.1f}" text-anchor="middle">{name}</text>'
+    )
+
+
+def time_words(time_us: float) -> str:
+    """Return a time for people: in µs below 1 ms, else in ms."""
+    return f"{time_us:.0f} µs" if time_us < 1000 else f"{time_us / 1000:.1f} ms"
