@@ -43,7 +43,7 @@ def command(arguments: argparse.Namespace) -> int:
     max_loss = manifest.max_accuracy_loss if arguments.max_loss is None else arguments.max_loss
     job = QuantizeJob(folder, manifest, plan, record, calibration, max_loss, arguments.seed)
     result = asyncio.run(_quantize(job, heldout, config))
-    remarks = [*plan.remarks, *few_samples_remarks(len(calibration), result.heldout, SETTINGS)]
+    remarks = [*plan.remarks, *few_samples_remarks(len(calibration), result.heldout, result.basis, SETTINGS)]
     remarks += [f"{name} could not be made: {reason}" for name, reason in result.failures.items()]
     remarks += _never_chosen(result, manifest)
     if plot:
@@ -100,8 +100,8 @@ def _never_chosen(result: QuantizeResult, manifest: ModelManifest) -> list[str]:
     best = max((each.quality.accuracy for each in result.results if each.quality), default=0.0)
     limit = manifest.max_accuracy_loss
     lossy = [r.variant.name for r in result.results if r.is_kept and r.quality and best - r.quality.accuracy > limit]
-    words = f"loses more than max_accuracy_loss = {limit:g} of the manifest: it serves only if that is raised"
-    return [f"{', '.join(lossy)} {words}"] if lossy else []
+    words = f"more is lost than max_accuracy_loss = {limit:g} of the manifest, which must be raised for it to serve"
+    return [f"{', '.join(lossy)}: {words}"] if lossy else []
 
 
 def _points(result: QuantizeResult) -> list[Point]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -285,23 +284,6 @@ def signature_names(file: Path) -> tuple[str, dict[str, str]]:
     inputs = interpreter.get_signature_runner(chosen.key).get_input_details()
     own = {int(each["index"]): str(key) for key, each in inputs.items()}
     return chosen.key, {each["name"]: own[int(each["index"])] for each in _graph(interpreter, chosen).inputs}
-
-
-def weight_bytes(file: Path) -> dict[str, int]:
-    """Return the bytes of a file's constants by the name of their type, such as INT8. The engine is not loaded.
-
-    Raises VariantError if the file cannot be read, or this LiteRT has no reader for it.
-    """
-    try:
-        schema = importlib.import_module("ai_edge_litert.schema_py_generated")
-        model = schema.Model.GetRootAs(file.read_bytes(), 0)
-        graphs = [model.Subgraphs(index) for index in range(model.SubgraphsLength())]
-        tensors = [graph.Tensors(index) for graph in graphs for index in range(graph.TensorsLength())]
-        sizes = [(tensor.Type(), model.Buffers(tensor.Buffer()).DataLength()) for tensor in tensors]
-    except (ImportError, OSError, ValueError, TypeError, AttributeError, struct.error) as error:
-        raise VariantError(f"the weights of {file.name} cannot be read: {_words(error)}") from error
-    names = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
-    return {names[kind]: sum(size for each, size in sizes if each == kind) for kind, _ in sizes if kind in names}
 
 
 def _coral(module: ModuleType, device: str) -> Any:

@@ -163,7 +163,7 @@ def _read_table(content: bytes, manifest: ModelManifest) -> _Part:
     header = [] if any(map(_is_number, rows[0])) else [cell.strip() for cell in rows.pop(0)]
     place = _class_column(header, rows)
     classes = None if place is None else [row[place].strip() for row in rows]
-    if all(spec.name in header for spec in manifest.inputs):
+    if len(manifest.inputs) > 1 and all(spec.name in header for spec in manifest.inputs):
         columns = {spec.name: _numbers(rows, [header.index(spec.name)]) for spec in manifest.inputs}
         inputs = {
             spec.name: columns[spec.name].reshape(-1, *([1] * len(sample_shape(manifest, spec))))

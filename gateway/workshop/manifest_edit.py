@@ -10,7 +10,9 @@ from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import read_manifest
 from gateway.workshop.manifest_text import Notes, golden_blocks, toml_value, variant_text
 
-_HEADER = re.compile(r"^\[", re.MULTILINE)
+_HEADER = re.compile(r"^(?:#.*\n)*\[", re.MULTILINE)
+"""Header of a table, with the comments on the lines before it."""
+_COMMENTS = re.compile(r"(?:#.*\n)*")
 _GOLDEN = re.compile(r"\[golden[\].]")
 _VARIANT = "[[variant]]"
 _ACCURACY = re.compile(r"^(?:# measured:.*\n)?accuracy\s*=.*\n", re.MULTILINE)
@@ -48,11 +50,12 @@ def _divided(text: str) -> tuple[str, list[str]]:
     sections = [text[start:end] for start, end in pairwise(starts)]
     head, groups = list[str](), list[list[str]]()
     for section in sections:
-        if section.startswith(_VARIANT):
+        table = _COMMENTS.sub("", section, count=1)
+        if table.startswith(_VARIANT):
             groups.append([section])
-        elif section.startswith("[variant.") and groups:
+        elif table.startswith("[variant.") and groups:
             groups[-1].append(section)
-        elif not _GOLDEN.match(section):
+        elif not _GOLDEN.match(table):
             head.append(section)
     return "".join(head), ["".join(group) for group in groups]
 

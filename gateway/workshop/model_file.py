@@ -14,7 +14,7 @@ from gateway.domain.onnx_file import read_onnx
 from gateway.domain.onnx_header import OnnxHeader, read_onnx_header
 from gateway.domain.runtimes import BY_SUFFIX
 from gateway.domain.verdict import Signature
-from gateway.runtimes.litert import weight_bytes
+from gateway.runtimes.litert_tables import weight_bytes
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file
 from gateway.store.plain import open_plain

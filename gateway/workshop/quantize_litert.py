@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gateway.domain.tensor import Tensors
 from gateway.runtimes.litert import signature_names
+from gateway.runtimes.litert_signatures import DEFAULT_SIGNATURE as SIGNATURE
+from gateway.runtimes.litert_tables import with_signature
 
 
 def write_litert_int8(source: Path, runs: Sequence[Tensors], target: Path) -> None:
@@ -27,13 +30,19 @@ def write_litert_dynamic_int8(source: Path, runs: Sequence[Tensors], target: Pat
 def _write(source: Path, runs: Sequence[Tensors], target: Path, recipe: Any) -> None:
     from ai_edge_quantizer import quantizer
 
-    tool = quantizer.Quantizer(str(source))
-    tool.load_quantization_recipe(recipe)
-    calibrated = tool.calibrate(_signature_runs(source, runs)) if tool.need_calibration else None
-    tool.quantize(calibrated).export_model(str(target))
-
-
-def _signature_runs(source: Path, runs: Sequence[Tensors]) -> dict[str | None, list[Mapping[str, Any]]]:
-    """Return the runs by the served signature of a file, with its names of the inputs."""
     key, names = signature_names(source)
-    return {key or None: [{names.get(name, name): array for name, array in run.items()} for run in runs]}
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        if not key:
+            key, source = SIGNATURE, _signed(source, Path(folder))
+        tool = quantizer.Quantizer(str(source))
+        tool.load_quantization_recipe(recipe)
+        fed = [{names.get(name, name): array for name, array in run.items()} for run in runs]
+        calibrated = tool.calibrate({key: fed}) if tool.need_calibration else None
+        tool.quantize(calibrated).export_model(str(target))
+
+
+def _signed(source: Path, folder: Path) -> Path:
+    """Return a copy in `folder` with a signature, without which the tool cannot calibrate."""
+    target = folder / "signed.tflite"
+    target.write_bytes(with_signature(source, SIGNATURE))
+    return target

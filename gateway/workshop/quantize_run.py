@@ -221,8 +221,16 @@ class QuantizeRun:
                 note = f"not written: it loses {loss:.4f}, more than {self._job.max_loss:g}"
                 results.append(replace(each, is_kept=False, note=note))
             else:
-                results.append(each)
+                results.append(replace(each, note=each.note + self._size_words(each)))
         return results
+
+    def _size_words(self, result: VariantResult) -> str:
+        """Return what to say about a quantized variant that is no smaller than its source, or ""."""
+        sources = {kind.name: source for kind, source in self._job.plan.tasks}
+        source = sources[result.variant.name]
+        size = sum(artifact.size_bytes for artifact in source.artifacts)
+        is_smaller = result.size_bytes < size or result.variant.precision != "int8"
+        return "" if is_smaller else "; it is not smaller: little or nothing of it was quantized"
 
     def _manifest(self, results: Sequence[VariantResult], content: Golden, rows: int) -> ModelManifest:
         """Return the manifest with the kept variants, their accuracy, and the golden set with its tolerances."""

@@ -70,15 +70,15 @@ def divided(samples: Samples, settings: CalibrationSettings, seed: int) -> tuple
     return samples.taken(np.sort(rest)), samples.taken(np.sort(order[:heldout]))
 
 
-def few_samples_remarks(calibration: int, heldout: int, settings: CalibrationSettings) -> list[str]:
-    """Return what follows from few samples, for people."""
+def few_samples_remarks(calibration: int, heldout: int, basis: str, settings: CalibrationSettings) -> list[str]:
+    """Return what follows from few samples, for people. `basis` is what accuracy is, one of BASES."""
     remarks = []
     if calibration < settings.few_calibration_rows:
         remarks.append(
             f"ranges are taken from {calibration} samples; values that none of them shows are cut off on a device: "
             f"give {settings.few_calibration_rows} or more for calibration"
         )
-    if heldout < settings.few_heldout_rows:
+    if heldout < settings.few_heldout_rows and basis != "similarity":
         remarks.append(
             f"accuracy is measured on {heldout} samples, so one of them is {100 / heldout:.1f} %: a loss below that "
             "cannot be seen"
