@@ -114,10 +114,10 @@ class QuantizeRun:
         """
         job = self._job
         own = list(job.plan.kept)
-        for variant in own:
+        made = [each for kind, source in job.plan.tasks if (each := await self._made(kind, source)) is not None]
+        for variant in own:  # afterwards: onnx refuses external data that have several links
             for artifact in variant.artifacts:
                 link_file(job.folder / artifact.path, self._staged / artifact.path)
-        made = [each for kind, source in job.plan.tasks if (each := await self._made(kind, source)) is not None]
         golden = await self._golden(heldout)
         content = self._write_golden(golden)
         measured = [await self._measured(variant, golden, content) for variant in (*own, *made)]
@@ -138,7 +138,7 @@ class QuantizeRun:
         key = variant_key(kind, source, job.manifest, job.calibration, job.seed)
         place = job.folder / CACHE / f"{kind.name}-{key[:16]}"
         runs = store_runs(job.manifest, source, job.calibration, self._staged / f"runs-{source.name}")
-        file = str(self._staged / source.artifacts[0].path)
+        file = str(job.folder / source.artifacts[0].path)
         try:
             was_there = await make_variant(QuantizerJob(kind.name, file, FILES[kind.runtime], runs, job.seed), place)
         except ToolError as error:
