@@ -21,7 +21,7 @@ from gateway.workshop.plot import Point, draw_svg, time_words
 from gateway.workshop.quantize_files import check_tools, read_record
 from gateway.workshop.quantize_plan import make_plan, wanted_by
 from gateway.workshop.quantize_run import QuantizeJob, QuantizeResult, VariantResult, quantize_model
-from gateway.workshop.samples import Samples, divided, few_samples_remarks
+from gateway.workshop.samples import SampleSet, divided, few_samples_remarks
 from gateway.workshop.settings import CalibrationSettings
 
 SETTINGS = CalibrationSettings()
@@ -74,13 +74,13 @@ def _wanted(config: Config) -> frozenset[tuple[str, str]]:
     return wanted_by((*load_profiles(profiles_folder()), *(load_profiles(own) if own else ())))
 
 
-def _read(data: Path, manifest: ModelManifest, seed: int) -> Samples:
+def _read(data: Path, manifest: ModelManifest, seed: int) -> SampleSet:
     with progress() as bar:
         task = bar.add_task("reading samples", total=len(data_files(data, SETTINGS)))
         return read_samples(data, manifest, SETTINGS, seed, lambda: bar.advance(task))
 
 
-async def _quantize(job: QuantizeJob, heldout: Samples, config: Config) -> QuantizeResult:
+async def _quantize(job: QuantizeJob, heldout: SampleSet, config: Config) -> QuantizeResult:
     with progress() as bar:
         task = bar.add_task("quantizing", total=2 * len(job.plan.tasks) + len(job.plan.kept))
 
@@ -114,8 +114,8 @@ def _points(result: QuantizeResult) -> list[Point]:
 
 def _report(
     result: QuantizeResult,
-    samples: Samples,
-    calibration: Samples,
+    samples: SampleSet,
+    calibration: SampleSet,
     remarks: Sequence[str],
     folder: Path,
     *,

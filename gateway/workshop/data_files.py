@@ -20,7 +20,7 @@ from gateway.domain.tensor import Array
 from gateway.engine.images import decode_images
 from gateway.engine.settings import EngineSettings
 from gateway.store.plain import file_digest, open_plain
-from gateway.workshop.samples import Samples, joined_samples, label_indices, read_limit, sample_shape, shape_problem
+from gateway.workshop.samples import SampleSet, joined_samples, label_indices, read_limit, sample_shape, shape_problem
 from gateway.workshop.settings import CalibrationSettings
 
 IMAGES = frozenset({".jpg", ".jpeg", ".png"})
@@ -50,7 +50,7 @@ class _Part:
 
 def read_samples(
     data: Path, manifest: ModelManifest, settings: CalibrationSettings, seed: int, advance: Callable[[], None]
-) -> Samples:
+) -> SampleSet:
     """Return samples of the model's inputs, drawn with `seed` if there are more than are needed.
 
     `advance` is called after each file. Raises ConfigurationError with the file and what to do.
@@ -67,7 +67,7 @@ def read_samples(
         advance()
     samples = _samples(files, parts, manifest, data)
     if is_images or len(samples) <= limit:
-        return Samples(samples.inputs, samples.labels, samples.digest, max(found, len(samples)))
+        return SampleSet(samples.inputs, samples.labels, samples.digest, max(found, len(samples)))
     return samples.taken(np.sort(random.permutation(len(samples))[:limit]))
 
 
@@ -234,7 +234,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _samples(files: Sequence[DataFile], parts: Sequence[_Part], manifest: ModelManifest, data: Path) -> Samples:
+def _samples(files: Sequence[DataFile], parts: Sequence[_Part], manifest: ModelManifest, data: Path) -> SampleSet:
     """Join the samples of all files. Raises ConfigurationError if they do not belong together."""
     known = [part.names for part in parts if part.names is not None]
     if len(known) not in {0, len(parts)}:
@@ -248,4 +248,4 @@ def _samples(files: Sequence[DataFile], parts: Sequence[_Part], manifest: ModelM
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.label}\0{file_digest(file.path)}\n".encode())
-    return Samples(inputs, labels, digest.hexdigest(), len(next(iter(inputs.values()))))
+    return SampleSet(inputs, labels, digest.hexdigest(), len(next(iter(inputs.values()))))

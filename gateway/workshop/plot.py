@@ -30,7 +30,7 @@ def draw_svg(points: Sequence[Point], title: str) -> str:
     low, high = min(times), max(times)
     bottom = min(each.accuracy for each in points)
     top = max(each.accuracy for each in points)
-    frame = _Frame(low - 0.1, high + 0.1, bottom - max(0.002, (top - bottom) * 0.2), min(1.0, top) + 0.002)
+    frame = _PlotFrame(low - 0.1, high + 0.1, bottom - max(0.002, (top - bottom) * 0.2), min(1.0, top) + 0.002)
     largest = max(each.size_bytes for each in points)
     size = f'width="{WIDTH}" height="{HEIGHT}"'
     lines = [
@@ -45,7 +45,7 @@ def draw_svg(points: Sequence[Point], title: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class _PlotFrame:
     """Range of both axes: the decimal logarithm of µs, and accuracy."""
 
     left: float
@@ -62,7 +62,7 @@ class _Frame:
         return HEIGHT - MARGIN - share * (HEIGHT - 2 * MARGIN)
 
 
-def _axes(frame: _Frame) -> Iterator[str]:
+def _axes(frame: _PlotFrame) -> Iterator[str]:
     yield f'<path d="M{MARGIN} {MARGIN}V{HEIGHT - MARGIN}H{WIDTH - MARGIN}" fill="none" stroke="#374151"/>'
     yield f'<text x="{WIDTH / 2}" y="{HEIGHT - 20}" text-anchor="middle">time of a run (logarithmic); area: size</text>'
     yield f'<text x="16" y="{HEIGHT / 2}" text-anchor="middle" transform="rotate(-90 16 {HEIGHT / 2})">accuracy</text>'
@@ -74,7 +74,7 @@ def _axes(frame: _Frame) -> Iterator[str]:
         yield f'<text {place} text-anchor="middle">{time_words(time_us)}</text>'
 
 
-def _circle(frame: _Frame, point: Point, share: float) -> str:
+def _circle(frame: _PlotFrame, point: Point, share: float) -> str:
     colour = COLOURS.get(point.runtime, "#6b7280")
     x, y, radius = frame.x(point.p50_us), frame.y(point.accuracy), max(LEAST_RADIUS, LARGEST_RADIUS * share)
     fill = f'fill="{colour}" fill-opacity="0.5"' if point.is_kept else 'fill="none" stroke-dasharray="4 3"'

@@ -26,7 +26,7 @@ from gateway.store.releases import MANIFEST
 from gateway.terminal.program import DISTRIBUTION, EXTRAS
 from gateway.workshop.choices import VariantKind
 from gateway.workshop.quantizer_child import QuantizerJob
-from gateway.workshop.samples import Samples, own_runs
+from gateway.workshop.samples import SampleSet, own_runs
 
 CACHE = ".quantized"
 """Hidden folder in a version's folder: variants that were made, so that a repetition keeps them."""
@@ -81,14 +81,14 @@ def scratch(folder: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def variant_key(kind: VariantKind, source: Variant, manifest: ModelManifest, calibration: Samples, seed: int) -> str:
+def variant_key(kind: VariantKind, source: Variant, manifest: ModelManifest, calibration: SampleSet, seed: int) -> str:
     """Return the digest of everything on which a variant depends: source, data, settings, versions of the tools."""
     versions = {name: _version(name) for name in kind.packages}
     facts = (kind, source.content, manifest.inputs, calibration.digest, len(calibration), seed, versions)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
-def store_runs(manifest: ModelManifest, source: Variant, samples: Samples, folder: Path) -> dict[str, str]:
+def store_runs(manifest: ModelManifest, source: Variant, samples: SampleSet, folder: Path) -> dict[str, str]:
     """Write calibration samples in the source's own names and layouts; return the file by input. Raises OSError."""
     folder.mkdir(exist_ok=True)
     files = {}
@@ -164,7 +164,7 @@ def link_file(source: Path, target: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class ReleaseEdit:
     """Changes of a version: files at `paths` of the folder `staged`, the text of the manifest, what is recorded.
 
     `dropped` are names of variants whose folders are removed.
@@ -177,7 +177,7 @@ class Publication:
     dropped: tuple[str, ...] = ()
 
 
-def publish(folder: Path, publication: Publication) -> None:
+def publish(folder: Path, publication: ReleaseEdit) -> None:
     """Put the files into the version, then its manifest; until that is replaced, the release is the former one.
 
     Raises OSError.

@@ -38,7 +38,7 @@ def quantize_onnx(source: Path, runs: Iterable[Tensors], target: Path, *, activa
     quantize_static(
         source,
         target,
-        _Reader(runs),
+        _CalibrationReader(runs),
         quant_format=QuantFormat.QDQ,
         per_channel=True,
         reduce_range=True,
@@ -48,7 +48,7 @@ def quantize_onnx(source: Path, runs: Iterable[Tensors], target: Path, *, activa
     )
 
 
-class _Reader:
+class _CalibrationReader:
     """ONNX Runtime's CalibrationDataReader: one run a call, then None."""
 
     def __init__(self, runs: Iterable[Tensors]) -> None:

@@ -29,9 +29,9 @@ from gateway.workshop.measures import Quality, basis_of, is_lossy, quality, tole
 from gateway.workshop.quantize_files import (
     CACHE,
     FILES,
-    Publication,
     QuantizeRecord,
     ToolError,
+    ReleaseEdit,
     forget_others,
     link_file,
     make_variant,
@@ -42,7 +42,7 @@ from gateway.workshop.quantize_files import (
 )
 from gateway.workshop.quantize_plan import QuantizePlan
 from gateway.workshop.quantizer_child import QuantizerJob
-from gateway.workshop.samples import Samples
+from gateway.workshop.samples import SampleSet
 from gateway.workshop.settings import CalibrationSettings
 
 GOLDEN = "golden.npz"
@@ -90,7 +90,7 @@ class QuantizeJob:
     manifest: ModelManifest
     plan: QuantizePlan
     record: QuantizeRecord
-    calibration: Samples
+    calibration: SampleSet
     max_loss: float
     seed: int
 
@@ -107,7 +107,7 @@ class QuantizeRun:
         self._failures: dict[str, str] = {}
         self._cached: list[str] = []
 
-    async def run(self, heldout: Samples) -> QuantizeResult:
+    async def run(self, heldout: SampleSet) -> QuantizeResult:
         """Make, try and measure the variants, and replace the manifest.
 
         Raises ConfigurationError if the reference does not run here, OSError.
@@ -154,7 +154,7 @@ class QuantizeRun:
             kind.name, kind.runtime, kind.precision, artifacts, RUNTIMES[kind.runtime].accelerators, bind=source.bind
         )
 
-    async def _golden(self, heldout: Samples) -> GoldenSet:
+    async def _golden(self, heldout: SampleSet) -> GoldenSet:
         """Return the held-out samples with the reference's answers, or the author's own golden set."""
         job, golden = self._job, self._job.manifest.golden
         if golden is not None and golden.sha256 not in job.record.golden:
@@ -263,7 +263,7 @@ class QuantizeRun:
         )
         dropped = tuple(name for name in job.record.made if name not in names)
         paths += [GOLDEN] if is_ours else []
-        publish(job.folder, Publication(self._staged, tuple(paths), text, record, dropped))
+        publish(job.folder, ReleaseEdit(self._staged, tuple(paths), text, record, dropped))
         forget_others(job.folder, [*self._cached, self._staged.name])
 
 
@@ -275,7 +275,7 @@ def golden_rows(golden: GoldenSet, settings: CalibrationSettings) -> int:
 
 
 async def quantize_model(
-    job: QuantizeJob, heldout: Samples, settings: CalibrationSettings, trial: TrialSettings, stage: Stage
+    job: QuantizeJob, heldout: SampleSet, settings: CalibrationSettings, trial: TrialSettings, stage: Stage
 ) -> QuantizeResult:
     """Make, try and measure the variants of a job, and replace the release's manifest.
 

@@ -14,7 +14,7 @@ from gateway.workshop.settings import CalibrationSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class SampleSet:
     """Samples of a model: arrays [samples, …] by the manifest's names, and the class of each (None: not known).
 
     `digest` is of the data from which they were read. `found` is the number of samples there.
@@ -28,10 +28,10 @@ class Samples:
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))
 
-    def taken(self, indices: Array) -> Samples:
+    def taken(self, indices: Array) -> SampleSet:
         """Return the samples with these indices."""
         inputs = {name: array[indices] for name, array in self.inputs.items()}
-        return Samples(inputs, None if self.labels is None else self.labels[indices], self.digest, self.found)
+        return SampleSet(inputs, None if self.labels is None else self.labels[indices], self.digest, self.found)
 
 
 def sample_shape(manifest: ModelManifest, spec: TensorSpec) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ def read_limit(manifest: ModelManifest, settings: CalibrationSettings) -> int:
     return max(2, min(most, settings.samples_bytes // max(1, sum(sizes))))
 
 
-def divided(samples: Samples, settings: CalibrationSettings, seed: int) -> tuple[Samples, Samples]:
+def divided(samples: SampleSet, settings: CalibrationSettings, seed: int) -> tuple[SampleSet, SampleSet]:
     """Return the calibration samples and the held-out ones, drawn with `seed`. One sample alone is both."""
     order = np.random.default_rng(seed).permutation(len(samples))
     if len(samples) == 1:
@@ -103,7 +103,7 @@ def label_indices(names: Sequence[str], labels: Sequence[str]) -> Array:
     return np.array([known.index(name) for name in names], np.int64)
 
 
-def own_runs(manifest: ModelManifest, variant: Variant, samples: Samples) -> Iterator[tuple[str, Array]]:
+def own_runs(manifest: ModelManifest, variant: Variant, samples: SampleSet) -> Iterator[tuple[str, Array]]:
     """Yield the variant's own name of each input with its array [runs, …] in the variant's own layout.
 
     Each run is one sample, with a dimension of rows if the manifest has one.

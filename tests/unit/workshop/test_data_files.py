@@ -13,7 +13,7 @@ from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec, Window
 from gateway.domain.tensor import Datatype
 from gateway.workshop.data_files import read_samples
-from gateway.workshop.samples import Samples
+from gateway.workshop.samples import SampleSet
 from gateway.workshop.settings import CalibrationSettings
 
 OUTPUTS = (TensorSpec("y", Datatype.FP32, (-1, 2)),)
@@ -28,7 +28,7 @@ PICTURE = replace(
 COLUMNS = replace(TABLE, inputs=(TensorSpec("a", Datatype.FP32, (-1, 1)), TensorSpec("b", Datatype.INT64, (-1, 1))))
 
 
-def read(data: Path, manifest: ModelManifest = TABLE, *, seed: int = 0, **limits: int) -> Samples:
+def read(data: Path, manifest: ModelManifest = TABLE, *, seed: int = 0, **limits: int) -> SampleSet:
     return read_samples(data, manifest, CalibrationSettings(**limits), seed, lambda: None)
 
 

@@ -17,9 +17,9 @@ from gateway.workshop import quantize_files
 from gateway.workshop.choices import VARIANT_KINDS
 from gateway.workshop.quantize_files import (
     CACHE,
-    Publication,
     QuantizeRecord,
     ToolError,
+    ReleaseEdit,
     check_tools,
     forget_others,
     link_file,
@@ -31,12 +31,12 @@ from gateway.workshop.quantize_files import (
     variant_key,
 )
 from gateway.workshop.quantizer_child import QuantizerJob, StoredRuns
-from gateway.workshop.samples import Samples
+from gateway.workshop.samples import SampleSet
 
 KIND = VARIANT_KINDS[0]
 SOURCE = Variant("onnx-fp32", "onnx", "fp32", (Artifact("m.onnx", "0" * 64, 1),))
 MANIFEST = ModelManifest("m", "1", (TensorSpec("x", Datatype.FP32, (-1, 2)),), (), (SOURCE,), batch=True)
-SAMPLES = Samples({"x": np.arange(6, dtype=np.float32).reshape(3, 2)}, None, "digest", 3)
+SAMPLES = SampleSet({"x": np.arange(6, dtype=np.float32).reshape(3, 2)}, None, "digest", 3)
 JOB = QuantizerJob("onnx-int8", "absent.onnx", "model.onnx", {}, 0)
 
 
@@ -127,7 +127,7 @@ def test_publication_replaces_files_and_manifest_and_drops_variants(tmp_path: Pa
         (staged / "onnx-int8").mkdir()
         (staged / "onnx-int8" / "model").write_text("new")
         record = QuantizeRecord(("1",), ("onnx-int8",))
-        publish(tmp_path, Publication(staged, ("onnx-int8/model",), "new", record, ("litert-int8",)))
+        publish(tmp_path, ReleaseEdit(staged, ("onnx-int8/model",), "new", record, ("litert-int8",)))
     assert names(tmp_path) == [CACHE, "manifest.toml", "onnx-int8"]
     assert (tmp_path / "onnx-int8" / "model").read_text() == (tmp_path / "manifest.toml").read_text() == "new"
     assert (tmp_path / "manifest.toml").stat().st_mode & 0o777 == 0o644

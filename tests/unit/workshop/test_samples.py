@@ -10,7 +10,7 @@ import pytest
 from gateway.domain.manifest import Binding, ModelManifest, TensorSpec, Variant
 from gateway.domain.tensor import Datatype
 from gateway.workshop.samples import (
-    Samples,
+    SampleSet,
     divided,
     few_samples_remarks,
     joined_samples,
@@ -26,9 +26,9 @@ MANIFEST = ModelManifest("m", "1", (IMAGE,), (TensorSpec("y", Datatype.FP32, (-1
 SETTINGS = CalibrationSettings()
 
 
-def samples(count: int, *, labels: bool = True) -> Samples:
+def samples(count: int, *, labels: bool = True) -> SampleSet:
     rows = np.arange(count * 60, dtype=np.float32).reshape(count, 3, 4, 5)
-    return Samples({"x": rows}, np.arange(count) % 3 if labels else None, "digest", count)
+    return SampleSet({"x": rows}, np.arange(count) % 3 if labels else None, "digest", count)
 
 
 def test_calibration_and_held_out_samples_are_apart_and_drawn_by_the_seed() -> None:
@@ -76,7 +76,7 @@ def test_samples_without_a_row_dimension_keep_the_whole_shape() -> None:
     manifest = replace(MANIFEST, inputs=(state,), batch=False)
     assert shape_problem(manifest, state, np.zeros((5, 2, 1, 8), np.float32)) == ""
     variant = Variant("v", "onnx", "fp32", ())
-    ((name, runs),) = own_runs(manifest, variant, Samples({"x": np.zeros((5, 2, 1, 8), np.float32)}, None, "", 5))
+    ((name, runs),) = own_runs(manifest, variant, SampleSet({"x": np.zeros((5, 2, 1, 8), np.float32)}, None, "", 5))
     assert (name, runs.shape) == ("x", (5, 2, 1, 8))
 
 
