@@ -29,6 +29,7 @@ from gateway.workshop.staging import check_absent
 from gateway.workshop.wishes import ASSUMED, Question, Wishes
 
 SETTINGS = WorkshopSettings()
+LABELS_SHOWN = 5
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -151,7 +152,8 @@ def _print(draft: ManifestDraft, created: CreatedModel) -> None:
     if not can_ask():
         _print_files(draft.files)
     manifest = created.manifest
-    labels = f"{len(manifest.labels)}: {', '.join(manifest.labels[:5])}" if manifest.labels else "none"
+    more = ", …" if len(manifest.labels) > LABELS_SHOWN else ""
+    labels = f"{len(manifest.labels)}: {', '.join(manifest.labels[:LABELS_SHOWN])}{more}" if manifest.labels else "none"
     facts = [("task", manifest.task or f"none: {draft.proposal.why}"), ("labels", labels)]
     facts += [(name, verdict.reason) for name, verdict in created.verdicts.items()]
     facts += [("assumed", f"{place}: {note.removeprefix(f'{ASSUMED}: ')}") for place, note in _assumed(created)]

@@ -18,8 +18,8 @@ from gateway.workshop.choices import VARIANT_KINDS
 from gateway.workshop.quantize_files import (
     CACHE,
     QuantizeRecord,
-    ToolError,
     ReleaseEdit,
+    ToolError,
     check_tools,
     forget_others,
     link_file,
