@@ -22,6 +22,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     check.add_argument(
         "dir", nargs="?", metavar="DIR", default=None, help="a version's, a model's or a whole model directory"
     )
+    check.add_argument("--state", type=named, metavar="DIR", help="where verdicts are kept")
     _shared(check)
     _new(
         _action(
@@ -66,7 +67,6 @@ def _action(
 def _shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=named, metavar="FILE", help="TOML configuration")
     parser.add_argument("--models", type=named, metavar="DIR", help="model directory")
-    parser.add_argument("--state", type=named, metavar="DIR", help="where verdicts are kept")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
 
 

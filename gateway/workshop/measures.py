@@ -33,21 +33,28 @@ class Quality:
 
 def basis_of(golden: GoldenSet) -> str:
     """Return what accuracy is for these outputs: by labels, by the best class, or by the values."""
-    scores = next(iter(golden.outputs.values()))
-    has_classes = scores.dtype.kind == "f" and scores.ndim == 2 and scores.shape[1] > 1
-    if not has_classes:
+    if not _has_classes(golden.outputs[_judged(golden.outputs)]):
         return "similarity"
     return "labels" if golden.label is not None else "agreement"
 
 
 def quality(golden: GoldenSet, answers: Tensors) -> Quality:
     """Return the quality of a variant's answers to the inputs of a golden set."""
-    result, basis = compare_golden(golden, answers, Tolerance()), basis_of(golden)
-    name = next(iter(golden.outputs))
-    if basis == "labels" and result.accuracy is not None:
-        return Quality(result.accuracy, result.agreement, result.mean_abs)
-    same = result.agreement if basis == "agreement" else similarity(golden.outputs[name], answers[name])
-    return Quality(same, result.agreement, result.mean_abs)
+    result, basis, name = compare_golden(golden, answers, Tolerance()), basis_of(golden), _judged(golden.outputs)
+    expected, answer = golden.outputs[name], answers[name]
+    if basis == "similarity" or expected.shape != answer.shape:
+        return Quality(similarity(expected, answer), result.agreement, result.mean_abs)
+    right = expected.argmax(axis=1) if golden.label is None else golden.label
+    return Quality(float(np.mean(answer.argmax(axis=1) == right)), result.agreement, result.mean_abs)
+
+
+def _judged(outputs: Tensors) -> str:
+    """Return the output that decides: the first one with scores of classes, else the first one."""
+    return next((name for name, array in outputs.items() if _has_classes(array)), next(iter(outputs)))
+
+
+def _has_classes(array: Array) -> bool:
+    return array.dtype.kind == "f" and array.ndim == 2 and array.shape[1] > 1
 
 
 def similarity(expected: Array, answer: Array) -> float:

@@ -86,7 +86,10 @@ def runtime_of(path: Path) -> str:
 
 
 def check_sizes(signature: Signature, path: Path) -> None:
-    """Check that no dimension is 0: such a tensor holds nothing. Raises ConfigurationError."""
+    """Check that there are inputs and outputs, and that no dimension is 0. Raises ConfigurationError."""
+    if not signature.inputs or not signature.outputs:
+        problem = "has no inputs" if not signature.inputs else "has no outputs"
+        raise ConfigurationError(f"{problem}, so that no request can be answered; export it again", file=str(path))
     for spec in (*signature.inputs, *signature.outputs):
         if 0 in spec.shape:
             problem = f"{spec.name!r} has the shape {list(spec.shape)}: a dimension of 0 holds nothing; export it again"

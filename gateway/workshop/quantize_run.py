@@ -15,7 +15,7 @@ from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.golden import GoldenSet, first_rows, read_golden
 from gateway.domain.manifest import Golden, ModelManifest, Tolerance, Variant
 from gateway.domain.runtimes import RUNTIMES
-from gateway.domain.tensor import Array
+from gateway.domain.tensor import Array, Tensors
 from gateway.domain.verdict import SessionBudget, Verdict
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.measure import answered
@@ -55,7 +55,8 @@ Stage = Callable[[str], None]
 class VariantResult:
     """Variant with its quality on the held-out samples and the time of a run here; None: it does not run here.
 
-    `note` says what became of it. `is_kept`: it is in the manifest.
+    `note` says what became of it. `is_kept`: it is in the manifest. `golden` is the quality on the golden set, which
+    has fewer samples.
     """
 
     variant: Variant
@@ -63,6 +64,7 @@ class VariantResult:
     p50_us: float | None
     is_kept: bool
     note: str = ""
+    golden: Quality | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -123,7 +125,7 @@ class QuantizeRun:
         measured = [await self._measured(variant, golden, content) for variant in (*own, *made)]
         basis, rows = basis_of(golden), len(next(iter(golden.inputs.values())))
         results = self._decided(measured, {variant.name for variant in made})
-        manifest = self._manifest(results, content, rows)
+        manifest = self._manifest(results, content, min(rows, golden_rows(golden, self._settings)))
         notes = {
             f"variant.{each.variant.name}.accuracy": accuracy_note(basis, self._reference.name, rows)
             for each in results
@@ -165,7 +167,12 @@ class QuantizeRun:
         if not verdict.passed:
             raise ConfigurationError(f"does not run here: {verdict.reason}", file=self._reference.artifacts[0].path)
         inputs = GoldenSet(heldout.inputs, {}, heldout.labels)
-        return GoldenSet(heldout.inputs, self._answers(manifest, self._reference, inputs), heldout.labels)
+        try:
+            answers = self._answers(manifest, self._reference, inputs)
+        except VariantError as error:
+            problem = f"does not run on the samples: {error}"
+            raise ConfigurationError(problem, file=self._reference.artifacts[0].path) from error
+        return GoldenSet(heldout.inputs, answers, heldout.labels)
 
     def _write_golden(self, golden: GoldenSet) -> Golden:
         """Write the golden set into the folder of this run; an author's own stays as it is."""
@@ -192,10 +199,17 @@ class QuantizeRun:
             return VariantResult(variant, None, None, False, f"does not run here: {verdict.reason}")
         p50_us = verdict.measured.p50_us if verdict.measured else None
         try:
-            found = quality(golden, self._answers(manifest, variant, golden))
+            answers = self._answers(manifest, variant, golden)
+            found, kept = quality(golden, answers), self._golden_quality(golden, answers)
         except VariantError as error:
             return VariantResult(variant, None, p50_us, False, f"does not run here: {error}")
-        return VariantResult(variant, found, p50_us, True, self._notes.get(variant.name, "the release's own"))
+        note = self._notes.get(variant.name, "the release's own")
+        return VariantResult(variant, found, p50_us, True, note, kept)
+
+    def _golden_quality(self, golden: GoldenSet, answers: Tensors) -> Quality:
+        """Return the quality on those samples that the golden set keeps."""
+        part = first_rows(golden, self._job.manifest, golden_rows(golden, self._settings))
+        return quality(part, {name: answers[name][: len(array)] for name, array in part.outputs.items()})
 
     async def _tried(self, manifest: ModelManifest, variant: Variant) -> Verdict:
         budget = SessionBudget(threads=os.cpu_count() or 1)
@@ -216,21 +230,24 @@ class QuantizeRun:
         for each in measured:
             if each.variant.name not in made:
                 results.append(replace(each, is_kept=True))
-            elif each.quality and is_lossy(each.quality.accuracy, best, self._job.max_loss):
-                loss = best - each.quality.accuracy
-                note = f"not written: it loses {loss:.4f}, more than {self._job.max_loss:g}"
-                results.append(replace(each, is_kept=False, note=note))
             else:
-                results.append(replace(each, note=each.note + self._size_words(each)))
+                results.append(self._judged(each, best))
         return results
 
-    def _size_words(self, result: VariantResult) -> str:
-        """Return what to say about a quantized variant that is no smaller than its source, or ""."""
+    def _judged(self, each: VariantResult, best: float) -> VariantResult:
+        """Return the result of a variant that was made; it is not kept if it loses too much or gains nothing."""
+        if each.quality is None:
+            return each
+        loss, limit = best - each.quality.accuracy, self._job.max_loss
+        if is_lossy(each.quality.accuracy, best, limit):
+            return replace(each, is_kept=False, note=f"not written: it loses {loss:.4f}, more than {limit:g}")
         sources = {kind.name: source for kind, source in self._job.plan.tasks}
-        source = sources[result.variant.name]
-        size = sum(artifact.size_bytes for artifact in source.artifacts)
-        is_smaller = result.size_bytes < size or result.variant.precision != "int8"
-        return "" if is_smaller else "; it is not smaller: little or nothing of it was quantized"
+        size = sum(artifact.size_bytes for artifact in sources[each.variant.name].artifacts)
+        if each.variant.precision != "int8" or each.size_bytes < size:
+            return each
+        if each.quality.mean_abs == 0.0:
+            return replace(each, is_kept=False, note="not written: nothing in it was quantized")
+        return replace(each, note=f"{each.note}; it is not smaller: little of it was quantized")
 
     def _manifest(self, results: Sequence[VariantResult], content: Golden, rows: int) -> ModelManifest:
         """Return the manifest with the kept variants, their accuracy, and the golden set with its tolerances."""
@@ -243,8 +260,8 @@ class QuantizeRun:
             return replace(self._job.manifest, variants=variants)
         by_runtime: dict[str, list[Quality]] = {}
         for each in kept:
-            if each.quality:
-                by_runtime.setdefault(each.variant.runtime, []).append(each.quality)
+            if each.golden:
+                by_runtime.setdefault(each.variant.runtime, []).append(each.golden)
         return replace(
             self._job.manifest, variants=variants, golden=replace(content, tolerance=tolerances(by_runtime, rows))
         )

@@ -296,3 +296,14 @@ def test_models_of_scikit_learn_are_described(tmp_path: Path, model: str) -> Non
     assert manifest.labels == classes
     assert [spec.postprocess for spec in manifest.outputs] == ["", ""]
     assert models("check", folder).returncode == 0
+
+
+def test_a_model_without_anything_to_quantize_gets_no_variant(tmp_path: Path) -> None:
+    model = shaped({"x": ["n", 4]}, {"y": ["n", 4]}, helper.make_node("Sin", ["x"], ["y"]))
+    folder = new(tmp_path / "models", save(model, tmp_path / "m.onnx"))
+    rows = np.random.default_rng(3).normal(size=(120, 4))
+    np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header="a,b,c,d", comments="")
+    told = quantized(folder, tmp_path / "rows.csv", "--only", "onnx-int8", code=1)
+    assert told["accuracy_is"] == "agreement"
+    assert by_name(told)["onnx-int8"]["note"] == "not written: nothing in it was quantized"
+    assert [variant.name for variant in manifest_of(folder).variants] == ["onnx-fp32"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from gateway.domain import onnx_header
@@ -68,3 +71,15 @@ def test_damage_is_an_error_with_its_place(raw: bytes) -> None:
     """Also a field that announces 2 GiB."""
     with pytest.raises(ValueError, match="at byte"):
         read_onnx_header(io.BytesIO(raw))
+
+
+SEED = with_metadata(image_classifier(), names="{0: 'cat'}").SerializeToString()
+
+
+@given(st.lists(st.tuples(st.integers(0, len(SEED) - 1), st.binary(min_size=1, max_size=12)), min_size=1, max_size=5))
+def test_spoilt_bytes_are_read_or_refused(changes: list[tuple[int, bytes]]) -> None:
+    raw = bytearray(SEED)
+    for at, content in changes:
+        raw[at : at + len(content)] = content
+    with suppress(ValueError):
+        assert isinstance(read_onnx_header(io.BytesIO(bytes(raw))), OnnxHeader)

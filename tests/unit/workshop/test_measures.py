@@ -34,6 +34,15 @@ def test_accuracy_is_what_the_data_allow(reference: GoldenSet, basis: str, accur
     assert quality(reference, answers).accuracy == pytest.approx(accuracy)
 
 
+def test_scores_decide_also_if_another_output_is_first() -> None:
+    outputs = {"label": np.array([0, 1, 2, 0]), "scores": SCORES}
+    answers = {"label": np.array([0, 0, 2, 0]), "scores": SCORES.copy()}
+    answers["scores"][1] = [9, 0, 0]
+    found = GoldenSet({"x": np.zeros((4, 1))}, outputs, np.array([0, 1, 2, 2]))
+    assert (basis_of(found), quality(found, answers).accuracy) == ("labels", 0.5)
+    assert quality(GoldenSet(found.inputs, outputs), answers).accuracy == 0.75
+
+
 @pytest.mark.parametrize(
     ("expected", "answer", "found"),
     [

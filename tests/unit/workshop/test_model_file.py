@@ -105,6 +105,10 @@ def test_an_operator_that_no_runtime_has_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_model_without_inputs_is_refused(tmp_path: Path) -> None:
+    assert "has no inputs, so that no request" in refused(save(shaped({}, {"y": [1, 3]}), tmp_path / "m.onnx"))
+
+
 def test_a_dimension_of_zero_is_refused(tmp_path: Path) -> None:
     model = shaped({"x": ["n", 0]}, {"y": ["n", 0]}, helper.make_node("Relu", ["x"], ["y"]))
     assert "'x' has the shape [-1, 0]: a dimension of 0 holds nothing" in refused(save(model, tmp_path / "m.onnx"))
