@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,11 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
 def warn(message: str) -> None:
     """Print one line on standard error; the command continues."""
     print(f"edge-gateway: {plain(message)}", file=sys.stderr)
+
+
+def clean_up_on_sigterm() -> None:
+    """Let SIGTERM end the command as an exception, so that nothing half-written is left."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def root_folder(arguments: argparse.Namespace) -> Path:

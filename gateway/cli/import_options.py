@@ -16,14 +16,18 @@ EXAMPLES = (
 
 def add_import_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the action `import`."""
-    group = parser.add_argument_group("import: releases from models that were laid out for other servers and tools")
-    group.add_argument("--into", type=named, metavar="DIR", help="model directory (default: --models, [models] dir)")
-    group.add_argument("--from", dest="kind", choices=KINDS, help="kind of the source (default: recognised)")
-    group.add_argument("--name", type=named, metavar="NAME", help="name of the model, if the source has only one")
-    group.add_argument(
-        "--version", type=named, metavar="V", help="its version, if the source has only one (default: 1)"
+    parser.add_argument(
+        "--into", type=named, default=None, metavar="DIR", help="model directory (default: --models, [models] dir)"
     )
-    group.add_argument("--dry-run", action="store_true", help="show what would be written")
-    group.add_argument(
-        "--skip", action="store_true", help="exit 0 although some models cannot be served and are skipped"
+    parser.add_argument(
+        "--from", dest="kind", choices=KINDS, default=None, help="kind of the source (default: recognised)"
+    )
+    for option, what in (("--name", "name of the model"), ("--version", "its version (default: 1)")):
+        parser.add_argument(option, type=named, default=None, help=f"{what}, if the source has only one")
+    parser.add_argument("--dry-run", action="store_true", default=False, help="show what would be written")
+    parser.add_argument(
+        "--skip",
+        action="store_true",
+        default=False,
+        help="exit 0 although some models cannot be served and are skipped",
     )

@@ -31,10 +31,6 @@ Checked = tuple[Release, str, list[Candidate]]
 
 def command(arguments: argparse.Namespace) -> int:
     """List or check models; return 1 if nothing can be served, or a checked release has a finding."""
-    if arguments.action == "import":
-        from gateway.cli import models_import
-
-        return models_import.command(arguments)
     config = configured(arguments)
     if arguments.action is None:
         running = ask_running(config, arguments)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from gateway import __version__
-from gateway.cli.import_options import EXAMPLES, add_import_options
+from gateway.cli.models_parser import add_actions
 from gateway.domain.rights import known_scopes
 from gateway.frontends.grpc_v2.settings import SERVERS
 from gateway.terminal.numbers import interval, positive
@@ -104,14 +104,10 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _models(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", choices=("check", "import"), help="check: files, digests and golden sets")
-    parser.add_argument(
-        "dir", nargs="?", metavar="DIR", help="check: a version's, a model's or a whole model directory; import: SOURCE"
-    )
     _asking(parser)
     _device(parser)
     json_option(parser)
-    add_import_options(parser)
+    add_actions(parser)
 
 
 def _config_verb(parser: argparse.ArgumentParser) -> None:
@@ -241,11 +237,12 @@ VERBS = (
     Verb(
         "models",
         "models",
-        "list what the running gateway serves, or without one the model directory; or check or import releases",
+        "list what the running gateway serves, or without one the model directory; or check or make releases",
         "  edge-gateway models\n"
         "  edge-gateway models --offline\n"
         "  edge-gateway models check models/meter-reader/1\n"
-        "  edge-gateway models check DIR --json\n" + EXAMPLES,
+        "  edge-gateway models new yolov8n.onnx --models models\n"
+        "  edge-gateway models import /srv/triton/model_repository --into models",
         _models,
     ),
     Verb(

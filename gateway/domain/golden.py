@@ -136,7 +136,7 @@ def portions(manifest: ModelManifest, golden: GoldenSet, batch_rows: int) -> Ite
         raise VariantError("the golden set has no rows", remedy="write a golden set with at least one row")
     for start in range(0, rows, batch_rows if manifest.batched else 1):
         part = slice(start, start + batch_rows) if manifest.batched else start
-        yield {name: array[part] for name, array in arrays.items()}
+        yield {name: np.asarray(array[part]) for name, array in arrays.items()}  # a scalar stays an array
 
 
 def _whole(manifest: ModelManifest, golden: GoldenSet) -> bool:

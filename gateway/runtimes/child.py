@@ -61,7 +61,7 @@ async def _start(task: Task, settings: TrialSettings) -> asyncio.subprocess.Proc
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=_environment(task),
+            env=child_environment(str(task.budget.threads) if isinstance(task, Trial) else "1"),
             start_new_session=True,
             limit=settings.answer_limit_bytes,
         )
@@ -170,12 +170,11 @@ def _kill_group(pid: int) -> None:
         return
 
 
-def _environment(task: Task) -> dict[str, str]:
+def child_environment(threads: str) -> dict[str, str]:
     """Return our environment with this package found first; numpy gets one thread, as in `gateway.terminal.program`."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [] if root in site.getsitepackages() else [root]  # an installed package is found anyway
     paths += filter(None, [os.environ.get("PYTHONPATH")])
-    threads = str(task.budget.threads) if isinstance(task, Trial) else "1"
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),

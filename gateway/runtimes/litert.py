@@ -272,6 +272,20 @@ def _operators_of(file: Path, graph: int) -> frozenset[str]:
     return frozenset(names.get(code, UNREADABLE) for code in codes)
 
 
+def signature_names(file: Path) -> tuple[str, dict[str, str]]:
+    """Return the key of the signature that is served ("": none), and its names of inputs by the names offered here.
+
+    Raises VariantError. The file is opened in this process.
+    """
+    interpreter = _engine().Interpreter(model_content=file.read_bytes())
+    chosen = choose(signature_graphs(interpreter), "")
+    if not chosen.key:
+        return "", {}
+    inputs = interpreter.get_signature_runner(chosen.key).get_input_details()
+    own = {int(each["index"]): str(key) for key, each in inputs.items()}
+    return chosen.key, {each["name"]: own[int(each["index"])] for each in _graph(interpreter, chosen).inputs}
+
+
 def _coral(module: ModuleType, device: str) -> Any:
     try:
         return _edge_tpu(module, {"device": device})

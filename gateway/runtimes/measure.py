@@ -27,7 +27,7 @@ def judged(manifest: ModelManifest, session: Session, golden: GoldenSet, runtime
     """Compare the session's answers to a golden set with the tolerance for `runtime`."""
     tolerances = manifest.golden.tolerance if manifest.golden else {}
     result = compare_golden(
-        golden, _answers(manifest, session, golden, batch_rows), tolerances.get(runtime, Tolerance())
+        golden, answered(manifest, session, golden, batch_rows), tolerances.get(runtime, Tolerance())
     )
     word = "passed" if result.passed else "failed"
     reason = f"{word} its golden set: {result.reason}"
@@ -108,7 +108,8 @@ def _row_us(session: Session, rows: Sequence[Tensors]) -> float:
     return sorted(walls_ns)[BATCH_RUNS // 2] / len(rows) / 1000
 
 
-def _answers(manifest: ModelManifest, session: Session, golden: GoldenSet, batch_rows: int) -> dict[str, Array]:
+def answered(manifest: ModelManifest, session: Session, golden: GoldenSet, batch_rows: int) -> dict[str, Array]:
+    """Return the finished outputs for a golden set's inputs. Raises VariantError."""
     parts = [_fitting(manifest, session, portion) for portion in portions(manifest, golden, batch_rows)]
     return joined(manifest, golden, parts)
 

@@ -38,6 +38,14 @@ def number(text: str) -> float:
     return _number(text, 0.0, "from 0 on")
 
 
+def share(text: str) -> float:
+    """Parse a share, 0 to 1."""
+    found = _number(text, 0.0, "from 0 to 1")
+    if found > 1.0:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1, not {text!r:.40}")
+    return found
+
+
 def interval(text: str) -> float:
     """Parse seconds between two outputs: a tenth at least, an hour at most."""
     seconds = _number(text, INTERVAL_MIN_S, f"from {INTERVAL_MIN_S:g} to {INTERVAL_MAX_S:g}")

@@ -19,7 +19,7 @@ from gateway.domain.errors import ConfigurationError, RequestError, UnreachableE
 from gateway.terminal.tables import plain
 
 DISTRIBUTION = "edge-inference-gateway"
-EXTRAS = {"grpc": "grpcio"}
+EXTRAS = {"grpc": "grpcio", "ai_edge_quantizer": "workshop", "nncf": "workshop", "onnx": "workshop"}
 """Extra of the distribution by module, where it is not the program's own."""
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 

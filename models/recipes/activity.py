@@ -7,6 +7,7 @@ import torch
 from aeon.datasets import load_basic_motions
 from torch import nn
 
+from gateway.domain.manifest import Window
 from models.recipes.recipe import Classes, Dataset, Floats, Recipe, Schedule, Story, Trial
 from models.recipes.training import Transpose
 
@@ -98,7 +99,8 @@ RECIPE = Recipe(
     shape=(WINDOW_ROWS, len(CHANNELS)),
     layout="NLC",
     litert_layout="NLC",
-    extra={"window": {"channels": list(CHANNELS), "size_rows": WINDOW_ROWS, "hop_rows": 50, "rate_hz": 10}},
+    preprocess=None,
+    window=Window(CHANNELS, size_rows=WINDOW_ROWS, hop_rows=50, rate_hz=10.0),
     channel_axis=2,
     load=load,
     network=network,

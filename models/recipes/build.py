@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from gateway.workshop.measures import Quality
 from models.recipes import onnx_export
 from models.recipes.card import write_card
-from models.recipes.evaluation import RUNTIMES, Verdict, judge, softmax
+from models.recipes.evaluation import RUNTIMES, judge, softmax
 from models.recipes.manifest import MAX_ACCURACY_LOSS, write_golden, write_manifest
 from models.recipes.recipe import Dataset, Floats, Recipe
 from models.recipes.training import cross_validate, fit, logits
@@ -62,7 +63,7 @@ def _oracle(recipe: Recipe, rows: Floats, folder: Path) -> Floats:
     return softmax(RUNTIMES["reference"](recipe, folder / "reference/model.npz", rows))
 
 
-def _judge(recipe: Recipe, data: Dataset, oracle: Floats, folder: Path) -> dict[str, Verdict]:
+def _judge(recipe: Recipe, data: Dataset, oracle: Floats, folder: Path) -> dict[str, Quality]:
     verdicts = {}
     for kind in KINDS:
         scores = softmax(RUNTIMES[kind.runtime](recipe, folder / kind.artifacts()[0], data.heldout))
@@ -84,7 +85,7 @@ def _trials(recipe: Recipe, data: Dataset, folder: Path) -> dict[str, float]:
     return found
 
 
-def _kept(verdicts: dict[str, Verdict]) -> bool:
+def _kept(verdicts: dict[str, Quality]) -> bool:
     floor = verdicts["reference"].accuracy - MAX_ACCURACY_LOSS
     lost = [name for name, verdict in verdicts.items() if verdict.accuracy < floor]
     for name in lost:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from models.recipes.evaluation import Verdict
-from models.recipes.manifest import tolerances
+from gateway.workshop.measures import Quality
+from models.recipes.manifest import golden_tolerances
 from models.recipes.recipe import Recipe
 from models.recipes.variants import KINDS
 
@@ -58,7 +58,7 @@ In the environment of `models/recipes/README.md`:
 
 
 def write_card(
-    recipe: Recipe, verdicts: Mapping[str, Verdict], trials: Mapping[str, float], rows: int, folder: Path
+    recipe: Recipe, verdicts: Mapping[str, Quality], trials: Mapping[str, float], rows: int, folder: Path
 ) -> None:
     """Write the card from this run's figures."""
     text = CARD.format(
@@ -79,14 +79,14 @@ def write_card(
         variants="\n".join(_lines(verdicts, rows, folder)),
         trials="\n".join(f"| {title} | {accuracy:.4f} |" for title, accuracy in trials.items()),
         tolerances="\n".join(
-            f"| {runtime} | {limit['agreement']:g} | {limit['mean_abs']:g} |"
-            for runtime, limit in tolerances(verdicts, rows).items()
+            f"| {runtime} | {limit.agreement:g} | {limit.mean_abs:g} |"
+            for runtime, limit in golden_tolerances(verdicts, rows).items()
         ),
     )
     (folder / "card.md").write_text(text)
 
 
-def _lines(verdicts: Mapping[str, Verdict], rows: int, folder: Path) -> list[str]:
+def _lines(verdicts: Mapping[str, Quality], rows: int, folder: Path) -> list[str]:
     lines = []
     for kind in KINDS:
         verdict = verdicts[kind.name]

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from gateway.workshop.measures import Quality
 from models.recipes.litert_export import channels_last
 from models.recipes.recipe import Classes, Floats, Recipe
 from models.recipes.reference_export import evaluate_reference
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Shares of rows (accuracy against the true class, agreement with the oracle) and mean |probability difference|."""
-
-    accuracy: float
-    agreement: float
-    mean_abs: float
 
 
 def softmax(logits: Floats) -> Floats:
@@ -28,10 +19,10 @@ def softmax(logits: Floats) -> Floats:
     return (raised / raised.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
-def judge(scores: Floats, oracle: Floats, classes: Classes) -> Verdict:
+def judge(scores: Floats, oracle: Floats, classes: Classes) -> Quality:
     """Compare probabilities [rows, classes] with the oracle's."""
     picked = scores.argmax(axis=1)
-    return Verdict(
+    return Quality(
         accuracy=float(np.mean(picked == classes)),
         agreement=float(np.mean(picked == oracle.argmax(axis=1))),
         mean_abs=float(np.mean(np.abs(scores - oracle))),

@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 
+from gateway.domain.manifest import Preprocess
 from models.recipes.recipe import Classes, Dataset, Floats, Recipe, Schedule, Story, Trial
 
 SPLIT_SEED = 7
@@ -98,16 +99,8 @@ RECIPE = Recipe(
     shape=(1, 8, 8),
     layout="NCHW",
     litert_layout="NHWC",
-    extra={
-        "input.preprocess": {
-            "decode": ["jpeg", "png"],
-            "color": "gray",
-            "resize": [8, 8],
-            "fit": "letterbox",
-            "scale": 1 / 255,
-            "mean": [0.0],
-        }
-    },
+    preprocess=Preprocess(("jpeg", "png"), "gray", resize=(8, 8), fit="letterbox", scale=1 / 255),
+    window=None,
     channel_axis=None,
     load=load,
     network=network,

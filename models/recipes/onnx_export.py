@@ -1,4 +1,4 @@
-"""Trained network -> ONNX fp32 and ONNX int8 (static QDQ).
+"""Trained network -> ONNX fp32.
 
 The fp32 graph is written layer by layer with `onnx.helper`, not by `torch.onnx.export`: the other exporters and the
 reference runtime know exactly these operators, the exporter of torch 2.13 decomposes pooling into four nodes with
@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from models.recipes.recipe import Floats, Recipe
+from models.recipes.recipe import Recipe
 from models.recipes.training import Transpose
 
 OPSET = 17
@@ -74,38 +73,3 @@ def _save(recipe: Recipe, nodes: list[onnx.NodeProto], weights: list[onnx.Tensor
     onnx.checker.check_model(model, full_check=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(onnx.shape_inference.infer_shapes(model), path)
-
-
-def write_int8(recipe: Recipe, fp32: Path, calibration: Floats, path: Path) -> None:
-    """Quantise statically (QDQ, per channel), calibrated on training rows.
-
-    Weights keep 7 bits (`reduce_range`): x86 processors without VNNI add pairs of products in 16 bits and saturate
-    with 8, https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html.
-    """
-    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    quantize_static(
-        fp32,
-        path,
-        _Rows(recipe.input, calibration),
-        quant_format=QuantFormat.QDQ,
-        per_channel=True,
-        reduce_range=True,
-        activation_type=QuantType.QInt8,
-        weight_type=QuantType.QInt8,
-        calibrate_method=CalibrationMethod.MinMax,
-    )
-
-
-class _Rows:
-    """ONNX Runtime's CalibrationDataReader: one row per call, then None."""
-
-    def __init__(self, name: str, rows: Floats) -> None:
-        self._name = name
-        self._rows = iter(rows)
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        """Return the next row as a batch of one."""
-        row = next(self._rows, None)
-        return None if row is None else {self._name: row[None]}

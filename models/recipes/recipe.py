@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gateway.domain.manifest import Preprocess, Window
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +70,8 @@ class Recipe:
     shape: tuple[int, ...]  # without the batch dimension
     layout: str  # of the manifest and of the ONNX and OpenVINO variants
     litert_layout: str  # channels last, as LiteRT's convolutions want it
-    extra: Mapping[str, Mapping[str, object]]  # further manifest tables by name, e.g. "input.preprocess"
+    preprocess: Preprocess | None  # of the manifest's input
+    window: Window | None  # of the manifest
     channel_axis: int | None  # standardise along this axis and fold the constants into the first convolution
     load: Callable[[], Dataset]
     network: Callable[[], torch.nn.Sequential]

@@ -6,15 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.recipes import litert_export, onnx_export, openvino_export, reference_export
+from gateway.domain.tensor import Tensors
+from gateway.workshop.quantize_onnx import quantize_onnx
+from gateway.workshop.quantize_openvino import write_openvino_fp16, write_openvino_int8
+from models.recipes import litert_export, reference_export
 from models.recipes.recipe import Floats, Recipe
-
-ACCELERATORS = {
-    "onnx": ("cpu", "nvidia-gpu", "nvidia-jetson-gpu"),
-    "openvino": ("cpu", "intel-gpu", "intel-npu"),
-    "litert": ("cpu",),
-    "reference": ("cpu",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +33,31 @@ class Kind:
         return tuple(f"{self.name}/{file}" for file in files)
 
 
+def _runs(recipe: Recipe, rows: Floats) -> list[Tensors]:
+    """Return calibration rows as runs of one row."""
+    return [{recipe.input: row[None]} for row in rows]
+
+
+def _write_onnx_int8(recipe: Recipe, fp32: Path, calibration: Floats, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    quantize_onnx(fp32, _runs(recipe, calibration), path, activations="QInt8")
+
+
+def _write_openvino(write: Callable[[Path, list[Tensors], Path], None]) -> Callable[[Recipe, Path, Floats, Path], None]:
+    def written(recipe: Recipe, fp32: Path, calibration: Floats, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(fp32, _runs(recipe, calibration), path)
+
+    return written
+
+
 FP32 = "onnx-fp32/model.onnx"  # written first, by training; every other variant comes from it
 
 KINDS = (
     Kind("onnx", "fp32", "model.onnx", lambda recipe, fp32, rows, path: None),
-    Kind("onnx", "int8", "model.onnx", onnx_export.write_int8),
-    Kind("openvino", "fp16", "model.xml", openvino_export.write_fp16),
-    Kind("openvino", "int8", "model.xml", openvino_export.write_int8),
+    Kind("onnx", "int8", "model.onnx", _write_onnx_int8),
+    Kind("openvino", "fp16", "model.xml", _write_openvino(write_openvino_fp16)),
+    Kind("openvino", "int8", "model.xml", _write_openvino(write_openvino_int8)),
     Kind("litert", "fp32", "model.tflite", litert_export.write_fp32),
     Kind("litert", "int8", "model.tflite", litert_export.write_int8),
     Kind("reference", "fp32", "model.npz", reference_export.write_reference),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.domain import golden
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.golden import GoldenSet, compare_golden, first_row, read_golden
+from gateway.domain.golden import GoldenSet, compare_golden, first_row, portions, read_golden
 from gateway.domain.manifest import TensorSpec, Tolerance
 from gateway.domain.tensor import Array, Datatype
 from tests.simulators.engine_rig import manifest
@@ -156,3 +157,11 @@ def test_the_worst_output_decides() -> None:
     expected = {"a": one_hot([0]), "b": one_hot([0])}
     got = compare_golden(GoldenSet({}, expected), {"a": one_hot([0]), "b": one_hot([1])}, STRICT)
     assert (got.passed, got.agreement) == (False, 0.0)
+
+
+def test_scalars_of_rows_stay_arrays() -> None:
+    """An input of shape [] has one number in each run; engines take arrays only."""
+    spec = TensorSpec("rate", Datatype.INT64, ())
+    whole = replace(manifest(), inputs=(spec,), batch=False)
+    rows = GoldenSet({"rate": np.array([8000, 16000])}, {})
+    assert [(type(part["rate"]), part["rate"].shape) for part in portions(whole, rows, 8)] == [(np.ndarray, ())] * 2

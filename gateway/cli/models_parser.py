@@ -1,0 +1,144 @@
+"""Actions of `edge-gateway models`: options and examples."""
+
+from __future__ import annotations
+
+import argparse
+
+from gateway.cli.import_options import EXAMPLES, add_import_options
+from gateway.terminal.numbers import share, whole
+from gateway.terminal.program import EXIT_CODES, named
+from gateway.workshop.choices import DEFAULT_RANGE, KINDS, VALUE_RANGES, VARIANT_KINDS
+
+
+def add_actions(parser: argparse.ArgumentParser) -> None:
+    """Add the actions of the verb. Options of the verb itself may stand before or behind the action."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action")
+    check = _action(
+        actions,
+        "check",
+        "models",
+        "check files, digests and golden sets of releases, as a device would",
+        "  edge-gateway models check models/meter-reader/1\n  edge-gateway models check DIR --json",
+    )
+    check.add_argument(
+        "dir", nargs="?", metavar="DIR", default=None, help="a version's, a model's or a whole model directory"
+    )
+    check.add_argument("--state", type=named, metavar="DIR", help="where verdicts are kept")
+    _shared(check)
+    _new(
+        _action(
+            actions,
+            "new",
+            "models_new",
+            "make a version of a model, with its manifest, from model files",
+            "  edge-gateway models new yolov8n.onnx --models models\n"
+            "  edge-gateway models new model.onnx model.tflite --name meter --labels labels.txt --models models\n"
+            "  edge-gateway models new resnet.onnx --range imagenet --yes --json --models models",
+        )
+    )
+    _quantize(
+        _action(
+            actions,
+            "quantize",
+            "models_quantize",
+            "make variants in fewer bits from a float one, measure them, and keep those that are good",
+            "  edge-gateway models quantize models/meter/1 --calibration photos\n"
+            "  edge-gateway models quantize models/wrist/2 --calibration wrist.csv --only onnx-int8 --max-loss 0.02\n"
+            "  edge-gateway models quantize models/meter/1 --calibration data.npz --plot variants.svg --json",
+        )
+    )
+    _import(
+        _action(
+            actions,
+            "import",
+            "models_import",
+            "make releases of models that were laid out for other servers and tools",
+            EXAMPLES.rstrip("\n"),
+        )
+    )
+
+
+def _action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, module: str, text: str, examples: str
+) -> argparse.ArgumentParser:
+    """Add an action with its module. Options without a default of their own keep the value in front of the action."""
+    parser = actions.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=f"examples:\n{examples}\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.set_defaults(module=module)
+    return parser
+
+
+def _shared(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=named, metavar="FILE", help="TOML configuration")
+    parser.add_argument("--models", type=named, metavar="DIR", help="model directory")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def _new(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="an .onnx, .tflite or .xml file; several are variants of one model"
+    )
+    parser.add_argument("--name", type=named, default=None, help="name of the model (default: that of the first file)")
+    parser.add_argument("--version", type=named, default=None, help="version (default: the next number)")
+    parser.add_argument(
+        "--labels",
+        type=named,
+        default=None,
+        metavar="FILE",
+        help="labels, one in each line, or JSON (default: the file's)",
+    )
+    parser.add_argument("--task", choices=KINDS, default=None, metavar="KIND", help=f"task: {', '.join(KINDS)}")
+    parser.add_argument(
+        "--range",
+        choices=tuple(VALUE_RANGES),
+        default=None,
+        help="values of black to white pixels: unit 0 to 1, signed-unit -1 to 1, pixels 0 to 255, signed-pixels -128 "
+        f"to 127, imagenet: its mean and deviation (default: {DEFAULT_RANGE}, unless the file tells)",
+    )
+    parser.add_argument("--yes", action="store_true", default=False, help="ask nothing: take what can be inferred")
+    _shared(parser)
+
+
+def _import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", nargs="?", default=None, metavar="SOURCE", help="a folder or a model file")
+    add_import_options(parser)
+    _shared(parser)
+
+
+def _quantize(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", metavar="DIR", help="a version's folder, with a manifest and a float variant")
+    parser.add_argument(
+        "--calibration",
+        required=True,
+        type=named,
+        metavar="PATH",
+        help="samples: images, .npz or .csv; a file, or a folder, which may have a folder for each class",
+    )
+    parser.add_argument(
+        "--only",
+        type=named,
+        action="append",
+        default=None,
+        metavar="NAMES",
+        help=f"of {', '.join(kind.name for kind in VARIANT_KINDS)} (default: those that device profiles ask for)",
+    )
+    parser.add_argument(
+        "--max-loss",
+        type=share,
+        default=None,
+        metavar="SHARE",
+        help="greatest loss of accuracy, 0 to 1 (default: max_accuracy_loss of the manifest)",
+    )
+    parser.add_argument(
+        "--seed", type=whole, default=0, metavar="N", help="seed of the division of samples (default 0)"
+    )
+    parser.add_argument(
+        "--plot", type=named, default=None, metavar="FILE", help="write a diagram: accuracy, time and size, as .svg"
+    )
+    _shared(parser)

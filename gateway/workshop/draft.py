@@ -1,0 +1,180 @@
+"""Draft of a manifest from model files and what their author says; each value that was inferred has a comment.
+
+Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Variant
+from gateway.domain.runtimes import RUNTIMES
+from gateway.domain.tensor import Datatype
+from gateway.domain.verdict import Signature
+from gateway.tasks.catalog import task_of
+from gateway.workshop.choices import KINDS
+from gateway.workshop.image_draft import with_layout, with_preprocess
+from gateway.workshop.matching import match_tensors
+from gateway.workshop.model_file import ModelFile
+from gateway.workshop.task_proposal import TaskProposal, propose_task
+from gateway.workshop.tensor_guesses import RowsGuess, guess_rows
+from gateway.workshop.wishes import ASSUMED, INFERRED, Question, Remarks, Wishes
+
+Specs = tuple[TensorSpec, ...]
+HEADS = frozenset({"yolov5", "yolov8", "end-to-end", "ssd"})
+"""Formats of outputs that are heads of detection tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestDraft:
+    """Manifest without artifacts; `files` are in the order of its variants. `notes` as in `manifest_text`."""
+
+    manifest: ModelManifest
+    files: tuple[ModelFile, ...]
+    proposal: TaskProposal
+    notes: Mapping[str, str]
+    questions: tuple[Question, ...]
+
+
+def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
+    """Return the draft of a model with one variant for each file.
+
+    The first fp32 file, else the first one, decides the tensors. Raises ConfigurationError if the files do not belong
+    to one model, or if the labels do not fit.
+    """
+    ordered, remarks = tuple(sorted(files, key=lambda file: file.precision != "fp32")), Remarks()
+    inputs, outputs = _specs(ordered, remarks)
+    labels, why = _labels(ordered, wishes)
+    proposal = propose_task(Signature(inputs, outputs), labels)
+    labels = _fitting_labels(labels, why, proposal, wishes, remarks)
+    kind = wishes.task or proposal.kind
+    remarks.say("task", _task_note(proposal, wishes))
+    inputs = tuple(with_preprocess(spec, ordered[0], kind, wishes, remarks) for spec in inputs)
+    outputs = _with_layouts(outputs, proposal)
+    if not labels and proposal.options.get("classes", 1) > 1:
+        remarks.ask("labels_file", "file with the labels, one in each line (empty: none)", "")
+    variants, inputs, outputs = _variants(ordered, inputs, outputs, remarks)
+    if not kind:
+        remarks.ask("task", "task of the model (empty: none)", "", ("", *KINDS))
+    if kind.startswith("time-series"):
+        remarks.say("inputs", _window_note(inputs[0]))
+    batch = "batch" not in remarks.notes
+    manifest = ModelManifest(wishes.name, wishes.version, inputs, outputs, variants, kind, labels=labels, batch=batch)
+    manifest = _with_task_table(manifest, proposal)
+    return ManifestDraft(manifest, ordered, proposal, remarks.notes, tuple(remarks.questions))
+
+
+def _with_task_table(manifest: ModelManifest, proposal: TaskProposal) -> ModelManifest:
+    """Return the manifest with a table of its task, if the gateway knows the task and the outputs fit it."""
+    head = {"head": proposal.options["format"]} if proposal.options.get("format") in HEADS else {}
+    tabled = replace(manifest, task_options=head if manifest.task == proposal.kind else {})
+    try:
+        task_of(tabled)
+    except ConfigurationError:
+        return manifest
+    return tabled
+
+
+def labels_mismatch(count: int, proposal: TaskProposal) -> str:
+    """Return why a number of labels does not fit the outputs, or "". CTC has a blank, and often a space, besides."""
+    classes, characters = proposal.options.get("classes"), proposal.options.get("characters")
+    if count == 0 or (classes in {None, count} and characters is None):
+        return ""
+    if characters is not None and characters - count in {0, 1, 2}:
+        return ""
+    wanted = classes if characters is None else f"{characters - 1} (and a blank)"
+    return f"holds {count} labels, but the outputs have {wanted} classes ({proposal.why}); name the file that fits"
+
+
+def _specs(files: Sequence[ModelFile], remarks: Remarks) -> tuple[Specs, Specs]:
+    """Return the tensors of the first file with their rows and the layouts of images."""
+    signature = files[0].signature
+    rows = min((guess_rows(file.signature) for file in files), key=lambda guess: (guess.counted, guess.open))
+    if not rows.counted:
+        remarks.infer("batch", rows.why)
+    elif not rows.open:
+        remarks.infer(f"input.{signature.inputs[0].name}.shape", rows.why)
+    inputs = tuple(_with_rows(spec, rows) for spec in signature.inputs)
+    outputs = tuple(_with_rows(spec, rows) for spec in signature.outputs)
+    return tuple(with_layout(spec, remarks) for spec in inputs), outputs
+
+
+def _with_rows(spec: TensorSpec, rows: RowsGuess) -> TensorSpec:
+    shape = (ROWS, *spec.shape[1:]) if rows.counted else spec.shape
+    return replace(spec, shape=shape, axes=())
+
+
+def _labels(files: Sequence[ModelFile], wishes: Wishes) -> tuple[tuple[str, ...], str]:
+    if wishes.labels:
+        return wishes.labels, f"from {wishes.labels_file}"
+    return next(((file.labels, f"{INFERRED}: {file.labels_why}") for file in files if file.labels), ((), ""))
+
+
+def _fitting_labels(
+    labels: tuple[str, ...], why: str, proposal: TaskProposal, wishes: Wishes, remarks: Remarks
+) -> tuple[str, ...]:
+    """Return the labels if the outputs have as many classes; labels of the file itself that do not fit are left out.
+
+    Raises ConfigurationError for labels of the author.
+    """
+    problem = labels_mismatch(len(labels), proposal)
+    if problem and wishes.labels:
+        raise ConfigurationError(problem, file=wishes.labels_file)
+    if problem:
+        remarks.say("labels", f"{ASSUMED}: left out, because {why.removeprefix(f'{INFERRED}: ')} {problem}")
+        return ()
+    if labels:
+        remarks.say("labels", why)
+    return labels
+
+
+def _task_note(proposal: TaskProposal, wishes: Wishes) -> str:
+    if wishes.task and wishes.task != proposal.kind:
+        return f"as --task says; the tensors tell: {proposal.kind or proposal.why}"
+    options = ", ".join(f"{name} = {value}" for name, value in proposal.options.items())
+    return f"{INFERRED}: {proposal.why}" + (f"\noptions of the task: {options}" if options else "")
+
+
+def _with_layouts(outputs: Specs, proposal: TaskProposal) -> Specs:
+    """Return the outputs; maps of scores have the layout of the image."""
+    layout = str(proposal.options.get("layout", ""))
+    return tuple(replace(spec, layout=layout) if len(spec.shape) == 4 else spec for spec in outputs)
+
+
+def _variants(
+    files: Sequence[ModelFile], inputs: Specs, outputs: Specs, remarks: Remarks
+) -> tuple[tuple[Variant, ...], Specs, Specs]:
+    """Return the variants without artifacts, and the tensors with the sizes that all files accept."""
+    variants: list[Variant] = []
+    for file in files:
+        bind, shapes = match_tensors(inputs, file, file.signature.inputs)
+        others, sizes = match_tensors(outputs, file, file.signature.outputs)
+        inputs = tuple(replace(spec, shape=shape) for spec, shape in zip(inputs, shapes, strict=True))
+        outputs = tuple(replace(spec, shape=shape) for spec, shape in zip(outputs, sizes, strict=True))
+        name = _unused(f"{file.runtime}-{file.precision}", [variant.name for variant in variants])
+        accelerators = RUNTIMES[file.runtime].accelerators
+        variants.append(Variant(name, file.runtime, file.precision, (), accelerators, bind=bind | others))
+        remarks.infer(f"variant.{name}.precision", f"the types of weights and operators in {file.path.name}")
+    return tuple(variants), inputs, outputs
+
+
+def _unused(name: str, used: Sequence[str]) -> str:
+    number = next(number for number in range(1, len(used) + 2) if _numbered(name, number) not in used)
+    return _numbered(name, number)
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"
+
+
+def _window_note(spec: TensorSpec) -> str:
+    rows, channels = spec.shape[1], spec.shape[2]
+    if spec.datatype is not Datatype.FP32 or rows < 1 or channels < 1:
+        return "To serve windows of sensors, add the table [window] (docs/pages/reference/manifest.md)."
+    names = ", ".join(f'"c{index}"' for index in range(channels))
+    return (
+        'To serve windows of sensors, name the channels and the rate of the training data, and remove the "#":\n'
+        f"[window]\nchannels = [{names}]\nsize_rows = {rows}\nhop_rows = {max(1, rows // 2)}\nrate_hz = 10"
+    )

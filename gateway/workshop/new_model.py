@@ -1,0 +1,136 @@
+"""Version of a model written from a draft: files are copied, tried, and described by a manifest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from gateway.domain.errors import ConfigurationError, VariantError
+from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
+from gateway.domain.verdict import SessionBudget, Verdict
+from gateway.runtimes.catalog import get_runtime
+from gateway.runtimes.generate import generated, samples
+from gateway.runtimes.settings import TrialSettings
+from gateway.runtimes.trial import try_variant
+from gateway.store.references import read_artifact
+from gateway.store.releases import MANIFEST, read_version
+from gateway.store.settings import LibrarySettings
+from gateway.workshop.draft import ManifestDraft
+from gateway.workshop.manifest_text import manifest_text
+from gateway.workshop.model_file import ModelFile
+from gateway.workshop.staging import copy_file, staged_folder, write_text
+from gateway.workshop.tensor_guesses import guess_postprocess
+from gateway.workshop.wishes import INFERRED
+
+OBSERVED_ROWS = 4
+"""Rows that are run to see what the scores of a classifier are."""
+Stage = Callable[[str], None]
+"""Function that is told what is done now."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedModel:
+    """Version that was written, with the result of the trial of each variant, by name."""
+
+    folder: Path
+    manifest: ModelManifest
+    verdicts: dict[str, Verdict]
+    notes: dict[str, str]
+
+
+async def create_model(
+    draft: ManifestDraft, models: Path, trial: TrialSettings, library: LibrarySettings, stage: Stage
+) -> CreatedModel:
+    """Write the version that `draft` describes to the model directory `models`, or nothing.
+
+    Raises ConfigurationError if the version exists, or if a variant does not run here; OSError.
+    """
+    target = models / draft.manifest.name / draft.manifest.version
+    with staged_folder(target) as folder:
+        check_space(draft.files, folder)
+        manifest = _with_files(draft, folder, stage)
+        verdicts = {each.name: await _tried(manifest, each, folder, trial, stage) for each in manifest.variants}
+        manifest, notes = _observed(manifest, draft, folder, verdicts)
+        write_text(manifest_text(manifest, notes), folder / MANIFEST)
+        if problem := read_version(manifest.name, manifest.version, folder, library).problem:
+            raise ConfigurationError(problem, file=str(target))
+    return CreatedModel(target, manifest, verdicts, notes)
+
+
+def check_space(files: Sequence[ModelFile], folder: Path) -> None:
+    """Check that the disk of `folder` has room for copies. Raises ConfigurationError."""
+    paths = [file.path.parent / name for file in files for name in (file.path.name, *file.others)]
+    needed, free = sum(path.stat().st_size for path in paths), shutil.disk_usage(folder).free
+    if needed > free:
+        problem = f"the files have {needed} bytes, but the disk has {free} left; free space, or name another --models"
+        raise ConfigurationError(problem, file=str(folder.parent))
+
+
+def _with_files(draft: ManifestDraft, folder: Path, stage: Stage) -> ModelManifest:
+    """Return the manifest with the copies of the files as artifacts."""
+    pairs = zip(draft.manifest.variants, draft.files, strict=True)
+    return replace(draft.manifest, variants=tuple(_copied(*pair, folder, stage) for pair in pairs))
+
+
+def _copied(variant: Variant, file: ModelFile, folder: Path, stage: Stage) -> Variant:
+    stage(f"copying {file.path.name}")
+    names = (file.path.name, *file.others)
+    for name in names:
+        copy_file(file.path.parent / name, folder / variant.name / name)
+    artifacts = tuple(read_artifact(folder, f"{variant.name}/{name}") for name in names)
+    return replace(variant, artifacts=artifacts)
+
+
+async def _tried(
+    manifest: ModelManifest, variant: Variant, folder: Path, trial: TrialSettings, stage: Stage
+) -> Verdict:
+    """Return the verdict of a trial in a child process. Raises ConfigurationError if the variant fails it."""
+    stage(f"trying {variant.name}")
+    budget = SessionBudget(threads=os.cpu_count() or 1)
+    verdict = await try_variant(manifest, variant, folder, budget, trial)
+    if not verdict.passed:
+        problem = f"does not run here: {verdict.reason}; nothing was written"
+        raise ConfigurationError(problem, file=variant.artifacts[0].path)
+    return verdict
+
+
+def _observed(
+    manifest: ModelManifest, draft: ManifestDraft, folder: Path, verdicts: dict[str, Verdict]
+) -> tuple[ModelManifest, dict[str, str]]:
+    """Return the manifest and its comments with what runs showed: rows that affect each other, kind of scores."""
+    notes = dict(draft.notes)
+    dependent = next((v.joining for v in verdicts.values() if v.joining and not v.joining.independent), None)
+    if dependent is not None:
+        notes["batch"] = f"{INFERRED}: {dependent.reason}"
+        manifest = replace(manifest, batch=False)
+    name = str(draft.proposal.options.get("scores", ""))
+    spec, variant = manifest.output(name), manifest.variants[0]
+    is_classifier = manifest.task.endswith("classification") and spec is not None
+    if spec is None or not is_classifier or verdicts[variant.name].sample is None:
+        return manifest, notes
+    postprocess, why = _postprocess(manifest, variant, folder, verdicts[variant.name].sample or 0, spec)
+    notes[f"output.{name}.postprocess"] = f"{INFERRED}: {why}"
+    outputs = tuple(replace(each, postprocess=postprocess) if each is spec else each for each in manifest.outputs)
+    return replace(manifest, outputs=outputs), notes
+
+
+def _postprocess(
+    manifest: ModelManifest, variant: Variant, folder: Path, sample: int, spec: TensorSpec
+) -> tuple[str, str]:
+    """Run rows like the `sample` that the trial accepted, and return the postprocess and the reason."""
+    kind = next(islice(samples(manifest), sample, sample + 1))
+    try:
+        session = get_runtime(variant.runtime).open(manifest, variant, folder, SessionBudget())
+        try:
+            rows = [session.run(generated(manifest, kind, row))[spec.name].copy() for row in range(OBSERVED_ROWS)]
+        finally:
+            session.close()
+    except VariantError as error:
+        raise ConfigurationError(str(error), file=variant.artifacts[0].path) from error
+    return guess_postprocess(np.concatenate(rows, axis=0))

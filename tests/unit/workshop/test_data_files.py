@@ -1,0 +1,194 @@
+"""Samples from images, .npz and .csv, alone and in folders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec, Window
+from gateway.domain.tensor import Datatype
+from gateway.workshop.data_files import read_samples
+from gateway.workshop.samples import SampleSet
+from gateway.workshop.settings import CalibrationSettings
+
+OUTPUTS = (TensorSpec("y", Datatype.FP32, (-1, 2)),)
+TABLE = ModelManifest(
+    "m", "1", (TensorSpec("x", Datatype.FP32, (-1, 3)),), OUTPUTS, (), labels=("low", "high"), batch=True
+)
+SERIES = replace(TABLE, inputs=(TensorSpec("x", Datatype.FP32, (-1, 2, 3)),), window=Window(("a", "b", "c"), 2, 1, 10))
+PICTURE = replace(
+    TABLE,
+    inputs=(TensorSpec("x", Datatype.FP32, (-1, 1, 4, 4), "NCHW", preprocess=Preprocess(("png",), "gray", (4, 4))),),
+)
+COLUMNS = replace(TABLE, inputs=(TensorSpec("a", Datatype.FP32, (-1, 1)), TensorSpec("b", Datatype.INT64, (-1, 1))))
+
+
+def read(data: Path, manifest: ModelManifest = TABLE, *, seed: int = 0, **limits: int) -> SampleSet:
+    return read_samples(data, manifest, CalibrationSettings(**limits), seed, lambda: None)
+
+
+def refused(data: Path, manifest: ModelManifest = TABLE, **limits: int) -> str:
+    with pytest.raises(ConfigurationError) as found:
+        read(data, manifest, **limits)
+    assert str(data.parent) in str(found.value)
+    return str(found.value)
+
+
+def written(file: Path, text: str) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def picture(file: Path, grey: int, size: int = 8) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((size, size), grey, np.uint8)).save(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "labels"),
+    [
+        ("1,2,3\n4,5,6\n", [[1, 2, 3], [4, 5, 6]], None),
+        ("a,b,c,label\n1,2,3,high\n4,5,6,low\n", [[1, 2, 3], [4, 5, 6]], [1, 0]),
+        ("time,a,b,c,Class\n0,1,2,3,low\n\n1,4,5,6,low\n", [[1, 2, 3], [4, 5, 6]], [0, 0]),
+        ("1,2,3,high\n4,5,6,low\n", [[1, 2, 3], [4, 5, 6]], [1, 0]),
+        ("\ufeffc1,c2,c3\r\n1e3,-2,.5\r\n", [[1000, -2, 0.5]], None),
+    ],
+)
+def test_tables(tmp_path: Path, text: str, values: object, labels: object) -> None:
+    found = read(written(tmp_path / "t.csv", text))
+    assert found.inputs["x"].tolist() == values
+    assert found.inputs["x"].dtype == np.float32
+    assert (found.labels if found.labels is None else found.labels.tolist()) == labels
+
+
+def test_columns_of_several_inputs_have_their_names(tmp_path: Path) -> None:
+    found = read(written(tmp_path / "t.csv", "b,label,a\n7,low,0.5\n8,high,1.5\n"), COLUMNS)
+    assert (found.inputs["a"].tolist(), found.inputs["b"].tolist()) == ([[0.5], [1.5]], [[7], [8]])
+    assert found.inputs["b"].dtype == np.int64
+
+
+def test_a_series_becomes_windows_with_the_class_of_most_of_their_rows(tmp_path: Path) -> None:
+    rows = ["c,a,b,label", "3,1,2,low", "6,4,5,low", "9,7,8,high", "12,10,11,high", "15,13,14,low"]
+    found = read(written(tmp_path / "t.csv", "\n".join(rows)), SERIES)
+    assert found.inputs["x"].tolist() == [[[1, 2, 3], [4, 5, 6]], [[7, 8, 9], [10, 11, 12]]]
+    assert found.labels is not None
+    assert found.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "manifest", "problem"),
+    [
+        ("", TABLE, "has no rows"),
+        ("1,2\n3,4\n", TABLE, "2 columns of values (without names), but the model takes 3"),
+        ("a,b,c,d\n1,2,3,4\n", TABLE, "4 columns of values (a, b, c, d), but the model takes 3"),
+        ("a,b,c\n1,2,3\n1,x,3\n", TABLE, "row 2 has no number in each of its 3 columns"),
+        ("a,b,c\n1,2\n", TABLE, "columns"),
+        ("a,b,c,label\n1,2,3,middle\n", TABLE, "'middle' is none of the model's labels"),
+        ("a,b,c\n1,2,3\n", SERIES, "1 rows, fewer than one window of 2"),
+        ("a,c\n1,3\n", COLUMNS, "must be called a, b"),
+        ("a,b,c\n1,2,3\n", PICTURE, "give .npz"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(tmp_path: Path, text: str, manifest: ModelManifest, problem: str) -> None:
+    assert problem in refused(written(tmp_path / "t.csv", text), manifest)
+
+
+def test_arrays_are_named_as_inputs_or_as_in_a_golden_set(tmp_path: Path) -> None:
+    rows = np.arange(6, dtype=np.float64).reshape(2, 3)
+    np.savez(tmp_path / "plain.npz", x=rows, label=np.array([1, 0]))
+    np.savez(tmp_path / "golden.npz", **{"input.x": rows, "target": np.array(["low", "high"])})
+    plain = read(tmp_path / "plain.npz", replace(TABLE, labels=()))
+    golden = read(tmp_path / "golden.npz")
+    assert plain.inputs["x"].tolist() == golden.inputs["x"].tolist() == rows.tolist()
+    assert plain.labels is not None
+    assert golden.labels is not None
+    assert (plain.labels.tolist(), golden.labels.tolist()) == ([1, 0], [0, 1])
+    assert plain.digest != golden.digest
+
+
+@pytest.mark.parametrize(
+    ("arrays", "problem"),
+    [
+        ({"x": np.zeros((2, 4))}, "has the shape [2, 4], but samples of this input are [samples, 3]"),
+        ({"x": np.zeros((0, 3))}, "has no samples"),
+        ({"z": np.zeros((2, 3))}, "holds no array 'x'; it holds z"),
+        ({"x": np.array([["a", "b", "c"]])}, "cannot be used"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, arrays: dict[str, np.ndarray], problem: str) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    assert problem in refused(tmp_path / "a.npz")
+
+
+def test_an_npz_with_pickles_or_damage_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([{}], object))
+    assert "pickle" in refused(tmp_path / "a.npz")
+    (tmp_path / "a.npz").write_bytes(b"PK\x03\x04" + bytes(50))
+    assert "cannot be used" in refused(tmp_path / "a.npz")
+
+
+def test_images_of_a_folder_for_each_class_pass_the_manifests_preprocess(tmp_path: Path) -> None:
+    for grey, name in ((10, "low"), (200, "high")):
+        for index in range(2):
+            picture(tmp_path / "data" / name / f"{index}.png", grey)
+    picture(tmp_path / "data" / ".hidden" / "x.png", 1)
+    found = read(tmp_path / "data", PICTURE)
+    assert found.inputs["x"].shape == (4, 1, 4, 4)
+    assert found.labels is not None
+    assert [(grey, label) for grey, label in zip(found.inputs["x"][:, 0, 0, 0], found.labels, strict=True)] == [
+        (200, 1),
+        (200, 1),
+        (10, 0),
+        (10, 0),
+    ]
+
+
+def test_images_in_one_folder_have_no_classes(tmp_path: Path) -> None:
+    picture(tmp_path / "data" / "photos" / "a.png", 1)
+    picture(tmp_path / "data" / "photos" / "b.png", 2)
+    assert read(tmp_path / "data", PICTURE).labels is None
+    picture(tmp_path / "data" / "c.png", 3)
+    assert "only some files have classes" in refused(tmp_path / "data", PICTURE)
+
+
+def test_of_many_images_some_are_drawn_by_the_seed(tmp_path: Path) -> None:
+    for grey in range(40):
+        picture(tmp_path / f"{grey:02}.png", grey)
+    drawn = [read(tmp_path, PICTURE, seed=seed, calibration_rows=4, heldout_rows=4) for seed in (1, 1, 2)]
+    assert [(len(each), each.found) for each in drawn] == [(8, 40)] * 3
+    assert drawn[0].digest == drawn[1].digest != drawn[2].digest
+
+
+def test_of_many_rows_some_are_drawn(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((100, 3)))
+    found = read(tmp_path / "a.npz", calibration_rows=4, heldout_rows=4)
+    assert (len(found), found.found) == (8, 100)
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["a.png", "b.csv"], "mixes .csv and images"),
+        (["README.md"], "holds no samples; put .csv"),
+        ([], "holds no samples"),
+    ],
+)
+def test_folders_that_hold_no_samples_are_refused(tmp_path: Path, names: list[str], problem: str) -> None:
+    (tmp_path / "data").mkdir()
+    for name in names:
+        (tmp_path / "data" / name).write_text("")
+    assert problem in refused(tmp_path / "data")
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    assert "does not exist" in refused(tmp_path / "absent")
+    assert "no file of samples by its suffix" in refused(written(tmp_path / "a.txt", "1"))
+    assert "is not a png image" in refused(written(tmp_path / "a.png", "1"), PICTURE)
+    assert "takes no encoded images" in refused(written(tmp_path / "a.png", "1"))
+    assert "more than 4 bytes; divide it" in refused(written(tmp_path / "a.csv", "1,2,3"), file_limit_bytes=4)

@@ -1,0 +1,149 @@
+"""Drafts of manifests from files and wishes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest import Binding, TensorSpec
+from gateway.domain.tensor import Datatype
+from gateway.domain.verdict import Signature
+from gateway.workshop.choices import KINDS, VALUE_RANGES
+from gateway.workshop.draft import ManifestDraft, make_draft
+from gateway.workshop.model_file import ModelFile
+from gateway.workshop.wishes import Wishes
+
+WISHES = Wishes("m", "1")
+
+
+def tensor(name: str, *shape: int, datatype: Datatype = Datatype.FP32) -> TensorSpec:
+    return TensorSpec(name, datatype, shape)
+
+
+def file(
+    name: str = "a.onnx", runtime: str = "onnx", image: tuple[int, ...] = (-1, 3, 64, 64), classes: int = 3
+) -> ModelFile:
+    signature = Signature((tensor("image", *image),), (tensor("scores", image[0], classes),))
+    return ModelFile(Path(name), runtime, signature)
+
+
+def test_a_classifier_of_images() -> None:
+    draft = make_draft([replace(file(), labels=("a", "b", "c"), labels_why="a reason")], WISHES)
+    manifest = draft.manifest
+    (image,) = manifest.inputs
+    assert (manifest.task, manifest.labels, manifest.batch) == ("image-classification", ("a", "b", "c"), True)
+    assert (image.layout, image.shape) == ("NCHW", (-1, 3, 64, 64))
+    assert image.preprocess is not None
+    assert (image.preprocess.resize, image.preprocess.fit, image.preprocess.color) == ((64, 64), "stretch", "rgb")
+    assert draft.notes["labels"] == "inferred: a reason"
+    assert draft.notes["input.image.preprocess.scale"].startswith("assumed, check it: pixels are unit")
+    assert [question.key for question in draft.questions] == ["value_range"]
+
+
+def test_what_the_author_says_is_no_guess() -> None:
+    said = replace(WISHES, task="embedding", labels=("x", "y", "z"), labels_file="l.txt", value_range="imagenet")
+    draft = make_draft([file()], said)
+    (image,) = draft.manifest.inputs
+    assert image.preprocess is not None
+    assert (image.preprocess.scale, image.preprocess.mean) == VALUE_RANGES["imagenet"]
+    assert (draft.manifest.task, draft.manifest.labels) == ("embedding", ("x", "y", "z"))
+    assert draft.notes["labels"] == "from l.txt"
+    assert "as --task says" in draft.notes["task"]
+    assert draft.questions == ()
+
+
+def test_several_files_are_variants_with_their_own_layouts_and_names() -> None:
+    lite = ModelFile(
+        Path("b.tflite"),
+        "litert",
+        Signature((tensor("in:0", 1, 64, 64, 3),), (tensor("out:0", 1, 3),)),
+        precision="int8",
+    )
+    other = replace(file("c.onnx"), precision="int8")
+    draft = make_draft([other, lite, file(), replace(other, path=Path("d.onnx"))], WISHES)
+    assert [v.name for v in draft.manifest.variants] == ["onnx-fp32", "onnx-int8", "litert-int8", "onnx-int8-2"]
+    assert [each.path.name for each in draft.files] == ["a.onnx", "c.onnx", "b.tflite", "d.onnx"]
+    bound = draft.manifest.variants[2].bind
+    assert bound == {"image": Binding("in:0", "NHWC"), "scores": Binding("out:0")}
+    assert draft.manifest.inputs[0].shape == (-1, 3, 64, 64)
+
+
+def test_open_sizes_take_those_of_a_file_that_fixes_them() -> None:
+    draft = make_draft([file(image=(-1, 3, -1, -1)), file("b.onnx", image=(-1, 3, 32, 48))], WISHES)
+    assert draft.manifest.inputs[0].shape == (-1, 3, 32, 48)
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        (file("b.onnx", image=(-1, 3, 32, 32)), "nothing fits 'image'"),
+        (file("b.onnx", classes=4), "nothing fits 'scores'"),
+        (
+            ModelFile(
+                Path("b.onnx"),
+                "onnx",
+                Signature((tensor("image", -1, 3, 64, 64, datatype=Datatype.UINT8),), (tensor("scores", -1, 3),)),
+            ),
+            "nothing fits 'image'",
+        ),
+    ],
+)
+def test_files_of_other_models_are_refused(other: ModelFile, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem) as refused:
+        make_draft([file(), other], WISHES)
+    assert str(refused.value).startswith("b.onnx: is no variant of the first file")
+
+
+def test_labels_of_the_author_that_do_not_fit_are_an_error() -> None:
+    with pytest.raises(ConfigurationError, match=r"l\.txt: holds 2 labels, but the outputs have 3 classes"):
+        make_draft([file()], replace(WISHES, labels=("a", "b"), labels_file="l.txt"))
+
+
+def test_labels_of_the_file_that_do_not_fit_are_left_out_and_told() -> None:
+    draft = make_draft([replace(file(), labels=("a", "b"), labels_why="the archive")], WISHES)
+    assert draft.manifest.labels == ()
+    assert "left out, because the archive holds 2 labels" in draft.notes["labels"]
+    assert "labels_file" in [question.key for question in draft.questions]
+
+
+def test_one_row_in_each_run_is_a_batch_of_rows_one_after_the_other() -> None:
+    draft = make_draft([file(image=(1, 3, 64, 64))], WISHES)
+    assert (draft.manifest.batch, draft.manifest.inputs[0].shape) == (True, (-1, 3, 64, 64))
+    assert "one row" in draft.notes["input.image.shape"]
+
+
+def test_a_first_dimension_that_counts_nothing_is_no_batch() -> None:
+    signature = Signature((tensor("x", -1, 4), tensor("state", 2, -1, 8)), (tensor("y", -1, 2),))
+    draft = make_draft([ModelFile(Path("a.onnx"), "onnx", signature)], WISHES)
+    assert draft.manifest.batch is False
+    assert not draft.manifest.batched
+    assert draft.notes["batch"].startswith("inferred: the first dimensions are not all open or 1")
+
+
+def test_an_exporter_that_is_known_tells_range_and_size() -> None:
+    yolo = Signature((tensor("images", -1, 3, -1, -1),), (tensor("output0", -1, 6, -1),))
+    draft = make_draft(
+        [ModelFile(Path("y.onnx"), "onnx", yolo, value_range="unit", size_px=(320, 640))],
+        replace(WISHES, labels=("a", "b"), labels_file="l"),
+    )
+    (image,) = draft.manifest.inputs
+    assert image.preprocess is not None
+    assert (image.preprocess.resize, image.preprocess.fit) == ((320, 640), "letterbox")
+    assert draft.questions == ()
+
+
+def test_a_series_has_a_hint_how_to_serve_windows() -> None:
+    signature = Signature((tensor("motion", -1, 100, 6),), (tensor("scores", -1, 4),))
+    notes = make_draft([ModelFile(Path("a.onnx"), "onnx", signature)], WISHES).notes
+    assert 'channels = ["c0", "c1", "c2", "c3", "c4", "c5"]\nsize_rows = 100\nhop_rows = 50' in notes["inputs"]
+
+
+def test_a_model_without_a_known_task_asks_for_it() -> None:
+    signature = Signature((tensor("x", -1, 44100, 1),), (tensor("y", -1, 172, 88),))
+    draft: ManifestDraft = make_draft([ModelFile(Path("a.onnx"), "onnx", signature)], WISHES)
+    (question,) = draft.questions
+    assert (question.key, question.choices) == ("task", ("", *KINDS))
+    assert draft.manifest.task == ""

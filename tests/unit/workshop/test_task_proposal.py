@@ -1,0 +1,113 @@
+"""Tasks that tensors tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.domain.manifest import TensorSpec
+from gateway.domain.tensor import Datatype
+from gateway.domain.verdict import Signature
+from gateway.workshop.choices import KINDS
+from gateway.workshop.task_proposal import TaskProposal, propose_task
+
+PHOTO, VIDEO = (-1, 3, 640, 640), (1, 320, 320, 3)
+COCO = tuple(map(str, range(80)))
+
+
+def proposal(
+    inputs: tuple[tuple[int, ...], ...],
+    outputs: tuple[tuple[int, ...], ...],
+    labels: tuple[str, ...] = (),
+    *,
+    types: tuple[Datatype, ...] = (),
+    names: tuple[str, ...] = (),
+) -> TaskProposal:
+    kinds = types or (Datatype.FP32,) * len(outputs)
+    called = names or tuple(f"y{index}" for index in range(len(outputs)))
+    return propose_task(
+        Signature(
+            tuple(TensorSpec(f"x{index}", Datatype.FP32, shape) for index, shape in enumerate(inputs)),
+            tuple(TensorSpec(*each) for each in zip(called, kinds, outputs, strict=True)),
+        ),
+        labels,
+    )
+
+
+@pytest.mark.parametrize(
+    ("image", "outputs", "labels", "kind", "options"),
+    [
+        (PHOTO, ((-1, 84, 8400),), (), "object-detection", {"format": "yolov8", "classes": 80}),
+        (PHOTO, ((-1, 84, 8400),), COCO, "object-detection", {"format": "yolov8", "classes": 80}),
+        ((1, 3, 320, 480), ((1, 6, 3150),), (), "object-detection", {"format": "yolov8", "classes": 2}),
+        ((-1, 3, -1, -1), ((-1, 22, -1),), (), "object-detection", {"format": "yolov8", "classes": 18}),
+        (PHOTO, ((-1, 56, 8400),), (), "pose-estimation", {"format": "yolov8", "classes": 1}),
+        (PHOTO, ((-1, 14, 8400),), ("person",), "pose-estimation", {"format": "yolov8", "classes": 1}),
+        (PHOTO, ((-1, 85, 8400),), COCO, "oriented-object-detection", {"format": "yolov8", "classes": 80}),
+        (PHOTO, ((-1, 116, 8400), (-1, 32, 160, 160)), (), "instance-segmentation", {"classes": 80}),
+        (PHOTO, ((-1, 25200, 85),), (), "object-detection", {"format": "yolov5", "classes": 80}),
+        (PHOTO, ((-1, 300, 6),), (), "object-detection", {"format": "end-to-end"}),
+        (VIDEO, ((1, 10, 4), (1, 10), (1, 10), (1,)), (), "object-detection", {"format": "ssd", "boxes": "y0"}),
+        (PHOTO, ((-1, 100, 92), (-1, 100, 4)), (), "object-detection", {"boxes": "y1", "scores": "y0"}),
+        (PHOTO, ((-1, 21, 640, 640),), (), "semantic-segmentation", {"classes": 21, "layout": "NCHW"}),
+        (VIDEO, ((1, 80, 80, 5),), (), "semantic-segmentation", {"classes": 5, "layout": "NHWC"}),
+        ((-1, 3, 48, -1), ((-1, -1, 6625),), (), "text-recognition", {"format": "ctc", "characters": 6625}),
+        ((-1, 3, -1, -1), ((-1, -1, 40),), ("a",) * 38, "text-recognition", {"characters": 40}),
+        (VIDEO, ((1, 1001),), (), "image-classification", {"classes": 1001, "scores": "y0"}),
+        (PHOTO, ((-1, 1),), (), "regression", {"scores": "y0"}),
+    ],
+)
+def test_models_of_images(
+    image: tuple[int, ...], outputs: tuple[tuple[int, ...], ...], labels: tuple[str, ...], kind: str, options: object
+) -> None:
+    found = proposal((image,), outputs, labels)
+    assert found.kind == kind
+    assert isinstance(options, dict)
+    assert options.items() <= dict(found.options).items()
+    assert found.why
+    assert kind in KINDS
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "types", "kind"),
+    [
+        (((-1, 100, 6),), ((-1, 4),), (), "time-series-classification"),
+        (((-1, 100, 6),), ((-1, 1),), (), "regression"),
+        (((-1, 4),), ((-1,), (-1, 3)), (Datatype.INT64, Datatype.FP32), "tabular-classification"),
+        (((-1, 4),), ((-1,), (-1, 3)), (Datatype.BYTES, Datatype.FP32), "tabular-classification"),
+        (((-1, 1), (-1, 1)), ((-1, 3),), (), "tabular-classification"),
+        (((-1, 4),), ((-1, 1),), (), "regression"),
+    ],
+)
+def test_models_of_numbers(
+    inputs: tuple[tuple[int, ...], ...], outputs: tuple[tuple[int, ...], ...], types: tuple[Datatype, ...], kind: str
+) -> None:
+    assert proposal(inputs, outputs, types=types).kind == kind
+
+
+def test_an_output_called_embedding_is_one_unless_there_are_labels() -> None:
+    assert proposal((PHOTO,), ((-1, 3),), names=("embedding",)).kind == "embedding"
+    assert proposal((PHOTO,), ((-1, 3),), ("a", "b", "c"), names=("embedding",)).kind == "image-classification"
+
+
+def test_words_are_texts() -> None:
+    inputs = (TensorSpec("input_ids", Datatype.INT64, (-1, -1)),)
+    outputs = (TensorSpec("logits", Datatype.FP32, (-1, 2)),)
+    assert propose_task(Signature(inputs, outputs), ()).kind == "text-classification"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ((PHOTO,), ((-1, 84, 8401),)),
+        ((PHOTO,), ((-1, 896, 16), (-1, 896, 1))),
+        (((-1, 44100),), ((-1, 5),)),
+        (((-1, 44100, 1),), ((-1, 172, 88),)),
+        ((PHOTO,), ()),
+    ],
+)
+def test_what_is_unknown_is_not_guessed(
+    inputs: tuple[tuple[int, ...], ...], outputs: tuple[tuple[int, ...], ...]
+) -> None:
+    found = proposal(inputs, outputs)
+    assert (found.kind, dict(found.options)) == ("", {})
+    assert found.why
