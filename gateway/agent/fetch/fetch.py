@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.agent import events
-from gateway.agent.fetch.source import FetchError, RepositorySource
 from gateway.observe.logs import get_logger
 from gateway.store.errors import DamagedError
+from gateway.transfer.source import FetchError, RepositorySource
 
 Progress = Callable[[int, int], None]
 """Callback with the number of bytes that are here and the total."""
