@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from gateway import __version__
+from gateway.cli.pull_options import PULL_EXAMPLES, pull_options
 from gateway.domain.rights import known_scopes
 from gateway.frontends.grpc_v2.settings import SERVERS
 from gateway.terminal.numbers import interval, positive
@@ -103,11 +104,15 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _models(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", choices=("check",), help="check: files, digests and golden sets of DIR")
-    parser.add_argument("dir", nargs="?", metavar="DIR", help="a version's, a model's or a whole model directory")
+    what = "check: files, digests and golden sets of DIR; pull: a release from a registry, web server or bucket"
+    parser.add_argument("action", nargs="?", choices=("check", "pull"), help=what)
+    parser.add_argument(
+        "dir", nargs="?", metavar="DIR", help="a version's, a model's or a whole model directory; pull: the source"
+    )
     _asking(parser)
     _device(parser)
     json_option(parser)
+    pull_options(parser)
 
 
 def _config_verb(parser: argparse.ArgumentParser) -> None:
@@ -234,11 +239,11 @@ VERBS = (
     Verb(
         "models",
         "models",
-        "list what the running gateway serves, or without one the model directory; or check releases",
+        "list what the running gateway serves, or without one the model directory; check releases, or pull one",
         "  edge-gateway models\n"
         "  edge-gateway models --offline\n"
         "  edge-gateway models check models/meter-reader/1\n"
-        "  edge-gateway models check DIR --json",
+        "  edge-gateway models check DIR --json\n" + PULL_EXAMPLES,
         _models,
     ),
     Verb(

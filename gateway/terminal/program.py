@@ -19,8 +19,8 @@ from gateway.domain.errors import ConfigurationError, RequestError, UnreachableE
 from gateway.terminal.tables import plain
 
 DISTRIBUTION = "edge-inference-gateway"
-EXTRAS = {"grpc": "grpcio"}
-"""Extra of the distribution by module, where it is not the program's own."""
+EXTRAS = {"grpc": "grpcio", "urllib3": "pull"}
+"""Extra of the distribution by module, for programs that have no extra of their own."""
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 
 EXIT_CODES = (
@@ -122,7 +122,7 @@ class Program:
         module = (error.name or "").partition(".")[0]
         if module in {"", __package__.partition(".")[0], self.package.partition(".")[0]}:
             raise error
-        extra = EXTRAS.get(module, self.extra)
+        extra = self.extra or EXTRAS.get(module, "")
         wanted = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
         return f"the Python package {module} is not installed; pip install '{wanted}'"
 
