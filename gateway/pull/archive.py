@@ -55,7 +55,9 @@ def archive_errors() -> Iterator[None]:
     try:
         yield
     except DAMAGE as error:
-        raise ArchiveError(f"cannot be unpacked: {error!s:.200}; it was packed so, or its format is another") from error
+        raise ArchiveError(
+            f"is damaged, or no archive of this type ({error!s:.200}); pack and publish it again"
+        ) from error
 
 
 def _unpack_tar(stream: IO[bytes] | gzip.GzipFile, target: Path, budget: ArchiveBudget) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from gateway.domain.errors import ConfigurationError
@@ -22,6 +23,8 @@ TITLE = "org.opencontainers.image.title"
 """Annotation with the name of a layer's file (image specification, "Pre-Defined Annotation Keys")."""
 FILE_PATH = "org.cncf.model.filepath"
 """The same, in artifacts of the CNCF's ModelPack specification."""
+UNTYPED = "application/vnd.oci.image.layer.v1.tar"
+"""Type that clients give to files of no known type."""
 GZIPPED = ("tar+gzip", "tar.gzip")
 """Ends of media types of gzipped tars; those of Docker have a dot."""
 
@@ -70,8 +73,15 @@ def _part(layer: object, named: str) -> ReleasePart:
         raise ConfigurationError(f"{named} has a layer with the digest {digest!r:.100}; only sha256 is supported")
     if not isinstance(size_bytes, int) or isinstance(size_bytes, bool) or size_bytes < 0 or not isinstance(kind, str):
         raise ConfigurationError(f"{named} has a layer without a size and a media type; push it again")
-    archive = _archive(kind, named)
+    archive = "" if _is_named_file(kind, entry) else _archive(kind, named)
     return ReleasePart(plain, size_bytes, "" if archive else _title(entry, plain, named), archive)
+
+
+def _is_named_file(kind: str, entry: Mapping[str, Any]) -> bool:
+    """Return True for a layer that is called a tar because its client has no better default (seen with oras)."""
+    notes = entry.get("annotations")
+    title = notes.get(TITLE) if isinstance(notes, dict) else None
+    return kind == UNTYPED and isinstance(title, str) and PurePosixPath(title).suffix not in {"", ".tar"}
 
 
 def _archive(kind: str, named: str) -> str:

@@ -47,6 +47,13 @@ def test_archives_are_known_by_their_media_type(kind: str, archive: str) -> None
     assert parts(layer(mediaType=kind, annotations=None)) == (ReleasePart(HEX, 7, "", archive),)
 
 
+def test_a_file_that_is_called_a_tar_by_default_is_a_file() -> None:
+    tar = "application/vnd.oci.image.layer.v1.tar"
+    assert parts(layer(mediaType=tar)) == (ReleasePart(HEX, 7, "m.onnx"),)
+    for title in ("m.tar", "folder"):
+        assert parts(layer(mediaType=tar, annotations={TITLE: title})) == (ReleasePart(HEX, 7, "", ".tar"),)
+
+
 def test_a_manifest_without_a_media_type_is_an_image() -> None:
     content = json.dumps({"schemaVersion": 2, "layers": [layer()]}).encode()
     assert len(read_parts(content, "r", SETTINGS)) == 1
