@@ -44,7 +44,7 @@ def read_login(
     host: str, file: str | None, settings: PullSettings, environ: Mapping[str, str] = os.environ
 ) -> PullLogin | None:
     """Return the login for `host` from the environment, `file`, or the usual files. Raise ConfigurationError."""
-    token, user = environ.get(TOKEN, ""), environ.get(USER, "")
+    token, user = _header_text(environ.get(TOKEN, ""), TOKEN), environ.get(USER, "")
     if token or user:
         return PullLogin(user, environ.get(PASSWORD, ""), token)
     for path in [Path(file)] if file else _auth_files(environ):
@@ -62,7 +62,7 @@ def read_keys(file: str | None, settings: PullSettings, environ: Mapping[str, st
     """Return the keys for buckets from the environment, `file`, or the usual file. Raise ConfigurationError."""
     access, secret = environ.get("AWS_ACCESS_KEY_ID", ""), environ.get("AWS_SECRET_ACCESS_KEY", "")
     if access and secret and not file:
-        return S3Keys(access, secret, environ.get("AWS_SESSION_TOKEN", ""))
+        return _s3_keys(access, secret, environ.get("AWS_SESSION_TOKEN", ""), "AWS_ACCESS_KEY_ID")
     path = Path(file or environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws" / "credentials")
     if not file and not path.is_file():
         return None
@@ -132,4 +132,17 @@ def _keys(content: str, profile: str, path: Path) -> S3Keys | None:
         return None
     section = parser[profile]
     access, secret = section.get("aws_access_key_id", ""), section.get("aws_secret_access_key", "")
-    return S3Keys(access, secret, section.get("aws_session_token", "")) if access and secret else None
+    if not access or not secret:
+        return None
+    return _s3_keys(access, secret, section.get("aws_session_token", ""), str(path))
+
+
+def _s3_keys(access: str, secret: str, token: str, named: str) -> S3Keys:
+    return S3Keys(_header_text(access, named), secret, _header_text(token, named))
+
+
+def _header_text(value: str, named: str) -> str:
+    """Return a value that goes into a header. Raise ConfigurationError if it may not (RFC 9110, 5.5)."""
+    if not value.isascii() or not value.isprintable():
+        raise ConfigurationError("holds a key or token with line ends or characters beyond ASCII", file=named)
+    return value

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +28,8 @@ RECORD = ".pulled.json"
 """Hidden file of a release: its source and the digest that vouched for it."""
 RECORD_LIMIT_BYTES = 65_536
 FIRST_VERSION = "1"
+NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
+"""Errors of link(2) on file systems that cannot do it, such as vfat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +139,18 @@ def _checked(value: str, option: str) -> str:
 
 
 def _link(blob: Path, file: Path) -> None:
-    """Give a verified blob a second name, in the release."""
+    """Give a verified blob a second name, in the release; on a file system without links, copy it."""
     with named_once(file), store_errors(file):
         durable.make_folder(file.parent, None)
-        file.hardlink_to(blob)
-        file.chmod(FILE_MODE & ~_umask())
+        mode = FILE_MODE & ~_umask()
+        try:
+            file.hardlink_to(blob)
+            file.chmod(mode)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            with blob.open("rb") as content, durable.replacing(file, mode, durable.temporary(file.parent)) as copy:
+                shutil.copyfileobj(content, copy)
 
 
 def _sync_folders(folder: Path) -> None:

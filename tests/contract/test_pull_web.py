@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import gzip
 import io
 import json
@@ -313,6 +314,16 @@ def test_two_pulls_into_one_folder_exclude_each_other(tmp_path: Path) -> None:
     running = BadServer([serve(MODEL)]).running()
     with staging(tmp_path, SETTINGS), running as server, pytest.raises(ConfigurationError, match="under way"):
         pull(f"{server.url}m.onnx", tmp_path, pin=digest(MODEL))
+
+
+def test_a_disk_without_links_gets_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_self: Path, _target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    with BadServer([serve(MODEL)]).running() as server:
+        pulled = pull(f"{server.url}m.onnx", tmp_path, pin=digest(MODEL))
+    assert (pulled.folder / "m.onnx").read_bytes() == MODEL
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_of_the_store(tmp_path: Path) -> None:

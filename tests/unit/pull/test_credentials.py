@@ -69,6 +69,15 @@ def test_a_file_that_others_may_read_is_refused_if_it_is_used(tmp_path: Path, mo
         read_keys(str(keys), SETTINGS, {})
 
 
+@pytest.mark.parametrize("value", ["a\nb", "ü", "a\r\nX: y"])
+def test_secrets_do_not_end_a_header(value: str) -> None:
+    with pytest.raises(ConfigurationError, match="beyond ASCII"):
+        read_login(HOST, None, SETTINGS, {TOKEN: value})
+    for changed in ({"AWS_ACCESS_KEY_ID": value}, {"AWS_SESSION_TOKEN": value}):
+        with pytest.raises(ConfigurationError, match="beyond ASCII"):
+            read_keys(None, SETTINGS, {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", **changed})
+
+
 def test_a_file_of_another_user_is_refused() -> None:
     assert "another user" in unsafe_mode(0o100600, 1000, 1001)
     assert not unsafe_mode(0o100600, 0, 1001)
