@@ -20,7 +20,7 @@ from gateway.bench.inputs import accepted, described
 from gateway.bench.load import ask_once
 from gateway.bench.measurement import BARE, FRONT_ENDS, BenchResult, BenchRun, infer_plan, measure
 from gateway.bench.plot import plot
-from gateway.bench.served import ServedModel, served
+from gateway.bench.served import CONFIG, ServedModel, served
 from gateway.bench.settings import BenchSettings
 from gateway.cli.bench_view import print_result, remarks, result_json
 from gateway.cli.common import configured, warn
@@ -28,7 +28,7 @@ from gateway.cli.explain import find_release
 from gateway.cli.files import images, tensors
 from gateway.cli.http_client import GatewayAddress, GatewayClient, Keys, read_url
 from gateway.cli.remote import checked, model_path, read_object
-from gateway.config import Config, state_folder
+from gateway.config import Config, parse_config, state_folder
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.release import Release
@@ -77,7 +77,7 @@ def _prepared(
     if arguments.image:
         return run, None, {BARE: NO_IMAGES}
     arrays = {name: tensor.array for name, tensor in run.tensors.items()}
-    return run, BarePlan(config, release, state, arrays, arguments.seconds, run.cores.server), {}
+    return run, BarePlan(parse_config(CONFIG, ""), release, state, arrays, arguments.seconds, run.cores.server), {}
 
 
 def _started(release: Release, state: Path, settings: BenchSettings, stack: ExitStack) -> ServedModel:
