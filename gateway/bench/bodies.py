@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from gateway.domain.tensor import Tensor, encode_raw
+from gateway.domain.tensor import Datatype, Tensor, encode_raw
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 REGION = "edge-gateway-bench"
@@ -52,6 +52,16 @@ def region_body(tensors: Mapping[str, Tensor]) -> tuple[bytes, list[tuple[str, s
         offset += size
     body = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     return body, [("Content-Type", "application/json")]
+
+
+def json_body(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return a request as JSON. Raise ValueError for texts and images, which JSON cannot hold as they are."""
+    if any(tensor.datatype is Datatype.BYTES for tensor in tensors.values()):
+        raise ValueError("texts and images are not measured as JSON; give numbers with --npz")
+    inputs = [
+        {**_described(name, tensor, {}), "data": tensor.array.ravel().tolist()} for name, tensor in tensors.items()
+    ]
+    return json.dumps({"inputs": inputs}).encode()
 
 
 def region_content(tensors: Mapping[str, Tensor]) -> bytes:

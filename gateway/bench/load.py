@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 from gateway.bench.grpc_connection import GrpcLoadConnection
 from gateway.bench.http_connection import HttpLoadConnection, LoadError
+from gateway.bench.mqtt_connection import MqttLoadConnection
 from gateway.bench.settings import BenchSettings
 
-Connection = HttpLoadConnection | GrpcLoadConnection
+Connection = HttpLoadConnection | GrpcLoadConnection | MqttLoadConnection
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Load of one measurement. `request`: bytes of an HTTP request, or a gRPC message if `is_grpc`."""
+    """Load of one measurement. `request`: of HTTP; a gRPC message if `is_grpc`; JSON for MQTT if it has a `topic`."""
 
     address: tuple[str, int]
     request: bytes
@@ -27,6 +28,7 @@ class LoadPlan:
     cores: tuple[int, ...]
     server: int | None
     grpc_headers: tuple[tuple[bytes, bytes], ...] = ()
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,9 @@ def ask_once(plan: LoadPlan, settings: BenchSettings) -> None:
 def _connected(plan: LoadPlan, settings: BenchSettings) -> Connection:
     if plan.is_grpc:
         return GrpcLoadConnection(plan.address, plan.request, settings.silence_s, plan.grpc_headers)
+    if plan.topic:
+        limit_bytes = settings.answer_limit_bytes
+        return MqttLoadConnection(plan.address, plan.topic, plan.request, settings.silence_s, limit_bytes)
     return HttpLoadConnection(plan.address, plan.request, settings.silence_s, settings.answer_limit_bytes)
 
 

@@ -20,6 +20,7 @@ from gateway.bench.bodies import (
     binary_body,
     grpc_message,
     http_request,
+    json_body,
     region_body,
     region_content,
 )
@@ -27,7 +28,7 @@ from gateway.bench.cores import CoreSplit
 from gateway.bench.figures import BenchFigures, figures
 from gateway.bench.http_connection import HttpLoadConnection, LoadError
 from gateway.bench.load import LoadPlan, ask_once, drive
-from gateway.bench.served import ServedModel
+from gateway.bench.served import GATEWAY_ID, ServedModel
 from gateway.bench.settings import BenchSettings
 from gateway.domain.errors import UnreachableError, VariantError
 from gateway.domain.tensor import Tensor
@@ -38,7 +39,7 @@ FRONT_ENDS = (GRPC, HTTP, MQTT, SHARED)
 BARE = "bare"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  location of shm_open(3)'s segments on Linux
 REGIONS = "/v2/systemsharedmemory/region"
-LEFT_OUT = {MQTT: "a broker stands between load and gateway, and most of the time is the broker's"}
+NO_BROKER = "it needs a broker and a gateway that this command starts; name one with --mqtt mqtt://HOST:PORT"
 NO_GRPC = "its gRPC address is not known; name it with --grpc-address HOST:PORT"
 
 
@@ -104,18 +105,20 @@ def _measure_front_end(
                 advance(f"{name} ×{connections}")
                 found = _in_process(pool, drive, replace(plan, connections=connections), run.settings)
                 result.figures.append(figures(name, connections, found.laps_ns, found.span_s, found.cpu_s))
+    except OSError as error:
+        result.left_out[name] = f"it cannot be reached: {error.strerror or error}"
     except (LoadError, ValueError) as error:
         result.left_out[name] = str(error)
-    except OSError as error:
-        raise UnreachableError(f"the gateway cannot be reached over {name}: {error.strerror or error}") from error
 
 
 @contextmanager
 def _planned(run: BenchRun, name: str) -> Iterator[LoadPlan]:
     """Lend the plan of a front end. Raise LoadError if it is left out."""
-    if name in LEFT_OUT:
-        raise LoadError(LEFT_OUT[name])
-    if name == SHARED:
+    if name == MQTT:
+        if run.gateway.broker is None:
+            raise LoadError(NO_BROKER)
+        yield _mqtt_plan(run, run.gateway.broker)
+    elif name == SHARED:
         with _region(run):
             yield http_plan(run, f"{run.model.path}/infer", *region_body(run.tensors))
     elif name == HTTP:
@@ -124,6 +127,21 @@ def _planned(run: BenchRun, name: str) -> Iterator[LoadPlan]:
         raise LoadError(NO_GRPC)
     else:
         yield _grpc_plan(run, run.gateway.grpc)
+
+
+def _mqtt_plan(run: BenchRun, broker: tuple[str, int]) -> LoadPlan:
+    """Return the plan through the broker, after the gateway has answered there. Raise LoadError, ValueError."""
+    topic = f"edge/{GATEWAY_ID}/infer/{run.model.name}/{run.model.version}"
+    body, cores, process = json_body(run.tensors), run.cores.load, run.gateway.process
+    plan = LoadPlan(broker, body, False, 1, run.seconds, cores, process, topic=topic)
+    for left in reversed(range(run.settings.broker_attempts)):
+        try:
+            ask_once(plan, replace(run.settings, silence_s=run.settings.broker_s))
+            break
+        except LoadError:
+            if not left:
+                raise
+    return plan
 
 
 def _grpc_plan(run: BenchRun, address: tuple[str, int]) -> LoadPlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import subprocess
 import sys
@@ -20,9 +21,11 @@ HOST = "127.0.0.1"
 LOOK_S = 0.05
 """Pause between two looks whether the gateway is ready."""
 LOG_LINES = 5
-CONFIG = """
+GATEWAY_ID = f"bench-{os.getpid()}"
+"""Id of the gateway, in topics: two measurements may share a broker."""
+CONFIG = f"""
 [gateway]
-id = "bench"
+id = "{GATEWAY_ID}"
 [selection]
 idle_before_trial_s = 3600.0
 [shared_memory]
@@ -36,11 +39,12 @@ max_bytes = 536870912
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """Addresses of a gateway. `grpc`: None if it is not known. `process`: None if it was not started here."""
+    """Addresses of a gateway. `grpc`, `broker`: None if not known. `process`: None if it was not started here."""
 
     http: tuple[str, int]
     grpc: tuple[str, int] | None
     process: int | None
+    broker: tuple[str, int] | None = None
 
 
 def link_release(release: Release, models: Path) -> None:
@@ -64,19 +68,22 @@ def link_release(release: Release, models: Path) -> None:
 
 
 @contextmanager
-def served(release: Release, folder: Path, state: Path, settings: BenchSettings) -> Iterator[ServedModel]:
+def served(
+    release: Release, folder: Path, state: Path, broker: tuple[str, int] | None, settings: BenchSettings
+) -> Iterator[ServedModel]:
     """Lend a ready gateway with `release`. It inherits the cores of this process. Raise UnreachableError."""
     link_release(release, folder / "models")
     (folder / "edge-gateway.toml").write_text(CONFIG)
     http_port, grpc_port = _free_ports(2)
     command = [sys.executable, "-m", "gateway", "run", "--config", str(folder / "edge-gateway.toml")]
-    command += ["--models", str(folder / "models"), "--state", str(state), "--mqtt", "off"]
+    command += ["--models", str(folder / "models"), "--state", str(state)]
+    command += ["--mqtt", f"mqtt://{broker[0]}:{broker[1]}" if broker else "off"]
     command += ["--http", f"{HOST}:{http_port}", "--grpc", f"{HOST}:{grpc_port}"]
     log = folder / "log"
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
         try:
             _wait(process, http_port, log, settings.ready_s)
-            yield ServedModel((HOST, http_port), (HOST, grpc_port), process.pid)
+            yield ServedModel((HOST, http_port), (HOST, grpc_port), process.pid, broker)
         finally:
             _stop(process, settings.stop_s)
 

@@ -72,7 +72,7 @@ def _prepared(
         return replace(run, tensors=_inputs(arguments, manifest, run)), None, {BARE: NOT_HERE}
     config, state = configured(arguments), state_folder(arguments.state)
     release, manifest = asyncio.run(_on_disk(config, arguments, state))
-    run = _run(arguments, names, settings, manifest, _started(release, state, settings, stack))
+    run = _run(arguments, names, settings, manifest, _started(arguments, release, state, settings, stack))
     run = replace(run, tensors=_inputs(arguments, manifest, run))
     if arguments.image:
         return run, None, {BARE: NO_IMAGES}
@@ -80,11 +80,21 @@ def _prepared(
     return run, BarePlan(parse_config(CONFIG, ""), release, state, arrays, arguments.seconds, run.cores.server), {}
 
 
-def _started(release: Release, state: Path, settings: BenchSettings, stack: ExitStack) -> ServedModel:
+def _started(
+    arguments: argparse.Namespace, release: Release, state: Path, settings: BenchSettings, stack: ExitStack
+) -> ServedModel:
     """Return a gateway that serves the release until the stack ends."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-gateway-bench-")))
     with pinned(_cores().server):
-        return stack.enter_context(served(release, folder, state, settings))
+        return stack.enter_context(served(release, folder, state, _broker(arguments.broker_url), settings))
+
+
+def _broker(url: str | None) -> tuple[str, int] | None:
+    """Return host and port of a broker. Raise ConfigurationError if the URL has more than that."""
+    if url is None:
+        return None
+    place = _plain(url.removeprefix("mqtt://"), "--mqtt")
+    return place.host, place.port
 
 
 def _run_elsewhere(

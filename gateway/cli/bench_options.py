@@ -32,6 +32,8 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--image", type=named, metavar="F", help="a JPEG or PNG file (default: generated inputs)")
     source.add_argument("--npz", type=named, metavar="F", help="arrays by input name, as in a golden set")
+    broker = "mqtt: the broker, mqtt://host:1883"
+    parser.add_argument("--mqtt", type=named, dest="broker_url", metavar="URL", help=broker)
     parser.add_argument("--address", type=named, metavar="ADDR", help="a running gateway: host:port of its HTTP")
     parser.add_argument("--grpc-address", type=named, metavar="ADDR", help="and host:port of its gRPC")
     parser.add_argument("--token-file", type=named, metavar="FILE", help="with --address: file with the caller's token")

@@ -18,6 +18,8 @@ CLOSED_LOOP = "each connection sends its next request after an answer: at a fixe
 GENERATED = "inputs are the same in every request: runtimes may be faster or slower with others"
 INPUTS_ONLY = "shm: inputs are in shared memory, answers come over HTTP"
 
+THROUGH_BROKER = "mqtt: JSON at QoS 0 through the broker, whose time is part of it, and which has no core of its own"
+
 
 def remarks(result: BenchResult, cores: CoreSplit, *, here: bool) -> list[str]:
     """Return what the figures do not tell."""
@@ -26,7 +28,8 @@ def remarks(result: BenchResult, cores: CoreSplit, *, here: bool) -> list[str]:
     elsewhere = "this command did not start the gateway: its cores, its settings and other callers are not known"
     placed = [apart if cores.is_apart else shared] if here else [elsewhere]
     shm = [INPUTS_ONLY] if any(each.front_end == "shm" for each in result.figures) else []
-    return [*placed, ONE_MACHINE, CLOSED_LOOP, GENERATED, *shm]
+    mqtt = [THROUGH_BROKER] if any(each.front_end == "mqtt" for each in result.figures) else []
+    return [*placed, ONE_MACHINE, CLOSED_LOOP, GENERATED, *shm, *mqtt]
 
 
 def print_result(result: BenchResult, notes: Sequence[str], buckets: int) -> None:

@@ -276,7 +276,7 @@ VERBS = (
     Verb(
         "bench",
         "bench",
-        "measure a model on this device: through gRPC, HTTP and shared memory, and without the gateway",
+        "measure a model on this device: through gRPC, HTTP, shared memory or MQTT, and without the gateway",
         BENCH_EXAMPLES,
         _bench,
     ),

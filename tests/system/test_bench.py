@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.simulators.broker import Mosquitto
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHIPPED, SHORT_TRIALS, Daemon, running
 
 Bench = Callable[..., subprocess.CompletedProcess[str]]
@@ -72,8 +74,24 @@ def test_arrays_of_a_file(bench: Bench) -> None:
     done = bench("activity", "--npz", golden, "--frontends", "http,mqtt", "--concurrency", "1")
     assert done.returncode == 0, done.stderr
     assert "http ×1" in done.stdout
-    assert "not measured: mqtt: a broker" in done.stdout
+    assert "not measured: mqtt: it needs a broker" in done.stdout
     assert "note: load and gateway are on one machine" in done.stdout
+
+
+@pytest.mark.timeout(180)
+def test_mqtt_through_a_broker(bench: Bench, tmp_path: Path) -> None:
+    with asyncio.Runner() as runner:
+        broker = Mosquitto(tmp_path)
+        runner.run(broker.start())
+        try:
+            where = ("--mqtt", f"mqtt://127.0.0.1:{broker.port}")
+            done = bench("activity", "--frontends", "mqtt", "--concurrency", "1,2", "--json", *where)
+        finally:
+            runner.run(broker.stop())
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [each["front_end"] for each in told["measurements"]] == ["bare", "mqtt", "mqtt"]
+    assert told["left_out"] == {}
 
 
 def test_a_running_gateway(bench: Bench, gateway: Daemon) -> None:

@@ -21,6 +21,7 @@ from gateway.bench.bodies import (
     binary_body,
     grpc_message,
     http_request,
+    json_body,
     region_body,
     region_content,
 )
@@ -30,6 +31,7 @@ from gateway.bench.grpc_connection import GrpcLoadConnection
 from gateway.bench.http_connection import HttpLoadConnection, LoadError
 from gateway.bench.inputs import accepted, described
 from gateway.bench.measurement import BenchResult
+from gateway.bench.mqtt_connection import MqttLoadConnection
 from gateway.bench.plot import plot, time_text
 from gateway.bench.served import link_release
 from gateway.cli.bench_view import BLOCKS, bars, histograms, remarks, result_json
@@ -191,17 +193,17 @@ def test_what_is_no_answer_over_http(behaviour: Behaviour, words: str) -> None:
 
 
 @contextmanager
-def grpc_peer(*pieces: bytes) -> Iterator[tuple[str, int]]:
+def peer(*pieces: bytes, begins: bytes = b"/inference.") -> Iterator[tuple[str, int]]:
     """Run a server that sends the first piece at once, and the others after a call has begun."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def talk() -> None:
             with listener.accept()[0] as connection:
                 came = b""
-                if pieces:
-                    connection.sendall(pieces[0])
-                    while b"/inference." not in came:
-                        came += connection.recv(65_536)
+                connection.sendall(b"".join(pieces[:1]))
+                if pieces[1:]:
+                    while begins not in came and (more := connection.recv(65_536)):
+                        came += more
                 connection.sendall(b"".join(pieces[1:]))
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(65_536):
@@ -231,13 +233,54 @@ TRAILERS_ONLY = bytes.fromhex("00000f 01 05 00000001") + b"\x00\x0bgrpc-status\x
     ],
 )
 def test_what_is_no_answer_over_grpc(pieces: tuple[bytes, ...], words: str) -> None:
-    with grpc_peer(*pieces) as address, pytest.raises(LoadError, match=words):
+    with peer(*pieces) as address, pytest.raises(LoadError, match=words):
         ended(address)
 
 
 def test_an_answer_over_grpc() -> None:
-    with grpc_peer(SETTINGS, PING, TRAILERS_ONLY + b"0") as address:
+    with peer(SETTINGS, PING, TRAILERS_ONLY + b"0") as address:
         ended(address)
+
+
+CONNACK, SUBACK = b"\x20\x02\0\0", b"\x90\x03\0\x01\0"
+REPLY = b"\0\x01r"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        ((b"\x20\x02\0\x05",), "without a name and password"),
+        ((CONNACK + b"\x90\x03\0\x01\x80",), "refuses the subscription"),
+        ((CONNACK,), "closed the connection"),
+        ((CONNACK + b"\x20\x7f",), "closed the connection"),
+        ((b"\x20\xff\xff\xff\xff\xff",), "cannot be understood"),
+        ((CONNACK + SUBACK, b"\x30\x17" + REPLY + b'{"fault": "INVALID"}'), "INVALID"),
+    ],
+)
+def test_what_is_no_answer_over_mqtt(pieces: tuple[bytes, ...], words: str) -> None:
+    with peer(*pieces, begins=b"infer/m") as address, pytest.raises(LoadError, match=words):
+        ended_over_mqtt(address)
+
+
+def test_an_answer_over_mqtt() -> None:
+    with peer(CONNACK + SUBACK, b"\x30\x05" + REPLY + b"{}", begins=b"infer/m") as address:
+        ended_over_mqtt(address)
+
+
+def ended_over_mqtt(address: tuple[str, int]) -> None:
+    connection = MqttLoadConnection(address, "edge/x/infer/m", b'{"inputs": []}', 2.0, 1000)
+    try:
+        connection.send()
+        while not connection.receive():
+            pass
+    finally:
+        connection.close()
+
+
+def test_images_are_not_measured_as_json() -> None:
+    with pytest.raises(ValueError, match="--npz"):
+        json_body({"x": Tensor(Datatype.BYTES, np.array([b"x"], object))})
+    assert json.loads(json_body(TENSORS))["inputs"][0]["data"] == [1.0, 1.0]
 
 
 def ended(address: tuple[str, int]) -> None:
