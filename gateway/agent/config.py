@@ -14,7 +14,6 @@ from gateway.agent.settings import (
     AgentSettings,
     ControlClientSettings,
     DiagnosticsSettings,
-    FetchSettings,
     InstallerSettings,
     ReportSettings,
     RepositorySettings,
@@ -27,6 +26,7 @@ from gateway.domain.settings_trial import SettingsTrialSettings
 from gateway.observe.settings import LogSettings
 from gateway.store.settings import JournalSettings, SpoolSettings, StoreSettings
 from gateway.store.text import read_text
+from gateway.transfer.settings import FetchSettings
 from gateway.trust.settings import TrustSettings
 
 DEFAULT_FILE = Path("/etc/edge-gateway/edge-agent.toml")

@@ -24,15 +24,15 @@ from gateway.agent.fetch.certificate import (
     texts,
     with_certificate,
 )
-from gateway.agent.fetch.connection import ConnectionPool
 from gateway.agent.fetch.controller import ControllerClient
-from gateway.agent.fetch.source import FetchError
 from gateway.agent.state.identity import ROOT_FILE, SCHEMA, DeviceIdentity, parse_identity, read_identity
 from gateway.agent.state.storage import alone
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.files.durable import make_folder, temporary, write_file
 from gateway.store.errors import store_errors
 from gateway.store.journal import Journal
+from gateway.transfer.connection import ConnectionPool
+from gateway.transfer.source import FetchError
 from gateway.trust.chain import trusted_root
 
 PATH = "/v1/enrol"

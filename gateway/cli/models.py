@@ -1,32 +1,25 @@
-"""Verb `edge-gateway models`: list the models; `models check DIR`: check digests and golden sets of releases."""
+"""Verb `edge-gateway models`: list models; `models check DIR`: check releases."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway import assembly
-from gateway.cli.common import configured, warn
-from gateway.cli.explain import candidate_json
+from gateway.cli.common import configured
+from gateway.cli.models_check import check_releases, checked_json, passed, print_checked
 from gateway.cli.running import ask_running, print_served
 from gateway.config import Config, models_folder, state_folder
-from gateway.domain.errors import ConfigurationError, VariantError
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.model_files import MODEL_STEM, NO_MODEL, is_model
 from gateway.domain.release import NO_VERSION, Release
-from gateway.domain.selection import Candidate
-from gateway.engine.loader import Loader
 from gateway.serving import releases_here
 from gateway.store.library import scan, scan_folder, scan_version
-from gateway.store.releases import MANIFEST, copy_listed
-from gateway.terminal.tables import mark, print_json, print_remarks, print_table, progress
-
-Checked = tuple[Release, str, list[Candidate]]
-"""Release, the problem because of which it was not tried (or ""), and every candidate with its verdict."""
+from gateway.store.releases import MANIFEST
+from gateway.terminal.tables import mark, print_json, print_remarks, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -40,12 +33,13 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.dir is None:
         raise ConfigurationError("models check needs the folder to check: edge-gateway models check DIR")
-    checked = asyncio.run(_check(config, Path(arguments.dir), state_folder(arguments.state)))
-    fine = all(map(_passed, checked))
+    releases = releases_in(Path(arguments.dir), config)
+    checked = asyncio.run(check_releases(config, releases, state_folder(arguments.state)))
+    fine = all(map(passed, checked))
     if arguments.json:
-        print_json({"ok": fine, "releases": [_checked_json(entry) for entry in checked]})
+        print_json({"ok": fine, "releases": [checked_json(entry) for entry in checked]})
     else:
-        _print_checked(checked)
+        print_checked(checked)
     return 0 if fine else 1
 
 
@@ -74,64 +68,6 @@ def _several_models(folder: Path) -> bool:
     except OSError:
         return False
     return len(models) > 1 and models.count(MODEL_STEM) != 1
-
-
-async def _check(config: Config, folder: Path, state_dir: Path) -> list[Checked]:
-    releases = releases_in(folder, config)
-    surveyed = await assembly.survey(config)
-    with assembly.opened(config, surveyed, state_dir, warn) as loader, progress() as bar:
-        task = bar.add_task("checking releases", total=len(releases))
-        checked = []
-        for release in releases:
-            bar.update(task, description=f"checking {release.name} {release.version}")
-            checked.append(await _check_release(loader, release))
-            bar.advance(task)
-        return checked
-
-
-async def _check_release(loader: Loader, release: Release) -> Checked:
-    """Try every variant that this machine can run, whatever verdicts are stored, with only the listed files."""
-    if release.problem:
-        return release, release.problem, []
-    with tempfile.TemporaryDirectory(prefix="edge-gateway-") as scratch:
-        try:
-            listed = await asyncio.to_thread(copy_listed, release, Path(scratch))
-            manifest = await loader.manifest(listed)
-        except (VariantError, ConfigurationError) as error:
-            return release, str(error), []
-        planned = loader.plan(manifest)
-        tried = [await loader.prove(listed, manifest, c) if c.eligible else c for c in planned]
-    problem = "" if any(candidate.passed for candidate in tried) else "no variant passes on this machine"
-    return release, problem, tried
-
-
-def _passed(entry: Checked) -> bool:
-    """Return True if there is no problem, and no variant that was tried failed."""
-    _, problem, candidates = entry
-    return not problem and all(candidate.eligible for candidate in candidates if candidate.verdict is not None)
-
-
-def _checked_json(entry: Checked) -> dict[str, Any]:
-    release, problem, candidates = entry
-    return {
-        "name": release.name,
-        "version": release.version,
-        "ok": _passed(entry),
-        "problem": problem or None,
-        "variants": [{**candidate_json(candidate), "tried": candidate.verdict is not None} for candidate in candidates],
-    }
-
-
-def _print_checked(checked: list[Checked]) -> None:
-    rows: list[tuple[str, ...]] = []
-    for release, problem, candidates in checked:
-        rows += [(release.name, release.version, "", mark(None), remark) for remark in release.remarks]
-        if problem:
-            rows.append((release.name, release.version, "", mark(False), problem))
-        for candidate in candidates:
-            verdict = mark(candidate.eligible if candidate.verdict else None)
-            rows.append((release.name, release.version, candidate.variant.name, verdict, candidate.reason))
-    print_table(("model", "version", "variant", "passes", "why"), rows)
 
 
 def _list(config: Config, why: str, *, as_json: bool) -> int:

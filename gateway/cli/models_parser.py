@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gateway.cli.import_options import EXAMPLES, add_import_options
+from gateway.cli.pull_options import PULL_EXAMPLES, pull_options
 from gateway.terminal.numbers import share, whole
 from gateway.terminal.program import EXIT_CODES, named
 from gateway.workshop.choices import DEFAULT_RANGE, KINDS, VALUE_RANGES, VARIANT_KINDS
@@ -45,6 +46,15 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
             "  edge-gateway models quantize models/meter/1 --calibration photos\n"
             "  edge-gateway models quantize models/wrist/2 --calibration wrist.csv --only onnx-int8 --max-loss 0.02\n"
             "  edge-gateway models quantize models/meter/1 --calibration data.npz --plot variants.svg --json",
+        )
+    )
+    _pull(
+        _action(
+            actions,
+            "pull",
+            "pull",
+            "get a release from a registry, a web server or a bucket, pinned by its digest",
+            PULL_EXAMPLES,
         )
     )
     _import(
@@ -102,6 +112,13 @@ def _new(parser: argparse.ArgumentParser) -> None:
         f"to 127, imagenet: its mean and deviation (default: {DEFAULT_RANGE}, unless the file tells)",
     )
     parser.add_argument("--yes", action="store_true", default=False, help="ask nothing: take what can be inferred")
+    _shared(parser)
+
+
+def _pull(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", nargs="?", default=None, metavar="SOURCE", help="oci://…, https://… or s3://…")
+    parser.add_argument("--state", type=named, metavar="DIR", help="where verdicts are kept")
+    pull_options(parser)
     _shared(parser)
 
 

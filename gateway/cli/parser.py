@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from gateway import __version__
+from gateway.cli.bench_options import BENCH_EXAMPLES, bench_options
 from gateway.cli.models_parser import add_actions
 from gateway.domain.rights import known_scopes
 from gateway.frontends.grpc_v2.settings import SERVERS
@@ -144,6 +145,12 @@ def _infer(parser: argparse.ArgumentParser) -> None:
     _device(parser)
 
 
+def _bench(parser: argparse.ArgumentParser) -> None:
+    bench_options(parser)
+    _device(parser)
+    json_option(parser)
+
+
 def _routes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
@@ -265,6 +272,13 @@ VERBS = (
         "  edge-gateway infer meter-reader --json request.json --url 127.0.0.1:8000\n"
         "  edge-gateway infer meter-reader --image digit.png --url https://camera-7.lan --token-file token",
         _infer,
+    ),
+    Verb(
+        "bench",
+        "bench",
+        "measure a model on this device: through gRPC, HTTP, shared memory or MQTT, and without the gateway",
+        BENCH_EXAMPLES,
+        _bench,
     ),
     Verb(
         "routes",

@@ -19,7 +19,13 @@ from gateway.domain.errors import ConfigurationError, RequestError, UnreachableE
 from gateway.terminal.tables import plain
 
 DISTRIBUTION = "edge-inference-gateway"
-EXTRAS = {"grpc": "grpcio", "ai_edge_quantizer": "workshop", "nncf": "workshop", "onnx": "workshop"}
+EXTRAS = {
+    "grpc": "grpcio",
+    "ai_edge_quantizer": "workshop",
+    "nncf": "workshop",
+    "onnx": "workshop",
+    "urllib3": "pull",
+}
 """Extra of the distribution by module, where it is not the program's own."""
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 
@@ -122,7 +128,7 @@ class Program:
         module = (error.name or "").partition(".")[0]
         if module in {"", __package__.partition(".")[0], self.package.partition(".")[0]}:
             raise error
-        extra = EXTRAS.get(module, self.extra)
+        extra = self.extra or EXTRAS.get(module, "")
         wanted = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
         return f"the Python package {module} is not installed; pip install '{wanted}'"
 

@@ -8,7 +8,7 @@ import pytest
 from tuf.api.metadata import DelegatedRole, Delegations, Metadata, TargetFile, Targets
 
 from gateway.agent.fetch.repository import SignedRepository
-from gateway.agent.fetch.source import FetchError, SourceDocument
+from gateway.transfer.source import FetchError, SourceDocument
 from gateway.trust.distrust import Distrust
 from tests.conformance.publisher import Publisher, key
 

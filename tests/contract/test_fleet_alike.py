@@ -17,12 +17,12 @@ from fleet.controller.database import certificates, devices, diagnostics
 from gateway.agent.config import AgentConfig
 from gateway.agent.enrol import EnrolmentInput, enrol
 from gateway.agent.fetch.certificate import read_held, renew, with_certificate
-from gateway.agent.fetch.connection import ConnectionPool
 from gateway.agent.fetch.controller import ControllerClient
-from gateway.agent.fetch.source import FetchError
-from gateway.agent.fetch.web import WebSource
 from gateway.agent.state.identity import DeviceIdentity
 from gateway.domain.errors import ConfigurationError
+from gateway.transfer.connection import ConnectionPool
+from gateway.transfer.source import FetchError
+from gateway.transfer.web import WebSource
 from tests.simulators.asking import enrolment_token, gap, record
 from tests.simulators.asking import packed as lines
 from tests.simulators.controller import RunningController, controlling

@@ -19,10 +19,10 @@ from fleet.controller.blobs.settings import S3Settings
 from fleet.controller.serving.asgi import peer_of
 from fleet.controller.serving.settings import RateSettings, ServingSettings
 from fleet.controller.serving.stack import mounted
-from gateway.agent.fetch.source import FetchError
-from gateway.agent.fetch.web import WebSource
-from gateway.agent.settings import FetchSettings
 from gateway.domain.errors import Fault, RequestError
+from gateway.transfer.settings import FetchSettings
+from gateway.transfer.source import FetchError
+from gateway.transfer.web import WebSource
 from tests.simulators.fleet_http import controlling, device, echo, hang_up
 from tests.simulators.s3_server import BUCKET, S3Server, keys, s3
 

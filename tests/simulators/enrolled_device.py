@@ -14,12 +14,11 @@ from gateway.agent.clock import Clocks, read_clocks
 from gateway.agent.config import AgentConfig
 from gateway.agent.enrol import EnrolmentInput, enrol
 from gateway.agent.fetch.certificate import with_certificate
-from gateway.agent.fetch.connection import ConnectionPool
 from gateway.agent.report import reporting
 from gateway.agent.report.report import document, read_standing
 from gateway.agent.report.reporting import report
 from gateway.agent.report.telemetry import ReportInput
-from gateway.agent.settings import AgentSettings, DiagnosticsSettings, FetchSettings, ReportSettings
+from gateway.agent.settings import AgentSettings, DiagnosticsSettings, ReportSettings
 from gateway.agent.signals import Alarm
 from gateway.agent.state.identity import DeviceIdentity
 from gateway.agent.state.polled import PollResult
@@ -27,6 +26,8 @@ from gateway.agent.state.storage import opened, opened_for_reading
 from gateway.agent.update import work
 from gateway.domain.probation import ProbationSettings
 from gateway.store.settings import StoreSettings
+from gateway.transfer.connection import ConnectionPool
+from gateway.transfer.settings import FetchSettings
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.fleet_controller import FleetController, Told
 from tests.simulators.fleet_repository import FleetRepository

@@ -13,10 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.agent.fetch.source import FetchError
-from gateway.agent.settings import FetchSettings
 from gateway.files.durable import remove_file, write_file
 from gateway.store.errors import store_errors
+from gateway.transfer.settings import FetchSettings
+from gateway.transfer.source import FetchError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey

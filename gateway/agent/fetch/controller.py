@@ -15,10 +15,10 @@ from urllib3 import Timeout
 from urllib3.exceptions import HTTPError
 
 from gateway.agent.answers import plain
-from gateway.agent.fetch.connection import ConnectionPool, HungUpError, RequestState
-from gateway.agent.fetch.pace import TransferPace
-from gateway.agent.fetch.source import FetchError
 from gateway.domain.retry import retry_after_s
+from gateway.transfer.connection import ConnectionPool, HungUpError, RequestState
+from gateway.transfer.pace import TransferPace
+from gateway.transfer.source import FetchError
 
 ANSWER_LIMIT_BYTES = 1_048_576
 """Limit of one answer. An enrolment's answer holds a signed root."""

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.agent.fetch.source import NOT_FOUND, FetchError, Receiver, RepositorySource, SourceDocument
-from gateway.agent.settings import FetchSettings
+from gateway.transfer.settings import FetchSettings
+from gateway.transfer.source import NOT_FOUND, FetchError, Receiver, RepositorySource, SourceDocument
 
 if TYPE_CHECKING:
-    from gateway.agent.fetch.connection import ConnectionPool
+    from gateway.transfer.connection import ConnectionPool
 
+AGAIN = "it is tried again at the next poll"
+LOCKED_OUT = "this device is not authenticated: enrol it again with a new token (edge-agent enrol)"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags for a file. O_NONBLOCK: opening a pipe without a writer would block for ever."""
@@ -28,9 +30,11 @@ def open_source(where: str, connections: ConnectionPool) -> RepositorySource:
     """
     parts = urllib.parse.urlsplit(where)
     if parts.scheme in {"http", "https"}:
-        from gateway.agent.fetch.web import WebSource
+        from gateway.transfer.answers import RequestRules
+        from gateway.transfer.web import WebSource
 
-        return WebSource(where, connections=connections)
+        rules = RequestRules(again=AGAIN, remedies={401: LOCKED_OUT})
+        return WebSource(where, connections=connections, rules=rules)
     folder = Path(urllib.parse.unquote(parts.path) if parts.scheme == "file" else where)
     return FolderSource(folder, connections.settings)
 

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gateway.agent.fetch.source import FetchError, RepositorySource
 from gateway.agent.settings import RepositorySettings
 from gateway.domain.assignment import Target
 from gateway.store.errors import store_errors
+from gateway.transfer.source import FetchError, RepositorySource
 from gateway.trust.distrust import Distrust, Reason
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from tuf.api import exceptions
 from tuf.api.metadata import Metadata, Root, Signed, Snapshot, TargetFile, Targets, Timestamp
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
-from gateway.agent.fetch.source import FetchError, RepositorySource
 from gateway.agent.settings import RepositorySettings
 from gateway.files import durable
+from gateway.transfer.source import FetchError, RepositorySource
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.floors import RoleKeys, check_role_floor, keys_of, raised_floors, role_floor
 from gateway.trust.reading import check_values

@@ -20,13 +20,13 @@ from urllib.parse import urlsplit
 from gateway.agent import events
 from gateway.agent.config import DEVICE_FILE, AgentConfig
 from gateway.agent.fetch.certificate import with_certificate
-from gateway.agent.fetch.tls import tls_context
 from gateway.agent.fetch.wake_packets import PINGREQ, PacketKind, Reader, WireError, connect, subscribe
 from gateway.agent.signals import Alarm
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.retry import longest_pause_s
 from gateway.observe.logs import configure_logging, get_logger
 from gateway.store.text import read_text
+from gateway.transfer.tls import tls_context
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 TOPIC_LIMIT_CHARS = 1_000

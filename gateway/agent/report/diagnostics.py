@@ -18,13 +18,13 @@ from typing import Any
 
 from gateway.agent import events
 from gateway.agent.fetch.controller import ControllerClient
-from gateway.agent.fetch.source import FetchError
 from gateway.agent.report.health_report import Subject, checkup, vitals
 from gateway.agent.report.journal_tail import last_lines
 from gateway.agent.report.redaction import value_without_secrets
 from gateway.agent.report.report import document
 from gateway.agent.settings import DiagnosticsSettings
 from gateway.observe.logs import get_logger
+from gateway.transfer.source import FetchError
 
 PATH = "/v1/self/diagnostics"
 REFUSED, UNKNOWN = "refused by this device", "unknown to this device"

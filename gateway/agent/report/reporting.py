@@ -20,9 +20,7 @@ from gateway.agent.clock import boot_name
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonClient
 from gateway.agent.fetch.certificate import read_held, renew
-from gateway.agent.fetch.connection import ConnectionPool
 from gateway.agent.fetch.controller import UNWELCOME, ControllerClient
-from gateway.agent.fetch.source import FetchError
 from gateway.agent.report.diagnostics import REMEMBERED, diagnose
 from gateway.agent.report.health_report import Subject
 from gateway.agent.report.report import LINK, read_standing
@@ -37,6 +35,8 @@ from gateway.observe.logs import get_logger
 from gateway.store.errors import DamagedError, StoreError
 from gateway.store.spool import Spool
 from gateway.store.spool_file import NAME, set_aside
+from gateway.transfer.connection import ConnectionPool
+from gateway.transfer.source import FetchError
 
 EPOCH = "epoch"
 """Name of the fact: the spool's last epoch. The spool itself may be lost."""

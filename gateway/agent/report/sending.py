@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gateway.agent.fetch.controller import ControllerClient
-from gateway.agent.fetch.source import FetchError
 from gateway.agent.settings import ReportSettings
 from gateway.store.journal_rows import time_text
 from gateway.store.spool import Spool
 from gateway.store.spool_rows import Gap, SpooledRecord
+from gateway.transfer.source import FetchError
 
 PATH = "/v1/self/telemetry"
 POISON = frozenset({400, 413, 422})

@@ -11,8 +11,7 @@ from gateway.agent import events
 from gateway.agent.clock import system_now
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonClient, DaemonRefusedError, Document
-from gateway.agent.fetch.fetch import Progress, fetch_blob
-from gateway.agent.fetch.source import RepositorySource
+from gateway.agent.fetch.fetch import fetch_blob
 from gateway.agent.state.storage import Storage
 from gateway.agent.update.committing import commit, tell
 from gateway.agent.update.watch import ProbationWatch
@@ -23,8 +22,10 @@ from gateway.domain.update import Failure, Step
 from gateway.observe.logs import get_logger
 from gateway.store.active import committed
 from gateway.store.errors import DamagedError, StoreAbsentError
+from gateway.store.fetching import Progress
 from gateway.store.journal_rows import Update
 from gateway.store.materialised import materialise
+from gateway.transfer.source import RepositorySource
 
 
 class StepFailedError(Exception):

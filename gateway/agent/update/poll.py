@@ -15,7 +15,6 @@ from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonClient
 from gateway.agent.fetch.fetch import fetch_blob
 from gateway.agent.fetch.repository import SignedRepository, SignedTarget, as_target
-from gateway.agent.fetch.source import FetchError, RepositorySource
 from gateway.agent.state.identity import DeviceIdentity
 from gateway.agent.state.storage import Storage
 from gateway.agent.update.reference import Times, attestation_fact, read_times
@@ -31,6 +30,7 @@ from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, fitting
 from gateway.store.journal_rows import Accepted, Floors
 from gateway.store.materialised import materialise
 from gateway.store.this_machine import this_machine
+from gateway.transfer.source import FetchError, RepositorySource
 from gateway.trust import clock
 from gateway.trust.assignment import DIRECTOR, read_signers, verify_assignment
 from gateway.trust.distrust import Distrust, Reason

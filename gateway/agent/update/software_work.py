@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 
 from gateway.agent import events
 from gateway.agent.clock import system_now
-from gateway.agent.fetch.fetch import Progress, fetch_blob
-from gateway.agent.fetch.source import RepositorySource
+from gateway.agent.fetch.fetch import fetch_blob
 from gateway.agent.settings import InstallerSettings
 from gateway.agent.signals import Alarm
 from gateway.agent.state.policy import Pacing
@@ -28,7 +27,9 @@ from gateway.domain.software_request import GiveUp, InstallRequest
 from gateway.domain.software_update import Phase, environment_name
 from gateway.domain.update import SUPERSEDED, Step
 from gateway.observe.logs import get_logger
+from gateway.store.fetching import Progress
 from gateway.store.this_machine import this_machine
+from gateway.transfer.source import RepositorySource
 
 LOOK_S = 0.5
 """Interval of reads of the installer's record."""

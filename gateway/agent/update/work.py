@@ -15,10 +15,7 @@ from gateway.agent.clock import Clocks, read_clocks, system_now
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonClient, DaemonRefusedError
 from gateway.agent.fetch.certificate import with_certificate
-from gateway.agent.fetch.connection import ConnectionPool
-from gateway.agent.fetch.fetch import Progress
 from gateway.agent.fetch.folder import FolderSource, open_source
-from gateway.agent.fetch.source import FetchError, RepositorySource
 from gateway.agent.signals import Alarm
 from gateway.agent.state.identity import read_identity
 from gateway.agent.state.policy import Pacing, present, unlisted
@@ -38,6 +35,9 @@ from gateway.domain.update import REVOCABLE, SUPERSEDED, WITHDRAWN
 from gateway.observe.logs import get_logger
 from gateway.store.active import Active, retired, without_stopped
 from gateway.store.errors import SpaceError, StoreError
+from gateway.store.fetching import Progress
+from gateway.transfer.connection import ConnectionPool
+from gateway.transfer.source import FetchError, RepositorySource
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.targets import Withdrawal
 

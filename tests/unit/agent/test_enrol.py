@@ -15,16 +15,17 @@ from gateway.agent.cli import main
 from gateway.agent.config import DEVICE_FILE, AgentConfig
 from gateway.agent.enrol import EnrolmentInput, enrol
 from gateway.agent.fetch.certificate import CA_FILE, FILE, PENDING_FILE, read_held, with_certificate
-from gateway.agent.fetch.connection import ConnectionPool
 from gateway.agent.fetch.controller import ControllerClient
 from gateway.agent.fetch.folder import open_source
-from gateway.agent.fetch.source import FetchError
-from gateway.agent.settings import FetchSettings, ReportSettings
+from gateway.agent.settings import ReportSettings
 from gateway.agent.state.identity import ROOT_FILE, read_identity
 from gateway.agent.state.storage import alone
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.store.journal import Journal
 from gateway.store.journal_rows import Floors
+from gateway.transfer.connection import ConnectionPool
+from gateway.transfer.settings import FetchSettings
+from gateway.transfer.source import FetchError
 from gateway.trust.distrust import Distrust
 from tests.simulators.fleet_controller import Answer, Call, FleetController
 from tests.simulators.fleet_repository import FleetRepository

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from gateway.agent.fetch.fetch import blob_path, fetch_blob
-from gateway.agent.fetch.source import FetchError
-from gateway.agent.fetch.web import WebSource
-from gateway.agent.settings import FetchSettings
 from gateway.store.blobs import LocalBlobs
 from gateway.store.errors import SpaceError
 from gateway.store.settings import StoreSettings
+from gateway.transfer.settings import FetchSettings
+from gateway.transfer.source import FetchError
+from gateway.transfer.web import WebSource
 from tests.simulators.bad_server import BadServer, Behaviour, answer, cut, endless, say, serve, silence, trickle
 
 CONTENT = random.Random(4).randbytes(1_000_000)
@@ -250,8 +250,8 @@ FETCHING = """
 import sys
 from pathlib import Path
 from gateway.agent.fetch.fetch import fetch_blob
-from gateway.agent.settings import FetchSettings
-from gateway.agent.fetch.web import WebSource
+from gateway.transfer.settings import FetchSettings
+from gateway.transfer.web import WebSource
 from gateway.store.blobs import LocalBlobs
 url, folder, digest, size = sys.argv[1:]
 blobs = LocalBlobs(Path(folder))

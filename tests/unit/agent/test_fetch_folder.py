@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.fetch.connection import ConnectionPool
 from gateway.agent.fetch.fetch import blob_path, fetch_blob
 from gateway.agent.fetch.folder import FolderSource, open_source
-from gateway.agent.fetch.source import NOT_FOUND, FetchError
-from gateway.agent.fetch.web import WebSource
-from gateway.agent.settings import FetchSettings
 from gateway.store.blobs import LocalBlobs
+from gateway.transfer.connection import ConnectionPool
+from gateway.transfer.settings import FetchSettings
+from gateway.transfer.source import NOT_FOUND, FetchError
+from gateway.transfer.web import WebSource
 
 CONTENT = b"content" * 30_000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

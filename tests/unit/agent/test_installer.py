@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from gateway.agent import events
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import DaemonRefusedError
-from gateway.agent.fetch.source import FetchError
 from gateway.agent.settings import AgentSettings
 from gateway.agent.state.identity import bootstrap, read_identity
 from gateway.agent.state.storage import Storage, opened
@@ -26,6 +25,7 @@ from gateway.domain.update import Step
 from gateway.observe.logs import configure_logging
 from gateway.store.journal_rows import Update
 from gateway.store.settings import JournalSettings, StoreSettings
+from gateway.transfer.source import FetchError
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.fleet_repository import FleetRepository
 

@@ -14,12 +14,13 @@ import pytest
 from gateway.agent.config import AgentConfig
 from gateway.agent.cycle import run_cycle
 from gateway.agent.loop import FAILED
-from gateway.agent.settings import AgentSettings, FetchSettings
+from gateway.agent.settings import AgentSettings
 from gateway.agent.state.identity import DeviceIdentity, bootstrap
 from gateway.agent.state.storage import opened
 from gateway.agent.update import work
 from gateway.domain.probation import ProbationSettings
 from gateway.store.settings import StoreSettings
+from gateway.transfer.settings import FetchSettings
 from tests.simulators.agent_control import SimulatedControl
 from tests.simulators.bad_server import answer
 from tests.simulators.daemon import ROOT

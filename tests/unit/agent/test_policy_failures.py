@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 import pytest
 
 from gateway.agent.control import DaemonRefusedError
-from gateway.agent.fetch.source import FetchError
 from gateway.agent.state.policy import HELD
 from gateway.agent.state.polled import PollResult
 from gateway.agent.update.poll import Poll
@@ -17,6 +16,7 @@ from gateway.domain.activation import Activation
 from gateway.domain.assignment import Target
 from gateway.domain.errors import UnreachableError
 from gateway.store.errors import SpaceError
+from gateway.transfer.source import FetchError
 from gateway.trust.distrust import Distrust, Reason
 from tests.unit.agent import test_policy
 from tests.unit.agent.test_policy import DAY, DEVICE, FREE, HOUR, PATH, SLOT, SLOW, Device

@@ -14,11 +14,12 @@ from tuf.api.metadata import DelegatedRole, Metadata, Root, Snapshot, TargetFile
 
 from gateway.agent.fetch.folder import FolderSource
 from gateway.agent.fetch.repository import SignedRepository, SignedTarget, as_target
-from gateway.agent.fetch.source import FetchError
-from gateway.agent.fetch.web import WebSource
-from gateway.agent.settings import FetchSettings, RepositorySettings
+from gateway.agent.settings import RepositorySettings
 from gateway.domain.assignment import Target
 from gateway.store.errors import StoreError
+from gateway.transfer.settings import FetchSettings
+from gateway.transfer.source import FetchError
+from gateway.transfer.web import WebSource
 from gateway.trust.distrust import Distrust, Reason
 from tests.conformance.publisher import Publisher
 

@@ -17,9 +17,10 @@ import pytest
 
 from gateway.agent.config import AgentConfig
 from gateway.agent.fetch.wake_hints import Wake
-from gateway.agent.settings import FetchSettings, WakeClientSettings
+from gateway.agent.settings import WakeClientSettings
 from gateway.agent.signals import Alarm
 from gateway.domain.errors import ConfigurationError
+from gateway.transfer.settings import FetchSettings
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.daemon import ROOT
 from tests.simulators.fleet_authority import FleetAuthority

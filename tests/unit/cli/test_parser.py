@@ -23,7 +23,8 @@ def exit_code(arguments):
 
 
 def test_the_verbs_are_the_contract_s():
-    assert set(NAMES) == {"run", "probe", "explain", "doctor", "models", "config", "infer", "routes", "token", "watch"}
+    verbs = {"run", "probe", "explain", "doctor", "models", "config", "infer", "bench", "routes", "token", "watch"}
+    assert set(NAMES) == verbs
 
 
 def test_version(capsys):

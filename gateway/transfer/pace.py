@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gateway.agent.settings import FetchSettings
 from gateway.domain.retry import pause_s
+from gateway.transfer.settings import FetchSettings
 
 NS = 1_000_000_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.agent.fetch.pace import NS, TokenBucket, TransferPace, backoff_ns, least_bytes
-from gateway.agent.settings import FetchSettings
+from gateway.transfer.pace import NS, TokenBucket, TransferPace, backoff_ns, least_bytes
+from gateway.transfer.settings import FetchSettings
 
 SETTINGS = FetchSettings(read_timeout_s=10, minimum_rate_bytes_per_s=100, minimum_rate_window_s=20)
 times = st.integers(0, 10**15)

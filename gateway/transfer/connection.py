@@ -26,10 +26,10 @@ from typing import Any
 import urllib3
 from urllib3.exceptions import ProtocolError, SSLError
 
-from gateway.agent.fetch.pace import NS, TransferPace
-from gateway.agent.fetch.tls import tls_context
-from gateway.agent.settings import FetchSettings
 from gateway.domain.errors import ConfigurationError
+from gateway.transfer.pace import NS, TransferPace
+from gateway.transfer.settings import FetchSettings
+from gateway.transfer.tls import tls_context
 
 SHORTEST_WAIT_S = 0.001
 """Shortest socket time-out. A time-out of 0 would make the socket non-blocking."""

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.fetch.source import FetchError, SourceDocument
-from gateway.agent.fetch.web import WebSource
-from gateway.agent.settings import FetchSettings
+from gateway.transfer.answers import RequestRules
+from gateway.transfer.settings import FetchSettings
+from gateway.transfer.source import FetchError, FileFacts, SourceDocument
+from gateway.transfer.web import WebSource
 from tests.simulators.bad_server import BadServer, Behaviour, answer, cut, endless, say, serve, silence, trickle
 
 QUICK = FetchSettings(
@@ -26,6 +27,7 @@ QUICK = FetchSettings(
 )
 LIMIT = 1000
 CLOSE = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+RULES = RequestRules(retried=frozenset({425}), again="ask again tomorrow", remedies={401: "say who you are"})
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -34,7 +36,7 @@ def asking(
     *script: Behaviour, settings: FetchSettings = QUICK, **options: Any
 ) -> Iterator[tuple[WebSource, BadServer]]:
     with BadServer(list(script)).running() as server:
-        source = WebSource(server.url, settings, **options)
+        source = WebSource(server.url, settings, **{"rules": RULES, **options})
         try:
             yield source, server
         finally:
@@ -86,7 +88,44 @@ def test_one_connection_serves_all_requests_those_that_fail_too() -> None:
 def test_4xx_is_final(status: str) -> None:
     error, requests = refused(answer(status))
     assert (error.status, error.final, requests) == (int(status[:3]), True, 1)
-    assert ("edge-agent enrol" in str(error)) == status.startswith("401")
+    assert ("say who you are" in str(error)) == status.startswith("401")
+
+
+def test_a_status_that_the_caller_lists_is_tried_again() -> None:
+    with asking(answer("425 Too Early"), serve(b"content")) as (source, server):
+        assert source.read("file", LIMIT).content == b"content"
+        assert len(server.exchanges) == 2
+
+
+def test_headers_are_the_callers_for_each_url() -> None:
+    with asking(serve(b"there")) as (there, other):
+        rules = RequestRules(headers=lambda url: {"Authorization": "mine"} if not url.startswith(other.url) else {})
+        with asking(answer("302 Found", f"Location: {other.url}x"), rules=rules) as (source, server):
+            assert source.read("file", LIMIT).content == b"there"
+        assert server.exchanges[0].headers["authorization"] == "mine"
+        assert "authorization" not in other.exchanges[0].headers
+        there.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "size_bytes"),
+    [
+        (answer("206 Partial Content", "Content-Range: bytes 0-0/1234", 'ETag: "a"', body=b"x"), 1234),
+        (answer("200 OK", 'ETag: "a"', body=b"whole"), 5),
+        (answer("416 Range", "Content-Range: bytes */0", 'ETag: "a"'), 0),
+    ],
+)
+def test_a_file_is_measured_without_its_content(reply: Behaviour, size_bytes: int) -> None:
+    with asking(reply) as (source, server):
+        assert source.measure("file") == FileFacts(size_bytes, '"a"')
+        assert server.exchanges[0].headers["range"] == "bytes=0-0"
+
+
+@pytest.mark.parametrize("head", ["Content-Range: bytes 0-0/*", "Content-Encoding: gzip", "X: y"])
+def test_a_file_of_unknown_size_is_refused(head: str) -> None:
+    with asking(answer("206 Partial Content", head, body=b"x")) as (source, _), pytest.raises(FetchError) as caught:
+        source.measure("file")
+    assert caught.value.final
 
 
 @pytest.mark.parametrize("status", ["100 Continue", "204 Nothing", "206 Partial", "226 Odd", "300 Many", "305 Proxy"])
@@ -241,8 +280,8 @@ def test_a_redirect_without_a_place_is_no_answer() -> None:
 def test_a_server_that_is_not_there_is_tried_again() -> None:
     with BadServer([silence]).running() as server:
         url = server.url
-    source = WebSource(url, QUICK)
-    with pytest.raises(FetchError, match=r"failure 3 in a row.*next poll") as caught:
+    source = WebSource(url, QUICK, rules=RULES)
+    with pytest.raises(FetchError, match=r"failure 3 in a row.*ask again tomorrow") as caught:
         source.read("file", LIMIT)
     assert not caught.value.final
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.fetch.source import FetchError
-from gateway.agent.fetch.web import WebSource
-from gateway.agent.settings import FetchSettings
 from gateway.domain.errors import ConfigurationError
+from gateway.transfer.settings import FetchSettings
+from gateway.transfer.source import FetchError
+from gateway.transfer.web import WebSource
 from tests.simulators.authority import Authority
 from tests.simulators.bad_server import BadServer, answer, serve, silence
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ssl
 
-from gateway.agent.settings import FetchSettings
 from gateway.domain.errors import ConfigurationError
+from gateway.transfer.settings import FetchSettings
 
 
 def tls_context(settings: FetchSettings) -> ssl.SSLContext:

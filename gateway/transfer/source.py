@@ -16,14 +16,23 @@ class FetchError(Exception):
     """A fetch failed. The message names the file, the source and the reason.
 
     `status`: HTTP status of the final answer (a folder uses 404 for missing files; 0: no answer). `final`: a retry soon
-    would fail again. `retry_after_s`: pause that the server asked for.
+    would fail again. `retry_after_s`: pause that the server asked for. `challenge`: its WWW-Authenticate header.
     """
 
-    def __init__(self, message: str, *, status: int = 0, final: bool = False, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        final: bool = False,
+        retry_after_s: float = 0.0,
+        challenge: str = "",
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.final = final
         self.retry_after_s = retry_after_s
+        self.challenge = challenge
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,14 @@ class SourceDocument:
     """Answer of a source. `content` is None if the caller's copy, named by `etag`, is current."""
 
     content: bytes | None
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """Size of a file at a source, and its ETag ("": none)."""
+
+    size_bytes: int
     etag: str = ""
 
 

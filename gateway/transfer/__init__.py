@@ -1,0 +1,1 @@
+"""Bounded HTTP transfers: shared by the update agent and `edge-gateway models pull`."""
