@@ -8,8 +8,8 @@ from typing import Any
 
 from gateway.terminal.tables import plain, print_table
 
-RESULT = "result"
-"""Output with the results of a model's task."""
+RESULTS = ("result", "task.result")
+"""Names of the output with the results of a model's task; the second one if the model has an output of that name."""
 ROWS_SHOWN = 50
 LISTS = ("detections", "classes")
 """Lists of a document that are shown as a table."""
@@ -17,8 +17,8 @@ LISTS = ("detections", "classes")
 
 def documents_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the results of an answer in OIP's JSON, by row; none if the model has no task."""
-    found = next((output["data"] for output in answer["outputs"] if output["name"] == RESULT), ())
-    return [json.loads(text) for text in found]
+    found = {output["name"]: output["data"] for output in answer["outputs"] if output["name"] in RESULTS}
+    return [json.loads(text) for text in found.get(RESULTS[1], found.get(RESULTS[0], ()))]
 
 
 def print_documents(documents: Sequence[Mapping[str, Any]]) -> None:

@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensor, Tensors
-from gateway.tasks.catalog import MANIFEST, task_of
+from gateway.tasks.catalog import task_of
 from gateway.tasks.frame import Frame
 from gateway.tasks.task import Task, TaskResult
 
-RESULT = "result"
-"""Output with the result of each row as JSON, UTF-8."""
+RESULT, PREFIX = "result", "task."
+"""Output with the result of each row as JSON, UTF-8; prefix of results whose name an output of the model has."""
 ABSENT = -1
 """Value of integers beyond the end of a row's result, when rows of one answer differ in length; other values are 0."""
 
@@ -26,18 +25,17 @@ class Interpreter:
     """Task of one model version, applied to the rows of requests."""
 
     def __init__(self, task: Task, manifest: ModelManifest) -> None:
-        """Set up an interpreter. Raises ConfigurationError if an output of the model has the name of a result."""
         self._task, self._batched = task, manifest.batched
         self._inputs: Sequence[str] = getattr(task, "inputs", ())
         rows = ROWS if manifest.batched else 1
-        results = [replace(spec, shape=(rows, *spec.shape)) for spec in task.results]
-        self.results = (TensorSpec(RESULT, Datatype.BYTES, (rows,)), *results)
+        specs = (TensorSpec(RESULT, Datatype.BYTES, ()), *task.results)
+        taken = {spec.name for spec in manifest.outputs}
+        names = [f"{PREFIX}{spec.name}" if spec.name in taken else spec.name for spec in specs]
+        self.results = tuple(
+            replace(spec, name=name, shape=(rows, *spec.shape)) for spec, name in zip(specs, names, strict=True)
+        )
         """Outputs that are results, with their row dimension."""
-        taken = {spec.name for spec in self.results} & {spec.name for spec in manifest.outputs}
-        if taken:
-            problem = f"output '{min(taken)}' has the name of a result of this task; rename it with [variant.bind]"
-            raise ConfigurationError(problem, file=MANIFEST, table="output", key="name")
-        self._specs = task.results
+        self._document, self._tensors = names[0], tuple(zip(names[1:], task.results, strict=True))
 
     def described(self, manifest: ModelManifest) -> ModelManifest:
         """Return the manifest as callers see it: results come first, and are what an answer has by default."""
@@ -57,18 +55,18 @@ class Interpreter:
         count = len(next(iter(own.values()))) if self._batched else 1
         places = frames or (None,) * count
         results = [self._task.interpret(self._row(own, row), places[row]) for row in range(count)]
-        return {RESULT: _documents(results), **self._tensors(results)}
+        tensors = [result.tensors() for result in results]
+        return {
+            self._document: _documents(results),
+            **{
+                name: _stacked([each[spec.name] for each in tensors], spec.datatype.dtype, len(spec.shape))
+                for name, spec in self._tensors
+            },
+        }
 
     def _row(self, outputs: Tensors, row: int) -> dict[str, Array]:
         """Return the outputs of one row, without the row dimension, which a model without rows does not have."""
         return {name: array[row] for name, array in outputs.items()} if self._batched else dict(outputs)
-
-    def _tensors(self, results: Sequence[TaskResult]) -> dict[str, Array]:
-        columns = [result.tensors() for result in results]
-        return {
-            spec.name: _stacked([column[spec.name] for column in columns], spec.datatype.dtype, len(spec.shape))
-            for spec in self._specs
-        }
 
 
 def interpreter_of(manifest: ModelManifest) -> Interpreter | None:

@@ -75,7 +75,7 @@ def test_three_files_become_one_checked_and_served_model(cli: Call, models: Path
         rows = golden["input.image"][:32]
         tensor = triton.InferInput("image", list(rows.shape), "FP32")
         tensor.set_data_from_numpy(rows)
-        answer = client.infer("digits", [tensor]).as_numpy("scores")
+        answer = client.infer("digits", [tensor], outputs=[triton.InferRequestedOutput("scores")]).as_numpy("scores")
         assert np.mean(answer.argmax(1) == golden["label"][:32]) > 0.9
         assert np.allclose(answer.sum(1), 1.0, atol=0.02)
         client.close()

@@ -123,12 +123,17 @@ async def test_a_task_that_does_not_fit_is_refused_with_its_key(rig: Rig) -> Non
     assert (caught.value.table, caught.value.key) == ("task", "most")
     with pytest.raises(ConfigurationError, match="unknown key"):
         task_of(counting(mots=1))
-    with pytest.raises(ConfigurationError, match="output 'result'"):
-        interpreter_of(
-            manifest(task="counting", task_options={}, outputs=(TensorSpec("result", Datatype.FP32, (-1, 1)),))
-        )
     task: Task | None = task_of(manifest(task="counting"))
     assert task is None
+
+
+async def test_a_result_whose_name_an_output_has_gets_a_prefix(rig: Rig) -> None:
+    taken = (TensorSpec("y", Datatype.FP32, (-1, 1)), TensorSpec("place", Datatype.FP32, (-1, 1)))
+    interpreter = interpreter_of(manifest(task="counting", task_options={}, outputs=taken))
+    assert interpreter is not None
+    assert [spec.name for spec in interpreter.results] == ["result", "copies", "task.place"]
+    outputs = {"y": np.ones((1, 1), np.float32), "place": np.zeros((1, 1), np.float32)}
+    assert interpreter.interpret(outputs, None, {}, ())["task.place"].tolist() == [3]
 
 
 async def test_a_shadow_is_compared_by_the_tensors_of_the_task(rig: Rig) -> None:
