@@ -6,24 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 KINDS = (
-    *("image-classification", "object-detection", "oriented-object-detection", "instance-segmentation"),
-    *("semantic-segmentation", "pose-estimation", "text-recognition", "time-series-classification"),
-    *("tabular-classification", "text-classification", "regression", "embedding"),
+    *("image-classification", "object-detection", "oriented-boxes", "instance-segmentation"),
+    *("semantic-segmentation", "keypoints", "text-recognition", "time-series-classification"),
+    *("tabular-classification", "text-classification", "tabular-regression", "embedding"),
 )
 """Kinds of tasks that are proposed, or that the author may name."""
 LAYOUTS = ("NCHW", "NHWC")
 """Layouts of inputs that take images."""
 DEFAULT_RANGE = "unit"
-_DEVIATION = 0.226
-"""Mean of ImageNet's three deviations (0.229, 0.224, 0.225): a manifest has one scale for all channels."""
-VALUE_RANGES: Mapping[str, tuple[float, tuple[float, ...]]] = {
-    "unit": (1 / 255, (0.0,)),
-    "signed-unit": (1 / 127.5, (1.0,)),
-    "pixels": (1.0, (0.0,)),
-    "signed-pixels": (1.0, (128.0,)),
-    "imagenet": (1 / 255 / _DEVIATION, tuple(round(mean / _DEVIATION, 6) for mean in (0.485, 0.456, 0.406))),
+NO_DEVIATION = (1.0,)
+VALUE_RANGES: Mapping[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
+    "unit": (1 / 255, (0.0,), NO_DEVIATION),
+    "signed-unit": (1 / 127.5, (1.0,), NO_DEVIATION),
+    "pixels": (1.0, (0.0,), NO_DEVIATION),
+    "signed-pixels": (1.0, (128.0,), NO_DEVIATION),
+    "imagenet": (1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
-"""Scale and mean of the manifest by the values that a model takes for black to white.
+"""Scale, mean and standard deviation of the manifest by the values that a model takes for black to white.
 
 unit: 0 to 1; signed-unit: -1 to 1; pixels: 0 to 255; signed-pixels: -128 to 127.
 """

@@ -15,7 +15,7 @@ from gateway.workshop.tensor_guesses import (
 )
 from gateway.workshop.wishes import Remarks, Wishes
 
-_LETTERBOXED = frozenset({"object-detection", "instance-segmentation", "pose-estimation", "oriented-object-detection"})
+_LETTERBOXED = frozenset({"object-detection", "instance-segmentation", "keypoints", "oriented-boxes"})
 """Tasks whose models see the whole image in its own proportions."""
 
 
@@ -34,7 +34,7 @@ def with_preprocess(spec: TensorSpec, file: ModelFile, kind: str, wishes: Wishes
     if image is None:
         return spec
     place = f"input.{spec.name}.preprocess."
-    scale, mean = VALUE_RANGES[_range(spec, file, wishes, remarks)]
+    scale, mean, std = VALUE_RANGES[_range(spec, file, wishes, remarks)]
     told = "3 channels; bgr is the other order" if image.channels == 3 else "1 channel"
     remarks.infer(f"{place}color", told)
     preprocess = Preprocess(
@@ -44,6 +44,7 @@ def with_preprocess(spec: TensorSpec, file: ModelFile, kind: str, wishes: Wishes
         fit="letterbox" if kind in _LETTERBOXED else "stretch",
         scale=scale,
         mean=mean if len(mean) in {1, image.channels} else mean[:1],
+        std=std if len(std) in {1, image.channels} else std[:1],
     )
     return replace(spec, preprocess=preprocess)
 

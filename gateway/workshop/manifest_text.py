@@ -114,7 +114,10 @@ def _tensor(spec: TensorSpec) -> dict[str, Any]:
 def _preprocess(preprocess: Preprocess) -> dict[str, Any]:
     resize = {"resize": preprocess.resize} if preprocess.resize else {}
     values = {"decode": preprocess.decode, "color": preprocess.color, **resize, "fit": preprocess.fit}
-    return values | {"scale": preprocess.scale, "mean": preprocess.mean}
+    values |= {"scale": preprocess.scale, "mean": preprocess.mean}
+    usual = Preprocess(preprocess.decode)
+    others = ("std", "pad_value", "frame", "color_matrix", "color_range")
+    return values | {key: getattr(preprocess, key) for key in others if getattr(preprocess, key) != getattr(usual, key)}
 
 
 def _window(window: Window) -> str:

@@ -113,9 +113,9 @@ def _head(channels: int, labels: int, *, has_masks: bool) -> tuple[str, int]:
         return "instance-segmentation", channels
     extra = channels - labels if labels else 0
     if (labels and extra > 0 and extra % 3 == 0) or (not labels and channels + 4 == POSE_CHANNELS):
-        return "pose-estimation", labels or 1
+        return "keypoints", labels or 1
     if labels and extra == 1:
-        return "oriented-object-detection", labels
+        return "oriented-boxes", labels
     return "object-detection", channels
 
 
@@ -195,7 +195,9 @@ def _vector(tensors: _Tensors, kind: str) -> TaskProposal | None:
     if any(word in spec.name.lower() for word in ("embed", "feature")) and not tensors.labels:
         return TaskProposal("embedding", {"scores": spec.name}, f"the output is called {spec.name!r}")
     if classes == 1:
-        return TaskProposal("regression", {"scores": spec.name}, f"{_shapes((spec,))} is one number for each row")
+        return TaskProposal(
+            "tabular-regression", {"scores": spec.name}, f"{_shapes((spec,))} is one number for each row"
+        )
     options = {"scores": spec.name} | ({"classes": classes} if classes > 0 else {})
     return TaskProposal(kind, options, f"{_shapes((spec,))} are scores of classes")
 

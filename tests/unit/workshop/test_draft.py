@@ -13,6 +13,7 @@ from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Signature
 from gateway.workshop.choices import KINDS, VALUE_RANGES
 from gateway.workshop.draft import ManifestDraft, make_draft
+from gateway.workshop.manifest_text import manifest_text
 from gateway.workshop.model_file import ModelFile
 from gateway.workshop.wishes import Wishes
 
@@ -48,7 +49,8 @@ def test_what_the_author_says_is_no_guess() -> None:
     draft = make_draft([file()], said)
     (image,) = draft.manifest.inputs
     assert image.preprocess is not None
-    assert (image.preprocess.scale, image.preprocess.mean) == VALUE_RANGES["imagenet"]
+    assert (image.preprocess.scale, image.preprocess.mean, image.preprocess.std) == VALUE_RANGES["imagenet"]
+    assert "std = [0.229, 0.224, 0.225]" in manifest_text(draft.manifest, draft.notes)
     assert (draft.manifest.task, draft.manifest.labels) == ("embedding", ("x", "y", "z"))
     assert draft.notes["labels"] == "from l.txt"
     assert "as --task says" in draft.notes["task"]

@@ -40,9 +40,9 @@ def proposal(
         (PHOTO, ((-1, 84, 8400),), COCO, "object-detection", {"format": "yolov8", "classes": 80}),
         ((1, 3, 320, 480), ((1, 6, 3150),), (), "object-detection", {"format": "yolov8", "classes": 2}),
         ((-1, 3, -1, -1), ((-1, 22, -1),), (), "object-detection", {"format": "yolov8", "classes": 18}),
-        (PHOTO, ((-1, 56, 8400),), (), "pose-estimation", {"format": "yolov8", "classes": 1}),
-        (PHOTO, ((-1, 14, 8400),), ("person",), "pose-estimation", {"format": "yolov8", "classes": 1}),
-        (PHOTO, ((-1, 85, 8400),), COCO, "oriented-object-detection", {"format": "yolov8", "classes": 80}),
+        (PHOTO, ((-1, 56, 8400),), (), "keypoints", {"format": "yolov8", "classes": 1}),
+        (PHOTO, ((-1, 14, 8400),), ("person",), "keypoints", {"format": "yolov8", "classes": 1}),
+        (PHOTO, ((-1, 85, 8400),), COCO, "oriented-boxes", {"format": "yolov8", "classes": 80}),
         (PHOTO, ((-1, 116, 8400), (-1, 32, 160, 160)), (), "instance-segmentation", {"classes": 80}),
         (PHOTO, ((-1, 25200, 85),), (), "object-detection", {"format": "yolov5", "classes": 80}),
         (PHOTO, ((-1, 300, 6),), (), "object-detection", {"format": "end-to-end"}),
@@ -53,7 +53,7 @@ def proposal(
         ((-1, 3, 48, -1), ((-1, -1, 6625),), (), "text-recognition", {"format": "ctc", "characters": 6625}),
         ((-1, 3, -1, -1), ((-1, -1, 40),), ("a",) * 38, "text-recognition", {"characters": 40}),
         (VIDEO, ((1, 1001),), (), "image-classification", {"classes": 1001, "scores": "y0"}),
-        (PHOTO, ((-1, 1),), (), "regression", {"scores": "y0"}),
+        (PHOTO, ((-1, 1),), (), "tabular-regression", {"scores": "y0"}),
     ],
 )
 def test_models_of_images(
@@ -71,11 +71,11 @@ def test_models_of_images(
     ("inputs", "outputs", "types", "kind"),
     [
         (((-1, 100, 6),), ((-1, 4),), (), "time-series-classification"),
-        (((-1, 100, 6),), ((-1, 1),), (), "regression"),
+        (((-1, 100, 6),), ((-1, 1),), (), "tabular-regression"),
         (((-1, 4),), ((-1,), (-1, 3)), (Datatype.INT64, Datatype.FP32), "tabular-classification"),
         (((-1, 4),), ((-1,), (-1, 3)), (Datatype.BYTES, Datatype.FP32), "tabular-classification"),
         (((-1, 1), (-1, 1)), ((-1, 3),), (), "tabular-classification"),
-        (((-1, 4),), ((-1, 1),), (), "regression"),
+        (((-1, 4),), ((-1, 1),), (), "tabular-regression"),
     ],
 )
 def test_models_of_numbers(
