@@ -113,7 +113,7 @@ def _tensor(spec: TensorSpec) -> dict[str, Any]:
 
 def _preprocess(preprocess: Preprocess) -> dict[str, Any]:
     resize = {"resize": preprocess.resize} if preprocess.resize else {}
-    values = {"decode": preprocess.decode, "color": preprocess.color, **resize, "fit": preprocess.fit}
+    values: dict[str, Any] = {"decode": preprocess.decode, "color": preprocess.color, **resize, "fit": preprocess.fit}
     values |= {"scale": preprocess.scale, "mean": preprocess.mean}
     usual = Preprocess(preprocess.decode)
     others = ("std", "pad_value", "frame", "color_matrix", "color_range")
