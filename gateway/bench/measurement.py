@@ -45,7 +45,7 @@ NO_GRPC = "its gRPC address is not known; name it with --grpc-address HOST:PORT"
 
 @dataclass(frozen=True, slots=True)
 class BenchRun:
-    """What is measured, and how. `headers`: of the caller, for HTTP and gRPC."""
+    """Plan of a measurement. `headers`: of the caller, for HTTP and gRPC."""
 
     model: BenchModel
     gateway: ServedModel

@@ -1,4 +1,4 @@
-"""What a route makes of one message: its rows, and what becomes of them if nothing else comes."""
+"""Result of one message on a route: its rows, and what becomes of them if nothing else comes."""
 
 from __future__ import annotations
 

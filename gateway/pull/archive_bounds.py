@@ -20,7 +20,7 @@ class ArchiveError(Exception):
 
 
 class ArchiveBudget:
-    """What the archives of one release may still hold."""
+    """Rest of the bounds for the archives of one release."""
 
     def __init__(self, settings: PullSettings) -> None:
         self.settings = settings

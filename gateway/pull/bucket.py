@@ -17,7 +17,7 @@ DEFAULT_REGION = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class BucketPlace:
-    """Where buckets are. `endpoint`: base URL of a service, "": Amazon's for `region`. `style`: "" selects one."""
+    """Place of buckets. `endpoint`: base URL of a service, "": Amazon's for `region`. `style`: "" selects one."""
 
     endpoint: str = ""
     region: str = DEFAULT_REGION

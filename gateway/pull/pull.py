@@ -27,7 +27,7 @@ from gateway.store.fetching import Progress
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """What is pulled, and where it goes. `accept_tag`: a tag without a digest is accepted."""
+    """Request for a pull: its source and its destination. `accept_tag`: a tag without a digest is accepted."""
 
     reference: Reference
     models: Path

@@ -40,7 +40,7 @@ FILES = {"onnx": "model.onnx", "openvino": "model.xml", "litert": "model.tflite"
 
 @dataclass(frozen=True, slots=True)
 class QuantizeRecord:
-    """What this command wrote into a version before: digests of golden sets, names of variants."""
+    """Record of what this command wrote into a version before: digests of golden sets, names of variants."""
 
     golden: tuple[str, ...] = ()
     made: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What the author of a model says, what a draft adds to it, and what it asks."""
+"""Statements of a model's author, remarks that a draft adds, and its questions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INFERRED, ASSUMED = "inferred", "assumed, check it"
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the author says about the model; "" and () leave it to the files.
+    """Statements of the author about the model; "" and () leave it to the files.
 
     `labels_file` names the origin of `labels` in errors.
     """

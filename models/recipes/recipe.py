@@ -1,4 +1,4 @@
-"""What one model's recipe states; everything else in this package works from these values."""
+"""Values of one model's recipe; everything else in this package works from these values."""
 
 from __future__ import annotations
 
