@@ -8,7 +8,8 @@ from itertools import pairwise
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import read_manifest
-from gateway.workshop.manifest_text import Notes, golden_blocks, toml_value, variant_text
+from gateway.domain.toml_text import toml_value
+from gateway.workshop.manifest_text import Notes, golden_blocks, variant_text
 
 _HEADER = re.compile(r"^(?:#.*\n)*\[", re.MULTILINE)
 """Header of a table, with the comments on the lines before it."""

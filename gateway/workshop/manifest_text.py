@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from gateway.domain.manifest import Golden, ModelManifest, Preprocess, TensorSpec, Variant, Window
 from gateway.domain.manifest_toml import SCHEMA
+from gateway.domain.toml_text import artifact_values, toml_comment, toml_lines, toml_table, with_bindings
 
 Notes = Mapping[str, str]
 """Comments by place: a key of the top level, `input.NAME.KEY`, `input.NAME.preprocess.KEY`, `output.NAME.KEY`,
 `variant.NAME.KEY`, and `inputs` for a text behind the inputs."""
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def manifest_text(manifest: ModelManifest, notes: Notes | None = None) -> str:
@@ -23,7 +21,7 @@ def manifest_text(manifest: ModelManifest, notes: Notes | None = None) -> str:
     blocks = [_head(manifest, notes)]
     blocks += [_input(spec, notes) for spec in manifest.inputs]
     blocks += [_output(spec, notes) for spec in manifest.outputs]
-    blocks += [_comment(notes["inputs"])] if "inputs" in notes else []
+    blocks += [toml_comment(notes["inputs"])] if "inputs" in notes else []
     blocks += [_window(manifest.window)] if manifest.window else []
     blocks += golden_blocks(manifest.golden) if manifest.golden else []
     blocks += [variant_text(variant, notes) for variant in manifest.variants]
@@ -33,8 +31,8 @@ def manifest_text(manifest: ModelManifest, notes: Notes | None = None) -> str:
 def golden_blocks(golden: Golden) -> list[str]:
     """Return the TOML of the golden set and its tolerances."""
     tolerances = {runtime: asdict(tolerance) for runtime, tolerance in golden.tolerance.items()}
-    table = _table("[golden]", {"file": golden.file, "sha256": golden.sha256})
-    return [table, _table("[golden.tolerance]", tolerances)] if tolerances else [table]
+    table = toml_table("[golden]", {"file": golden.file, "sha256": golden.sha256})
+    return [table, toml_table("[golden.tolerance]", tolerances)] if tolerances else [table]
 
 
 def variant_text(variant: Variant, notes: Notes | None = None) -> str:
@@ -45,29 +43,8 @@ def variant_text(variant: Variant, notes: Notes | None = None) -> str:
     if variant.signature:
         values["signature"] = variant.signature
     values |= {"accelerators": variant.accelerators, "needs": variant.needs}
-    values["artifacts"] = [
-        {"path": each.path, "sha256": each.sha256, "bytes": each.size_bytes} for each in variant.artifacts
-    ]
-    text = _table("[[variant]]", values, notes, f"variant.{variant.name}.")
-    bind = {
-        tensor: {"name": own.name, **({"layout": own.layout} if own.layout else {})}
-        for tensor, own in variant.bind.items()
-    }
-    return f"{text}\n{_table('[variant.bind]', bind)}" if bind else text
-
-
-def toml_value(value: Any) -> str:
-    """Return a TOML value; tables become inline tables, and an array of tables gets a line for each.
-
-    Strings, numbers and booleans are written alike in JSON and TOML, except the delete character.
-    """
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(key)} = {toml_value(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        if value and isinstance(value[0], Mapping):
-            return "[\n" + "".join(f"    {toml_value(each)},\n" for each in value) + "]"
-        return "[" + ", ".join(map(toml_value, value)) + "]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    values["artifacts"] = artifact_values(variant.artifacts)
+    return with_bindings(toml_table("[[variant]]", values, notes, f"variant.{variant.name}."), variant.bind)
 
 
 def _head(manifest: ModelManifest, notes: Notes) -> str:
@@ -80,23 +57,23 @@ def _head(manifest: ModelManifest, notes: Notes) -> str:
         values["max_batch_rows"] = manifest.max_batch_rows
     if manifest.require:
         values["require"] = manifest.require
-    text = "".join(_lines(values, notes, ""))
+    text = "".join(toml_lines(values, notes, ""))
     return text if manifest.task_options is None else f"{text}\n{_task(manifest, manifest.task_options, notes)}"
 
 
 def _task(manifest: ModelManifest, options: Mapping[str, Any], notes: Notes) -> str:
-    note = _comment(notes["task"]) if "task" in notes else ""
-    return f"{note}{_table('[task]', {'kind': manifest.task, **options})}"
+    note = toml_comment(notes["task"]) if "task" in notes else ""
+    return f"{note}{toml_table('[task]', {'kind': manifest.task, **options})}"
 
 
 def _input(spec: TensorSpec, notes: Notes) -> str:
     values = _tensor(spec) | ({"finite": True} if spec.finite else {})
     values |= {"layout": spec.layout} if spec.layout else {}
-    text = _table("[[input]]", values, notes, f"input.{spec.name}.")
+    text = toml_table("[[input]]", values, notes, f"input.{spec.name}.")
     if spec.preprocess is None:
         return text
     prefix = f"input.{spec.name}.preprocess."
-    return f"{text}\n{_table('[input.preprocess]', _preprocess(spec.preprocess), notes, prefix)}"
+    return f"{text}\n{toml_table('[input.preprocess]', _preprocess(spec.preprocess), notes, prefix)}"
 
 
 def _output(spec: TensorSpec, notes: Notes) -> str:
@@ -104,7 +81,7 @@ def _output(spec: TensorSpec, notes: Notes) -> str:
     values |= (
         {"postprocess": spec.postprocess} if spec.postprocess or f"output.{spec.name}.postprocess" in notes else {}
     )
-    return _table("[[output]]", values, notes, f"output.{spec.name}.")
+    return toml_table("[[output]]", values, notes, f"output.{spec.name}.")
 
 
 def _tensor(spec: TensorSpec) -> dict[str, Any]:
@@ -122,26 +99,4 @@ def _preprocess(preprocess: Preprocess) -> dict[str, Any]:
 
 def _window(window: Window) -> str:
     rate = int(window.rate_hz) if window.rate_hz.is_integer() else window.rate_hz
-    return _table("[window]", asdict(window) | {"rate_hz": rate})
-
-
-def _table(header: str, values: Mapping[str, Any], notes: Notes | None = None, prefix: str = "") -> str:
-    return f"{header}\n" + "".join(_lines(values, notes or {}, prefix))
-
-
-def _lines(values: Mapping[str, Any], notes: Notes, prefix: str) -> Iterator[str]:
-    for key, value in values.items():
-        if note := notes.get(f"{prefix}{key}"):
-            yield _comment(note)
-        yield f"{_key(key)} = {toml_value(value)}\n"
-
-
-def _comment(text: str) -> str:
-    """Return lines of a comment. Characters that would end it, or that TOML forbids there, are escaped."""
-    lines = text.split("\n")
-    plain = ("".join(each if each.isprintable() else ascii(each)[1:-1] for each in line) for line in lines)
-    return "".join(f"# {line}".rstrip() + "\n" for line in plain)
-
-
-def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else toml_value(key)
+    return toml_table("[window]", asdict(window) | {"rate_hz": rate})

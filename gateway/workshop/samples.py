@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gateway.domain.manifest import ModelManifest, TensorSpec, Variant, fits
+from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Variant, fits
 from gateway.domain.tensor import Array
 from gateway.workshop.settings import CalibrationSettings
 
@@ -104,7 +104,7 @@ def label_indices(names: Sequence[str], labels: Sequence[str]) -> Array:
 
 
 def own_runs(manifest: ModelManifest, variant: Variant, samples: SampleSet) -> Iterator[tuple[str, Array]]:
-    """Yield the variant's own name of each input with its array [runs, …] in the variant's own layout.
+    """Yield the variant's own name of each input with its array [runs, …] in the variant's own layout and shape.
 
     Each run is one sample, with a dimension of rows if the manifest has one.
     """
@@ -115,6 +115,8 @@ def own_runs(manifest: ModelManifest, variant: Variant, samples: SampleSet) -> I
         if spec.layout and binding.layout and spec.layout != binding.layout:
             axes = [spec.layout.index(axis) for axis in binding.layout]
             array = array.transpose([0, *(axis + 1 for axis in axes)])
+        if binding.shape is not None:  # one sample has one row
+            array = array.reshape(len(array), *(1 if side == ROWS else side for side in binding.shape))
         yield binding.name, np.ascontiguousarray(array)
 
 

@@ -10,9 +10,10 @@ from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Binding, TensorSpec
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.tensor import Datatype
+from gateway.domain.toml_text import toml_value
 from gateway.importing import release_writer
 from gateway.importing.imported import ImportedModel, ImportedVariant, check_name, fitting_labels
-from gateway.importing.manifest_text import manifest_text, toml_value
+from gateway.importing.manifest_text import manifest_text
 from gateway.importing.release_writer import check_absent, settled, write_releases
 from gateway.store.library import scan
 from tests.simulators.import_sources import write_sums

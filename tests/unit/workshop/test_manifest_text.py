@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from gateway.domain.manifest import Artifact, Binding, Golden, ModelManifest, Preprocess, TensorSpec, Tolerance, Variant
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.tensor import Datatype
-from gateway.workshop.manifest_text import manifest_text, toml_value
+from gateway.domain.toml_text import toml_value
+from gateway.workshop.manifest_text import manifest_text
 
 SHIPPED = sorted((Path(__file__).parents[3] / "models").glob("*/1/manifest.toml"))
 TEXTS = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)
@@ -52,7 +53,19 @@ def test_every_key_is_written() -> None:
         max_batch_rows=7,
         require="proven",
         golden=golden,
-        variants=(replace(variant, runtime="litert", needs=("avx2",), accelerators=("cpu", "x"), signature="encode"),),
+        variants=(
+            replace(
+                variant,
+                runtime="litert",
+                needs=("avx2",),
+                accelerators=("cpu", "x"),
+                signature="encode",
+                bind={"x": Binding("x", "NCHW", (-1, 192))},
+            ),
+        ),
+        task="embedding",
+        task_options={"pool": "mean"},
+        inputs=(replace(SMALL.inputs[0], preprocess=Preprocess(("png",), std=(0.5,), fit="letterbox", pad_value=114)),),
     )
     assert read_manifest(manifest_text(full), "m") == full
     assert read_manifest(manifest_text(replace(full, golden=replace(golden, tolerance={}))), "m").golden is not None

@@ -87,6 +87,15 @@ def test_runs_have_the_names_and_layouts_of_the_file() -> None:
     assert np.array_equal(runs[1, 0].transpose(2, 0, 1), samples(2).inputs["x"][1])
 
 
+def test_runs_have_the_shape_that_the_file_is_bound_with() -> None:
+    for batched, shape in ((True, (-1, 60)), (False, (60,))):
+        manifest = MANIFEST if batched else replace(MANIFEST, batch=False)
+        variant = Variant("v", "onnx", "fp32", (), bind={"x": Binding("x", "", shape)})
+        ((_, runs),) = own_runs(manifest, variant, samples(2))
+        assert runs.shape == ((2, 1, 60) if batched else (2, 60))
+        assert np.array_equal(runs.ravel(), samples(2).inputs["x"].ravel())
+
+
 def test_large_samples_are_fewer() -> None:
     assert read_limit(MANIFEST, SETTINGS) == SETTINGS.calibration_rows + SETTINGS.heldout_rows
     assert read_limit(MANIFEST, replace(SETTINGS, samples_bytes=4 * 60 * 10)) == 10
