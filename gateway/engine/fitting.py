@@ -50,14 +50,15 @@ class Fitting:
 
         Raises VariantError, with the session closed, if no thread can start for it, or its task does not fit.
         """
-        manifest = opened.served
         try:
+            interpreter = interpreter_of(opened.served)
+            manifest = opened.served if interpreter is None else interpreter.described
             return Servable(
                 manifest,
                 self._placement(opened),
                 opened.session,
                 declared=opened.manifest,
-                interpreter=interpreter_of(manifest),
+                interpreter=interpreter,
                 witness=opened.witness,
                 cost=self._cost(opened),
                 threads=_threads(opened.candidate),

@@ -1,8 +1,8 @@
 """Decoding of encoded images and raw frames to an input tensor as the manifest declares.
 
 The steps are decode, colour, resize, fit, scale, mean and std. Pillow decodes; a JPEG is decoded at the smallest scale
-that still covers the wanted size (`draft`). Raw frames of cameras have the declared size. Data from a
-peer is untrusted: bytes and pixels are bounded before decoding.
+that still covers the wanted size (`draft`). Raw frames of cameras have the declared size. Data from a peer is
+untrusted: bytes and pixels are bounded before decoding.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Servable:
         context: EngineContext,
         statistics: ServableStatistics | None = None,
     ) -> None:
-        runs, manifest = manifest, manifest if interpreter is None else interpreter.described(manifest)
+        runs = manifest if interpreter is None else interpreter.manifest
         self.manifest, self.placement, self.comparing = manifest, placement, context.comparing
         self.declared = declared or runs
         """Manifest as it was tried; `manifest` is the part that callers see."""

@@ -25,7 +25,7 @@ class Interpreter:
     """Task of one model version, applied to the rows of requests."""
 
     def __init__(self, task: Task, manifest: ModelManifest) -> None:
-        self._task, self._batched = task, manifest.batched
+        self.manifest, self._task, self._batched = manifest, task, manifest.batched
         self._inputs: Sequence[str] = getattr(task, "inputs", ())
         rows = ROWS if manifest.batched else 1
         specs = (TensorSpec(RESULT, Datatype.BYTES, ()), *task.results)
@@ -37,10 +37,11 @@ class Interpreter:
         """Outputs that are results, with their row dimension."""
         self._document, self._tensors = names[0], tuple(zip(names[1:], task.results, strict=True))
 
-    def described(self, manifest: ModelManifest) -> ModelManifest:
+    @property
+    def described(self) -> ModelManifest:
         """Return the manifest as callers see it: results come first, and are what an answer has by default."""
         names = tuple(spec.name for spec in self.results)
-        return replace(manifest, outputs=(*self.results, *manifest.outputs), answered=names)
+        return replace(self.manifest, outputs=(*self.results, *self.manifest.outputs), answered=names)
 
     def interpret(
         self, outputs: Tensors, rows: slice | None, inputs: Mapping[str, Tensor], frames: Sequence[Frame]

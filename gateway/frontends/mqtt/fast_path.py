@@ -30,16 +30,18 @@ from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.feed import RouteDecoder
 from gateway.frontends.mqtt.routes.inputs import Ready
 from gateway.frontends.mqtt.routes.routing import TOPICS_REMEMBERED, sensor_of
+from gateway.frontends.mqtt.settings import MqttSettings
 
 ROW_BYTES = 4_096
 """Largest payload: about 400 numbers, 20 µs."""
 _PACKED = {
     Datatype.FP32: ("f", float),
     Datatype.FP64: ("d", float),
-    **{
-        kind: (letter, int) for kind, letter in zip((Datatype.INT8, Datatype.INT16, Datatype.INT32), "bhi", strict=True)
-    },
-    **{kind: (letter, int) for kind, letter in zip((Datatype.UINT8, Datatype.UINT16), "BH", strict=True)},
+    Datatype.INT8: ("b", int),
+    Datatype.UINT8: ("B", int),
+    Datatype.INT16: ("h", int),
+    Datatype.UINT16: ("H", int),
+    Datatype.INT32: ("i", int),
     Datatype.INT64: ("q", int),
 }
 """Letters of `struct` and types in JSON by datatype."""
@@ -77,13 +79,14 @@ class FastPath:
         results: RouteResults,
         *,
         delivery: Delivery,
-        longest_topic: int,
+        settings: MqttSettings,
         again: Callable[[Debt], None],
         behind: Callable[[Debt], None],
     ) -> None:
         self._engine, self._feed, self._results = engine, feed, results
         self._again, self._behind = again, behind
-        self._delivery, self._longest_topic = delivery, longest_topic
+        self._delivery, self._longest_topic = delivery, settings.max_topic_bytes
+        self._largest_payload = min(ROW_BYTES, settings.max_payload_bytes)
         self._batch: RawBatch | None = None
         self._format: RowFormat | None = None
         self._like: Ready | None = None
@@ -103,7 +106,7 @@ class FastPath:
     def take(self, message: Message) -> bool:
         """Process a message. Return False if it must take the usual path."""
         batch, reader = self._batch, self._format
-        if batch is None or reader is None or len(message.payload) > ROW_BYTES or not _is_plain(message):
+        if batch is None or reader is None or len(message.payload) > self._largest_payload or not _is_plain(message):
             return False
         sensor = self._sensors.get(message.topic) or self._sensor(message)
         content = reader.read(message.payload)

@@ -69,7 +69,7 @@ class SampleFlow:
         self.windows = WindowFlow(
             self._feeds, self._job, delivery=delivery, runs=runs, counters=counters, journal=journal, outlet=outlet
         )
-        path = partial(FastPath, engine, delivery=delivery, longest_topic=settings.max_topic_bytes)
+        path = partial(FastPath, engine, delivery=delivery, settings=settings)
         self._fast = {
             route.name: path(
                 feed,

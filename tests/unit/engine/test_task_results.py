@@ -127,6 +127,16 @@ async def test_a_task_that_does_not_fit_is_refused_with_its_key(rig: Rig) -> Non
     assert task is None
 
 
+async def test_another_variant_of_a_version_continues_its_counters(rig: Rig) -> None:
+    await rig.commit(counting())
+    await rig.engine.infer(request(2.0))
+    before = rig.engine.statistics("m")[0]
+    await rig.commit(counting(), digest="d2")
+    after = rig.engine.statistics("m")[0]
+    assert rig.session.closed == 0
+    assert before.success.count == after.success.count == 1
+
+
 async def test_a_result_whose_name_an_output_has_gets_a_prefix(rig: Rig) -> None:
     taken = (TensorSpec("y", Datatype.FP32, (-1, 1)), TensorSpec("place", Datatype.FP32, (-1, 1)))
     interpreter = interpreter_of(manifest(task="counting", task_options={}, outputs=taken))

@@ -69,9 +69,9 @@ class Broker:
 class Gateway:
     """A pipeline with a route to the model of a rig; `takes` counts the messages of the fast path."""
 
-    def __init__(self, rig: Rig, route: MqttRoute = SINGLE) -> None:
+    def __init__(self, rig: Rig, route: MqttRoute = SINGLE, **bounds: Any) -> None:
         self.broker, self.counters = Broker(), Counter[str]()
-        limits = MqttSettings(url="mqtt://x", route=(route,))
+        limits = MqttSettings(url="mqtt://x", route=(route,), **bounds)
         router = Router(limits.route, "gw")
         self.pipeline = Pipeline(rig.engine, limits, "gw", router=router, outlet=self.broker, counters=self.counters)
         self.mid = 0
@@ -143,6 +143,17 @@ async def test_messages_after_the_first_become_bytes_and_share_a_run() -> None:
     assert await gateway.pipeline.drain(15.0)
     assert gateway.counters["answered"] == 8
     assert rig.session.runs[-1] == [0.0, 1.0, 2.0, 3.0]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_payload_beyond_the_configured_limit_is_refused_on_either_path() -> None:
+    rig = await quick_rig()
+    gateway = Gateway(rig, max_payload_bytes=8)
+    for payload in (b"[1]", b"[1]", b"[1       ]"):
+        gateway.send(payload)
+        await gateway.settled()
+    assert [document.get("fault") for _, _, document in gateway.broker.published] == [None, None, "TOO_LARGE"]
     await rig.repository.close()
 
 
