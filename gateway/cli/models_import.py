@@ -14,7 +14,7 @@ from gateway.config import Config
 from gateway.domain.errors import ConfigurationError
 from gateway.importing.collect import collect, source_folder
 from gateway.importing.imported import ImportedModel, ImportedSource, SkippedModel, check_name
-from gateway.importing.release_writer import check_absent, settled, write_releases
+from gateway.importing.release_writer import check_names, settled, write_releases
 from gateway.importing.settings import ImportSettings
 from gateway.importing.source import Documents
 from gateway.importing.sources import choose_source
@@ -41,7 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
     documents = asyncio.run(_collected(path, config))
     kind = choose_source(documents, arguments.kind or "")
     source = _checked(renamed(kind.read(documents), arguments.name, arguments.version))
-    check_absent(source.models, into)
+    check_names(source.models, into)
     written = [] if arguments.dry_run else write_releases(source.models, source_folder(path), into, str(path))
     report = ImportReport(kind.name, source, written)
     if arguments.json:

@@ -19,13 +19,13 @@ from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.model_files import MODEL_STEM
 from gateway.domain.verdict import Signature
 from gateway.store.releases import MANIFEST
+from gateway.store.staging import check_absent
 from gateway.terminal.tables import print_facts, print_json, print_table, progress
 from gateway.workshop.draft import ManifestDraft, make_draft
 from gateway.workshop.labels import read_labels
 from gateway.workshop.model_file import ModelFile, read_model_file
 from gateway.workshop.new_model import CreatedModel, create_model
 from gateway.workshop.settings import WorkshopSettings
-from gateway.workshop.staging import check_absent
 from gateway.workshop.wishes import ASSUMED, Question, Wishes
 
 SETTINGS = WorkshopSettings()

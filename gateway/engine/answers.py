@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from gateway.domain.errors import Fault, RequestError, lacks_memory
+from gateway.domain.errors import Fault, RequestError, VariantError, lacks_memory
 from gateway.domain.events import Publish, RunFailed
 from gateway.domain.infer import InferResponse, Parameter, RequestedOutput, ResponseForm
 from gateway.domain.manifest import ModelManifest
@@ -126,6 +126,9 @@ class AnswerDelivery:
         if isinstance(results, RequestError):
             self._refuse(ticket, results)
             return
+        if isinstance(results, VariantError):
+            self._refuse(ticket, self._reported(results.reason))
+            return
         try:
             name, datatype = self._only
             if name and ticket.form.plain:
@@ -180,8 +183,12 @@ class AnswerDelivery:
             self.refuse(ran.plan.batch, self._rejected(ran.failure))
             return
         self._statistics.failed_runs += 1
-        self._tell(ran.failure)
-        self.refuse(ran.plan.batch, self._without_memory(ran.failure) if lacks_memory(ran.failure) else self._failed())
+        self.refuse(ran.plan.batch, self._reported(ran.failure))
+
+    def _reported(self, words: str) -> RequestError:
+        """Report a failure of the model or of its task, and return what its callers get."""
+        self._tell(words)
+        return self._without_memory(words) if lacks_memory(words) else self._failed()
 
     def _rejected(self, words: str) -> RequestError:
         what = f"model '{self._manifest.name}' refuses this input: {words:.{WORDS_LIMIT_CHARS}}"

@@ -25,8 +25,11 @@ WITNESS_FRESH_S = 1.0
 """Longest validity: failures of a model that breaks within that time are attributed to its callers."""
 
 
-Results = Tensors | RequestError | None
-"""Results of the model's task for one ticket, or why there are none; None: it does not request any."""
+Results = Tensors | RequestError | VariantError | None
+"""Results of the model's task for one ticket, or why there are none; None: it does not request any.
+
+RequestError: the outputs do not fit the task. VariantError: the task's own code failed; the caller did nothing wrong.
+"""
 
 
 @dataclass(slots=True)
@@ -206,6 +209,8 @@ def _results(interpreter: Interpreter, ticket: Ticket, outputs: Tensors, rows: s
         return interpreter.interpret(outputs, rows, ticket.inputs, ticket.frames)
     except RequestError as refused:
         return refused
+    except Exception as error:  # noqa: BLE001  the outputs are there: this must not count as a run that failed
+        return VariantError(f"task: {type(error).__name__}: {error}")
 
 
 def _kept(array: Array, lent: Array | None) -> Array:

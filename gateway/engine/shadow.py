@@ -120,7 +120,7 @@ class _Tap:
 def _outputs(ran: Ran) -> Tensors:
     """Return the outputs of a run with one ticket, and the results of the model's task if there are any."""
     results = ran.results[0] if ran.results else None
-    return ran.outputs if results is None or isinstance(results, RequestError) else {**ran.outputs, **results}
+    return {**ran.outputs, **results} if isinstance(results, Mapping) else ran.outputs
 
 
 def _unfit(ticket: Ticket, *, alike: bool) -> str:

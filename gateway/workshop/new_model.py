@@ -21,10 +21,10 @@ from gateway.runtimes.trial import try_variant
 from gateway.store.references import read_artifact
 from gateway.store.releases import MANIFEST, read_version
 from gateway.store.settings import LibrarySettings
+from gateway.store.staging import copy_file, staged_folder, write_text
 from gateway.workshop.draft import ManifestDraft
 from gateway.workshop.manifest_text import manifest_text
 from gateway.workshop.model_file import ModelFile
-from gateway.workshop.staging import copy_file, staged_folder, write_text
 from gateway.workshop.tensor_guesses import guess_postprocess
 from gateway.workshop.wishes import INFERRED
 

@@ -184,6 +184,6 @@ def test_a_model_directory_must_be_named(tmp_path):
 def test_a_second_import_replaces_nothing(tmp_path):
     source = sources.write_mlflow(tmp_path / "sums")
     gateway_command("import", source, "--into", tmp_path / "models")
-    assert "exists already" in gateway_command("import", source, "--into", tmp_path / "models", code=2)
+    assert "exists; name another" in gateway_command("import", source, "--into", tmp_path / "models", code=2)
     gateway_command("import", source, "--into", tmp_path / "models", "--version", "2")
     assert sorted(each.name for each in (tmp_path / "models" / "sums").iterdir()) == ["1", "2"]

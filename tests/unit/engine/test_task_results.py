@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from gateway.domain.document import Table
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.domain.events import RunFailed
 from gateway.domain.infer import InferRequest, RequestedOutput
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensors
@@ -53,6 +54,8 @@ class Counting:
         value = float(outputs["y"][0])
         if value > self._most:
             raise RequestError(Fault.UNSUPPORTED, f"{value} is more than {self._most}")
+        if value < 0:
+            raise KeyError("own mistake")
         return Counted(value)
 
 
@@ -112,6 +115,18 @@ async def test_a_result_that_cannot_be_made_refuses_its_own_request_only(rig: Ri
     assert isinstance(answers[1], RequestError)
     assert answers[1].fault is Fault.UNSUPPORTED
     assert [isinstance(answer, RequestError) for answer in answers] == [False, True, False]
+
+
+async def test_a_mistake_of_the_task_is_no_fault_of_its_caller(rig: Rig) -> None:
+    answers = await asyncio.gather(
+        *[rig.engine.infer(request(float(value))) for value in (1, -1, 2)], return_exceptions=True
+    )
+    assert len(rig.session.runs) == 1
+    assert isinstance(answers[1], RequestError)
+    assert answers[1].fault is Fault.INTERNAL
+    assert "see the gateway's log" in answers[1].message
+    assert [isinstance(answer, RequestError) for answer in answers] == [False, True, False]
+    assert [event.reason for event in rig.events if isinstance(event, RunFailed)] == ["task: KeyError: 'own mistake'"]
 
 
 async def test_a_task_that_does_not_fit_is_refused_with_its_key(rig: Rig) -> None:

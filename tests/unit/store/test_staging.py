@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gateway.domain.errors import ConfigurationError
-from gateway.workshop.staging import copy_file, staged_folder, write_text
+from gateway.store.staging import ABANDONED_AFTER_S, copy_file, staged_folder, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -63,3 +66,42 @@ def test_copies_name_the_file_of_a_failure(tmp_path: Path) -> None:
             copy_file(source, tmp_path / "copy")
     with pytest.raises(OSError, match="full"):
         write_text("text", Path("/dev/full"))
+
+
+HANGING = """
+import signal, sys
+from pathlib import Path
+from gateway.store.staging import staged_folder
+with staged_folder(Path(sys.argv[1])) as folder:
+    (folder / "half").write_bytes(b"half")
+    print(folder, flush=True)
+    signal.pause()
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_stages_stays(tmp_path: Path) -> None:
+    parent = tmp_path / "meter"
+    with subprocess.Popen([sys.executable, "-c", HANGING, str(parent / "1")], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        staged = Path(process.stdout.readline().decode().strip())
+        os.utime(staged, (0, 0))
+        with staged_folder(parent / "2"):
+            pass
+        assert staged.is_dir()
+        process.send_signal(signal.SIGKILL)
+    with staged_folder(parent / "3"):
+        pass
+    assert names(parent) == ["2", "3"]
+
+
+def test_a_staging_folder_that_is_new_may_be_about_to_be_locked(tmp_path: Path) -> None:
+    new = tmp_path / ".tmp-0123456789abcdef"
+    new.mkdir()
+    with staged_folder(tmp_path / "1"):
+        pass
+    assert new.is_dir()
+    earlier_s = new.stat().st_mtime - ABANDONED_AFTER_S - 1
+    os.utime(new, (earlier_s, earlier_s))
+    with staged_folder(tmp_path / "2"):
+        pass
+    assert names(tmp_path) == ["1", "2"]
