@@ -19,12 +19,15 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' || { echo "Python 3.11 to 3.14 is needed; name one: make PYTHON=python3.12 ..."; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { echo "python3-venv is needed: sudo apt-get install python3-venv"; exit 2; }
 	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/edge-gateway.pth"
+
+$(VENV)/.programs: Makefile | $(VENV)/bin/python
 	@for program in edge-gateway:gateway.cli edge-agent:gateway.agent.cli edge-software:gateway.software.cli edge-fleet:fleet.cli; do \
-		printf '%s\n' '#!$(CURDIR)/$(BIN)/python' 'import sys' "from $${program#*:} import main" 'sys.exit(main())' > $(BIN)/$${program%%:*}; \
+		printf '%s\n' '#!$(CURDIR)/$(BIN)/python' 'import sys' "from $${program#*:} import main" 'if __name__ == "__main__":  # bench starts processes that import it' '    sys.exit(main())' > $(BIN)/$${program%%:*}; \
 		chmod +x $(BIN)/$${program%%:*}; \
 	done
+	@touch $@
 
-$(VENV)/.runtime: requirements/runtime.txt | $(VENV)/bin/python
+$(VENV)/.runtime: requirements/runtime.txt | $(VENV)/.programs
 	@if [ ! -e $(VENV)/.test ]; then echo "installing the runtime (about 200 MB, once)"; $(PIP) -r $<; fi
 	@touch $@
 
@@ -38,7 +41,7 @@ runtime-only: | $(VENV)/bin/python
 		find .venv-runtime -mindepth 1 -maxdepth 1 ! -name .lock -exec rm -rf {} +  # packages that the lock left out
 	@$(MAKE) --no-print-directory VENV=.venv-runtime PYTHON=$(BIN)/python .venv-runtime/.runtime
 
-$(VENV)/.test: requirements/test.txt | $(VENV)/bin/python
+$(VENV)/.test: requirements/test.txt | $(VENV)/.programs
 	@echo "installing what the tests need (about 300 MB, once)"
 	@$(PIP) -r $<
 	@touch $@ $(VENV)/.runtime $(VENV)/.grpcio

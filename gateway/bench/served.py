@@ -50,7 +50,7 @@ class ServedModel:
 def link_release(release: Release, models: Path) -> None:
     """Make a model directory that holds only `release`, of links to its files."""
     target = models / release.name / release.version
-    own = release.folder
+    own = release.folder.absolute()  # links are read from another folder
     if own.name == release.version and own.parent.name == release.name:
         target.parent.mkdir(parents=True)
         target.symlink_to(own)

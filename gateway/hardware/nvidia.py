@@ -23,7 +23,7 @@ NEEDS = {
         runtime="onnx",
         devices=("CUDAExecutionProvider", "TensorrtExecutionProvider"),
         runtime_remedy="install the CUDA build in place of the plain one: pip uninstall onnxruntime, then "
-        "pip install 'edge-inference-gateway[onnx-cuda]' with the CUDA and cuDNN it asks for",
+        "pip install 'edge-inference-gateway[onnx-cuda]', which brings CUDA and cuDNN",
     )
 }
 

@@ -6,7 +6,9 @@ GPUs `providers` (execution providers separated by commas, the first choice firs
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
 import math
 import os
 import threading
@@ -42,6 +44,7 @@ Their client keeps its queue under ~/.cache. Only this variable, set before the 
 """
 
 _NVIDIA = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+_NVIDIA_ACCELERATORS = ("nvidia-gpu", "nvidia-jetson-gpu")
 _NVIDIA_REMEDY = "pip uninstall onnxruntime, then pip install 'edge-inference-gateway[onnx-cuda]'"
 GPU_PROVIDERS: Mapping[str, tuple[str, ...]] = {
     "nvidia-gpu": _NVIDIA,
@@ -60,8 +63,10 @@ OPTIMIZATIONS = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
+LIBRARIES_CHARS = 500
+"""Most characters that are told of libraries that cannot be loaded."""
 FATAL_SEVERITY = 4
-"""Log severity of ONNX Runtime.
+"""Log severity of ONNX Runtime's sessions, and of what it says outside them, such as of missing libraries.
 
 Errors are raised, too: on stderr, each bad request would add a line to the daemon's log.
 """
@@ -104,8 +109,10 @@ class OnnxRuntime:
         check_accelerator(self.name, budget, (CPU, *GPU_PROVIDERS))
         file = model_file(variant, files, ".onnx")
         ort = _engine()
-        session = _load(ort, file, session_options(ort, budget), providers(ort, budget, variant.precision))
-        _refuse_fallback(session, budget)
+        wanted = providers(ort, budget, variant.precision)
+        problem = _load_cuda(ort) if budget.accelerator in _NVIDIA_ACCELERATORS else ""
+        session = _load_with(ort, file, session_options(ort, budget), wanted)
+        _refuse_fallback(session, budget, problem)
         engine = OnnxEngine(session)
         return bind(engine, manifest, variant, lends=engine.lends)
 
@@ -247,6 +254,7 @@ def _engine() -> ModuleType:
         import onnxruntime
     except ImportError as error:
         raise unimportable("onnx", error) from error
+    onnxruntime.set_default_logger_severity(FATAL_SEVERITY)
     module: ModuleType = onnxruntime
     return module
 
@@ -270,19 +278,48 @@ def _error_types() -> tuple[type[Exception], ...]:
     return (*own, RuntimeError, ValueError, TypeError, MemoryError)
 
 
+def _load_with(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> Any:
+    """Load with the first provider that opens the model: TensorRT's fails if its libraries are absent.
+
+    ONNX Runtime's own fallback would drop the options of the next provider, and so compute in TF32 (seen with 1.31.1
+    on an H200: answers differ by 3e-4 of the largest element instead of 4e-7).
+    """
+    try:
+        return _load(ort, file, options, wanted)
+    except VariantError:
+        if len(wanted) <= 2:
+            raise
+    return _load_with(ort, file, options, wanted[1:])
+
+
 def _load(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> Any:
     try:
-        return ort.InferenceSession(str(file), options, providers=wanted)
+        return ort.InferenceSession(str(file), options, providers=wanted, enable_fallback=0)
     except _error_types() as error:
         raise VariantError(f"ONNX Runtime cannot open {file.name}: {error}") from error
 
 
-def _refuse_fallback(session: Any, budget: SessionBudget) -> None:
+@cache
+def _load_cuda(ort: ModuleType) -> str:
+    """Load CUDA and cuDNN from NVIDIA's Python packages, or from the system. Return what ONNX Runtime says of failures.
+
+    Its provider finds only libraries of the system, or loaded ones. Builds before 1.21 have no such function.
+    """
+    preload = getattr(ort, "preload_dlls", None)
+    said = io.StringIO()
+    if preload is not None:
+        with contextlib.redirect_stdout(said):  # it prints, and a trial's stdout is its answer
+            preload()
+    return " ".join(said.getvalue().split())[:LIBRARIES_CHARS]
+
+
+def _refuse_fallback(session: Any, budget: SessionBudget, problem: str) -> None:
     used = session.get_providers()
     if budget.accelerator != CPU and not set(used) & set(GPU_PROVIDERS[budget.accelerator]):
+        why = f": {problem}" if problem else ""
         raise VariantError(
-            f"ONNX Runtime fell back to {', '.join(used)} instead of using {budget.accelerator}",
-            remedy="install the versions of CUDA, cuDNN and TensorRT (or ROCm) that this onnxruntime was built for",
+            f"ONNX Runtime fell back to {', '.join(used)} instead of using {budget.accelerator}{why}",
+            remedy="install what this onnxruntime was built for: pip install 'onnxruntime-gpu[cuda,cudnn]', or ROCm",
         )
 
 

@@ -22,10 +22,11 @@ Bench = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def bench(state: Path) -> Bench:
-    """Return a function that measures for a moment, with the shared verdicts."""
+    """Return a function that measures for a moment, with the program as installed and the shared verdicts."""
 
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [*COMMAND, "bench", *arguments, "--seconds", "0.2", "--state", str(state)]
+        program = str(Path(COMMAND[0]).with_name("edge-gateway"))
+        command = [program, "bench", *arguments, "--seconds", "0.2", "--state", str(state)]
         environ = {**os.environ, "COLUMNS": "120"}
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environ)
 

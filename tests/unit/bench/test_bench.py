@@ -145,10 +145,11 @@ def test_inputs_are_those_that_the_gateway_accepts() -> None:
 
 
 @pytest.mark.parametrize("kind", ["release", "folder", "file"])
-def test_only_the_release_is_served(tmp_path: Path, kind: str) -> None:
+def test_only_the_release_is_served(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     models = tmp_path / "models"
     if kind == "release":
-        models, name = SHIPPED, "activity"
+        monkeypatch.chdir(SHIPPED.parent)
+        models, name = Path(SHIPPED.name), "activity"
     else:
         name, place = "wrist", models / ("wrist" if kind == "folder" else ".")
         place.mkdir(parents=True)

@@ -1,6 +1,7 @@
 """Options and refusals of each engine, below the common contract."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -65,9 +66,47 @@ def test_onnx_on_nvidia_takes_what_the_profile_names():
 def test_onnx_refuses_to_fall_back_to_the_cpu_silently(tmp_path):
     manifest = models.write_variant(tmp_path, models.dense(), "onnx")
     session = onnxruntime.InferenceSession(tmp_path / manifest.variants[0].artifacts[0].path)
-    onnx._refuse_fallback(session, SessionBudget())
-    with pytest.raises(VariantError, match="fell back to CPUExecutionProvider instead of using nvidia-gpu"):
-        onnx._refuse_fallback(session, SessionBudget(accelerator="nvidia-gpu"))
+    onnx._refuse_fallback(session, SessionBudget(), "")
+    with pytest.raises(VariantError, match="fell back to CPUExecutionProvider instead of using nvidia-gpu: Lost"):
+        onnx._refuse_fallback(session, SessionBudget(accelerator="nvidia-gpu"), "Lost")
+
+
+class WithoutTensorRt:
+    """ONNX Runtime on an NVIDIA GPU without TensorRT's libraries, as 1.31.1 behaved on an H200."""
+
+    __version__ = "1.31.1"
+
+    def __init__(self, *lost: str) -> None:
+        self._lost = lost
+
+    def InferenceSession(self, file, options, providers, enable_fallback=1):
+        first = providers[0][0]
+        if first in ("TensorrtExecutionProvider", *self._lost):
+            assert not enable_fallback, "the next provider would lose its options"
+            raise RuntimeError(f"Please install the libraries of {first}")
+        return providers
+
+
+def test_onnx_without_tensorrt_keeps_the_options_of_cuda():
+    providers = [
+        ("TensorrtExecutionProvider", {}),
+        ("CUDAExecutionProvider", {"use_tf32": "0"}),
+        "CPUExecutionProvider",
+    ]
+    assert onnx._load_with(WithoutTensorRt(), Path("m.onnx"), None, providers) == providers[1:]
+    with pytest.raises(VariantError, match="libraries of CUDA"):
+        onnx._load_with(WithoutTensorRt("CUDAExecutionProvider"), Path("m.onnx"), None, providers)
+
+
+def test_onnx_loads_nvidias_packages_and_keeps_what_it_prints_from_stdout(capsys):
+    class Printing:
+        @staticmethod
+        def preload_dlls():
+            print("Failed to load\n libcublasLt.so.13")
+
+    assert onnx._load_cuda(Printing) == "Failed to load libcublasLt.so.13"
+    assert onnx._load_cuda(WithoutTensorRt) == ""
+    assert capsys.readouterr().out == ""
 
 
 def test_onnx_on_amd_says_the_precision():
