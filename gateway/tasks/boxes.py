@@ -20,7 +20,7 @@ Detection of 1000 candidates of which 300 remain took 1.49 ms with 64, 1.44 with
 96 candidates of which 12 remain took 0.56, 0.42, 0.39 and 0.42 ms (one core of an AMD EPYC, medians of 400 in turn).
 """
 Overlaps = Callable[[Array, Array], Array]
-"""Function of two arrays of indices [a], [b]: True [a, b] where box a suppresses box b."""
+"""Function of two arrays of indices that broadcast: True where a box of the first suppresses one of the second."""
 
 
 def from_centres(boxes: Array) -> Array:
@@ -29,27 +29,29 @@ def from_centres(boxes: Array) -> Array:
     return np.concatenate((centres - halves, centres + halves), axis=1)
 
 
-def overlap_boxes(boxes: Array, others: Array, threshold: float) -> Array:
-    """Return True [a, b] where boxes [4, a] and others [4, b] (rows x1, y1, x2, y2) have an IoU above `threshold`.
+def iou_overlaps(boxes: Array, threshold: float) -> Overlaps:
+    """Return the function that compares boxes [4, n] (rows x1, y1, x2, y2): True for an IoU above `threshold`.
 
     IoU is intersection over union, the index of Jaccard. Without a division: i / u > t is i · (1 + t) > t · (area a +
     area b), because u = area a + area b − i. One coordinate of all boxes lies in one row, so that the processor takes
     several at once: 300 boxes and 128 others take 0.15 ms, and 0.23 ms with a box in a row.
     """
-    left, top, right, bottom = boxes[:, :, np.newaxis]
-    intersection = np.minimum(right, others[2])
-    intersection -= np.maximum(left, others[0])
-    np.maximum(intersection, 0.0, out=intersection)
-    heights = np.minimum(bottom, others[3])
-    heights -= np.maximum(top, others[1])
-    np.maximum(heights, 0.0, out=heights)
-    intersection *= heights
-    intersection *= 1.0 + threshold
-    return np.asarray(intersection > (_areas(boxes) * threshold)[:, np.newaxis] + _areas(others) * threshold)
+    areas = (boxes[2] - boxes[0]) * (boxes[3] - boxes[1])
+    rows = np.concatenate((boxes, areas[np.newaxis] * (2 * threshold)))
 
+    def overlaps(some: Array, others: Array) -> Array:
+        left, top, right, bottom, share = rows.take(some, axis=1)
+        other_left, other_top, other_right, other_bottom, other_share = rows.take(others, axis=1)
+        intersection = np.minimum(right, other_right)
+        intersection -= np.maximum(left, other_left)
+        intersection += np.abs(intersection)  # twice the width, or 0; np.maximum with 0 takes twice as long
+        heights = np.minimum(bottom, other_bottom)
+        heights -= np.maximum(top, other_top)
+        intersection *= heights
+        intersection *= 1.0 + threshold
+        return np.asarray(intersection > share + other_share)
 
-def _areas(boxes: Array) -> Array:
-    return np.asarray((boxes[2] - boxes[0]) * (boxes[3] - boxes[1]))
+    return overlaps
 
 
 def suppress(count: int, overlaps: Overlaps, most: int) -> Array:
@@ -63,8 +65,8 @@ def suppress(count: int, overlaps: Overlaps, most: int) -> Array:
             break
         block = np.arange(start, min(start + BLOCK_BOXES, count))
         if len(kept):
-            block = block[~overlaps(kept, block).any(axis=0)]
-        kept = np.concatenate((kept, block[_kept_of_block(overlaps(block, block))]))
+            block = block[~overlaps(kept[:, np.newaxis], block).any(axis=0)]
+        kept = np.concatenate((kept, block[_kept_of_block(overlaps(block[:, np.newaxis], block))]))
     return kept[:most]
 
 

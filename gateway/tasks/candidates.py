@@ -8,13 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.domain.tensor import Array
-from gateway.tasks.boxes import Overlaps, overlap_boxes, suppress
+from gateway.tasks.boxes import Overlaps, iou_overlaps, suppress
 from gateway.tasks.detection_limits import DetectionLimits
 from gateway.tasks.frame import Frame
 from gateway.tasks.image_input import ImageInput
 
 COORDINATE_LIMIT_PX = 1e9
 """Largest magnitude of a coordinate: products of four of them are exact enough in FP64."""
+PAIRS_SHARE = 8
+"""Boxes are compared in pairs where less than one of so many pairs has one class, else all with all.
+
+128 boxes with 300 others take 0.15 ms all with all, and 0.05 ms in pairs if there are 80 classes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +40,17 @@ class BoxCandidates:
 
     def accepted(self, limits: DetectionLimits) -> BoxCandidates:
         """Return the candidates with finite values and with the score that their class needs."""
-        sound = (np.abs(self.boxes) < COORDINATE_LIMIT_PX).all(axis=1) & np.isfinite(self.extras).all(axis=1)
-        return self.select(sound & limits.accepts(self.scores, self.classes))
+        accepted = limits.accepts(self.scores, self.classes)
+        in_range, finite = np.abs(self.boxes) < COORDINATE_LIMIT_PX, np.isfinite(self.extras)
+        if not (in_range.all() and finite.all()):  # by box only then: it takes ten times as long
+            accepted &= in_range.all(axis=1) & finite.all(axis=1)
+        return self if accepted.all() else self.select(accepted)
 
     def suppressed(self, limits: DetectionLimits, measure: OverlapMeasure) -> BoxCandidates:
         """Return the candidates that no better one suppresses, at most `max_detections`."""
-        measured, classes = measure(self, limits.iou_threshold), self.classes
-
-        def overlaps(some: Array, others: Array) -> Array:
-            found = measured(some, others)
-            return found if limits.class_agnostic else found & (classes[some, np.newaxis] == classes[others])
-
+        overlaps = measure(self, limits.iou_threshold)
+        if not limits.class_agnostic:
+            overlaps = within_classes(overlaps, self.classes)
         return self.select(suppress(len(self.boxes), overlaps, limits.max_detections))
 
     def in_pixels(self, image: ImageInput, frame: Frame | None) -> BoxCandidates:
@@ -63,8 +68,24 @@ def box_overlaps(candidates: BoxCandidates, threshold: float) -> Overlaps:
 
     They are compared in FP32, in which models give them: 128 boxes with each other take 76 µs, and 130 µs in FP64.
     """
-    boxes = np.ascontiguousarray(candidates.boxes.T, np.float32)
-    return lambda some, others: overlap_boxes(boxes[:, some], boxes[:, others], threshold)
+    return iou_overlaps(np.ascontiguousarray(candidates.boxes.T, np.float32), threshold)
+
+
+def within_classes(overlaps: Overlaps, classes: Array) -> Overlaps:
+    """Return the function that compares boxes as `overlaps` does, but only those of one class. `classes` is [n]."""
+    narrow = classes.astype(np.int32)
+
+    def compare(some: Array, others: Array) -> Array:
+        """Return True [a, b] for indices [a, 1] and [b]."""
+        alike = np.equal(narrow[some], narrow[others])
+        if np.count_nonzero(alike) * PAIRS_SHARE > alike.size:
+            alike &= overlaps(some, others)
+        else:
+            rows, columns = np.divmod(places := np.flatnonzero(alike), len(others))
+            alike.reshape(-1)[places] = overlaps(some[rows, 0], others[columns])
+        return alike
+
+    return compare
 
 
 def placed(candidates: BoxCandidates, frame: Frame) -> BoxCandidates:

@@ -41,11 +41,10 @@ class DetectionLimits:
 
     def choose(self, scores: Array) -> Array:
         """Return the indices of at most `max_candidates` finite scores [n] above the lowest threshold, best first."""
-        chosen = np.flatnonzero(scores >= self.lowest_score)  # NaN compares false
-        chosen = chosen[np.isfinite(scores[chosen])]
+        chosen = np.flatnonzero((scores >= self.lowest_score) & (scores < np.inf))  # NaN compares false
         found = scores[chosen]
         if len(chosen) > self.max_candidates:  # scores below the last of the best are not sorted
-            best = found >= np.partition(found, -self.max_candidates)[-self.max_candidates]
+            best = np.flatnonzero(found >= np.partition(found, -self.max_candidates)[-self.max_candidates])
             chosen, found = chosen[best], found[best]
         return chosen[np.argsort(-found, kind="stable")[: self.max_candidates]]
 

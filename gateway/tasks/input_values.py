@@ -11,7 +11,7 @@ from gateway.domain.tensor import Array
 
 def cast_values(values: Array, dtype: np.dtype[Any]) -> Array:
     """Convert to `dtype`. Integers are rounded and clipped to their range, as quantised inputs expect."""
-    if dtype.kind in "iu":
+    if dtype.kind in "iu" and not np.can_cast(values.dtype, dtype):
         bounds = np.iinfo(dtype)
         values = np.rint(values).clip(bounds.min, bounds.max)
     return np.ascontiguousarray(values, dtype)

@@ -39,7 +39,7 @@ from gateway.tasks.candidates import placed
 from gateway.tasks.detections import DETECTION_TENSORS, DetectionResult
 from gateway.tasks.detector import DetectionHead, read_detector
 from gateway.tasks.frame import Frame
-from gateway.tasks.mask_grid import MaskGrid, bilinear, mask_grid, read_mask_pixels
+from gateway.tasks.mask_grid import MaskGrid, exceeds, mask_grid, read_mask_pixels
 from gateway.tasks.row_arrays import row_array, row_shape, unfit
 from gateway.tasks.run_lengths import encode_region
 from gateway.tasks.single_output_heads import single_output_head
@@ -124,19 +124,19 @@ class InstanceSegmentation:
         left, top, right, bottom = np.ceil(box * scales - 0.5).astype(int).tolist()
         columns = grid.column_places(left, right, prototypes.shape[2])
         rows = grid.row_places(top, bottom, prototypes.shape[1])
-        region = _logits(coefficients.astype(prototypes.dtype), prototypes, rows, columns) > self._least_logit
+        region = _region(coefficients.astype(prototypes.dtype), prototypes, rows, columns, self._least_logit)
         return encode_region(region, left, top, (grid.height, grid.width))
 
 
-def _logits(coefficients: Array, prototypes: Array, rows: Array, columns: Array) -> Array:
-    """Return the logits of a mask at `rows` and `columns`, from the part of the prototypes that they need."""
+def _region(coefficients: Array, prototypes: Array, rows: Array, columns: Array, least: float) -> Array:
+    """Return where a mask's logits at `rows` and `columns` exceed `least`, from the prototypes' part that they need."""
     if not len(rows) or not len(columns):
-        return np.empty((len(rows), len(columns)), np.float32)
+        return np.empty((len(rows), len(columns)), bool)
     (top, bottom), (left, right) = _needed(rows, prototypes.shape[1]), _needed(columns, prototypes.shape[2])
     part = prototypes[:, top:bottom, left:right]
     with np.errstate(invalid="ignore", over="ignore"):  # NaN is not in the mask
         logits = (coefficients @ part.reshape(len(part), -1)).reshape(part.shape[1:])
-        return bilinear(logits, rows - top, columns - left)
+        return exceeds(logits, rows - top, columns - left, least)
 
 
 def _needed(places: Array, count: int) -> tuple[int, int]:

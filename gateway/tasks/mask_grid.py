@@ -18,6 +18,8 @@ from gateway.tasks.frame import Frame
 MASK_PIXELS_MINIMUM = 1024
 MASK_PIXELS_LIMIT = 268_435_456
 """Bounds of `max_mask_pixels`; the greater one is the largest image that a manifest may declare."""
+BLOCK_VALUES = 32_768
+"""Values that are interpolated at once: 128 KiB."""
 
 Neighbours = tuple[Array, Array, Array]
 """Pixels before and after each place, and the weight FP32 (0..1) of the one after it."""
@@ -63,12 +65,25 @@ def nearest(places: Array, count: int) -> Array:
     return np.clip(np.floor(places + 0.5), 0, count - 1).astype(np.intp)
 
 
-def bilinear(values: Array, rows: Array, columns: Array) -> Array:
-    """Return values [..., h, w] at the places `rows` [a] and `columns` [b], interpolated, as [..., a, b]."""
-    low, high, weight = neighbours(rows, values.shape[-2])
-    part = values[..., low, :] * (1 - weight)[:, np.newaxis] + values[..., high, :] * weight[:, np.newaxis]
-    low, high, weight = neighbours(columns, values.shape[-1])
-    return np.asarray(part[..., low] * (1 - weight) + part[..., high] * weight)
+def exceeds(values: Array, rows: Array, columns: Array, least: float) -> Array:
+    """Return True [a, b] where values [h, w], interpolated at the places `rows` [a] and `columns` [b], exceed `least`.
+
+    Some columns at a time: 510 by 480 places took 0.3 ms in blocks and 1.2 ms at once, since malloc takes large arrays
+    from the system each time. The result is in column-major order, as run lengths are.
+    """
+    low, high, weight = neighbours(rows, values.shape[0])
+    part = values.T[:, low] * (1 - weight) + values.T[:, high] * weight
+    steps = np.diff(part, axis=0, append=part[-1:])
+    low, _, weight = neighbours(columns, values.shape[1])
+    found = np.empty((len(columns), len(rows)), bool)
+    columns_at_once = max(1, BLOCK_VALUES // len(rows))
+    for first in range(0, len(columns), columns_at_once):
+        block = slice(first, first + columns_at_once)
+        interpolated = steps.take(low[block], axis=0)
+        interpolated *= weight[block, np.newaxis]
+        interpolated += part.take(low[block], axis=0)
+        np.greater(interpolated, least, out=found[block])
+    return found.T
 
 
 def neighbours(places: Array, count: int) -> Neighbours:

@@ -33,10 +33,10 @@ def rectangle_overlaps(candidates: BoxCandidates, threshold: float) -> Overlaps:
     least = 1.0 - (1.0 - threshold) ** 2
 
     def overlaps(some: Array, others: Array) -> Array:
-        """Return True [a, b] where the coefficient exceeds the least one. Without area there is no overlap."""
-        across_x, across_y = (means[some, axis, np.newaxis] - means[others, axis] for axis in range(2))
-        xx, yy, xy = (covariances[some, term, np.newaxis] + covariances[others, term] for term in range(3))
-        areas = covariances[some, 3, np.newaxis] * covariances[others, 3]
+        """Return True where the coefficient exceeds the least one. Without area there is no overlap."""
+        across_x, across_y = (means[some, axis] - means[others, axis] for axis in range(2))
+        xx, yy, xy = (covariances[some, term] + covariances[others, term] for term in range(3))
+        areas = covariances[some, 3] * covariances[others, 3]
         determinants = xx * yy - xy * xy
         distances = yy * across_x**2 + xx * across_y**2 - 2 * xy * across_x * across_y
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -153,7 +153,7 @@ def _best_of_neighbours(coarse: Array, rows: Neighbours, columns: Neighbours) ->
 
 def _interpolate(pixels: Array, rows: Neighbours, columns: Neighbours, chosen: Array) -> Array:
     """Return the logits [n, c] of a map [h, w, c] at the n places where `chosen` [rows, columns] is true."""
-    row, column = np.nonzero(chosen)
+    row, column = np.divmod(np.flatnonzero(chosen), chosen.shape[1])  # np.nonzero takes six times as long
     top, bottom, down = (each[row] for each in rows)
     left, right, along = (each[column] for each in columns)
     along, down = along[:, np.newaxis], down[:, np.newaxis]

@@ -9,8 +9,9 @@ import zlib
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from PIL import Image, ImageOps
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec
@@ -148,6 +149,45 @@ def test_any_size_becomes_the_wanted_size(fit: str, size: tuple[int, int], wante
     got = decode(content, spec((-1, 3, *wanted), resize=wanted, fit=fit))
     assert got.shape == (3, *wanted)
     assert got.max() <= 131
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("color", ["gray", "rgb", "bgr"])
+@given(size=SIDES_PX, wanted=SIDES_PX)
+@settings(max_examples=20, deadline=None)
+def test_fits_are_those_of_pillow(color: str, layout: str, size: tuple[int, int], wanted: tuple[int, int]) -> None:
+    pixels = np.random.default_rng(5).integers(0, 256, (*size, 3), np.uint8)
+    image = Image.fromarray(pixels).convert("L" if color == "gray" else "RGB")
+    border: tuple[int, ...] = (7,) if color == "gray" else (7, 7, 7)
+    linear, shape = Image.Resampling.BILINEAR, wanted[::-1]
+    scaled = [side * min(wanted[0] / size[0], wanted[1] / size[1]) for side in size]
+    assume(all(side >= 1 and abs(side % 1 - 0.5) > 1e-6 for side in scaled))  # Pillow drops images without rows
+    for fit, expected in (
+        ("stretch", image.resize(shape, linear)),
+        ("letterbox", ImageOps.pad(image, shape, linear, border)),
+        ("crop", ImageOps.fit(image, shape, linear)),
+    ):
+        got = decode(encoded(pixels), spec(layout=layout, color=color, resize=wanted, fit=fit, pad_value=7))
+        rows = np.asarray(expected).reshape(*wanted, -1)[:, :, :: -1 if color == "bgr" else 1]
+        assert np.array_equal(got, rows if layout == "NHWC" else rows.transpose(2, 0, 1))
+
+
+def test_a_letterboxed_jpeg_is_decoded_at_the_scale_that_it_has_there() -> None:
+    jpeg = encoded(np.full((160, 320, 3), 90, np.uint8), "jpeg")
+    wanted, scaled = spec(resize=(40, 40), fit="letterbox"), 40 * 20
+    bounds = EngineSettings(image_pixels=160 * 320 + scaled)  # for both: one at an eighth, then the header of the other
+    assert decode_images(elements(jpeg, jpeg), wanted, bounds)[0].shape == (2, 3, 40, 40)
+
+
+@pytest.mark.parametrize("fit", ["stretch", "letterbox", "crop"])
+def test_scaled_decoding_moves_nothing(fit: str) -> None:
+    """Sides that are no multiple of the scale end inside of the last scaled pixel."""
+    slope = np.linspace(0, 255, 1025).astype(np.uint8)
+    pixels = np.stack((np.broadcast_to(slope, (521, 1025)),) * 3, axis=2)
+    wanted = spec(resize=(60, 128), fit=fit)
+    got, exact = decode(encoded(pixels, "jpeg", quality=95), wanted), decode(encoded(pixels), wanted)
+    assert np.abs(got - exact).max() < 1.5
+    assert abs(float((got - exact).mean())) < 0.3
 
 
 def test_many_images_become_one_batch_in_order() -> None:

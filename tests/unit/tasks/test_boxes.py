@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from gateway.domain.tensor import Array
-from gateway.tasks.boxes import from_centres, overlap_boxes, suppress
+from gateway.tasks.boxes import from_centres, iou_overlaps, suppress
 from gateway.tasks.candidates import BoxCandidates, box_overlaps
 from gateway.tasks.detection_limits import DetectionLimits
 
@@ -56,11 +56,12 @@ def session(iou: float, most: int) -> ort.InferenceSession:
     return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.parametrize("classes", [1, 3, 30])  # few are compared all with all, many in pairs
 @pytest.mark.parametrize("iou", [0.2, 0.45, 0.7])
 @given(seed=SEEDS)
-def test_onnx_runtime_keeps_the_same_boxes(iou: float, seed: int) -> None:
-    candidates = crowd(seed, 300)
-    scores = np.zeros((1, 3, 300), np.float32)
+def test_onnx_runtime_keeps_the_same_boxes(iou: float, classes: int, seed: int) -> None:
+    candidates = crowd(seed, 300, classes)
+    scores = np.zeros((1, classes, 300), np.float32)
     scores[0, candidates.classes, np.arange(300)] = candidates.scores
     boxes = candidates.boxes.astype(np.float32)[np.newaxis, :, [1, 0, 3, 2]]
     (chosen,) = session(iou, 300).run(None, {"boxes": boxes, "scores": scores})
@@ -90,27 +91,30 @@ def test_a_bound_keeps_the_best_of_what_remains(seed: int, count: int, most: int
 def test_a_kept_box_suppresses_but_a_dropped_one_does_not() -> None:
     """Box 1 overlaps 0 and 2; 0 and 2 do not overlap."""
     chain = np.array([[0, 0, 10, 10], [4, 0, 14, 10], [8, 0, 18, 10]], np.float64)
+    assert suppress(3, iou_overlaps(chain.T, 0.3), 3).tolist() == [0, 2]
 
-    def overlaps(some: Array, others: Array) -> Array:
-        return overlap_boxes(chain[some].T, chain[others].T, 0.3)
 
-    assert suppress(3, overlaps, 3).tolist() == [0, 2]
+def all_with_all(boxes: Array, threshold: float) -> Array:
+    indices = np.arange(len(boxes))
+    return iou_overlaps(boxes.T, threshold)(indices[:, np.newaxis], indices)
 
 
 def test_iou_at_the_threshold_does_not_suppress() -> None:
     half = np.array([[0, 0, 10, 10], [0, 0, 10, 5]], np.float64)
-    assert overlap_boxes(half.T, half.T, 0.5).tolist() == [[True, False], [False, True]]
-    assert overlap_boxes(half.T, half.T, 0.49).all()
+    assert all_with_all(half, 0.5).tolist() == [[True, False], [False, True]]
+    assert all_with_all(half, 0.49).all()
 
 
 def test_boxes_without_area_suppress_nothing() -> None:
-    points = np.zeros((3, 4))
-    assert not overlap_boxes(points.T, points.T, 0.0).any()
+    assert not all_with_all(np.zeros((3, 4)), 0.0).any()
+
+
+def test_boxes_apart_on_both_axes_suppress_nothing() -> None:
+    assert all_with_all(np.array([[0, 0, 4, 4], [8, 8, 12, 12.0]]), 0.0).tolist() == [[True, False], [False, True]]
 
 
 def test_an_iou_threshold_of_one_suppresses_nothing() -> None:
-    same = np.tile([0.0, 0.0, 10.0, 10.0], (3, 1))
-    assert not overlap_boxes(same.T, same.T, 1.0).any()
+    assert not all_with_all(np.tile([0.0, 0.0, 10.0, 10.0], (3, 1)), 1.0).any()
 
 
 def test_centres_become_corners() -> None:

@@ -82,7 +82,7 @@ def overlapping(made: Array, threshold: float) -> Array:
     count = len(made)
     boxes, angles = from_centres(made[:, :4]), made[:, 4:]
     candidates = BoxCandidates(boxes, np.ones(count), np.zeros(count, int), angles)
-    return rectangle_overlaps(candidates, threshold)(np.arange(count), np.arange(count))
+    return rectangle_overlaps(candidates, threshold)(np.arange(count)[:, np.newaxis], np.arange(count))
 
 
 @given(seed=SEEDS, threshold=st.floats(0.05, 0.95))
