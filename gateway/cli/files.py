@@ -25,8 +25,10 @@ def images(names: list[str]) -> Tensor:
     return Tensor(Datatype.BYTES, encoded)
 
 
-def tensors(name: str, wanted: Iterable[str]) -> dict[str, Tensor]:
-    """Return the wanted arrays of an npz file, each stored as NAME or, as in a golden set, as input.NAME.
+def tensors(name: str, wanted: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Tensor]:
+    """Return the arrays of an npz file, each stored as NAME or, as in a golden set, as input.NAME.
+
+    Those that are `optional` may be absent.
 
     Raises ConfigurationError for a file that is no npz, RequestError INVALID for arrays that are no tensors.
     """
@@ -35,17 +37,22 @@ def tensors(name: str, wanted: Iterable[str]) -> dict[str, Tensor]:
         raise ConfigurationError("is no npz file; numpy.savez writes one", file=name)
     try:
         with np.load(content, allow_pickle=False) as arrays:
-            return {wish: _tensor(_stored(arrays, wish, name), wish, name) for wish in wanted}
+            names = [*wanted, *(wish for wish in optional if _key(arrays, wish))]
+            return {wish: _tensor(_stored(arrays, wish, name), wish, name) for wish in names}
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigurationError(f"cannot be read as npz: {error}", file=name) from error
 
 
 def _stored(arrays: np.lib.npyio.NpzFile, wish: str, name: str) -> Array:
-    key = next((key for key in (wish, f"input.{wish}") if key in arrays), None)
+    key = _key(arrays, wish)
     if key is None:
         raise RequestError(Fault.INVALID, f"{name} holds no array '{wish}'; it holds {', '.join(arrays) or 'none'}")
     found: Array = arrays[key]
     return found
+
+
+def _key(arrays: np.lib.npyio.NpzFile, wish: str) -> str | None:
+    return next((key for key in (wish, f"input.{wish}") if key in arrays), None)
 
 
 def _tensor(array: Array, wish: str, name: str) -> Tensor:

@@ -90,8 +90,11 @@ def read_request(arguments: argparse.Namespace, manifest: ModelManifest) -> Infe
     if arguments.json:
         return decode_request(read_file(arguments.json), name, version, now_ns=time.monotonic_ns()).request
     if arguments.npz:
-        return InferRequest(name, tensors(arguments.npz, (spec.name for spec in manifest.inputs)), version)
-    return InferRequest(name, {manifest.inputs[0].name: images(arguments.image)}, version)
+        needed = [spec.name for spec in manifest.inputs if spec.default is None]
+        optional = [spec.name for spec in manifest.inputs if spec.default is not None]
+        return InferRequest(name, tensors(arguments.npz, needed, optional), version)
+    spec = next((spec for spec in manifest.inputs if spec.preprocess), manifest.inputs[0])
+    return InferRequest(name, {spec.name: images(arguments.image)}, version)
 
 
 def _print(answer: dict[str, Any], documents: Sequence[Mapping[str, Any]], labels: tuple[str, ...]) -> None:

@@ -55,7 +55,7 @@ def _body(arguments: argparse.Namespace, client: GatewayClient, base: str) -> tu
     names = [line["name"] for line in read_object(*client.exchange("GET", base))["inputs"]]
     if arguments.image:
         return _binary({names[0]: images(arguments.image)})
-    return _binary(tensors(arguments.npz, names))
+    return _binary(tensors(arguments.npz, names[:1], names[1:]))  # it may leave out inputs with a default
 
 
 def _binary(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, str]]:

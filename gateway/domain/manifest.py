@@ -39,7 +39,8 @@ FRAME_FORMATS = ("nv12", "i420", "yuyv")
 class Preprocess:
     """Conversion of images to an input: decode, colour, resize (height, width), fit, (x·scale − mean) / std.
 
-    Mean and standard deviation are per channel. `pad_value` (0 to 255) surrounds a letterbox. Raw frames have the size
+    Mean and standard deviation are per channel. `pad_value` (0 to 255) surrounds a letterbox. A crop keeps the share
+    `crop_share` (0 to 1) of the shorter side. `resample` names the filter of the resize. Raw frames have the size
     `frame` (height, width), both even, and colours by `color_matrix` (ITU-R BT.601 or BT.709) in `color_range`.
     """
 
@@ -51,6 +52,8 @@ class Preprocess:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     pad_value: int = 0
+    crop_share: float = 1.0
+    resample: str = "bilinear"
     frame: tuple[int, int] | None = None
     color_matrix: str = "bt601"
     color_range: str = "limited"
@@ -66,7 +69,8 @@ class TensorSpec:
     """A tensor as every client sees it. `layout` names the axes if they matter ("" otherwise).
 
     `axes` are the names that a bare model's file gives to its open dimensions ("" for one without). Dimensions of one
-    name have one size. Empty if the file names none.
+    name have one size. Empty if the file names none. `default` is the value of all elements of an input that a request
+    leaves out (None: it must be sent); its dimensions are fixed but the first.
     """
 
     name: str
@@ -78,6 +82,7 @@ class TensorSpec:
     postprocess: str = ""
     axes: tuple[str, ...] = ()
     audio: AudioPreprocess | None = None
+    default: float | None = None
 
     @property
     def takes_encoded(self) -> bool:

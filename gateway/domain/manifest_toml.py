@@ -10,6 +10,8 @@ import re
 from pathlib import PurePosixPath
 from typing import Any, cast
 
+import numpy as np
+
 from gateway.domain.audio_toml import check_audio_input, read_audio
 from gateway.domain.document import Table, read_document
 from gateway.domain.manifest import (
@@ -41,6 +43,8 @@ WINDOW_LIMIT_ROWS = 1_000_000
 ROWS_LIMIT = 1_000_000
 """Largest `max_batch_rows`: the rows of one request."""
 TENSOR_NAME_LIMIT = 256
+DEFAULT_LIMIT = 2.0**53
+"""Largest magnitude of `default`: TOML's numbers beyond it are not exact as floats."""
 
 _FLOATS = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
 
@@ -109,6 +113,7 @@ def _tensor(table: Table, role: str) -> TensorSpec:
         preprocess=read_preprocess(table.table("preprocess")) if role == "input" else None,
         audio=read_audio(table.table("audio")) if role == "input" else None,
         postprocess=table.text("postprocess", "", among=("", "softmax")) if role == "output" else "",
+        default=_default(table) if role == "input" else None,
     )
     table.finish()
     if spec.postprocess == "softmax" and spec.datatype not in _FLOATS:
@@ -117,7 +122,30 @@ def _tensor(table: Table, role: str) -> TensorSpec:
         check_image_input(table, spec, spec.preprocess)
     if spec.audio:
         check_audio_input(table, spec, spec.audio)
+    if spec.default is not None:
+        _check_default(table, spec, spec.default)
     return spec
+
+
+def _default(table: Table) -> float | None:
+    return table.number("default", low=-DEFAULT_LIMIT, high=DEFAULT_LIMIT) if "default" in table else None
+
+
+def _check_default(table: Table, spec: TensorSpec, value: float) -> None:
+    """Check the value of an input that a request leaves out; the size of that input must be known."""
+    if spec.datatype is Datatype.BYTES or spec.takes_encoded:
+        table.refuse("default", "is a number for inputs that take tensors of numbers; remove it")
+    if ROWS in spec.shape[1:]:
+        table.refuse("default", f"needs fixed sizes after the first dimension; write them in shape {list(spec.shape)}")
+    if spec.datatype not in _FLOATS and not (value.is_integer() and _holds(spec.datatype, int(value))):
+        table.refuse("default", f"must be a value of {spec.datatype.label}, not {value:g}")
+
+
+def _holds(datatype: Datatype, value: int) -> bool:
+    if datatype is Datatype.BOOL:
+        return value in {0, 1}
+    bounds = np.iinfo(datatype.dtype)
+    return bool(bounds.min <= value <= bounds.max)
 
 
 def _tensor_name(table: Table) -> str:

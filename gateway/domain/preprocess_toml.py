@@ -12,6 +12,11 @@ from gateway.domain.tensor import Datatype
 IMAGE_SIDE_LIMIT_PX = 16384
 FACTOR_LIMIT = 1e6
 """Largest `scale` and `std`; the least `std` is its reciprocal."""
+CROP_SHARE_LIMIT = 0.01
+RESAMPLES = ("nearest", "bilinear", "bicubic", "lanczos", "box")
+"""Filters of Pillow, which all take every pixel into account when they make an image smaller, but `nearest`."""
+_OF_FITS = {"pad_value": "letterbox", "crop_share": "crop"}
+"""Keys that are for one fit only."""
 _OF_FRAMES = ("frame", "color_matrix", "color_range")
 
 
@@ -20,7 +25,7 @@ def read_preprocess(table: Table | None) -> Preprocess | None:
     if table is None:
         return None
     for_frames = [key for key in _OF_FRAMES if key in table]
-    pads = "pad_value" in table
+    fits = {key: fit for key, fit in _OF_FITS.items() if key in table}
     preprocess = Preprocess(
         decode=table.texts("decode", among=(*IMAGE_FORMATS, *FRAME_FORMATS)),
         color=table.text("color", "rgb", among=("rgb", "bgr", "gray")),
@@ -30,13 +35,16 @@ def read_preprocess(table: Table | None) -> Preprocess | None:
         mean=table.numbers("mean", (0.0,)),
         std=table.numbers("std", (1.0,)),
         pad_value=table.integer("pad_value", 0, low=0, high=255),
+        crop_share=table.number("crop_share", 1.0, low=CROP_SHARE_LIMIT, high=1.0),
+        resample=table.text("resample", "bilinear", among=RESAMPLES),
         frame=_size(table, "frame"),
         color_matrix=table.text("color_matrix", "bt601", among=("bt601", "bt709")),
         color_range=table.text("color_range", "limited", among=("limited", "full")),
     )
     _check_numbers(table, preprocess)
-    if pads and preprocess.fit != "letterbox":
-        table.refuse("pad_value", 'is the colour around a letterbox; set fit = "letterbox" or remove it')
+    for key, fit in fits.items():
+        if preprocess.fit != fit:
+            table.refuse(key, f'is for fit = "{fit}"; write that, or remove it')
     _check_formats(table, preprocess, for_frames)
     table.finish()
     return preprocess

@@ -15,6 +15,7 @@ from gateway.domain.infer import InferRequest, RequestedOutput
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, fits
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.engine.cost import Cost
+from gateway.engine.default_inputs import DefaultInputs
 
 Signature = tuple[tuple[str, Datatype, tuple[int, ...]], ...]
 """Conditions for stacking the rows of two requests: equal names, datatypes, and shapes without the rows."""
@@ -54,6 +55,11 @@ class Admission:
     def __init__(self, manifest: ModelManifest, cost: Cost, *, max_batch_rows: int, forms: int) -> None:
         self._manifest, self._cost, self._max_batch_rows, self._limit = manifest, cost, max_batch_rows, forms
         self._forms: dict[object, Form] = {}
+        self._defaults = DefaultInputs(manifest)
+
+    def complete(self, request: InferRequest) -> InferRequest:
+        """Return the request with the inputs that it leaves out and the manifest has a value for; itself if none."""
+        return self._defaults.complete(request) if self._defaults.specs else request
 
     def reprice(self, cost: Cost) -> None:
         """Use another cost from now on, and check known forms again."""
@@ -62,7 +68,7 @@ class Admission:
 
     def check(self, request: InferRequest) -> None:
         """Refuse what `form` would refuse, except for the contents. Raises RequestError INVALID."""
-        admit(request, self._manifest, self._max_batch_rows)
+        admit(self.complete(request), self._manifest, self._max_batch_rows)
 
     def form(self, request: InferRequest) -> Form:
         """Return the form of a request that may run. Raises RequestError INVALID."""

@@ -96,8 +96,8 @@ def _decode(
         )
     decoded = (_frame if preprocess.frame else _open)(content, preprocess, where, pixels_left)
     input_size = preprocess.resize[::-1] if preprocess.resize else decoded.size
-    frame = place(preprocess.fit, decoded.size, input_size)
-    shown = _fit(decoded, frame, input_size)
+    frame = place(preprocess.fit, decoded.size, input_size, preprocess.crop_share)
+    shown = _fit(decoded, frame, input_size, preprocess.resample)
     first = spec.layout not in _CHANNELS_LAST
     pixels = _pixels(shown, input_size, preprocess, channels_first=first)
     values = _normalised(pixels, preprocess, spec.datatype, channels_first=first)
@@ -155,11 +155,11 @@ def _check_pixels(pixels: int, limit: int, where: str) -> None:
 
 def _draft_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
     """Return the least size (width, height) of a scaled decode: the size of the whole image in the input."""
-    frame = place(preprocess.fit, size, (preprocess.resize or size[::-1])[::-1])
+    frame = place(preprocess.fit, size, (preprocess.resize or size[::-1])[::-1], preprocess.crop_share)
     return max(1, int(frame.width * frame.scale_x)), max(1, int(frame.height * frame.scale_y))
 
 
-def _fit(decoded: _Decoded, frame: Frame, input_size: tuple[int, int]) -> Image.Image:
+def _fit(decoded: _Decoded, frame: Frame, input_size: tuple[int, int], resample: str) -> Image.Image:
     """Return the part of the image that an input of `input_size` (width, height) shows, in the size it has there."""
     from PIL import Image
 
@@ -173,7 +173,7 @@ def _fit(decoded: _Decoded, frame: Frame, input_size: tuple[int, int]) -> Image.
     (left, right, width), (top, bottom, height) = sides
     if (left, top, right, bottom, width, height) == (0, 0, *image.size, *image.size):
         return image
-    return image.resize((width, height), Image.Resampling.BILINEAR, (left, top, right, bottom))
+    return image.resize((width, height), Image.Resampling[resample.upper()], (left, top, right, bottom))
 
 
 def _pixels(image: Image.Image, input_size: tuple[int, int], preprocess: Preprocess, *, channels_first: bool) -> Array:

@@ -129,6 +129,7 @@ class Servable:
         """Implement `Submission.submit`. Raises RequestError if admission control refuses the request."""
         now_ns = time.monotonic_ns()
         try:
+            request = self._admission.complete(request)
             form = self._admission.form(request)
             deadline_ns = request.deadline_ns
             if deadline_ns is not None and deadline_ns <= now_ns:
@@ -150,6 +151,8 @@ class Servable:
         """Implement `Submission.raw_batch`."""
         if self._closed or self._worker.owns or not self._cost.limit_ns:
             return None
+        if self._admission.complete(request) is not request:
+            return None  # raw contents hold what was sent only
         return self.raw.of(request, self._admission.form(request))
 
     def ask_beside(
@@ -167,9 +170,9 @@ class Servable:
         """
         if self._closed or self.busy:
             return False
-        request = InferRequest(self.manifest.name, dict(inputs))
+        request = self._admission.complete(InferRequest(self.manifest.name, dict(inputs)))
         form = form or self._admission.form(request)
-        ticket = Ticket(request, form, inputs, NO_CALLER, ended, self, time.monotonic_ns(), frames=frames)
+        ticket = Ticket(request, form, request.inputs, NO_CALLER, ended, self, time.monotonic_ns(), frames=frames)
         self._watch.arm()
         return self._worker.offer_beside(ticket)
 

@@ -36,6 +36,8 @@ from gateway.importing.source import Documents, SourceModel, joined
 CONFIG = "config.json"
 FOLDERS = ("", "onnx")
 MAIN = "model.onnx"
+MASK = "pixel_mask"
+"""Input of DETR and its kin: 1 where a pixel belongs to the image, 0 where it pads a batch."""
 LABELS_LIMIT = 100_000
 PRECISIONS: Mapping[str, str] = {
     "": "fp32",
@@ -143,10 +145,17 @@ def _images(
     if spec is None or steps is None or place is None:
         problem = "its images do not fit the inputs of the model; write [input.preprocess], or send prepared tensors"
         return signature.inputs, {}, (*found, to_add(PROCESSOR, problem))
-    inputs = tuple(spec if at == place else each for at, each in enumerate(signature.inputs))
+    inputs = tuple(spec if at == place else _whole(each, steps.size) for at, each in enumerate(signature.inputs))
     keys = preprocess_keys(steps)
     summary = f"{steps.fit} to {steps.size[0]} × {steps.size[1]} pixels, scale {keys['scale']:g}, mean {keys['mean']}"
     return inputs, {spec.name: keys}, (taken(PROCESSOR, summary), *found)
+
+
+def _whole(spec: TensorSpec, size: tuple[int, int]) -> TensorSpec:
+    """Return the mask of an image's pixels with ones as default: images have no padding here. Others stay as is."""
+    if spec.name != MASK or len(spec.shape) != 3:
+        return spec
+    return replace(spec, shape=(spec.shape[0], *size), default=1.0)
 
 
 def _labelled(
@@ -201,8 +210,8 @@ def _task(
         return None, (fact,)
     if kind == "object-detection":
         return {"head": "detr", "boxes": "pred_boxes", "scores": "logits"}, (fact,)
-    if kind == "semantic-segmentation":
-        return {}, (fact,)
+    if kind == "semantic-segmentation":  # as post_process_semantic_segmentation
+        return {"resize": "bilinear"}, (fact,)
     activation = {"activation": "sigmoid"} if _is_multi_label(config) else {}
     return {"output": _scores(outputs).name, **activation}, (fact,)
 

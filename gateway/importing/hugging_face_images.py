@@ -6,9 +6,11 @@ Source: image_processing_*.py of Transformers: resize, centre crop, rescale, nor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.preprocess_toml import CROP_SHARE_LIMIT
 from gateway.importing.imported import ImportFinding, left_out
 from gateway.importing.pixels import PixelSteps
 
@@ -17,7 +19,11 @@ SIDE_LIMIT_PX = 16_384
 NUMBER_LIMIT = 1e6
 RESCALE = 1 / 255
 BILINEAR = 2
-"""Pillow's number of the filter with which the gateway resizes."""
+FILTERS: Mapping[int, str] = {0: "nearest", 1: "lanczos", BILINEAR: "bilinear", 3: "bicubic", 4: "box"}
+"""Filters of a resize by Pillow's numbers."""
+UNCROPPED_PX = 384
+"""Size from which ConvNextImageProcessor resizes without a crop."""
+SHARE_DIGITS = 9
 
 
 def read_steps(values: Mapping[str, Any]) -> tuple[PixelSteps | None, tuple[ImportFinding, ...]]:
@@ -25,20 +31,45 @@ def read_steps(values: Mapping[str, Any]) -> tuple[PixelSteps | None, tuple[Impo
 
     Raises ConfigurationError for values that are no sizes or numbers.
     """
-    resized, shortest = _resize(values)
-    crop = _sides(values, "crop_size") if values.get("do_center_crop") else None
-    size = crop or resized or ((shortest, shortest) if shortest else None)
-    if size is None:
+    place = _place(values)
+    if place is None:
         return None, (left_out(f"{PROCESSOR}: size", f"{values.get('size')!r:.80} is no fixed size"),)
     steps = PixelSteps(
-        size=size,
-        fit="crop" if crop or not resized else "stretch",
+        size=place.size,
+        fit="crop" if place.crop_share else "stretch",
+        crop_share=_rounded(min(place.crop_share or 1.0, 1.0)),
+        resample=_filter(values) or "bilinear",
         color="bgr" if values.get("do_flip_channel_order") else "rgb",
         scale=_rescale(values),
         mean=_numbers(values, "image_mean", 0.0),
         std=_numbers(values, "image_std", 1.0),
     )
-    return steps, tuple(_differences(values, shortest, crop))
+    return steps, tuple(_differences(values, place))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Size (height, width) of the input. `crop_share`: share of the shorter side that a crop keeps; 0: no crop."""
+
+    size: tuple[int, int]
+    crop_share: float
+
+
+def _place(values: Mapping[str, Any]) -> _Place | None:
+    """Return how an image becomes an input, None if no fixed size is stated."""
+    resized, shortest = _resize(values)
+    crop = _sides(values, "crop_size") if values.get("do_center_crop") else None
+    percentage = values.get("crop_pct")
+    if shortest and percentage is not None:  # ConvNextImageProcessor
+        if shortest >= UNCROPPED_PX:
+            return _Place((shortest, shortest), 0.0)
+        return _Place((shortest, shortest), shortest / max(1, int(shortest / _share(percentage))))
+    if crop:
+        before = shortest or min(resized or crop)
+        return _Place(crop, min(crop) / before)
+    if resized:
+        return _Place(resized, 0.0)
+    return _Place((shortest, shortest), 1.0) if shortest else None
 
 
 def _resize(values: Mapping[str, Any]) -> tuple[tuple[int, int] | None, int]:
@@ -91,14 +122,31 @@ def _number(value: Any, key: str) -> float:
     return float(value)
 
 
-def _differences(values: Mapping[str, Any], shortest: int, crop: tuple[int, int] | None) -> list[ImportFinding]:
+def _filter(values: Mapping[str, Any]) -> str:
+    """Return the name of the filter of the resize, "" if it has none here."""
+    number = values.get("resample", BILINEAR)
+    return FILTERS.get(number, "") if isinstance(number, int) else ""
+
+
+def _share(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not CROP_SHARE_LIMIT <= value <= 1:
+        problem = f"must be a share of {CROP_SHARE_LIMIT} to 1, not {value!r:.80}"
+        raise ConfigurationError(problem, file=PROCESSOR, key="crop_pct")
+    return float(value)
+
+
+def _rounded(share: float) -> float:
+    return float(f"{max(share, CROP_SHARE_LIMIT):.{SHARE_DIGITS}g}")
+
+
+def _differences(values: Mapping[str, Any], place: _Place) -> list[ImportFinding]:
     found = []
-    if crop and shortest > min(crop):
-        text = f"{shortest} pixels before a crop of {crop[0]} × {crop[1]}; here the crop takes the whole shorter side"
-        found.append(left_out("size: shortest_edge", text))
-    if "crop_pct" in values and values["crop_pct"] is not None:
-        found.append(left_out("crop_pct", f"{values['crop_pct']!r:.20}; here the whole image is resized"))
-    if values.get("resample", BILINEAR) != BILINEAR:
+    if place.crop_share > 1:
+        text = f"a crop of {place.size[0]} × {place.size[1]} is larger than the resized image; here it is enlarged"
+        found.append(left_out("crop_size", text))
+    elif 0 < place.crop_share < 1 and place.size[0] != place.size[1]:
+        found.append(left_out("crop_size", "is no square: the part of the image that is kept differs a little here"))
+    if not _filter(values):
         found.append(left_out("resample", f"filter {values['resample']!r:.20} in training, bilinear here"))
     if values.get("do_pad"):
         found.append(left_out("do_pad", "images of a batch are not padded to one size; they all have the same"))

@@ -44,6 +44,8 @@ def _head(model: ImportedModel) -> dict[str, Any]:
 
 def _tensor(spec: TensorSpec) -> dict[str, Any]:
     values: dict[str, Any] = {"name": spec.name, "datatype": spec.datatype.label, "shape": spec.shape}
+    if spec.default is not None:
+        values["default"] = spec.default
     if spec.layout:
         values["layout"] = spec.layout
     if spec.postprocess:

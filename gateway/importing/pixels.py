@@ -25,6 +25,11 @@ class PixelSteps:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     pad_value: int = 0
+    crop_share: float = 1.0
+    resample: str = "bilinear"
+
+
+_USUAL = PixelSteps((1, 1))
 
 
 def image_spec(spec: TensorSpec, steps: PixelSteps) -> TensorSpec | None:
@@ -49,7 +54,10 @@ def preprocess_keys(steps: PixelSteps) -> dict[str, Any]:
     keys: dict[str, Any] = {"decode": ["jpeg", "png"], "color": steps.color, "resize": list(steps.size)}
     keys |= {"fit": steps.fit, "scale": _rounded(scale), "mean": _short(mean)}
     keys |= {"std": _short(std)} if std != (1.0,) else {}
-    return keys | ({"pad_value": steps.pad_value} if steps.pad_value else {})
+    for key in ("pad_value", "crop_share", "resample"):
+        if getattr(steps, key) != getattr(_USUAL, key):
+            keys[key] = getattr(steps, key)
+    return keys
 
 
 def _short(numbers: Sequence[float]) -> list[float]:

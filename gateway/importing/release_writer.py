@@ -17,7 +17,8 @@ from gateway.store.releases import MANIFEST
 from gateway.store.staging import check_absent, copy_file, staged_folder, write_text
 from gateway.tasks.catalog import task_of
 
-_UNKNOWN = Artifact("model", "0" * 64, 0)
+UNKNOWN = Artifact("model", "0" * 64, 0)
+"""Artifact of a manifest that is read before its files are copied."""
 
 
 def settled(model: ImportedModel) -> ImportedModel:
@@ -26,7 +27,7 @@ def settled(model: ImportedModel) -> ImportedModel:
     A task that it does not know, or that the outputs do not fit, is written as text and reported. Raises
     ConfigurationError for every other fault.
     """
-    artifacts = {variant.name: (_UNKNOWN,) for variant in model.variants}
+    artifacts = {variant.name: (UNKNOWN,) for variant in model.variants}
     place = f"{model.name}/{model.version}/{MANIFEST}"
     manifest = read_manifest(manifest_text(model, artifacts, ""), place)
     try:

@@ -125,6 +125,8 @@ def _values(
     spec: TensorSpec, shape: tuple[int, ...], sample: InputKind, random: np.random.Generator, row: int
 ) -> Array:
     kind = spec.datatype.dtype.kind
+    if spec.default is not None:
+        return np.full(shape, spec.default, spec.datatype.dtype)
     if spec.datatype is Datatype.BYTES:
         return _texts(shape, sample.texts, row)
     if sample.zeros:

@@ -68,6 +68,7 @@ def _task(manifest: ModelManifest, options: Mapping[str, Any], notes: Notes) -> 
 
 def _input(spec: TensorSpec, notes: Notes) -> str:
     values = _tensor(spec) | ({"finite": True} if spec.finite else {})
+    values |= {} if spec.default is None else {"default": spec.default}
     values |= {"layout": spec.layout} if spec.layout else {}
     text = toml_table("[[input]]", values, notes, f"input.{spec.name}.")
     if spec.preprocess is None:
@@ -93,7 +94,7 @@ def _preprocess(preprocess: Preprocess) -> dict[str, Any]:
     values: dict[str, Any] = {"decode": preprocess.decode, "color": preprocess.color, **resize, "fit": preprocess.fit}
     values |= {"scale": preprocess.scale, "mean": preprocess.mean}
     usual = Preprocess(preprocess.decode)
-    others = ("std", "pad_value", "frame", "color_matrix", "color_range")
+    others = ("std", "pad_value", "crop_share", "resample", "frame", "color_matrix", "color_range")
     return values | {key: getattr(preprocess, key) for key in others if getattr(preprocess, key) != getattr(usual, key)}
 
 

@@ -237,7 +237,11 @@ REFUSALS = [
     ("std = [0.25]", "std = [0.0]", "std", "between 1e-06"),
     ("std = [0.25]", "std = [1.0, 2.0]", "std", "1 or 1 numbers"),
     ("pad_value = 114", "pad_value = 256", "pad_value", "between 0 and 255"),
-    ('fit = "letterbox"', 'fit = "crop"', "pad_value", "around a letterbox"),
+    ('fit = "letterbox"', 'fit = "crop"', "pad_value", 'is for fit = "letterbox"'),
+    ("pad_value = 114", "crop_share = 0.5", "crop_share", 'is for fit = "crop"'),
+    ('fit = "letterbox"\n', 'fit = "crop"\ncrop_share = 0\n', "crop_share", "between 0.01 and 1"),
+    ("pad_value = 114", 'resample = "cubic"', "resample", "bicubic"),
+    ("finite = true", "default = 1", "default", "take tensors of numbers"),
     ('decode = ["jpeg", "png"]', 'decode = ["nv12", "png"]', "decode", "only format"),
     ('decode = ["jpeg", "png"]', 'decode = ["nv12"]', "frame", "missing"),
     ("std = [0.25]", "frame = [8, 6]", "frame", "raw frames"),
@@ -269,6 +273,36 @@ def test_values_that_cannot_be_are_refused(old: str, new: str, key: str, words: 
     error = changed(old, new)
     assert error.key == key
     assert words in error.problem
+
+
+MASKED = FULL.replace(
+    "[[output]]", '[[input]]\nname = "mask"\ndatatype = "UINT8"\nshape = [-1, 8, 6]\ndefault = 1\n[[output]]'
+)
+
+
+def test_an_input_may_have_a_default() -> None:
+    assert read_manifest(MASKED, "m").inputs[1].default == 1.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("default = 1", "default = 256", "must be a value of UINT8, not 256"),
+        ("default = 1", "default = 0.5", "must be a value of UINT8"),
+        ('"UINT8"', '"BYTES"', "take tensors of numbers"),
+        (
+            '"UINT8"\nshape = [-1, 8, 6]\ndefault = 1',
+            '"BOOL"\nshape = [-1, 8, 6]\ndefault = 2',
+            "must be a value of BOOL",
+        ),
+        ("[-1, 8, 6]\ndefault", "[-1, -1, 6]\ndefault", "needs fixed sizes"),
+        ("default = 1", "default = 1e17", "between"),
+    ],
+)
+def test_defaults_that_cannot_be_are_refused(old: str, new: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        read_manifest(MASKED.replace(old, new), "m")
+    assert caught.value.key == "default"
 
 
 RAW = FULL.replace('decode = ["jpeg", "png"]', 'decode = ["nv12"]\nframe = [8, 6]')

@@ -191,3 +191,20 @@ def test_the_cost_of_a_form_decides_where_it_runs() -> None:
     measured = Cost(run_ns=100_000, row_ns=100_000, limit_ns=300_000)
     by_rows = {rows: admission(cost=measured).form(InferRequest("m", tensors(rows))).costly for rows in (1, 3, 4)}
     assert by_rows == {1: False, 3: False, 4: True}
+
+
+def test_inputs_with_a_default_may_be_left_out() -> None:
+    model = manifest(inputs=(IMAGE, replace(SIZE, default=7)), outputs=OUTPUTS)
+    checked = admission(model)
+    asked = InferRequest("m", {"image": tensors(3)["image"]})
+    complete = checked.complete(asked)
+    assert checked.form(complete).rows == 3
+    assert complete.inputs["size"].array.tolist() == [[7, 7]] * 3
+    assert list(asked.inputs) == ["image"]
+    checked.check(asked)
+    sent = InferRequest("m", tensors())
+    assert checked.complete(sent) is sent
+    encoded = InferRequest("m", {"image": Tensor(Datatype.BYTES, elements(b"a", b"b"))})
+    assert checked.complete(encoded).inputs["size"].array.shape == (2, 2)
+    with pytest.raises(RequestError, match="input 'image' is missing"):
+        checked.check(InferRequest("m", {"size": tensors()["size"]}))

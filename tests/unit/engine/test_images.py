@@ -166,8 +166,12 @@ def test_fits_are_those_of_pillow(color: str, layout: str, size: tuple[int, int]
         ("stretch", image.resize(shape, linear)),
         ("letterbox", ImageOps.pad(image, shape, linear, border)),
         ("crop", ImageOps.fit(image, shape, linear)),
+        ("share", ImageOps.fit(image, shape, Image.Resampling.BICUBIC, bleed=0.125)),
     ):
-        got = decode(encoded(pixels), spec(layout=layout, color=color, resize=wanted, fit=fit, pad_value=7))
+        how: dict[str, object] = {"fit": fit, "pad_value": 7}
+        if fit == "share":
+            how = {"fit": "crop", "crop_share": 0.75, "resample": "bicubic"}
+        got = decode(encoded(pixels), spec(layout=layout, color=color, resize=wanted, **how))
         rows = np.asarray(expected).reshape(*wanted, -1)[:, :, :: -1 if color == "bgr" else 1]
         assert np.array_equal(got, rows if layout == "NHWC" else rows.transpose(2, 0, 1))
 

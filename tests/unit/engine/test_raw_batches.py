@@ -189,6 +189,7 @@ OTHERS: dict[str, Other] = {
         {},
         InferRequest("m", {"x": Tensor(Datatype.BYTES, np.array([b"png"], object))}),
     ),
+    "left out": ({"inputs": (X, TensorSpec("mask", Datatype.UINT8, (-1, 2), default=1.0))}, {}, request()),
     "another model": ({}, {}, request(model="n")),
     "too many rows": ({}, {}, request(rows=10_000)),
 }

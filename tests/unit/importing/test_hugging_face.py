@@ -51,8 +51,12 @@ def test_deviations_by_channel_have_a_key(tmp_path):
 def test_the_centre_of_an_image(tmp_path):
     processor = {"size": {"shortest_edge": 10}, "do_center_crop": True, "crop_size": {"height": 8, "width": 8}}
     model = read(write_hugging_face(tmp_path, processor=processor))
-    assert model.preprocess["pixel_values"]["fit"] == "crop"
-    assert "10 pixels before a crop of 8 × 8" in left(model)["size: shortest_edge"]
+    keys = model.preprocess["pixel_values"]
+    assert (keys["fit"], keys["crop_share"], keys["resize"], left(model)) == ("crop", 0.8, [8, 8], {})
+    processor["crop_size"] = {"height": 8, "width": 6}
+    assert "no square" in left(read(write_hugging_face(tmp_path / "oblong", processor=processor)))["crop_size"]
+    processor["crop_size"] = {"height": 12, "width": 12}
+    assert "enlarged" in left(read(write_hugging_face(tmp_path / "larger", processor=processor)))["crop_size"]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +65,9 @@ def test_the_centre_of_an_image(tmp_path):
         ({"do_flip_channel_order": True}, "color", "bgr"),
         ({"do_rescale": False, "do_normalize": False}, "scale", 1.0),
         ({"size": 8}, "resize", [8, 8]),
+        ({"size": {"shortest_edge": 8}, "crop_pct": 0.8}, "crop_share", 0.8),
+        ({"size": {"shortest_edge": 384}, "crop_pct": 0.8}, "fit", "stretch"),
+        ({"resample": 3}, "resample", "bicubic"),
         ({"do_normalize": False}, "mean", [0.0]),
     ],
 )
@@ -68,8 +75,10 @@ def test_switches_of_the_processor(tmp_path, processor, key, value):
     assert read(write_hugging_face(tmp_path, processor=processor)).preprocess["pixel_values"][key] == value
 
 
-def test_the_filter_is_reported(tmp_path):
-    assert "filter 3 in training" in left(read(write_hugging_face(tmp_path, processor={"resample": 3})))["resample"]
+@pytest.mark.parametrize("unknown", [5, [3], "bicubic"])
+def test_a_filter_without_a_name_here_is_reported(tmp_path, unknown):
+    model = read(write_hugging_face(tmp_path, processor={"resample": unknown}))
+    assert "in training, bilinear here" in left(model)["resample"]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +86,7 @@ def test_the_filter_is_reported(tmp_path):
     [
         ({"size": {"height": 0, "width": 8}}, "size: must be 1 to 16384 pixels, not 0"),
         ({"size": True}, "must be 1 to"),
+        ({"size": {"shortest_edge": 8}, "crop_pct": "0.9"}, "crop_pct: must be a share"),
         ({"image_mean": ["a"]}, "image_mean: must be a number"),
         ({"image_mean": [1, 2]}, "must be 1 or 3 numbers"),
         ({"image_std": [0, 0, 0]}, "must be 1 or 3 numbers, for a deviation above 0"),
@@ -155,7 +165,11 @@ def test_a_detection_transformer(tmp_path, classes):
 def test_a_segmentation_of_images(tmp_path):
     write_outputs(tmp_path, "SegformerForSemanticSegmentation", {"logits": ["rows", 3, 2, 2]})
     model = settled(read(tmp_path))
-    assert (model.task, model.task_options, left(model)) == ("semantic-segmentation", {}, {})
+    assert (model.task, model.task_options, left(model)) == (
+        "semantic-segmentation",
+        {"resize": "bilinear"},
+        {},
+    )
 
 
 def test_text_needs_its_tokens(tmp_path):

@@ -54,7 +54,7 @@ def test_what_is_written_is_read(source):
         max_batch_rows=7,
         preprocess={"image": {"decode": ["jpeg"], "resize": [8, 8], "scale": 0.5, "mean": [0.1, 0.2, 0.3]}},
     )
-    manifest = read_manifest(manifest_text(model, {"onnx-fp32": [release_writer._UNKNOWN]}, "so\nurce"), "m")
+    manifest = read_manifest(manifest_text(model, {"onnx-fp32": [release_writer.UNKNOWN]}, "so\nurce"), "m")
     assert manifest.variants[0].bind == bind
     assert (manifest.batch, manifest.max_batch_rows) == (False, 7)
     assert manifest.inputs[1].preprocess.mean == (0.1, 0.2, 0.3)
