@@ -65,7 +65,11 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
     """Return Triton's ModelConfig; dims exclude the batch dimension if max_batch_size > 0."""
     rows = placement.max_batch_rows if manifest.batched else 0
     inputs = [
-        {**_config_tensor(spec, rows), "format": _IMAGE_FORMATS.get(spec.layout, "FORMAT_NONE")}
+        {
+            **_config_tensor(spec, rows),
+            "format": _IMAGE_FORMATS.get(spec.layout, "FORMAT_NONE"),
+            **({"optional": True} if spec.default is not None else {}),
+        }
         for spec in manifest.inputs
     ]
     kind = "KIND_CPU" if placement.accelerator == "cpu" else "KIND_MODEL"

@@ -120,6 +120,12 @@ def test_config_of_a_model_that_is_not_batched():
     assert config.WhichOneof("scheduling_choice") is None
 
 
+def test_config_tells_which_inputs_may_be_left_out():
+    mask = TensorSpec("mask", Datatype.UINT8, (-1, 8), default=1.0)
+    model = replace(identity(Datatype.FP32), inputs=(*identity(Datatype.FP32).inputs, mask))
+    assert [each.optional for each in configured(model, placed(8)).input] == [False, True]
+
+
 def test_config_names_variant_and_accelerator():
     config = configured(identity(Datatype.BF16), placed(1, "intel-gpu"), "1", "2")
     assert config.parameters["variant"].string_value == "v"
