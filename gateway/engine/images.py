@@ -98,9 +98,9 @@ def _decode(
     input_size = preprocess.resize[::-1] if preprocess.resize else decoded.size
     frame = place(preprocess.fit, decoded.size, input_size)
     shown = _fit(decoded, frame, input_size)
-    channels_first = spec.layout not in _CHANNELS_LAST
-    pixels = _pixels(shown, input_size, preprocess, channels_first=channels_first)
-    values = _normalised(pixels, preprocess, spec.datatype, channels_first=channels_first)
+    first = spec.layout not in _CHANNELS_LAST
+    pixels = _pixels(shown, input_size, preprocess, channels_first=first)
+    values = _normalised(pixels, preprocess, spec.datatype, channels_first=first)
     return values, frame, decoded.image.width * decoded.image.height
 
 
