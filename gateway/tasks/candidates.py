@@ -18,7 +18,7 @@ COORDINATE_LIMIT_PX = 1e9
 PAIRS_SHARE = 8
 """Boxes are compared in pairs where less than one of so many pairs has one class, else all with all.
 
-128 boxes with 300 others take 0.15 ms all with all, and 0.05 ms in pairs if there are 80 classes.
+300 boxes with 128 others take 0.09 ms all with all, and 0.04 ms in pairs if there are 80 classes.
 """
 
 
@@ -66,7 +66,7 @@ OverlapMeasure = Callable[[BoxCandidates, float], Overlaps]
 def box_overlaps(candidates: BoxCandidates, threshold: float) -> Overlaps:
     """Return the function that compares candidates by the IoU of their boxes.
 
-    They are compared in FP32, in which models give them: 128 boxes with each other take 76 µs, and 130 µs in FP64.
+    They are compared in FP32, in which models give them: 128 boxes with each other take 46 µs, and 71 µs in FP64.
     """
     return iou_overlaps(np.ascontiguousarray(candidates.boxes.T, np.float32), threshold)
 
