@@ -5,6 +5,9 @@ from __future__ import annotations
 EARLY_SHARE = 0.01
 """Share of a period by which a frame may be early: sums of timestamps are not exact."""
 
+GAP_LIMIT_S = 60.0
+"""Longest time from one frame of a file to the next; a longer one is an error of its timestamps."""
+
 
 class PlaybackClock:
     """Pace of a file by its timestamps. The first frame is due at once."""
@@ -14,8 +17,8 @@ class PlaybackClock:
         self._last_s = 0.0
 
     def due_s(self, timestamp_s: float, now_s: float) -> float:
-        """Return the time at which a frame is due. Timestamps that step back begin a new origin."""
-        if self._origin_s is None or timestamp_s < self._last_s:
+        """Return the time at which a frame is due. At once, if timestamps step back or too far forward."""
+        if self._origin_s is None or not self._last_s <= timestamp_s <= self._last_s + GAP_LIMIT_S:
             self._origin_s = now_s - timestamp_s
         self._last_s = timestamp_s
         return self._origin_s + timestamp_s

@@ -64,9 +64,11 @@ class ReadingThread(threading.Thread):
 
     def _offer(self, frame: DecodedFrame) -> None:
         self.read += 1
+        due_s = time.monotonic()
         if self._clock is not None:
-            self._stopped.wait(self._clock.due_s(frame.timestamp_s, time.monotonic()) - time.monotonic())
-        if not self._limit.admits(frame.timestamp_s if self._clock else time.monotonic()):
+            due_s = self._clock.due_s(frame.timestamp_s, due_s)
+            self._stopped.wait(due_s - time.monotonic())
+        if not self._limit.admits(due_s):
             self.left_out += 1
             return
         if self._wait:

@@ -13,6 +13,8 @@ SUFFIXES = (".mp4", ".mkv", ".mov")
 CODECS = ("libx264", "mpeg4")
 """Encoders, the better one first: PyAV's own packages have both."""
 TICK = Fraction(1, 1000)
+STEP_S = 0.04
+"""Time to the next frame if the timestamps of the source step back: a camera was connected again."""
 
 
 class VideoFile:
@@ -58,6 +60,9 @@ class VideoFile:
         frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(
             self._stream.width, self._stream.height, "yuv420p"
         )
+        last_s = self._begin_s + self._last_tick * float(TICK)
+        if timestamp_s < last_s:
+            self._begin_s -= last_s + STEP_S - timestamp_s
         self._last_tick = max(self._last_tick + 1, round((timestamp_s - self._begin_s) / TICK))
         frame.pts, frame.time_base = self._last_tick, TICK
         try:

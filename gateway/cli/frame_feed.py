@@ -124,15 +124,10 @@ class FrameFeed:
         self._is_registered = True
 
     def _drop_segment(self) -> None:
-        """Remove the segment first, so that none is left whatever happens, then its region."""
-        segment, self._segment = self._segment, None
-        if segment is None:
-            return
-        segment.close()
-        if self._is_registered:
-            self._is_registered = False
-            with suppress(RequestError, UnreachableError):
-                read_object(*self._client.exchange("POST", f"{REGIONS}/{segment.name}/unregister", b"{}"))
+        """Remove the segment. The gateway drops its region then."""
+        if self._segment is not None:
+            self._segment.close()
+        self._segment, self._is_registered = None, False
 
 
 def _rounded(size: int) -> int:

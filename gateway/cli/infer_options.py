@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-from gateway.terminal.numbers import interval, positive
+from gateway.terminal.numbers import positive, span
 from gateway.terminal.program import named
 
 INFER_EXAMPLES = (
@@ -53,7 +53,7 @@ def infer_options(parser: argparse.ArgumentParser) -> None:
         "none is skipped",
     )
     video.add_argument("--frames", type=positive, metavar="N", help="end after N frames were sent")
-    video.add_argument("--seconds", type=interval, metavar="S", help="end after S seconds")
+    video.add_argument("--seconds", type=span, metavar="S", help="end after S seconds")
 
 
 def rate(text: str) -> float:

@@ -15,7 +15,7 @@ from gateway.camera.reader import DecodedFrame, SourceReader
 from gateway.camera.reading import ReadingThread, WaitingFrame
 from gateway.camera.settings import CameraSettings
 from gateway.camera.source import VideoSource, camera_source, file_source
-from gateway.cli.common import clean_up_on_sigterm, warn
+from gateway.cli.common import clean_up_on_signals, warn
 from gateway.cli.frame_feed import FedModel, FrameFeed
 from gateway.cli.infer_options import FASTEST
 from gateway.cli.result_view import documents_of
@@ -44,7 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise UnreachableError(
             f"a video needs a gateway that runs, and there is none ({found}); start edge-gateway run"
         )
-    clean_up_on_sigterm()
+    clean_up_on_signals()
     with ExitStack() as stack:
         feed = stack.enter_context(FrameFeed(*found, settings, warn))
         model = feed.describe(arguments.model, arguments.model_version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,12 +65,19 @@ def drawing(name: str | None, source: str) -> Iterator[Drawing]:
     if target.suffix.lower() in SUFFIXES:
         with VideoFile(target) as file:
             yield _AllFrames(file)
+        if target.exists():  # there was a frame
+            _tell_written(target)
     elif target.suffix.lower() in PICTURES:
         kept = _LastFrame()
         yield kept
         if kept.last is not None:
             document, image = kept.last
             draw_image(document, image.to_image(), target)
+            _tell_written(target)
     else:
         names = ", ".join((*PICTURES, *SUFFIXES))
         raise ConfigurationError(f"takes a file that ends in one of {names}, not {target.name!r:.80}", key="--draw")
+
+
+def _tell_written(target: Path) -> None:
+    print(f"{target} written", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.camera.pacing import PlaybackClock, RateLimit
+from gateway.camera.pacing import GAP_LIMIT_S, PlaybackClock, RateLimit
 
 
 def test_frames_are_due_as_far_apart_as_their_timestamps():
@@ -12,11 +12,12 @@ def test_frames_are_due_as_far_apart_as_their_timestamps():
     assert clock.due_s(6.0, 107.0) == pytest.approx(101.0)  # it is late: the pace stays
 
 
-def test_timestamps_that_step_back_begin_again():
+@pytest.mark.parametrize("next_s", [0.0, 50.0 + GAP_LIMIT_S + 1])
+def test_timestamps_that_step_back_or_too_far_begin_again(next_s):
     clock = PlaybackClock()
     clock.due_s(50.0, 100.0)
-    assert clock.due_s(0.0, 101.0) == 101.0
-    assert clock.due_s(1.0, 101.0) == 102.0
+    assert clock.due_s(next_s, 101.0) == 101.0
+    assert clock.due_s(next_s + 1.0, 101.0) == 102.0
 
 
 def test_a_limit_admits_its_rate_of_frames_that_come_evenly():
