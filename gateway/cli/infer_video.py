@@ -114,6 +114,8 @@ class VideoRun:
             print_summary(f"{name} at {place}", f"frames as {self._model.form} {where}", document)
         if self._failure is not None:
             raise self._failure
+        if not self._asked:
+            warn("the source brought no frame; give it more time, or check it with another player")
         return OK if self._answered else FINDING
 
     def _next(self, slot: NewestSlot[WaitingFrame]) -> WaitingFrame | None:

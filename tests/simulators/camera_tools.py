@@ -70,3 +70,18 @@ def write_video(path: Path, count: int = 20, rate: int = 30, size: tuple[int, in
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     return path
+
+
+def write_spoilt(path: Path, count: int, spoilt: set[int]) -> None:
+    """Write JPEG frames into a video, and zeros in place of those in `spoilt`."""
+    import av
+
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mjpeg", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 32, "yuvj420p"
+        for number in range(count):
+            frame = av.VideoFrame.from_ndarray(pixels(number, 64, 32), format="rgb24")
+            for packet in stream.encode(frame.reformat(format="yuvj420p")):
+                sent = av.Packet(bytes(1000)) if number in spoilt else packet
+                sent.stream, sent.pts, sent.dts, sent.time_base = stream, number, number, packet.time_base
+                container.mux(sent)

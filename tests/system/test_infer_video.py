@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from tests.performance.networks import corner
-from tests.simulators.camera_tools import encoded, infer, pixels, start_infer, write_video
+from tests.simulators.camera_tools import encoded, infer, pixels, start_infer, write_spoilt, write_video
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
 from tests.system.test_tasks import FOUND, write_detector
 
@@ -235,6 +235,12 @@ def test_frames_that_fail_are_counted_and_too_many_in_a_row_end_the_feed(library
     ]  # fmt: skip
     assert few.returncode == 1
     assert "failed" in few.stdout
+
+
+def test_a_source_without_a_frame_is_a_finding(gateway, tmp_path):
+    write_spoilt(tmp_path / "empty.mkv", 5, {*range(5)})
+    done = infer("street", "--video", tmp_path / "empty.mkv", "--url", socket_of(gateway))
+    assert (done.returncode, "the source brought no frame" in done.stderr) == (1, True), done.stderr
 
 
 @contextmanager

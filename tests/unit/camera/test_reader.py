@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from gateway.camera.reader import SourceReader
 from gateway.camera.settings import CameraSettings
 from gateway.camera.source import camera_source, file_source
 from gateway.domain.errors import ConfigurationError, UnreachableError
-from tests.simulators.camera_tools import pixels, write_video
+from tests.simulators.camera_tools import write_spoilt, write_video
 
 
 class Served(SimpleHTTPRequestHandler):
@@ -46,21 +45,6 @@ def test_the_frames_of_a_file_have_numbers_timestamps_and_its_pixels(tmp_path):
         [2 * number for number in range(20)], abs=3
     )
     assert reader.broken == 0
-
-
-def write_spoilt(path: Path, count: int, spoilt: set[int]) -> None:
-    """Write JPEG frames into a video, and zeros in place of those in `spoilt`."""
-    import av
-
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mjpeg", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 64, 32, "yuvj420p"
-        for number in range(count):
-            frame = av.VideoFrame.from_ndarray(pixels(number, 64, 32), format="rgb24")
-            for packet in stream.encode(frame.reformat(format="yuvj420p")):
-                sent = av.Packet(bytes(1000)) if number in spoilt else packet
-                sent.stream, sent.pts, sent.dts, sent.time_base = stream, number, number, packet.time_base
-                container.mux(sent)
 
 
 def test_broken_packets_are_counted_and_too_many_in_a_row_end_a_file(tmp_path):
