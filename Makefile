@@ -60,6 +60,11 @@ $(VENV)/.workshop: requirements/workshop.txt | $(VENV)/.test
 	@$(PIP) --no-compile --target $(VENV)/workshop --upgrade -r $<
 	@touch $@
 
+$(VENV)/.camera: requirements/camera.txt | $(VENV)/.test
+	@echo "installing PyAV and a server of RTSP (about 40 MB, once)"
+	@$(PIP) --no-compile --target $(VENV)/camera --upgrade -r $<
+	@touch $@
+
 $(VENV)/.docs: requirements/docs.txt | $(VENV)/.test
 	@$(PIP) --target $(VENV)/docs --upgrade -r $<
 	@touch $@
@@ -95,7 +100,7 @@ demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two goo
 # Modules are compiled once, not by each of the thousands of processes that the tests start.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"
 .PHONY: tested
-tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm $(VENV)/.docs $(VENV)/.workshop runtime-only debian-test
+tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm $(VENV)/.docs $(VENV)/.workshop $(VENV)/.camera runtime-only debian-test
 
 test: tested ## install what the tests need; checks, unit tests and contracts
 	@$(MAKE) --no-print-directory check
@@ -141,6 +146,7 @@ lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE_ALONE) requirements/s3.in -c requirements/test.txt -o requirements/s3.txt
 	$(COMPILE_ALONE) --no-deps requirements/world.in -c requirements/test.txt -o requirements/world.txt
 	$(COMPILE_ALONE) --no-deps requirements/workshop.in -c requirements/test.txt -o requirements/workshop.txt
+	$(COMPILE_ALONE) requirements/camera.in -c requirements/test.txt -o requirements/camera.txt
 	@$(COMPILE_ALONE) requirements/fuzz.in -o requirements/fuzz.txt
 	$(COMPILE_ALONE) requirements/docs.in -c requirements/test.txt -o requirements/docs.txt
 	@$(MAKE) --no-print-directory lock-build

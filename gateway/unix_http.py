@@ -13,8 +13,8 @@ from typing import Any
 class UnixConnection(http.client.HTTPConnection):
     """HTTP connection to the socket at `path`. Raises OSError as connections over TCP do.
 
-    `timeout_s`: timeout of connecting, of each send and of each read. `exchange_s`: time after connecting in which all
-    reads must end (default: `timeout_s`).
+    `timeout_s`: timeout of connecting, of each send and of each read. `exchange_s`: time after connecting, and after
+    the beginning of each further request, in which all reads must end (default: `timeout_s`).
     """
 
     def __init__(self, path: str, timeout_s: float, exchange_s: float | None = None) -> None:
@@ -31,6 +31,13 @@ class UnixConnection(http.client.HTTPConnection):
         connected.read_s, connected.deadline_s = self._timeout_s, time.monotonic() + self._exchange_s
         connected.connect(self._path)
         connected.settimeout(self._timeout_s)
+
+    def putrequest(self, *arguments: Any, **options: Any) -> None:
+        """Begin a request; on a connection that is open, its deadline begins as well."""
+        if isinstance(self.sock, _BoundedSocket):
+            self.sock.settimeout(self._timeout_s)
+            self.sock.deadline_s = time.monotonic() + self._exchange_s
+        super().putrequest(*arguments, **options)
 
 
 class _BoundedSocket(socket.socket):

@@ -94,9 +94,11 @@ def warn(message: str) -> None:
     print(f"edge-gateway: {plain(message)}", file=sys.stderr)
 
 
-def clean_up_on_sigterm() -> None:
-    """Let SIGTERM end the command as an exception, so that nothing half-written is left."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+def clean_up_on_signals() -> None:
+    """Let SIGTERM, and SIGHUP unless it is ignored, end the command as an exception, so that nothing is left."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
 
 
 def root_folder(arguments: argparse.Namespace) -> Path:

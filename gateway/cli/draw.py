@@ -33,9 +33,17 @@ def draw_file(document: Mapping[str, Any], source: Path, target: Path) -> None:
     try:
         with Image.open(source) as opened:
             image = opened.convert("RGB")
-        draw(document, image).save(target)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"cannot be drawn from {source}: {error}", file=str(target)) from error
+    draw_image(document, image, target)
+
+
+def draw_image(document: Mapping[str, Any], image: Image.Image, target: Path) -> None:
+    """Draw a result into a copy of an RGB image. Raises ConfigurationError for a file that cannot be written."""
+    try:
+        draw(document, image).save(target)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"cannot be written: {error}", file=str(target)) from error
 
 
 def draw(document: Mapping[str, Any], image: Image.Image) -> Image.Image:

@@ -134,6 +134,10 @@ class GatewayClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; another exchange opens it again."""
         self._connection.close()
 
     def exchange(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:

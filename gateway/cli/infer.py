@@ -1,4 +1,4 @@
-"""Verb `edge-gateway infer MODEL`: one request, answered in this process or by a running daemon."""
+"""Verb `edge-gateway infer MODEL`: one request, answered in this process or by a running daemon; or a video."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gateway import assembly
+from gateway.cli import infer_video
 from gateway.cli.common import configured, warn
 from gateway.cli.draw import draw_file
 from gateway.cli.explain import find_release
@@ -34,7 +35,10 @@ ROWS_SHOWN = 20
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print the answer."""
+    """Print the answer, or feed a video or camera."""
+    if arguments.video or arguments.camera:
+        return infer_video.command(arguments)
+    _check_still(arguments)
     labels: tuple[str, ...] = ()
     found = find_running(arguments)
     if not isinstance(found, str):
@@ -54,10 +58,17 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_still(arguments: argparse.Namespace) -> None:
+    """Raise ConfigurationError for options of videos without one."""
+    for option in ("rate", "frames", "seconds"):
+        if getattr(arguments, option) is not None:
+            raise ConfigurationError("goes with --video or --camera", key=f"--{option}")
+
+
 def _draw(documents: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> None:
     """Draw the result of each image; of several, their number is added to the file's name."""
     if not arguments.image:
-        raise ConfigurationError("goes with --image: there is nothing to draw into", key="--draw")
+        raise ConfigurationError("goes with --image, --video or --camera: there is nothing to draw into", key="--draw")
     if not documents:
         problem = f"model '{arguments.model}' has no task, so that nothing can be drawn"
         raise ConfigurationError(f"{problem}; declare [task] in its manifest", key="--draw")

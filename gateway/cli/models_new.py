@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gateway.cli.common import clean_up_on_sigterm, configured
+from gateway.cli.common import clean_up_on_signals, configured
 from gateway.cli.questions import answer, can_ask
 from gateway.config import Config
 from gateway.domain.errors import ConfigurationError
@@ -34,7 +34,7 @@ LABELS_SHOWN = 5
 
 def command(arguments: argparse.Namespace) -> int:
     """Write the version and print what was found."""
-    clean_up_on_sigterm()
+    clean_up_on_signals()
     config = configured(arguments)
     models = models_directory(config)
     wishes = _wishes(arguments, models)

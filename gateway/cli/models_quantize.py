@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway.cli.common import clean_up_on_sigterm, configured, warn
+from gateway.cli.common import clean_up_on_signals, configured, warn
 from gateway.config import Config, site_profiles_folder
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ModelManifest
@@ -29,7 +29,7 @@ SETTINGS = CalibrationSettings()
 
 def command(arguments: argparse.Namespace) -> int:
     """Make the variants and print what they are worth; return 1 if none of them is good."""
-    clean_up_on_sigterm()
+    clean_up_on_signals()
     config = configured(arguments)
     folder, plot = Path(arguments.dir).resolve(), _plot_file(arguments.plot)
     manifest, record = _manifest(folder, config), read_record(folder)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gateway import __version__
 from gateway.cli.bench_options import BENCH_EXAMPLES, bench_options
+from gateway.cli.infer_options import INFER_EXAMPLES, infer_options
 from gateway.cli.models_parser import add_actions
 from gateway.domain.rights import known_scopes
 from gateway.frontends.grpc_v2.settings import SERVERS
@@ -131,16 +132,7 @@ def _config_verb(parser: argparse.ArgumentParser) -> None:
 
 
 def _infer(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a model's name")
-    parser.add_argument("--model-version", metavar="V", default="", help="the version (default: the newest)")
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--image", metavar="F", action="append", help="a JPEG or PNG file; repeatable")
-    source.add_argument("--npz", metavar="F", help="arrays by input name (or input.<name>, as in a golden set)")
-    source.add_argument("--json", metavar="F", help="an Open Inference Protocol request body; - reads standard input")
-    parser.add_argument("--output", choices=("table", "json"), help="default: json with --json, else table")
-    parser.add_argument(
-        "--draw", type=named, metavar="F", help="draw boxes, masks, keypoints and labels into copies of the images"
-    )
+    infer_options(parser)
     _asking(parser)
     _device(parser)
 
@@ -265,12 +257,8 @@ VERBS = (
     Verb(
         "infer",
         "infer",
-        "answer one request by the gateway that runs, or without one in this process",
-        "  edge-gateway infer meter-reader --image digit.png\n"
-        "  edge-gateway infer detector --image street.jpg --draw found.png\n"
-        "  edge-gateway infer activity --npz window.npz --output json\n"
-        "  edge-gateway infer meter-reader --json request.json --url 127.0.0.1:8000\n"
-        "  edge-gateway infer meter-reader --image digit.png --url https://camera-7.lan --token-file token",
+        "answer one request by the gateway that runs, or without one in this process; or feed a video or camera to it",
+        INFER_EXAMPLES,
         _infer,
     ),
     Verb(

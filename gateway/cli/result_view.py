@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,19 @@ def print_documents(documents: Sequence[Mapping[str, Any]]) -> None:
         rest = {key: value for key, value in document.items() if key not in LISTS}
         if rest or not any(document.get(key) for key in LISTS):
             print(plain(f"row {row}: {json.dumps(rest, ensure_ascii=False) if rest else 'nothing was found'}"))
+
+
+def in_short(document: Mapping[str, Any]) -> str:
+    """Return a result in a few words: how many of each label, else its best values, else its keys."""
+    if "detections" in document:
+        found = Counter(str(entry["label"]) for entry in document["detections"])
+        return ", ".join(f"{count} {label}" for label, count in found.most_common()) or "nothing"
+    if "text" in document:
+        return str(document["text"])
+    parts = document.get("classes") or ([document] if "label" in document else [])
+    if parts:
+        return ", ".join(f"{part['label']} {part.get('score', part.get('share', 0.0)):.2f}" for part in parts)
+    return ", ".join(f"{key} {value:g}" if isinstance(value, float | int) else key for key, value in document.items())
 
 
 def _lines(row: int, document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -70,16 +70,20 @@ def ask_running(config: Config, arguments: argparse.Namespace) -> RunningGateway
     return RunningGateway(why_not=found) if isinstance(found, str) else found
 
 
-def find_running(arguments: argparse.Namespace) -> tuple[GatewayAddress, Keys] | str:
+def find_running(arguments: argparse.Namespace, *, unix_first: bool = False) -> tuple[GatewayAddress, Keys] | str:
     """Return `--url`, else the address of a live gateway on this device, else why none is queried.
 
+    `unix_first`: of several addresses prefer a UNIX socket, at which shared memory may be registered.
     Raises UnreachableError if a listener there does not answer as a gateway does.
     """
     if arguments.url:
         return read_url(arguments.url), keys_of(arguments)
     if why := disk_meant(arguments):
         return why
-    return _first_answer([partial(_live, *local) for local in local_addresses(configured(arguments), arguments)])
+    places = [*local_addresses(configured(arguments), arguments)]
+    if unix_first:
+        places.sort(key=lambda local: not local[0].unix)
+    return _first_answer([partial(_live, *local) for local in places])
 
 
 def keys_of(arguments: argparse.Namespace, pinned: str | None = None) -> Keys:

@@ -5,11 +5,12 @@ REST sends them as JSON; their keys are the fields of the gRPC messages, which a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gateway import __version__
-from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.domain.ports import IndexEntry, Inference, Repository, Statistics
 from gateway.domain.rights import Rights
 from gateway.domain.statistics import Duration, Placement, ServableStatistics
@@ -27,6 +28,9 @@ EXTENSIONS = (
 
 `sequence`, CUDA shared memory, `trace` and `logging` are not supported, and system shared memory only if it is allowed.
 """
+
+PREPROCESS = "preprocess."
+"""Beginning of the name of a parameter in ModelConfig: how images become the input that is named after it, as JSON."""
 
 _IMAGE_FORMATS = {"NCHW": "FORMAT_NCHW", "NHWC": "FORMAT_NHWC"}
 _STAGES = ("compute_input", "compute_infer", "compute_output")
@@ -77,6 +81,7 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
         name: getattr(placement, name) for name in ("variant", "precision", "accelerator", "reason", "level", "joining")
     }
     facts["signed"] = "true" if placement.signed else "false"
+    facts |= {PREPROCESS + spec.name: _sent_images(spec.preprocess) for spec in manifest.inputs if spec.preprocess}
     config = {
         "name": manifest.name,
         "platform": placement.runtime,
@@ -136,6 +141,12 @@ def _servable(servable: ServableStatistics) -> Document:
             for _, batch in sorted(servable.batches.items())
         ],
     }
+
+
+def _sent_images(preprocess: Preprocess) -> str:
+    """Return what a client must know to send an image: formats; size and colours of a raw frame."""
+    keys = ("decode", "frame", "color_matrix", "color_range") if preprocess.frame else ("decode",)
+    return json.dumps({key: getattr(preprocess, key) for key in keys})
 
 
 def _duration(duration: Duration) -> Document:

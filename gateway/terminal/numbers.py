@@ -29,7 +29,7 @@ def _whole(text: str, low: int, words: str) -> int:
 
 
 def span(text: str) -> float:
-    """Parse hours or days above 0."""
+    """Parse seconds, hours or days above 0."""
     return _number(text, math.ulp(0.0), "above 0")
 
 

@@ -22,6 +22,7 @@ DISTRIBUTION = "edge-inference-gateway"
 EXTRAS = {
     "grpc": "grpcio",
     "ai_edge_quantizer": "workshop",
+    "av": "camera",
     "nncf": "workshop",
     "onnx": "workshop",
     "urllib3": "pull",

@@ -23,6 +23,8 @@ for verb in PROGRAM.verbs:
         PROGRAM.main([verb.name, "--help"])
 """
 MISSING = [
+    ("edge-gateway", "camera", "infer street --video street.mp4"),
+    ("edge-gateway", "camera", "infer street --camera rtsp://127.0.0.1:1/stream"),
     ("edge-agent", "agent", "sync"),
     ("edge-agent", "agent", "enrol https://127.0.0.1:1 --token x"),
     ("edge-fleet", "fleet", "serve"),

@@ -1,13 +1,14 @@
 """The core without any transport: messages in, messages or RequestError out."""
 
 import asyncio
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.manifest import TensorSpec
+from gateway.domain.manifest import Preprocess, TensorSpec
 from gateway.domain.ports import IndexEntry
 from gateway.domain.rights import EVERYTHING
 from gateway.domain.statistics import Placement, ServableStatistics
@@ -132,6 +133,24 @@ def test_config_names_variant_and_accelerator():
     assert config.parameters["accelerator"].string_value == "intel-gpu"
     assert (config.instance_group[0].kind, config.backend, config.input[0].data_type) == (3, "onnx", 14)
     assert config.version_policy.latest.num_versions == 2
+
+
+def test_config_tells_which_images_become_an_input():
+    raw = Preprocess(("nv12",), frame=(4, 6), color_matrix="bt709")
+    inputs = (
+        TensorSpec("raw", Datatype.FP32, (-1, 3, 4, 6), "NCHW", preprocess=raw),
+        TensorSpec("file", Datatype.FP32, (-1, 3, 4, 6), "NCHW", preprocess=Preprocess(("jpeg", "png"))),
+        TensorSpec("plain", Datatype.FP32, (-1, 3)),
+    )
+    told = configured(replace(identity(Datatype.FP32), inputs=inputs), placed(1)).parameters
+    assert json.loads(told["preprocess.raw"].string_value) == {
+        "decode": ["nv12"],
+        "frame": [4, 6],
+        "color_matrix": "bt709",
+        "color_range": "limited",
+    }
+    assert json.loads(told["preprocess.file"].string_value) == {"decode": ["jpeg", "png"]}
+    assert "preprocess.plain" not in told
 
 
 def test_every_datatype_has_a_config_type():
