@@ -138,6 +138,13 @@ def _quantize(parser: argparse.ArgumentParser) -> None:
         help="samples: images, .npz or .csv; a file, or a folder, which may have a folder for each class",
     )
     parser.add_argument(
+        "--annotations",
+        type=named,
+        default=None,
+        metavar="PATH",
+        help="truth of images: COCO .json, labels.csv, or a folder of YOLO .txt or of masks (default: next to them)",
+    )
+    parser.add_argument(
         "--only",
         type=named,
         action="append",

@@ -173,7 +173,7 @@ def test_what_loses_too_much_is_not_written_and_it_is_said(tmp_path: Path) -> No
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(2).normal(size=(120, 8)))
     told = quantized(folder, tmp_path / "x.npz", "--only", "onnx-int8", "--max-loss", 0, code=1)
     found = by_name(told)["onnx-int8"]
-    assert (told["accuracy_is"], found["kept"]) == ("similarity", False)
+    assert (told["accuracy_is"], found["kept"]) == ("deviation", False)
     assert "not written: it loses 0." in found["note"]
     assert not (folder / "onnx-int8").exists()
     assert [variant.artifacts for variant in manifest_of(folder).variants] == [each.artifacts for each in before]
