@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Array
+from gateway.tasks.catalog import task_of
 from gateway.workshop.samples import sample_shape
 from gateway.workshop.truth.cells import NAMES, read_cells, truth_columns
 from gateway.workshop.truth.kinds import TruthKind, truth_kind
@@ -91,13 +92,28 @@ def _one_input(table: _Table, manifest: ModelManifest) -> TableSamples:
     count = len(values) // steps if steps else 0
     if not count:
         raise ValueError(f"it has {len(values)} rows, fewer than one window of {shape[0]}")
-    inputs = {spec.name: _windows(values, steps, spec)}
+    inputs = {spec.name: values[: count * steps].reshape(count, steps, -1).astype(spec.datatype.dtype)}
+    if table.kind is TruthKind.FORECASTS:
+        return TableSamples(inputs, truth=_following(table, values, steps, manifest))
     return _with_truth(inputs, table, steps)
 
 
-def _windows(values: Array, steps: int, spec: TensorSpec) -> Array:
-    count = len(values) // steps
-    return values[: count * steps].reshape(count, steps, -1).astype(spec.datatype.dtype)
+def _following(table: _Table, values: Array, steps: int, manifest: ModelManifest) -> list[Any] | None:
+    """Return the rows after each window of `steps` rows, in the forecast's channels; None at the end of the table.
+
+    There are none for a model whose forecast has another scale than its input, or channels that are not in the table.
+    """
+    task, options = task_of(manifest), manifest.task_options or {}
+    if task is None or {"scale", "offset"} & options.keys():
+        return None
+    horizon, width = task.results[0].shape[:2]
+    names = tuple(options.get("channels", ())) or (manifest.window.channels if manifest.window else ())
+    if names and all(name in table.header for name in names):
+        values = _numbers(table.rows, [table.header.index(name) for name in names])
+    if horizon < 1 or width != values.shape[1]:
+        return None
+    parts = [values[end : end + horizon] for end in range(steps, len(values) + 1, steps)]
+    return [part if len(part) == horizon else None for part in parts]
 
 
 def _with_truth(inputs: Mapping[str, Array], table: _Table, steps: int) -> TableSamples:

@@ -49,7 +49,7 @@ def _shapes(kind: TruthKind, placed: Sequence[PlacedObject], size: tuple[int, in
         case TruthKind.ORIENTED:
             return Polygons(np.array([_needed(each.corners, "corners") for each in placed]).reshape(-1, 4, 2))
         case TruthKind.MASKS:
-            return Masks(size, [_needed(each.counts, "a mask") for each in placed])
+            return Masks(size, [_needed(each.counts, "mask") for each in placed])
         case TruthKind.KEYPOINTS:
             found = np.array([_points(each, points) for each in placed]).reshape(-1, points, 3)
             areas = [each.area or AREA_OF_BOX * float(np.prod(each.box[2:] - each.box[:2])) for each in placed]
