@@ -13,8 +13,8 @@ from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Variant
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Signature
-from gateway.tasks.catalog import task_of
-from gateway.workshop.choices import KINDS
+from gateway.tasks.catalog import TASKS, task_of
+from gateway.tasks.keypoints import COCO_KEYPOINTS
 from gateway.workshop.image_draft import with_layout, with_preprocess
 from gateway.workshop.matching import match_tensors
 from gateway.workshop.model_file import ModelFile
@@ -47,7 +47,12 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
     ordered, remarks = tuple(sorted(files, key=lambda file: file.precision != "fp32")), Remarks()
     inputs, outputs = _specs(ordered, remarks)
     labels, why = _labels(ordered, wishes)
-    proposal = propose_task(Signature(inputs, outputs), labels)
+    proposal = propose_task(Signature(inputs, outputs), labels, len(wishes.keypoints))
+    if wishes.keypoints and proposal.options.get("points") != len(wishes.keypoints):
+        problem = f"holds {len(wishes.keypoints)} names of key points, which the outputs do not have ({proposal.why})"
+        raise ConfigurationError(
+            f"{problem}; name the file that fits, and the labels of the boxes with --labels", file=wishes.keypoints_file
+        )
     labels = _fitting_labels(labels, why, proposal, wishes, remarks)
     kind = wishes.task or proposal.kind
     remarks.say("task", _task_note(proposal, wishes))
@@ -57,19 +62,33 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
         remarks.ask("labels_file", "file with the labels, one in each line (empty: none)", "")
     variants, inputs, outputs = _variants(ordered, inputs, outputs, remarks)
     if not kind:
-        remarks.ask("task", "task of the model (empty: none)", "", ("", *KINDS))
+        remarks.ask("task", "task of the model (empty: none)", "", ("", *TASKS))
     if kind.startswith("time-series"):
         remarks.say("inputs", _window_note(inputs[0]))
     batch = "batch" not in remarks.notes
     manifest = ModelManifest(wishes.name, wishes.version, inputs, outputs, variants, kind, labels=labels, batch=batch)
-    manifest = _with_task_table(manifest, proposal)
+    manifest = _with_task_table(manifest, proposal, _point_names(proposal, wishes, remarks))
     return ManifestDraft(manifest, ordered, proposal, remarks.notes, tuple(remarks.questions))
 
 
-def _with_task_table(manifest: ModelManifest, proposal: TaskProposal) -> ModelManifest:
+def _point_names(proposal: TaskProposal, wishes: Wishes, remarks: Remarks) -> tuple[str, ...]:
+    """Return the names of the model's key points: the author's, or those of COCO if there are as many."""
+    count = proposal.options.get("points", 0)
+    if count and not wishes.keypoints and count != len(COCO_KEYPOINTS):
+        remarks.ask("keypoints_file", f"file with the names of the {count} key points (empty: none)", "")
+        remarks.say("task", f"{remarks.notes['task']}\nno table [task]: name the points with --keypoints FILE")
+        return ()
+    if count and not wishes.keypoints:
+        remarks.assume("task.keypoints", f"the {count} points are those of a person in COCO; --keypoints names others")
+        return COCO_KEYPOINTS
+    return wishes.keypoints
+
+
+def _with_task_table(manifest: ModelManifest, proposal: TaskProposal, points: tuple[str, ...]) -> ModelManifest:
     """Return the manifest with a table of its task, if the gateway knows the task and the outputs fit it."""
-    head = {"head": proposal.options["format"]} if proposal.options.get("format") in HEADS else {}
-    tabled = replace(manifest, task_options=head if manifest.task == proposal.kind else {})
+    options = {"head": proposal.options["format"]} if proposal.options.get("format") in HEADS else {}
+    options |= {"keypoints": points, "values": proposal.options["values"]} if points else {}
+    tabled = replace(manifest, task_options=options if manifest.task == proposal.kind else {})
     try:
         task_of(tabled)
     except ConfigurationError:
