@@ -19,44 +19,16 @@ import tritonclient.grpc as triton
 from onnx import helper, numpy_helper
 from PIL import Image
 
-from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import read_manifest
 from tests.simulators.daemon import COMMAND, ROOT, SHIPPED, golden, running
 from tests.simulators.models_made import image_classifier, save, shaped
 from tests.simulators.workshop_tools import COMMAND as TOOLED
-from tests.simulators.workshop_tools import FOLDER, environment, models
+from tests.simulators.workshop_tools import FOLDER, by_name, environment, manifest_of, models, new, quantized
 from tests.world.exports import sklearn_entries
 
 pytestmark = pytest.mark.timeout(180)
 METER, ACTIVITY = SHIPPED / "meter-reader" / "1", SHIPPED / "activity" / "1"
 DIGITS = tuple("0123456789")
-
-
-def new(library: Path, *files: Path, labels: tuple[str, ...] = (), name: str = "m") -> Path:
-    """Make a version of a model, and return its folder."""
-    options: list[object] = ["--models", library, "--name", name, "--version", "1"]
-    if labels:
-        (library.parent / "labels.txt").write_text("\n".join(labels))
-        options += ["--labels", library.parent / "labels.txt"]
-    done = models("new", *files, *options)
-    assert done.returncode == 0, done.stderr
-    return library / name / "1"
-
-
-def quantized(folder: Path, data: Path, *options: object, code: int = 0) -> dict[str, Any]:
-    """Quantize, and return what the command told."""
-    done = models("quantize", folder, "--calibration", data, "--json", *options)
-    assert done.returncode == code, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
-
-
-def manifest_of(folder: Path) -> ModelManifest:
-    return read_manifest((folder / "manifest.toml").read_text(), str(folder))
-
-
-def by_name(told: dict[str, Any]) -> dict[str, Any]:
-    return {variant["name"]: variant for variant in told["variants"]}
 
 
 @pytest.fixture(scope="module")
