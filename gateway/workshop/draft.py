@@ -56,6 +56,7 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
     labels = _fitting_labels(labels, why, proposal, wishes, remarks)
     kind = wishes.task or proposal.kind
     remarks.say("task", _task_note(proposal, wishes))
+    proposal = _with_point_names(proposal, wishes, remarks)
     inputs = tuple(with_preprocess(spec, ordered[0], kind, wishes, remarks) for spec in inputs)
     outputs = _with_layouts(outputs, proposal)
     if not labels and proposal.options.get("classes", 1) > 1:
@@ -67,27 +68,28 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
         remarks.say("inputs", _window_note(inputs[0]))
     batch = "batch" not in remarks.notes
     manifest = ModelManifest(wishes.name, wishes.version, inputs, outputs, variants, kind, labels=labels, batch=batch)
-    manifest = _with_task_table(manifest, proposal, _point_names(proposal, wishes, remarks))
+    manifest = _with_task_table(manifest, proposal)
     return ManifestDraft(manifest, ordered, proposal, remarks.notes, tuple(remarks.questions))
 
 
-def _point_names(proposal: TaskProposal, wishes: Wishes, remarks: Remarks) -> tuple[str, ...]:
-    """Return the names of the model's key points: the author's, or those of COCO if there are as many."""
-    count = proposal.options.get("points", 0)
-    if count and not wishes.keypoints and count != len(COCO_KEYPOINTS):
+def _with_point_names(proposal: TaskProposal, wishes: Wishes, remarks: Remarks) -> TaskProposal:
+    """Return the proposal with names of the model's key points: the author's, or COCO's if there are as many."""
+    count, names = proposal.options.get("points", 0), wishes.keypoints
+    if count and not names and count != len(COCO_KEYPOINTS):
         remarks.ask("keypoints_file", f"file with the names of the {count} key points (empty: none)", "")
         remarks.say("task", f"{remarks.notes['task']}\nno table [task]: name the points with --keypoints FILE")
-        return ()
-    if count and not wishes.keypoints:
+        return proposal
+    if count and not names:
         remarks.assume("task.keypoints", f"the {count} points are those of a person in COCO; --keypoints names others")
-        return COCO_KEYPOINTS
-    return wishes.keypoints
+        names = COCO_KEYPOINTS
+    return replace(proposal, options={**proposal.options, "keypoints": names}) if names else proposal
 
 
-def _with_task_table(manifest: ModelManifest, proposal: TaskProposal, points: tuple[str, ...]) -> ModelManifest:
+def _with_task_table(manifest: ModelManifest, proposal: TaskProposal) -> ModelManifest:
     """Return the manifest with a table of its task, if the gateway knows the task and the outputs fit it."""
-    options = {"head": proposal.options["format"]} if proposal.options.get("format") in HEADS else {}
-    options |= {"keypoints": points, "values": proposal.options["values"]} if points else {}
+    told = proposal.options
+    options = {"head": told["format"]} if told.get("format") in HEADS else {}
+    options |= {key: told[key] for key in ("keypoints", "values") if "keypoints" in told}
     tabled = replace(manifest, task_options=options if manifest.task == proposal.kind else {})
     try:
         task_of(tabled)
