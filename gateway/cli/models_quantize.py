@@ -23,7 +23,7 @@ from gateway.workshop.quantize_files import check_tools, read_record
 from gateway.workshop.quantize_plan import make_plan, wanted_by
 from gateway.workshop.quantize_results import QuantizeResult, VariantResult
 from gateway.workshop.quantize_run import QuantizeJob, quantize_model
-from gateway.workshop.samples import SampleSet, divided, few_samples_remarks
+from gateway.workshop.samples import SampleSet, divided, few_samples_remarks, read_remarks
 from gateway.workshop.settings import CalibrationSettings
 
 SETTINGS = CalibrationSettings()
@@ -46,7 +46,7 @@ def command(arguments: argparse.Namespace) -> int:
     max_loss = manifest.max_accuracy_loss if arguments.max_loss is None else arguments.max_loss
     job = QuantizeJob(folder, manifest, plan, record, calibration, max_loss, arguments.seed)
     result = asyncio.run(_quantize(job, heldout, config))
-    remarks = [*plan.remarks, *result.remarks]
+    remarks = [*plan.remarks, *read_remarks(samples, SETTINGS), *result.remarks]
     remarks += few_samples_remarks(len(calibration), result.basis.samples, result.basis.name, SETTINGS)
     remarks += [f"{name} could not be made: {reason}" for name, reason in result.failures.items()]
     remarks += _never_chosen(result, manifest)

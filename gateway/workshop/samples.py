@@ -85,6 +85,14 @@ def divided(samples: SampleSet, settings: CalibrationSettings, seed: int) -> tup
     return samples.taken(np.sort(rest)), samples.taken(np.sort(order[:heldout]))
 
 
+def read_remarks(samples: SampleSet, settings: CalibrationSettings) -> list[str]:
+    """Return what is to be told of samples that are not read because they would take too much memory."""
+    if len(samples) == samples.found or len(samples) >= settings.calibration_rows + settings.heldout_rows:
+        return []
+    words = f"more would take more than {settings.samples_bytes} bytes of memory"
+    return [f"{len(samples)} of {samples.found} samples are read: {words}"]
+
+
 def few_samples_remarks(calibration: int, heldout: int, basis: str, settings: CalibrationSettings) -> list[str]:
     """Return what follows from few samples, for people. `basis` is the name of what accuracy is."""
     remarks = []
@@ -99,10 +107,7 @@ def few_samples_remarks(calibration: int, heldout: int, basis: str, settings: Ca
             "cannot be seen"
         )
     elif heldout < settings.few_heldout_rows and basis != "similarity":
-        remarks.append(
-            f"accuracy is measured on {heldout} samples, few of which decide it: give {settings.few_heldout_rows} or "
-            "more for this"
-        )
+        remarks.append(f"accuracy is measured on {heldout} samples: a few of them decide it")
     return remarks
 
 
