@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,14 @@ from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype
 from gateway.tasks.catalog import TASKS
 from gateway.tasks.frame import Frame
+from gateway.tasks.run_lengths import encode_region
 from gateway.workshop.evaluation import Evaluation, make_evaluation
 from gateway.workshop.metrics.average_precision import Objects
 from gateway.workshop.metrics.boxes import Boxes
 from gateway.workshop.metrics.class_iou import ClassRuns
+from gateway.workshop.metrics.masks import Masks
+from gateway.workshop.metrics.points import PointShapes
+from gateway.workshop.metrics.polygons import Polygons
 from gateway.workshop.metrics.roc_auc import AnomalyVerdict
 from gateway.workshop.samples import SampleSet
 from gateway.workshop.truth.kinds import TruthKind, truth_kind
@@ -203,3 +208,88 @@ def test_every_task_has_a_truth() -> None:
     assert {kind for kind, truth in kinds.items() if truth is TruthKind.CLASSES} == {
         kind for kind in TASKS if kind.endswith("-classification") or kind == "keyword-spotting"
     }
+
+
+def placed(box: tuple[float, float, float, float], *extras: float) -> Array:
+    """Return an output of a YOLOv8 head [4 + 1 + extras, 84] with one box (centre, size) of class 0."""
+    output = np.zeros((5 + len(extras), 84), np.float32)
+    output[:, 3] = [*box, 0.9, *extras]
+    return output
+
+
+BOX = (32.0, 32.0, 16.0, 16.0)
+POINTS = (28.0, 30.0, 0.9, 36.0, 30.0, 0.9)
+CORNERS = np.array([[[24.0, 24.0], [40.0, 24.0], [40.0, 40.0], [24.0, 40.0]]])
+ONE = (np.zeros(1, int), np.ones(1), np.zeros(1, bool))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "reference", "truth", "worse"),
+    [
+        (
+            model("oriented-boxes", (6, 84), ("boat",), PHOTO),
+            placed(BOX, 0.0),
+            Objects(*ONE, Polygons(CORNERS)),
+            placed((32, 32, 32, 8), 0.5),
+        ),
+        (
+            model("keypoints", (11, 84), ("hand",), PHOTO, keypoints=["a", "b"]),
+            placed(BOX, *POINTS),
+            Objects(
+                *ONE,
+                PointShapes(
+                    np.array([[[28.0, 30.0], [36.0, 30.0]]]),
+                    np.ones((1, 2), bool),
+                    np.array([100.0]),
+                    np.array([[24.0, 24.0, 40.0, 40.0]]),
+                ),
+            ),
+            placed(BOX, 60.0, 60.0, 0.9, 4.0, 60.0, 0.9),
+        ),
+    ],
+)
+def test_rotated_boxes_and_points_have_overlaps_of_their_own(
+    manifest: ModelManifest, reference: Array, truth: Objects, worse: Array
+) -> None:
+    for expected in ([truth], None):
+        found, remarks = evaluation(manifest, reference[np.newaxis], expected)
+        assert (found.basis.name, remarks) == ("map-50", [])
+        assert found.quality({"y": reference[np.newaxis]}).accuracy == 1.0
+        assert found.quality({"y": worse[np.newaxis]}).accuracy == 0.0
+
+
+def test_masks_of_instances_are_compared_not_their_boxes() -> None:
+    outputs = (TensorSpec("y", Datatype.FP32, (-1, 6, 84)), TensorSpec("p", Datatype.FP32, (-1, 1, 16, 16), "NCHW"))
+    manifest = replace(model("instance-segmentation", (6, 84), ("leaf",), PHOTO), outputs=outputs)
+    inputs, whole = {"x": np.zeros((1, 4), np.float32)}, np.full((1, 1, 16, 16), 9, np.float32)
+    left = whole.copy()
+    left[..., 7:] = -9
+    golden = GoldenSet(inputs, {"y": placed(BOX, 1.0)[np.newaxis], "p": whole})
+    region = np.zeros((64, 64), bool)
+    region[24:40, 24:40] = True
+    truth = Objects(*ONE, Masks((64, 64), [encode_region(region, 0, 0, (64, 64))]))
+    for expected in ((truth,), None):
+        found, _ = make_evaluation(manifest, golden, SampleSet(inputs, None, "", 1, (), expected), "onnx-fp32")
+        assert found.quality(golden.outputs).accuracy == 1.0
+        assert found.quality({**golden.outputs, "p": left}).accuracy == 0.0
+
+
+def test_a_reconstruction_is_compared_with_its_input() -> None:
+    manifest = model("anomaly-detection", (4,), reconstruction="y", threshold=0.5)
+    inputs = np.arange(8, dtype=np.float32).reshape(2, 4)
+    golden = GoldenSet({"x": inputs}, {"y": inputs + np.float32([[0.1], [1]])})
+    truth = (AnomalyVerdict(math.nan, False), AnomalyVerdict(math.nan, True))
+    found, _ = make_evaluation(manifest, golden, SampleSet({"x": inputs}, None, "", 2, (), truth), "onnx-fp32")
+    quality = found.quality(golden.outputs)
+    assert (quality.accuracy, quality.figures) == (1.0, {"right verdicts": 1.0})
+    assert found.quality({"y": inputs}).accuracy == 0.5
+
+
+def test_samples_of_a_model_without_rows_are_runs() -> None:
+    manifest = replace(
+        model("image-classification", (2,)), batch=False, outputs=(TensorSpec("y", Datatype.FP32, (1, 2)),)
+    )
+    found, _ = evaluation(
+        replace(manifest, inputs=(replace(ROWS, shape=(4,)),)), SCORES[:, np.newaxis], labels=[0, 1, 1, 1]
+    )
+    assert found.quality({"y": SCORES[:, np.newaxis]}).accuracy == 0.75
