@@ -20,6 +20,7 @@ from gateway.domain.model_files import MODEL_STEM
 from gateway.domain.verdict import Signature
 from gateway.store.releases import MANIFEST
 from gateway.store.staging import check_absent
+from gateway.tasks.catalog import TASKS
 from gateway.terminal.tables import print_facts, print_json, print_table, progress
 from gateway.workshop.draft import ManifestDraft, make_draft
 from gateway.workshop.labels import read_labels
@@ -71,7 +72,11 @@ def _wishes(arguments: argparse.Namespace, models: Path) -> Wishes:
             raise ConfigurationError(f"{option} {words}, not {value!r:.150}")
     labels = read_labels(Path(arguments.labels), SETTINGS) if arguments.labels else ()
     task, value_range = arguments.task or "", arguments.range or ""
-    return Wishes(name, version, task, labels, arguments.labels or "", value_range)
+    if task and task not in TASKS:
+        raise ConfigurationError(f"--task must name one of {', '.join(TASKS)}, not {task!r:.80}")
+    points = read_labels(Path(arguments.keypoints), SETTINGS) if arguments.keypoints else ()
+    origins = arguments.labels or "", arguments.keypoints or ""
+    return Wishes(name, version, task, labels, origins[0], value_range, points, origins[1])
 
 
 def _name(file: Path) -> str:
@@ -120,6 +125,8 @@ def _with_answer(wishes: Wishes, question: Question, said: str) -> Wishes:
     match question.key:
         case "labels_file":
             return replace(wishes, labels=read_labels(Path(said), SETTINGS), labels_file=said) if said else wishes
+        case "keypoints_file":
+            return replace(wishes, keypoints=read_labels(Path(said), SETTINGS), keypoints_file=said) if said else wishes
         case "value_range":
             return replace(wishes, value_range=said)
         case _:

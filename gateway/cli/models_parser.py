@@ -8,7 +8,7 @@ from gateway.cli.import_options import EXAMPLES, add_import_options
 from gateway.cli.pull_options import PULL_EXAMPLES, pull_options
 from gateway.terminal.numbers import share, whole
 from gateway.terminal.program import EXIT_CODES, named
-from gateway.workshop.choices import DEFAULT_RANGE, KINDS, VALUE_RANGES, VARIANT_KINDS
+from gateway.workshop.choices import DEFAULT_RANGE, VALUE_RANGES, VARIANT_KINDS
 
 
 def add_actions(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +103,16 @@ def _new(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="labels, one in each line, or JSON (default: the file's)",
     )
-    parser.add_argument("--task", choices=KINDS, default=None, metavar="KIND", help=f"task: {', '.join(KINDS)}")
+    parser.add_argument(
+        "--task", type=named, default=None, metavar="KIND", help="task, as in docs/pages/reference/tasks.md"
+    )
+    parser.add_argument(
+        "--keypoints",
+        type=named,
+        default=None,
+        metavar="FILE",
+        help="names of the model's key points, as for --labels (default: of 17 points those of COCO)",
+    )
     parser.add_argument(
         "--range",
         choices=tuple(VALUE_RANGES),
@@ -136,6 +145,13 @@ def _quantize(parser: argparse.ArgumentParser) -> None:
         type=named,
         metavar="PATH",
         help="samples: images, .npz or .csv; a file, or a folder, which may have a folder for each class",
+    )
+    parser.add_argument(
+        "--annotations",
+        type=named,
+        default=None,
+        metavar="PATH",
+        help="truth of images: COCO .json, labels.csv, or a folder of YOLO .txt or of masks (default: next to them)",
     )
     parser.add_argument(
         "--only",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from gateway.domain.manifest import ModelManifest
 from gateway.hardware.profiles import load_profiles, profiles_folder
 from gateway.store.library import scan_version
 from gateway.store.releases import MANIFEST
-from gateway.terminal.tables import counted, mark, print_facts, print_json, print_table, progress
+from gateway.terminal.tables import mark, print_facts, print_json, print_table, progress
 from gateway.workshop.data_files import data_files, read_samples
 from gateway.workshop.plot import Point, draw_svg, time_words
 from gateway.workshop.quantize_files import check_tools, read_record
 from gateway.workshop.quantize_plan import make_plan, wanted_by
-from gateway.workshop.quantize_run import QuantizeJob, QuantizeResult, VariantResult, quantize_model
-from gateway.workshop.samples import SampleSet, divided, few_samples_remarks
+from gateway.workshop.quantize_results import QuantizeResult, VariantResult
+from gateway.workshop.quantize_run import QuantizeJob, quantize_model
+from gateway.workshop.samples import SampleSet, divided, few_samples_remarks, read_remarks
 from gateway.workshop.settings import CalibrationSettings
 
 SETTINGS = CalibrationSettings()
@@ -38,16 +40,18 @@ def command(arguments: argparse.Namespace) -> int:
     check_tools(kind for kind, _ in plan.tasks)
     if not plan.tasks:
         raise ConfigurationError(f"there is nothing to make: {'; '.join(plan.remarks)}", file=str(folder))
-    samples = _read(Path(arguments.calibration), manifest, arguments.seed)
+    annotations = Path(arguments.annotations) if arguments.annotations else None
+    samples = _read(Path(arguments.calibration), manifest, arguments.seed, annotations)
     calibration, heldout = divided(samples, SETTINGS, arguments.seed)
     max_loss = manifest.max_accuracy_loss if arguments.max_loss is None else arguments.max_loss
     job = QuantizeJob(folder, manifest, plan, record, calibration, max_loss, arguments.seed)
     result = asyncio.run(_quantize(job, heldout, config))
-    remarks = [*plan.remarks, *few_samples_remarks(len(calibration), result.heldout, result.basis, SETTINGS)]
+    remarks = [*plan.remarks, *read_remarks(samples, SETTINGS), *result.remarks]
+    remarks += few_samples_remarks(len(calibration), result.basis.samples, result.basis.name, SETTINGS)
     remarks += [f"{name} could not be made: {reason}" for name, reason in result.failures.items()]
     remarks += _never_chosen(result, manifest)
     if plot:
-        plot.write_text(draw_svg(_points(result), f"{manifest.name} {manifest.version}"))
+        plot.write_text(draw_svg(_points(result), f"{manifest.name} {manifest.version}", result.basis.described))
     _report(result, samples, calibration, remarks, folder, as_json=arguments.json)
     return 0 if any(each.is_kept for each in _new(result, plan.kept)) else 1
 
@@ -74,10 +78,10 @@ def _wanted(config: Config) -> frozenset[tuple[str, str]]:
     return wanted_by((*load_profiles(profiles_folder()), *(load_profiles(own) if own else ())))
 
 
-def _read(data: Path, manifest: ModelManifest, seed: int) -> SampleSet:
+def _read(data: Path, manifest: ModelManifest, seed: int, annotations: Path | None) -> SampleSet:
     with progress() as bar:
         task = bar.add_task("reading samples", total=len(data_files(data, SETTINGS)))
-        return read_samples(data, manifest, SETTINGS, seed, lambda: bar.advance(task))
+        return read_samples(data, manifest, SETTINGS, seed, lambda: bar.advance(task), annotations=annotations)
 
 
 async def _quantize(job: QuantizeJob, heldout: SampleSet, config: Config) -> QuantizeResult:
@@ -122,17 +126,20 @@ def _report(
     as_json: bool,
 ) -> None:
     if as_json:
-        data = {"found": samples.found, "calibration": len(calibration), "heldout": result.heldout}
+        data = {"found": samples.found, "calibration": len(calibration), "heldout": result.basis.samples}
         variants = [_variant_json(each) for each in result.results]
-        told = {"accuracy_is": result.basis, "reference": result.reference, "variants": variants}
+        told: dict[str, Any] = {"accuracy_is": result.basis.name, "accuracy_words": result.basis.described}
+        told |= {"reference": result.reference, "variants": variants}
         print_json({"folder": str(folder), "samples": data, **told, "remarks": list(remarks)})
         return
     best = max((each.quality.accuracy for each in result.results if each.quality), default=0.0)
+    figures = list(dict.fromkeys(name for r in result.results if r.quality for name in r.quality.figures))
     print_table(
-        ("variant", "accuracy", "loss", "run", "size", "kept", "note"), [_row(each, best) for each in result.results]
+        ("variant", "accuracy", "loss", *figures, "run", "size", "kept", "note"),
+        [_row(each, best, figures) for each in result.results],
     )
     print()
-    facts = [("accuracy", f"{_basis_words(result)}, {counted(result.heldout, 'held-out sample')}")]
+    facts = [("accuracy", result.basis.described)]
     facts += [("samples", f"{samples.found} found, ranges taken from {len(calibration)}")]
     facts += [("written", str(folder / MANIFEST))]
     print_facts(facts)
@@ -140,19 +147,12 @@ def _report(
         warn(remark)
 
 
-def _basis_words(result: QuantizeResult) -> str:
-    return {
-        "labels": "share of right classes",
-        "agreement": f"share of samples with the class of {result.reference}",
-        "similarity": f"1 less the relative difference from {result.reference}",
-    }[result.basis]
-
-
-def _row(each: VariantResult, best: float) -> tuple[str, ...]:
+def _row(each: VariantResult, best: float, figures: Sequence[str]) -> tuple[str, ...]:
     accuracy = f"{each.quality.accuracy:.4f}" if each.quality else ""
     loss = f"{best - each.quality.accuracy:.4f}" if each.quality else ""
     took = time_words(each.p50_us) if each.p50_us else ""
-    return each.variant.name, accuracy, loss, took, f"{each.size_bytes:,}", mark(each.is_kept), each.note
+    others = [f"{each.quality.figures[name]:.4g}" if each.quality else "" for name in figures]
+    return each.variant.name, accuracy, loss, *others, took, f"{each.size_bytes:,}", mark(each.is_kept), each.note
 
 
 def _variant_json(each: VariantResult) -> dict[str, Any]:
@@ -162,6 +162,9 @@ def _variant_json(each: VariantResult) -> dict[str, Any]:
         "runtime": each.variant.runtime,
         "precision": each.variant.precision,
         "accuracy": found.accuracy if found else None,
+        "figures": {name: value if math.isfinite(value) else None for name, value in found.figures.items()}
+        if found
+        else {},
         "agreement": found.agreement if found else None,
         "mean_abs": found.mean_abs if found else None,
         "p50_us": each.p50_us,

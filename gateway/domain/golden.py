@@ -128,7 +128,7 @@ def portions(manifest: ModelManifest, golden: GoldenSet, batch_rows: int) -> Ite
     Raises VariantError for a set without rows.
     """
     arrays = {spec.name: _typed(spec, golden.inputs[spec.name]) for spec in manifest.inputs}
-    if not manifest.batched and _whole(manifest, golden):
+    if is_one_run(manifest, golden):
         yield arrays
         return
     rows = len(next(iter(arrays.values())))
@@ -139,9 +139,9 @@ def portions(manifest: ModelManifest, golden: GoldenSet, batch_rows: int) -> Ite
         yield {name: np.asarray(array[part]) for name, array in arrays.items()}  # a scalar stays an array
 
 
-def _whole(manifest: ModelManifest, golden: GoldenSet) -> bool:
-    """Return True if the golden inputs are one run unchanged: their rank is the manifest's."""
-    return all(golden.inputs[spec.name].ndim == len(spec.shape) for spec in manifest.inputs)
+def is_one_run(manifest: ModelManifest, golden: GoldenSet) -> bool:
+    """Return True if the golden inputs are one run unchanged: there are no rows, and their rank is the manifest's."""
+    return not manifest.batched and all(golden.inputs[spec.name].ndim == len(spec.shape) for spec in manifest.inputs)
 
 
 def _typed(spec: TensorSpec, array: Array) -> Array:
@@ -151,13 +151,13 @@ def _typed(spec: TensorSpec, array: Array) -> Array:
 
 def joined(manifest: ModelManifest, golden: GoldenSet, parts: Sequence[Tensors]) -> dict[str, Array]:
     """Return the answers to `portions` in the form of the golden outputs: rows one after the other."""
-    join = np.concatenate if manifest.batched or _whole(manifest, golden) else np.stack
+    join = np.concatenate if manifest.batched or is_one_run(manifest, golden) else np.stack
     return {spec.name: join([part[spec.name] for part in parts]) for spec in manifest.outputs}
 
 
 def first_rows(golden: GoldenSet, manifest: ModelManifest, rows: int) -> GoldenSet:
     """Return the first rows of a set; all of it if its inputs are one run unchanged."""
-    if not manifest.batched and _whole(manifest, golden):
+    if is_one_run(manifest, golden):
         return golden
     inputs, outputs = ({name: array[:rows] for name, array in part.items()} for part in (golden.inputs, golden.outputs))
     return GoldenSet(inputs, outputs)

@@ -30,17 +30,12 @@ from gateway.importing.pixels import PixelSteps, image_spec, preprocess_keys
 from gateway.importing.single import plain_name
 from gateway.importing.source import Documents, SourceModel
 from gateway.importing.ultralytics_metadata import TASKS, ExportMetadata, export_values, read_metadata
+from gateway.tasks.keypoints import COCO_KEYPOINTS
 
 PADDING = 114
 """Grey around a letterbox in training and in `predict`."""
 SUPPRESSED_COLUMNS = 6
 """Columns of a box after suppression in the model: two corners, score, class."""
-COCO_KEYPOINTS = (
-    *("nose", "left_eye", "right_eye", "left_ear", "right_ear", "left_shoulder", "right_shoulder", "left_elbow"),
-    *("right_elbow", "left_wrist", "right_wrist", "left_hip", "right_hip", "left_knee", "right_knee", "left_ankle"),
-    "right_ankle",
-)
-"""Points of a person in COCO, on which the published models are trained."""
 _NORMALISED = frozenset({"litert"})
 """Runtimes whose exports have coordinates in 0..1."""
 

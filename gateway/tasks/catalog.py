@@ -37,6 +37,7 @@ TASKS: Mapping[str, TaskFactory] = {
     "semantic-segmentation": SemanticSegmentation,
     "tabular-classification": Classification,
     "tabular-regression": Regression,
+    "text-classification": Classification,
     "text-recognition": TextRecognition,
     "time-series-classification": Classification,
     "time-series-forecasting": Forecasting,

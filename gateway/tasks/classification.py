@@ -1,7 +1,7 @@
 """Classification: scores of classes to labels, for one label per row or for several.
 
 Kinds: `image-classification`, `time-series-classification`, `audio-classification`, `keyword-spotting`,
-`tabular-classification`.
+`tabular-classification`, `text-classification`.
 
 Formula: s = pool(activation((x − zero_point) · scale)). Activations: softmax exp(x − max) / Σ exp(x − max), or the
 logistic sigmoid 1 / (1 + exp(−x)). Classes are ranked by score; of equal scores the lower class comes first. A class is

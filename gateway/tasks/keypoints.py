@@ -39,6 +39,12 @@ HEADS = ("yolov8", "end-to-end")
 VALUES = (3, 2)
 """Numbers of values of a point; the more frequent one is tried first."""
 KEYPOINTS_LIMIT = 1000
+COCO_KEYPOINTS = (
+    *("nose", "left_eye", "right_eye", "left_ear", "right_ear", "left_shoulder", "right_shoulder", "left_elbow"),
+    *("right_elbow", "left_wrist", "right_wrist", "left_hip", "right_hip", "left_knee", "right_knee", "left_ankle"),
+    "right_ankle",
+)
+"""Points of a person in COCO, on which the published models are trained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,10 @@
-"""Values that an author may choose from: kinds of tasks and of variants, and ranges of the values of pixels."""
+"""Values that an author may choose from: kinds of variants, and ranges of the values of pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-KINDS = (
-    *("image-classification", "object-detection", "oriented-boxes", "instance-segmentation"),
-    *("semantic-segmentation", "keypoints", "text-recognition", "time-series-classification"),
-    *("tabular-classification", "text-classification", "tabular-regression", "embedding"),
-)
-"""Kinds of tasks that are proposed, or that the author may name."""
 LAYOUTS = ("NCHW", "NHWC")
 """Layouts of inputs that take images."""
 DEFAULT_RANGE = "unit"

@@ -13,8 +13,8 @@ from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Variant
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Signature
-from gateway.tasks.catalog import task_of
-from gateway.workshop.choices import KINDS
+from gateway.tasks.catalog import TASKS, task_of
+from gateway.tasks.keypoints import COCO_KEYPOINTS
 from gateway.workshop.image_draft import with_layout, with_preprocess
 from gateway.workshop.matching import match_tensors
 from gateway.workshop.model_file import ModelFile
@@ -47,17 +47,23 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
     ordered, remarks = tuple(sorted(files, key=lambda file: file.precision != "fp32")), Remarks()
     inputs, outputs = _specs(ordered, remarks)
     labels, why = _labels(ordered, wishes)
-    proposal = propose_task(Signature(inputs, outputs), labels)
+    proposal = propose_task(Signature(inputs, outputs), labels, len(wishes.keypoints))
+    if wishes.keypoints and proposal.options.get("points") != len(wishes.keypoints):
+        problem = f"holds {len(wishes.keypoints)} names of key points, which the outputs do not have ({proposal.why})"
+        raise ConfigurationError(
+            f"{problem}; name the file that fits, and the labels of the boxes with --labels", file=wishes.keypoints_file
+        )
     labels = _fitting_labels(labels, why, proposal, wishes, remarks)
     kind = wishes.task or proposal.kind
     remarks.say("task", _task_note(proposal, wishes))
+    proposal = _with_point_names(proposal, wishes, remarks)
     inputs = tuple(with_preprocess(spec, ordered[0], kind, wishes, remarks) for spec in inputs)
     outputs = _with_layouts(outputs, proposal)
     if not labels and proposal.options.get("classes", 1) > 1:
         remarks.ask("labels_file", "file with the labels, one in each line (empty: none)", "")
     variants, inputs, outputs = _variants(ordered, inputs, outputs, remarks)
     if not kind:
-        remarks.ask("task", "task of the model (empty: none)", "", ("", *KINDS))
+        remarks.ask("task", "task of the model (empty: none)", "", ("", *TASKS))
     if kind.startswith("time-series"):
         remarks.say("inputs", _window_note(inputs[0]))
     batch = "batch" not in remarks.notes
@@ -66,10 +72,25 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
     return ManifestDraft(manifest, ordered, proposal, remarks.notes, tuple(remarks.questions))
 
 
+def _with_point_names(proposal: TaskProposal, wishes: Wishes, remarks: Remarks) -> TaskProposal:
+    """Return the proposal with names of the model's key points: the author's, or COCO's if there are as many."""
+    count, names = proposal.options.get("points", 0), wishes.keypoints
+    if count and not names and count != len(COCO_KEYPOINTS):
+        remarks.ask("keypoints_file", f"file with the names of the {count} key points (empty: none)", "")
+        remarks.say("task", f"{remarks.notes['task']}\nno table [task]: name the points with --keypoints FILE")
+        return proposal
+    if count and not names:
+        remarks.assume("task.keypoints", f"the {count} points are those of a person in COCO; --keypoints names others")
+        names = COCO_KEYPOINTS
+    return replace(proposal, options={**proposal.options, "keypoints": names}) if names else proposal
+
+
 def _with_task_table(manifest: ModelManifest, proposal: TaskProposal) -> ModelManifest:
     """Return the manifest with a table of its task, if the gateway knows the task and the outputs fit it."""
-    head = {"head": proposal.options["format"]} if proposal.options.get("format") in HEADS else {}
-    tabled = replace(manifest, task_options=head if manifest.task == proposal.kind else {})
+    told = proposal.options
+    options = {"head": told["format"]} if told.get("format") in HEADS else {}
+    options |= {key: told[key] for key in ("keypoints", "values") if "keypoints" in told}
+    tabled = replace(manifest, task_options=options if manifest.task == proposal.kind else {})
     try:
         task_of(tabled)
     except ConfigurationError:

@@ -9,6 +9,7 @@ from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.toml_text import toml_value
+from gateway.workshop.evaluation import Basis
 from gateway.workshop.manifest_text import Notes, golden_blocks, variant_text
 
 _HEADER = re.compile(r"^(?:#.*\n)*\[", re.MULTILINE)
@@ -70,11 +71,6 @@ def _with_accuracy(text: str, accuracy: float | None, note: str) -> str:
     return _PRECISION.sub(lambda found: found[0] + line, text, count=1)
 
 
-def accuracy_note(basis: str, reference: str, rows: int) -> str:
+def accuracy_note(basis: Basis) -> str:
     """Return the comment of an accuracy: what it is, and on how many samples it was measured."""
-    what = {
-        "labels": "share of right classes",
-        "agreement": f"share of samples with the class of {reference}",
-        "similarity": f"1 less the relative difference from {reference}",
-    }[basis]
-    return f"measured: {what}, {rows} held-out samples"
+    return f"measured: {basis.described}"

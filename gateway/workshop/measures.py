@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,21 +18,26 @@ SPARE_FACTOR = 5.0
 """Factor by which differences may be greater elsewhere than where they were measured."""
 LEAST_MEAN_ABS = 0.005
 """Least mean absolute difference that is allowed."""
-BASES = ("labels", "agreement", "similarity")
-"""What accuracy is: share of right classes; of the reference's classes; 1 less the relative difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Quality of a variant. `accuracy` is in 0..1 and of a kind in `BASES`; the others as in `compare_golden`."""
+    """Quality of a variant. `accuracy` is in 0..1; `agreement` and `mean_abs` are as in `compare_golden`.
+
+    `figures` are other measures of its task, by name.
+    """
 
     accuracy: float
     agreement: float
     mean_abs: float
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 def basis_of(golden: GoldenSet) -> str:
-    """Return what accuracy is for these outputs: by labels, by the best class, or by the values."""
+    """Return what accuracy is by tensors.
+
+    `labels`: share of right classes; `agreement`: of the reference's classes; `similarity`: of the values.
+    """
     if not _has_classes(golden.outputs[_judged(golden.outputs)]):
         return "similarity"
     return "labels" if golden.label is not None else "agreement"

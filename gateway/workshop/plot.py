@@ -25,8 +25,11 @@ class Point:
     is_kept: bool
 
 
-def draw_svg(points: Sequence[Point], title: str) -> str:
-    """Return the diagram. The time is on a logarithmic axis. Circles of variants that are not kept are empty."""
+def draw_svg(points: Sequence[Point], title: str, accuracy: str) -> str:
+    """Return the diagram; `accuracy` says what that is. The time is on a logarithmic axis.
+
+    Circles of variants that are not kept are empty.
+    """
     times = [math.log10(max(each.p50_us, 1e-3)) for each in points]
     low, high = min(times), max(times)
     bottom = min(each.accuracy for each in points)
@@ -38,6 +41,7 @@ def draw_svg(points: Sequence[Point], title: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
         f'<rect {size} fill="white"/>',
         f'<text x="{MARGIN}" y="28" font-size="15">{escape(title)}</text>',
+        f'<text x="{MARGIN}" y="48">accuracy: {escape(accuracy)}</text>',
         *_axes(frame),
         *(_circle(frame, each, math.sqrt(each.size_bytes / max(1, largest))) for each in points),
         *(_number(frame, each, index) for index, each in enumerate(points)),

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.golden import GoldenSet, first_rows, read_golden
@@ -24,8 +20,9 @@ from gateway.runtimes.trial import try_variant
 from gateway.store.references import read_artifact
 from gateway.store.releases import MANIFEST
 from gateway.workshop.choices import VariantKind
+from gateway.workshop.evaluation import Evaluation, make_evaluation
 from gateway.workshop.manifest_edit import accuracy_note, edited
-from gateway.workshop.measures import Quality, basis_of, is_lossy, quality, tolerances
+from gateway.workshop.measures import Quality, quality, tolerances
 from gateway.workshop.quantize_files import (
     CACHE,
     FILES,
@@ -40,48 +37,16 @@ from gateway.workshop.quantize_files import (
     store_runs,
     variant_key,
 )
+from gateway.workshop.quantize_golden import GOLDEN, author_golden, golden_rows, write_golden
 from gateway.workshop.quantize_plan import QuantizePlan
+from gateway.workshop.quantize_results import QuantizeResult, VariantResult, decide
 from gateway.workshop.quantizer_child import QuantizerJob
 from gateway.workshop.samples import SampleSet
 from gateway.workshop.settings import CalibrationSettings
 
-GOLDEN = "golden.npz"
 ANY = Tolerance(agreement=0.0, mean_abs=1e9)
 """Tolerance of trials here: they measure the time of a run, and quality is decided afterwards."""
 Stage = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class VariantResult:
-    """Variant with its quality on the held-out samples and the time of a run here; None: it does not run here.
-
-    `note` says what became of it. `is_kept`: it is in the manifest. `golden` is the quality on the golden set, which
-    has fewer samples.
-    """
-
-    variant: Variant
-    quality: Quality | None
-    p50_us: float | None
-    is_kept: bool
-    note: str = ""
-    golden: Quality | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the size of its files."""
-        return sum(artifact.size_bytes for artifact in self.variant.artifacts)
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizeResult:
-    """Result for all variants; `basis` is one of BASES, `failures` are kinds that were not made, with the reason."""
-
-    results: tuple[VariantResult, ...]
-    reference: str
-    basis: str
-    heldout: int
-    failures: dict[str, str]
-    manifest: ModelManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +85,23 @@ class QuantizeRun:
         for variant in own:  # afterwards: onnx refuses external data that have several links
             for artifact in variant.artifacts:
                 link_file(job.folder / artifact.path, self._staged / artifact.path)
-        golden = await self._golden(heldout)
-        content = self._write_golden(golden)
-        measured = [await self._measured(variant, golden, content) for variant in (*own, *made)]
-        basis, rows = basis_of(golden), len(next(iter(golden.inputs.values())))
-        results = self._decided(measured, {variant.name for variant in made})
-        manifest = self._manifest(results, content, min(rows, golden_rows(golden, self._settings)))
-        notes = {
-            f"variant.{each.variant.name}.accuracy": accuracy_note(basis, self._reference.name, rows)
-            for each in results
-        }
+        authors = author_golden(job.manifest, job.record.golden)
+        samples = heldout if authors is None or heldout.truth is not None else None
+        golden = await self._golden(samples)
+        content = authors or write_golden(golden, job.manifest, self._staged, self._settings)
+        if authors:
+            link_file(job.folder / authors.file, self._staged / authors.file)
+        evaluation, remarks = self._evaluation(golden, samples)
+        measured = [await self._measured(variant, evaluation, content) for variant in (*own, *made)]
+        sources = {kind.name: source for kind, source in job.plan.tasks}
+        results = decide(measured, {each.name: sources[each.name] for each in made}, job.max_loss)
+        manifest = self._manifest(results, content, golden_rows(golden, self._settings))
+        notes = {f"variant.{each.variant.name}.accuracy": accuracy_note(evaluation.basis) for each in results}
         self._publish(manifest, notes, made)
-        return QuantizeResult(tuple(results), self._reference.name, basis, rows, self._failures, manifest)
+        basis, failures = evaluation.basis, self._failures
+        return QuantizeResult(
+            tuple(results), self._reference.name, basis, failures, manifest, (*heldout.remarks, *remarks)
+        )
 
     async def _made(self, kind: VariantKind, source: Variant) -> Variant | None:
         """Return a variant whose files are in the folder of this run; None if its tool failed."""
@@ -156,41 +126,33 @@ class QuantizeRun:
             kind.name, kind.runtime, kind.precision, artifacts, RUNTIMES[kind.runtime].accelerators, bind=source.bind
         )
 
-    async def _golden(self, heldout: SampleSet) -> GoldenSet:
-        """Return the held-out samples with the reference's answers, or the author's own golden set."""
+    async def _golden(self, samples: SampleSet | None) -> GoldenSet:
+        """Return samples with the reference's answers; None: the author's own golden set."""
         job, golden = self._job, self._job.manifest.golden
-        if golden is not None and golden.sha256 not in job.record.golden:
+        if samples is None and golden is not None:
             file = job.folder / golden.file
             return read_golden(file.read_bytes(), job.manifest, str(file))
+        samples = samples or job.calibration
         manifest = replace(job.manifest, golden=None)
         verdict = await self._tried(manifest, self._reference)
         if not verdict.passed:
             raise ConfigurationError(f"does not run here: {verdict.reason}", file=self._reference.artifacts[0].path)
-        inputs = GoldenSet(heldout.inputs, {}, heldout.labels)
+        inputs = GoldenSet(samples.inputs, {}, samples.labels)
         try:
             answers = self._answers(manifest, self._reference, inputs)
         except VariantError as error:
             problem = f"does not run on the samples: {error}"
             raise ConfigurationError(problem, file=self._reference.artifacts[0].path) from error
-        return GoldenSet(heldout.inputs, answers, heldout.labels)
+        return GoldenSet(samples.inputs, answers, samples.labels)
 
-    def _write_golden(self, golden: GoldenSet) -> Golden:
-        """Write the golden set into the folder of this run; an author's own stays as it is."""
-        own = self._job.manifest.golden
-        if own is not None and own.sha256 not in self._job.record.golden:
-            link_file(self._job.folder / own.file, self._staged / own.file)
-            return own
-        rows = golden_rows(golden, self._settings)
-        part = first_rows(golden, self._job.manifest, rows)
-        content = io.BytesIO()
-        arrays: dict[str, Array] = {f"input.{name}": array for name, array in part.inputs.items()}
-        arrays |= {f"output.{name}": array for name, array in part.outputs.items()}
-        arrays |= {} if golden.label is None else {"label": golden.label[:rows]}
-        np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-        (self._staged / GOLDEN).write_bytes(content.getvalue())
-        return Golden(GOLDEN, hashlib.sha256(content.getvalue()).hexdigest())
+    def _evaluation(self, golden: GoldenSet, samples: SampleSet | None) -> tuple[Evaluation, list[str]]:
+        try:
+            return make_evaluation(self._job.manifest, golden, samples, self._reference.name)
+        except VariantError as error:
+            problem = f"gives outputs that its task does not know: {error}; correct [task] in the manifest"
+            raise ConfigurationError(problem, file=self._reference.artifacts[0].path) from error
 
-    async def _measured(self, variant: Variant, golden: GoldenSet, content: Golden) -> VariantResult:
+    async def _measured(self, variant: Variant, evaluation: Evaluation, content: Golden) -> VariantResult:
         """Return the quality and the time of a variant. A variant runs in this process after a trial in a child."""
         self._stage(f"measuring {variant.name}")
         manifest = replace(self._job.manifest, golden=replace(content, tolerance=dict.fromkeys(RUNTIMES, ANY)))
@@ -199,8 +161,8 @@ class QuantizeRun:
             return VariantResult(variant, None, None, False, f"does not run here: {verdict.reason}")
         p50_us = verdict.measured.p50_us if verdict.measured else None
         try:
-            answers = self._answers(manifest, variant, golden)
-            found, kept = quality(golden, answers), self._golden_quality(golden, answers)
+            answers = self._answers(manifest, variant, evaluation.golden)
+            found, kept = evaluation.quality(answers), self._golden_quality(evaluation.golden, answers)
         except VariantError as error:
             return VariantResult(variant, None, p50_us, False, f"does not run here: {error}")
         note = self._notes.get(variant.name, "the release's own")
@@ -222,32 +184,6 @@ class QuantizeRun:
             return answered(manifest, session, golden, self._settings.work_rows)
         finally:
             session.close()
-
-    def _decided(self, measured: Sequence[VariantResult], made: set[str]) -> list[VariantResult]:
-        """Return the results with those that were made and lose too much, or do not run here, left out."""
-        best = max((each.quality.accuracy for each in measured if each.quality), default=0.0)
-        results = []
-        for each in measured:
-            if each.variant.name not in made:
-                results.append(replace(each, is_kept=True))
-            else:
-                results.append(self._judged(each, best))
-        return results
-
-    def _judged(self, each: VariantResult, best: float) -> VariantResult:
-        """Return the result of a variant that was made; it is not kept if it loses too much or gains nothing."""
-        if each.quality is None:
-            return each
-        loss, limit = best - each.quality.accuracy, self._job.max_loss
-        if is_lossy(each.quality.accuracy, best, limit):
-            return replace(each, is_kept=False, note=f"not written: it loses {loss:.4f}, more than {limit:g}")
-        sources = {kind.name: source for kind, source in self._job.plan.tasks}
-        size = sum(artifact.size_bytes for artifact in sources[each.variant.name].artifacts)
-        if each.variant.precision != "int8" or each.size_bytes < size:
-            return each
-        if each.quality.mean_abs == 0.0:
-            return replace(each, is_kept=False, note="not written: nothing in it was quantized")
-        return replace(each, note=f"{each.note}; it is not smaller: little of it was quantized")
 
     def _manifest(self, results: Sequence[VariantResult], content: Golden, rows: int) -> ModelManifest:
         """Return the manifest with the kept variants, their accuracy, and the golden set with its tolerances."""
@@ -282,13 +218,6 @@ class QuantizeRun:
         paths += [GOLDEN] if is_ours else []
         publish(job.folder, ReleaseEdit(self._staged, tuple(paths), text, record, dropped))
         forget_others(job.folder, [*self._cached, self._staged.name])
-
-
-def golden_rows(golden: GoldenSet, settings: CalibrationSettings) -> int:
-    """Return how many rows a golden set keeps: by their number, and by their size."""
-    arrays = [*golden.inputs.values(), *golden.outputs.values()]
-    row_bytes = sum(array.nbytes // max(1, len(array)) for array in arrays)
-    return max(1, min(settings.golden_rows, settings.golden_bytes // max(1, row_bytes)))
 
 
 async def quantize_model(

@@ -4,34 +4,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Variant, fits
 from gateway.domain.tensor import Array
+from gateway.tasks.frame import Frame
 from gateway.workshop.settings import CalibrationSettings
+
+SHARES = frozenset({"labels", "agreement", "verdicts"})
+"""Kinds of accuracy that are a share of samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleSet:
     """Samples of a model: arrays [samples, …] by the manifest's names, and the class of each (None: not known).
 
-    `digest` is of the data from which they were read. `found` is the number of samples there.
+    `digest` is of the data from which they were read. `found` is the number of samples there. `frames` are the places
+    of images. `truth` is what each sample is in terms of the task, if that is no class; None: not known. `remarks` are
+    facts about it for people.
     """
 
     inputs: Mapping[str, Array]
     labels: Array | None
     digest: str
     found: int
+    frames: tuple[Frame, ...] = ()
+    truth: tuple[Any, ...] | None = None
+    remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))
 
     def taken(self, indices: Array) -> SampleSet:
         """Return the samples with these indices."""
-        inputs = {name: array[indices] for name, array in self.inputs.items()}
-        return SampleSet(inputs, None if self.labels is None else self.labels[indices], self.digest, self.found)
+        return replace(
+            self,
+            inputs={name: array[indices] for name, array in self.inputs.items()},
+            labels=None if self.labels is None else self.labels[indices],
+            frames=tuple(self.frames[index] for index in indices) if self.frames else (),
+            truth=None if self.truth is None else tuple(self.truth[index] for index in indices),
+        )
 
 
 def sample_shape(manifest: ModelManifest, spec: TensorSpec) -> tuple[int, ...]:
@@ -70,19 +85,29 @@ def divided(samples: SampleSet, settings: CalibrationSettings, seed: int) -> tup
     return samples.taken(np.sort(rest)), samples.taken(np.sort(order[:heldout]))
 
 
+def read_remarks(samples: SampleSet, settings: CalibrationSettings) -> list[str]:
+    """Return what is to be told of samples that are not read because they would take too much memory."""
+    if len(samples) == samples.found or len(samples) >= settings.calibration_rows + settings.heldout_rows:
+        return []
+    words = f"more would take more than {settings.samples_bytes} bytes of memory"
+    return [f"{len(samples)} of {samples.found} samples are read: {words}"]
+
+
 def few_samples_remarks(calibration: int, heldout: int, basis: str, settings: CalibrationSettings) -> list[str]:
-    """Return what follows from few samples, for people. `basis` is what accuracy is, one of BASES."""
+    """Return what follows from few samples, for people. `basis` is the name of what accuracy is."""
     remarks = []
     if calibration < settings.few_calibration_rows:
         remarks.append(
             f"ranges are taken from {calibration} samples; values that none of them shows are cut off on a device: "
             f"give {settings.few_calibration_rows} or more for calibration"
         )
-    if heldout < settings.few_heldout_rows and basis != "similarity":
+    if heldout < settings.few_heldout_rows and basis in SHARES:
         remarks.append(
             f"accuracy is measured on {heldout} samples, so one of them is {100 / heldout:.1f} %: a loss below that "
             "cannot be seen"
         )
+    elif heldout < settings.few_heldout_rows and basis != "similarity":
+        remarks.append(f"accuracy is measured on {heldout} samples: a few of them decide it")
     return remarks
 
 

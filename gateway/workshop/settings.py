@@ -28,6 +28,9 @@ class CalibrationSettings:
     samples_bytes: int = 536_870_912  # most memory of all samples; of larger ones, fewer are read
     golden_rows: int = 256  # most samples of the golden set
     golden_bytes: int = 33_554_432  # most bytes of the golden set's arrays
+    annotations_bytes: int = 268_435_456  # largest COCO .json, and largest labels.csv
+    annotation_files: int = 100  # most .json files, and most folders of images, that are searched for annotations
+    label_file_bytes: int = 4_194_304  # largest .txt of YOLO with the objects of one image
     few_calibration_rows: int = 50  # fewer samples than this are reported: ranges may be too narrow
     few_heldout_rows: int = 100  # fewer samples than this are reported: accuracy is coarse
     work_rows: int = 8  # samples of one run while accuracy is measured

@@ -15,8 +15,10 @@ STRIDES_PX = (8, 16, 32)
 """Strides of the three feature maps of YOLO heads."""
 YOLOV5_ANCHORS = 3
 """Anchors of each cell of YOLOv5's feature maps."""
-POSE_CHANNELS = 56
-"""Box, one score and 17 key points of three numbers (COCO): what a YOLOv8 pose head has."""
+POSE_POINTS = 17
+"""Key points of a person (COCO), which a YOLOv8 pose head has unless labels or names tell others."""
+POINT_VALUES = (3, 2)
+"""Values of a key point: x, y and mostly a score."""
 BOXES_LIMIT = 1_000
 """Most boxes of a head with suppression inside."""
 LINE_HEIGHT_PX = 64
@@ -30,8 +32,8 @@ _FLOATS = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64}
 class TaskProposal:
     """Proposed task ("": none fits), its options, and the reason for people.
 
-    Options: `classes` (number of names that the outputs need), `format` of the outputs, and names of outputs by their
-    role.
+    Options: `classes` (number of names that the outputs need), `points` (number of key points, of `values` each),
+    `format` of the outputs, and names of outputs by their role.
     """
 
     kind: str
@@ -41,12 +43,16 @@ class TaskProposal:
 
 @dataclass(frozen=True, slots=True)
 class _Tensors:
-    """Tensors of a model: `image` is what its image input says, None without one."""
+    """Tensors of a model: `image` is what its image input says, None without one.
+
+    `points` is the number of key points that the author names, 0: none.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     labels: tuple[str, ...]
     image: ImageGuess | None
+    points: int
 
     @property
     def first(self) -> tuple[int, ...]:
@@ -60,10 +66,13 @@ class _Tensors:
         return sum((self.image.height // stride) * (self.image.width // stride) for stride in STRIDES_PX)
 
 
-def propose_task(signature: Signature, labels: Sequence[str]) -> TaskProposal:
-    """Return the task that the tensors and the number of labels tell. `signature` may name layouts of its inputs."""
+def propose_task(signature: Signature, labels: Sequence[str], points: int = 0) -> TaskProposal:
+    """Return the task that the tensors and the numbers of labels and of named key points (0: none) tell.
+
+    `signature` may name layouts of its inputs.
+    """
     images = filter(None, map(guess_image, signature.inputs))
-    tensors = _Tensors(signature.inputs, signature.outputs, tuple(labels), next(images, None))
+    tensors = _Tensors(signature.inputs, signature.outputs, tuple(labels), next(images, None), points)
     if not tensors.outputs:
         return TaskProposal("", why="the model has no outputs")
     found = (rule(tensors) for rule in (_OF_IMAGES if tensors.image else _OF_OTHERS))
@@ -102,20 +111,32 @@ def _yolov8(tensors: _Tensors) -> TaskProposal | None:
         return None
     masks = next((spec.shape[1] for spec in tensors.outputs[1:] if len(spec.shape) == 4), 0)
     channels = shape[1] - 4 - masks
-    kind, classes = _head(channels, len(tensors.labels), has_masks=masks > 0)
+    points, values = (0, 0) if masks else _points(channels, len(tensors.labels), tensors.points)
+    kind, classes = ("keypoints", channels - points * values) if points else _head(channels, tensors, masks)
     why = f"{_shapes(tensors.outputs)} is a YOLOv8 head: 4 numbers of a box and {channels} others for each cell"
-    return TaskProposal(kind, {"format": "yolov8", "classes": classes}, why)
+    options = {"format": "yolov8", "classes": classes} | ({"points": points, "values": values} if points else {})
+    return TaskProposal(kind, options, why)
 
 
-def _head(channels: int, labels: int, *, has_masks: bool) -> tuple[str, int]:
-    """Return the kind and the number of classes of a YOLOv8 head with `channels` besides the box and its mask."""
-    if has_masks:
-        return "instance-segmentation", channels
+def _points(channels: int, labels: int, named: int) -> tuple[int, int]:
+    """Return the number of key points of a YOLOv8 head with `channels` next to the box, and the values of each.
+
+    `labels` and `named` points are the author's (0: not known). (0, 0): it has none.
+    """
+    if named:
+        return next(((named, values) for values in POINT_VALUES if channels - values * named == (labels or 1)), (0, 0))
     extra = channels - labels if labels else 0
-    if (labels and extra > 0 and extra % 3 == 0) or (not labels and channels + 4 == POSE_CHANNELS):
-        return "keypoints", labels or 1
-    if labels and extra == 1:
-        return "oriented-boxes", labels
+    if extra > 0 and extra % POINT_VALUES[0] == 0:
+        return extra // POINT_VALUES[0], POINT_VALUES[0]
+    return (POSE_POINTS, POINT_VALUES[0]) if not labels and channels == 1 + POSE_POINTS * POINT_VALUES[0] else (0, 0)
+
+
+def _head(channels: int, tensors: _Tensors, masks: int) -> tuple[str, int]:
+    """Return the kind and the number of classes of a YOLOv8 head without points."""
+    if masks:
+        return "instance-segmentation", channels
+    if tensors.labels and channels == len(tensors.labels) + 1:
+        return "oriented-boxes", len(tensors.labels)
     return "object-detection", channels
 
 

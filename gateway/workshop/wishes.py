@@ -12,7 +12,7 @@ INFERRED, ASSUMED = "inferred", "assumed, check it"
 class Wishes:
     """Statements of the author about the model; "" and () leave it to the files.
 
-    `labels_file` names the origin of `labels` in errors.
+    `labels_file` and `keypoints_file` name the origins of `labels` and `keypoints` in errors.
     """
 
     name: str
@@ -21,6 +21,8 @@ class Wishes:
     labels: tuple[str, ...] = ()
     labels_file: str = ""
     value_range: str = ""
+    keypoints: tuple[str, ...] = ()
+    keypoints_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,44 +19,16 @@ import tritonclient.grpc as triton
 from onnx import helper, numpy_helper
 from PIL import Image
 
-from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import read_manifest
 from tests.simulators.daemon import COMMAND, ROOT, SHIPPED, golden, running
 from tests.simulators.models_made import image_classifier, save, shaped
 from tests.simulators.workshop_tools import COMMAND as TOOLED
-from tests.simulators.workshop_tools import FOLDER, environment, models
+from tests.simulators.workshop_tools import FOLDER, by_name, environment, manifest_of, models, new, quantized
 from tests.world.exports import sklearn_entries
 
 pytestmark = pytest.mark.timeout(180)
 METER, ACTIVITY = SHIPPED / "meter-reader" / "1", SHIPPED / "activity" / "1"
 DIGITS = tuple("0123456789")
-
-
-def new(library: Path, *files: Path, labels: tuple[str, ...] = (), name: str = "m") -> Path:
-    """Make a version of a model, and return its folder."""
-    options: list[object] = ["--models", library, "--name", name, "--version", "1"]
-    if labels:
-        (library.parent / "labels.txt").write_text("\n".join(labels))
-        options += ["--labels", library.parent / "labels.txt"]
-    done = models("new", *files, *options)
-    assert done.returncode == 0, done.stderr
-    return library / name / "1"
-
-
-def quantized(folder: Path, data: Path, *options: object, code: int = 0) -> dict[str, Any]:
-    """Quantize, and return what the command told."""
-    done = models("quantize", folder, "--calibration", data, "--json", *options)
-    assert done.returncode == code, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
-
-
-def manifest_of(folder: Path) -> ModelManifest:
-    return read_manifest((folder / "manifest.toml").read_text(), str(folder))
-
-
-def by_name(told: dict[str, Any]) -> dict[str, Any]:
-    return {variant["name"]: variant for variant in told["variants"]}
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +145,7 @@ def test_what_loses_too_much_is_not_written_and_it_is_said(tmp_path: Path) -> No
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(2).normal(size=(120, 8)))
     told = quantized(folder, tmp_path / "x.npz", "--only", "onnx-int8", "--max-loss", 0, code=1)
     found = by_name(told)["onnx-int8"]
-    assert (told["accuracy_is"], found["kept"]) == ("similarity", False)
+    assert (told["accuracy_is"], found["kept"]) == ("deviation", False)
     assert "not written: it loses 0." in found["note"]
     assert not (folder / "onnx-int8").exists()
     assert [variant.artifacts for variant in manifest_of(folder).variants] == [each.artifacts for each in before]

@@ -192,3 +192,113 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     assert "is not a png image" in refused(written(tmp_path / "a.png", "1"), PICTURE)
     assert "takes no encoded images" in refused(written(tmp_path / "a.png", "1"))
     assert "more than 4 bytes; divide it" in refused(written(tmp_path / "a.csv", "1,2,3"), file_limit_bytes=4)
+
+
+TASKED = replace(TABLE, labels=(), outputs=(TensorSpec("y", Datatype.FP32, (-1, 1)),))
+VALUE = replace(TASKED, task="tabular-regression", task_options={})
+FLAG = replace(TASKED, task="anomaly-detection", task_options={"score": "y", "threshold": 1})
+TEXT = replace(PICTURE, task="text-recognition", task_options={"charset": "1"})
+DETECTOR = replace(
+    PICTURE, outputs=(TensorSpec("y", Datatype.FP32, (-1, 6, 21)),), task="object-detection", task_options={}
+)
+FORECAST = replace(
+    SERIES, labels=(), outputs=(TensorSpec("y", Datatype.FP32, (-1, 1)),), task="time-series-forecasting"
+)
+
+
+def flags(found: SampleSet) -> list[bool]:
+    return [each.is_anomalous for each in found.truth or ()]
+
+
+@pytest.mark.parametrize("name", ["target", "value", "label", "y"])
+def test_a_column_or_an_array_has_the_truth_of_a_regression(tmp_path: Path, name: str) -> None:
+    manifest = replace(VALUE, task_options={"names": ["y"]}) if name == "y" else VALUE
+    rows = read(written(tmp_path / "t.csv", f"a,b,c,{name}\n1,2,3,0.5\n4,5,6,-7\n"), manifest)
+    assert rows.inputs["x"].tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert [each.tolist() for each in rows.truth or ()] == [[[0.5]], [[-7]]]
+    assert rows.labels is None
+    assert [each.tolist() for each in rows.taken(np.array([1])).truth or ()] == [[[-7]]]
+    if name != "y":
+        np.savez(tmp_path / "t.npz", x=np.zeros((2, 3)), **{name: np.array([0.5, -7])})
+        assert [each.tolist() for each in read(tmp_path / "t.npz", VALUE).truth or ()] == [[[0.5]], [[-7]]]
+
+
+def test_anomalies_are_0_and_1_or_folders(tmp_path: Path) -> None:
+    assert flags(read(written(tmp_path / "t.csv", "a,b,c,label\n1,2,3,0\n4,5,6,1\n"), FLAG)) == [False, True]
+    np.savez(tmp_path / "t.npz", x=np.zeros((2, 3)), label=np.array([False, True]))
+    assert flags(read(tmp_path / "t.npz", FLAG)) == [False, True]
+    for folder in ("good", "scratch"):
+        written(tmp_path / "data" / folder / "t.csv", "1,2,3\n")
+    assert flags(read(tmp_path / "data", FLAG)) == [False, True]
+    (tmp_path / "data" / "good").rename(tmp_path / "data" / "fine")
+    assert "'fine' says neither normal nor anomalous" in refused(tmp_path / "data", FLAG)
+
+
+def test_a_window_is_anomalous_if_one_of_its_rows_is(tmp_path: Path) -> None:
+    manifest = replace(SERIES, labels=(), outputs=FLAG.outputs, task=FLAG.task, task_options=FLAG.task_options)
+    rows = ["a,b,c,label", "1,2,3,0", "4,5,6,1", "7,8,9,0", "1,1,1,0"]
+    assert flags(read(written(tmp_path / "t.csv", "\n".join(rows)), manifest)) == [True, False]
+
+
+def test_a_forecast_is_compared_with_the_rows_after_the_window(tmp_path: Path) -> None:
+    manifest = replace(
+        FORECAST, outputs=(TensorSpec("y", Datatype.FP32, (-1, 1, 1)),), task_options={"channels": ["b"]}
+    )
+    text = "a,b,c\n1,10,3\n1,20,3\n1,30,3\n1,40,3\n"
+    found = read(written(tmp_path / "t.csv", text), manifest).truth
+    assert found is not None
+    assert found[0].tolist() == [[30]]
+    assert found[1] is None
+    scaled = replace(manifest, task_options={"channels": ["b"], "scale": [2.0]})
+    assert read(tmp_path / "t.csv", scaled).truth is None
+
+
+def test_images_keep_their_places_and_their_annotations_are_no_samples(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        picture(tmp_path / "images" / f"{name}.png", 1, size=16)
+        picture(tmp_path / "masks" / f"{name}.png", 1, size=16)
+    written(tmp_path / "labels.csv", "file,text\na.png,1\nb.png,11\n")
+    found = read(tmp_path, TEXT)
+    assert (len(found), found.truth) == (2, ("1", "11"))
+    assert [(frame.width, frame.scale_x) for frame in found.frames] == [(16, 0.25)] * 2
+    assert found.taken(np.array([1])).truth == ("11",)
+    assert len(found.taken(np.array([1])).frames) == 1
+
+
+def test_folders_of_a_detector_are_no_classes(tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        picture(tmp_path / "images" / name / "a.png", 1)
+        written(tmp_path / "labels" / name / "a.txt", "1 0.5 0.5 0.5 0.5\n")
+    found = read(tmp_path / "images", DETECTOR)
+    assert found.labels is None
+    assert [each.classes.tolist() for each in found.truth or ()] == [[1], [1]]
+
+
+def test_labels_of_images_may_be_in_a_table(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", 1)
+    picture(tmp_path / "b.png", 1)
+    written(tmp_path / "labels.csv", "file,label\na.png,high\nb.png,low\n")
+    found = read(tmp_path, PICTURE)
+    assert found.labels is not None
+    assert found.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "problem"),
+    [
+        ({"target": np.zeros(3)}, "the truth has 3 samples, the inputs have 2"),
+        ({"target": np.zeros((2, 2))}, "the truth of a sample has 2 values, but the result [1]"),
+        ({"target": np.array([1.0, np.nan])}, "the truth must be finite numbers"),
+    ],
+)
+def test_truth_that_does_not_fit_is_refused(tmp_path: Path, arrays: dict[str, np.ndarray], problem: str) -> None:
+    np.savez(tmp_path / "t.npz", x=np.zeros((2, 3)), **arrays)
+    assert problem in refused(tmp_path / "t.npz", VALUE)
+
+
+def test_annotations_are_named_for_images_only(tmp_path: Path) -> None:
+    file = written(tmp_path / "t.csv", "1,2,3\n")
+    with pytest.raises(
+        ConfigurationError, match="--annotations is for images; tables and arrays have the truth in them"
+    ):
+        read_samples(file, VALUE, CalibrationSettings(), 0, lambda: None, annotations=tmp_path)

@@ -11,7 +11,8 @@ from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Binding, TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Signature
-from gateway.workshop.choices import KINDS, VALUE_RANGES
+from gateway.tasks.catalog import TASKS
+from gateway.workshop.choices import VALUE_RANGES
 from gateway.workshop.draft import ManifestDraft, make_draft
 from gateway.workshop.manifest_text import manifest_text
 from gateway.workshop.model_file import ModelFile
@@ -143,9 +144,40 @@ def test_a_series_has_a_hint_how_to_serve_windows() -> None:
     assert 'channels = ["c0", "c1", "c2", "c3", "c4", "c5"]\nsize_rows = 100\nhop_rows = 50' in notes["inputs"]
 
 
+def pose(points: int) -> ModelFile:
+    output = tensor("output0", -1, 5 + 3 * points, 84)
+    return ModelFile(Path("pose.onnx"), "onnx", Signature((tensor("images", -1, 3, 64, 64),), (output,)))
+
+
+def test_a_person_has_the_points_of_coco_unless_they_are_named() -> None:
+    draft = make_draft([pose(17)], WISHES)
+    options = draft.manifest.task_options
+    assert options is not None
+    assert (options["head"], options["values"], options["keypoints"][::16]) == ("yolov8", 3, ("nose", "right_ankle"))
+    text = manifest_text(draft.manifest, draft.notes)
+    assert "# assumed, check it: the 17 points are those of a person in COCO; --keypoints names others\n" in text
+    names = tuple(f"p{index}" for index in range(17))
+    named = make_draft([pose(17)], replace(WISHES, keypoints=names, keypoints_file="n.txt"))
+    assert (named.manifest.task_options or {})["keypoints"] == names
+    assert "task.keypoints" not in named.notes
+
+
+def test_other_points_need_names() -> None:
+    hand = replace(WISHES, labels=("hand",), labels_file="l.txt")
+    draft = make_draft([pose(21)], hand)
+    assert (draft.manifest.task, draft.manifest.task_options) == ("keypoints", None)
+    assert "keypoints_file" in [question.key for question in draft.questions]
+    assert "name the points with --keypoints FILE" in draft.notes["task"]
+    names = tuple(f"p{index}" for index in range(21))
+    named = make_draft([pose(21)], replace(WISHES, keypoints=names, keypoints_file="n.txt"))
+    assert (named.manifest.task_options or {})["keypoints"] == names
+    with pytest.raises(ConfigurationError, match=r"n\.txt: holds 5 names of key points, which the outputs do not have"):
+        make_draft([pose(21)], replace(hand, keypoints=names[:5], keypoints_file="n.txt"))
+
+
 def test_a_model_without_a_known_task_asks_for_it() -> None:
     signature = Signature((tensor("x", -1, 44100, 1),), (tensor("y", -1, 172, 88),))
     draft: ManifestDraft = make_draft([ModelFile(Path("a.onnx"), "onnx", signature)], WISHES)
     (question,) = draft.questions
-    assert (question.key, question.choices) == ("task", ("", *KINDS))
+    assert (question.key, question.choices) == ("task", ("", *TASKS))
     assert draft.manifest.task == ""

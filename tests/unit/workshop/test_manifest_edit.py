@@ -10,6 +10,7 @@ import pytest
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact, Golden, ModelManifest, Tolerance, Variant
 from gateway.domain.manifest_toml import read_manifest
+from gateway.workshop.evaluation import Basis
 from gateway.workshop.manifest_edit import accuracy_note, edited
 
 SHIPPED = Path(__file__).parents[3] / "models/activity/1/manifest.toml"
@@ -52,7 +53,7 @@ def measured(manifest: ModelManifest, accuracy: float) -> ModelManifest:
 
 def test_variants_and_golden_set_are_added_and_comments_stay() -> None:
     wanted = measured(replace(MANIFEST, variants=(*MANIFEST.variants, INT8), golden=GOLDEN), 0.75)
-    note = accuracy_note("agreement", "onnx-fp32", 40)
+    note = accuracy_note(Basis("agreement", "share of samples with the class of onnx-fp32", 40))
     found = edited(TEXT, wanted, {"variant.onnx-fp32.accuracy": note}, "m")
     assert read_manifest(found, "m") == wanted
     assert all(comment in found for comment in ("# my model", "# of the format", "# the best one"))

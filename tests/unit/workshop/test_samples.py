@@ -17,6 +17,7 @@ from gateway.workshop.samples import (
     label_indices,
     own_runs,
     read_limit,
+    read_remarks,
     shape_problem,
 )
 from gateway.workshop.settings import CalibrationSettings
@@ -54,6 +55,9 @@ def test_few_samples_have_consequences() -> None:
     assert "one of them is 50.0 %" in told[1]
     assert few_samples_remarks(50, 100, "labels", SETTINGS) == []
     assert few_samples_remarks(50, 2, "similarity", SETTINGS) == []
+    assert few_samples_remarks(50, 2, "map-50", SETTINGS) == [
+        "accuracy is measured on 2 samples: a few of them decide it"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +104,9 @@ def test_large_samples_are_fewer() -> None:
     assert read_limit(MANIFEST, SETTINGS) == SETTINGS.calibration_rows + SETTINGS.heldout_rows
     assert read_limit(MANIFEST, replace(SETTINGS, samples_bytes=4 * 60 * 10)) == 10
     assert read_limit(MANIFEST, replace(SETTINGS, samples_bytes=1)) == 2
+    (remark,) = read_remarks(replace(samples(10), found=5000), SETTINGS)
+    assert remark == "10 of 5000 samples are read: more would take more than 536870912 bytes of memory"
+    assert read_remarks(samples(10), SETTINGS) == read_remarks(replace(samples(2000), found=5000), SETTINGS) == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Signature
-from gateway.workshop.choices import KINDS
+from gateway.tasks.catalog import TASKS
 from gateway.workshop.task_proposal import TaskProposal, propose_task
 
 PHOTO, VIDEO = (-1, 3, 640, 640), (1, 320, 320, 3)
@@ -40,7 +40,7 @@ def proposal(
         (PHOTO, ((-1, 84, 8400),), COCO, "object-detection", {"format": "yolov8", "classes": 80}),
         ((1, 3, 320, 480), ((1, 6, 3150),), (), "object-detection", {"format": "yolov8", "classes": 2}),
         ((-1, 3, -1, -1), ((-1, 22, -1),), (), "object-detection", {"format": "yolov8", "classes": 18}),
-        (PHOTO, ((-1, 56, 8400),), (), "keypoints", {"format": "yolov8", "classes": 1}),
+        (PHOTO, ((-1, 56, 8400),), (), "keypoints", {"format": "yolov8", "classes": 1, "points": 17, "values": 3}),
         (PHOTO, ((-1, 14, 8400),), ("person",), "keypoints", {"format": "yolov8", "classes": 1}),
         (PHOTO, ((-1, 85, 8400),), COCO, "oriented-boxes", {"format": "yolov8", "classes": 80}),
         (PHOTO, ((-1, 116, 8400), (-1, 32, 160, 160)), (), "instance-segmentation", {"classes": 80}),
@@ -64,7 +64,7 @@ def test_models_of_images(
     assert isinstance(options, dict)
     assert options.items() <= dict(found.options).items()
     assert found.why
-    assert kind in KINDS
+    assert kind in TASKS
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,26 @@ def test_models_of_numbers(
     inputs: tuple[tuple[int, ...], ...], outputs: tuple[tuple[int, ...], ...], types: tuple[Datatype, ...], kind: str
 ) -> None:
     assert proposal(inputs, outputs, types=types).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("channels", "labels", "named", "found"),
+    [
+        (1 + 21 * 3, 0, 21, ("keypoints", 21, 3, 1)),
+        (2 + 4 * 2, 2, 4, ("keypoints", 4, 2, 2)),
+        (1 + 4 * 2, 0, 4, ("keypoints", 4, 2, 1)),
+        (2 + 17 * 3, 2, 0, ("keypoints", 17, 3, 2)),
+        (80, 0, 30, ("object-detection", None, None, 80)),
+        (80, 80, 17, ("object-detection", None, None, 80)),
+    ],
+)
+def test_named_key_points_tell_their_number_and_values(
+    channels: int, labels: int, named: int, found: tuple[str, int | None, int | None, int]
+) -> None:
+    image, output = TensorSpec("x", Datatype.FP32, PHOTO), TensorSpec("y", Datatype.FP32, (-1, 4 + channels, 8400))
+    proposed = propose_task(Signature((image,), (output,)), COCO[:labels], named)
+    options = proposed.options
+    assert (proposed.kind, options.get("points"), options.get("values"), options["classes"]) == found
 
 
 def test_an_output_called_embedding_is_one_unless_there_are_labels() -> None:

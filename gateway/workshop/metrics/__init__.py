@@ -1,0 +1,1 @@
+"""Metrics of results against expected ones. Pure functions; each says its formula and its source."""

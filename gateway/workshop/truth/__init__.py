@@ -1,0 +1,1 @@
+"""Truth of samples, which variants are measured against: annotations in the forms that people have."""
