@@ -144,6 +144,12 @@ def test_yolo_boxes_are_shares_of_the_image(tmp_path: Path) -> None:
     assert "1 images have no .txt file" in found.remarks[0]
 
 
+def test_only_the_last_folder_of_images_has_labels_next_to_it(tmp_path: Path) -> None:
+    yolo(tmp_path / "images" / "set" / "labels", "1 0.5 0.5 1 1\n")
+    found = read_object_files(image_set(tmp_path / "images" / "set" / "images"), FORM)
+    assert only(found).classes.tolist() == [1]
+
+
 def test_yolo_corners_and_points(tmp_path: Path) -> None:
     yolo(tmp_path, "0 0.25 0.1 0.5 0.1 0.5 0.4 0.25 0.4\n")
     corners = only(read_object_files(image_set(tmp_path), replace(FORM, kind=TruthKind.ORIENTED))).shapes
