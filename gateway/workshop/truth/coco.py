@@ -17,6 +17,9 @@ from gateway.workshop.truth.kinds import TruthKind
 from gateway.workshop.truth.placed_objects import PlacedObject
 from gateway.workshop.truth.polygons import fill_polygons, read_counts
 
+LISTS = ("images", "categories", "annotations")
+"""Lists that a file of objects has."""
+
 
 @dataclass(frozen=True, slots=True)
 class CocoFile:
@@ -48,14 +51,15 @@ class CocoFile:
 
 
 def read_coco(path: Path, limit_bytes: int) -> CocoFile | None:
-    """Return the content of a JSON file, None if it has no list of images. Raises ConfigurationError."""
+    """Return the content of a JSON file, None if it has no objects of images. Raises ConfigurationError."""
     try:
         found = json.loads(read_bounded(path, limit_bytes))
-        if not isinstance(found, Mapping) or not isinstance(found.get("images"), list):
+        if not isinstance(found, Mapping) or not all(isinstance(found.get(key), list) for key in LISTS):
             return None
         return _content(path, found)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigurationError(f"is no COCO file: {_words(error)}; export it again", file=str(path)) from error
+        problem = f"is no COCO file: {_words(error)}; export it again, or name another one with --annotations"
+        raise ConfigurationError(problem, file=str(path)) from error
 
 
 def _content(path: Path, found: Mapping[str, Any]) -> CocoFile:

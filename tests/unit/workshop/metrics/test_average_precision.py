@@ -152,6 +152,21 @@ def objects(count: int, *, crowd: bool = False) -> Objects:
     return Objects(np.zeros(count, int), np.ones(count), np.full(count, crowd), Boxes(boxes))
 
 
+def test_of_equal_overlaps_the_last_object_is_taken_as_in_coco() -> None:
+    boxes = [np.array([[0.0, 0.0, 20.0, 10.0], [0.0, 0.0, 10.0, 20.0]]), np.array([[0.0, 0.0, 20.0, 20.0]])]
+    found = np.concatenate((boxes[1], np.array([[0.0, 0.0, 10.0, 20.0]])))
+    truth, guessed = (
+        Objects(np.zeros(2, int), scores, np.zeros(2, bool), Boxes(shape))
+        for shape, scores in ((boxes[0], np.ones(2)), (found, np.array([0.9, 0.8])))
+    )
+    told = {"image_id": 1, "category_id": 0}
+    entries = [{**told, "iscrowd": 0, **each} for each in as_boxes(boxes[0], np.random.default_rng(0))[1]]
+    results = [{**told, "score": 0.9 - place / 10, "bbox": box} for place, box in enumerate(wide(found))]
+    wanted = coco_map("bbox", entries, results, 1)
+    assert wanted < 1.0
+    assert mean_average_precision([guessed], [truth]) == pytest.approx(wanted)
+
+
 def test_what_is_found_exactly_is_1_and_nothing_found_is_0() -> None:
     assert mean_average_precision([objects(3)], [objects(3)]) == 1.0
     assert mean_average_precision([objects(0)], [objects(3)]) == 0.0

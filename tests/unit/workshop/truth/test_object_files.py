@@ -144,6 +144,12 @@ def test_yolo_boxes_are_shares_of_the_image(tmp_path: Path) -> None:
     assert "1 images have no .txt file" in found.remarks[0]
 
 
+def test_only_the_last_folder_of_images_has_labels_next_to_it(tmp_path: Path) -> None:
+    yolo(tmp_path / "images" / "set" / "labels", "1 0.5 0.5 1 1\n")
+    found = read_object_files(image_set(tmp_path / "images" / "set" / "images"), FORM)
+    assert only(found).classes.tolist() == [1]
+
+
 def test_yolo_corners_and_points(tmp_path: Path) -> None:
     yolo(tmp_path, "0 0.25 0.1 0.5 0.1 0.5 0.4 0.25 0.4\n")
     corners = only(read_object_files(image_set(tmp_path), replace(FORM, kind=TruthKind.ORIENTED))).shapes
@@ -182,11 +188,16 @@ def test_categories_that_are_no_labels_are_told(tmp_path: Path) -> None:
 
 def test_json_files_that_are_no_annotations_of_these_images_are_told(tmp_path: Path) -> None:
     coco(tmp_path, BOX)
+    (tmp_path / "captions.json").write_text('{"images": [{"id": 5, "file_name": "a.jpg"}], "annotations": []}')
     (tmp_path / "settings.json").write_text('{"a": 1}')
     coco(tmp_path, images=[{"id": 1, "file_name": "other.jpg"}], name="train.json")
     found = read_object_files(image_set(tmp_path), FORM)
     assert len(only(found).classes) == 1
-    assert [remark.partition(" ")[0].rpartition("/")[2] for remark in found.remarks] == ["settings.json", "train.json"]
+    assert [remark.partition(" ")[0].rpartition("/")[2] for remark in found.remarks] == [
+        "captions.json",
+        "settings.json",
+        "train.json",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +229,7 @@ def test_coco_files_that_do_not_fit_are_refused(tmp_path: Path, content: Any, ki
 
 
 def test_damaged_or_ambiguous_coco_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('{"images": [{"id": 1}]}')
+    (tmp_path / "a.json").write_text('{"images": [{"id": 1}], "categories": [], "annotations": []}')
     assert "a.json: is no COCO file: 'file_name' is missing; export it again" in refused(image_set(tmp_path))
     (tmp_path / "a.json").write_text("{")
     assert "a.json: is no COCO file: " in refused(image_set(tmp_path))
