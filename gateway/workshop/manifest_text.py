@@ -11,8 +11,8 @@ from gateway.domain.manifest_toml import SCHEMA
 from gateway.domain.toml_text import artifact_values, toml_comment, toml_lines, toml_table, with_bindings
 
 Notes = Mapping[str, str]
-"""Comments by place: a key of the top level, `input.NAME.KEY`, `input.NAME.preprocess.KEY`, `output.NAME.KEY`,
-`variant.NAME.KEY`, and `inputs` for a text behind the inputs."""
+"""Comments by place: a key of the top level, `task.KEY`, `input.NAME.KEY`, `input.NAME.preprocess.KEY`,
+`output.NAME.KEY`, `variant.NAME.KEY`, and `inputs` for a text behind the inputs."""
 
 
 def manifest_text(manifest: ModelManifest, notes: Notes | None = None) -> str:
@@ -63,7 +63,7 @@ def _head(manifest: ModelManifest, notes: Notes) -> str:
 
 def _task(manifest: ModelManifest, options: Mapping[str, Any], notes: Notes) -> str:
     note = toml_comment(notes["task"]) if "task" in notes else ""
-    return f"{note}{toml_table('[task]', {'kind': manifest.task, **options})}"
+    return f"{note}{toml_table('[task]', {'kind': manifest.task, **options}, notes, 'task.')}"
 
 
 def _input(spec: TensorSpec, notes: Notes) -> str:
