@@ -25,7 +25,7 @@ from gateway.terminal.tables import print_facts, print_json, print_table, progre
 from gateway.workshop.draft import ManifestDraft, make_draft
 from gateway.workshop.labels import read_labels
 from gateway.workshop.model_file import ModelFile, read_model_file
-from gateway.workshop.new_model import CreatedModel, create_model
+from gateway.workshop.new_model import CreatedModel, create_model, tensors_only
 from gateway.workshop.settings import WorkshopSettings
 from gateway.workshop.wishes import ASSUMED, Question, Wishes
 
@@ -164,6 +164,7 @@ def _print(draft: ManifestDraft, created: CreatedModel) -> None:
     facts = [("task", manifest.task or f"none: {draft.proposal.why}"), ("labels", labels)]
     facts += [(name, verdict.reason) for name, verdict in created.verdicts.items()]
     facts += [("assumed", f"{place}: {note.removeprefix(f'{ASSUMED}: ')}") for place, note in _assumed(created)]
+    facts += [("results", tensors_only(created.lacking))] if created.lacking else []
     facts += [("written", str(created.folder / MANIFEST))]
     facts += [("next", f"edge-gateway models quantize {created.folder} --calibration DATA")]
     print_facts(facts)
@@ -180,6 +181,7 @@ def _json(draft: ManifestDraft, created: CreatedModel) -> dict[str, Any]:
         "name": manifest.name,
         "version": manifest.version,
         "task": {"kind": manifest.task, "options": dict(draft.proposal.options), "why": draft.proposal.why},
+        "lacking": created.lacking,
         "labels": list(manifest.labels),
         **_signature_json(Signature(manifest.inputs, manifest.outputs)),
         "variants": [

@@ -149,10 +149,9 @@ class Servable:
 
     def raw_batch(self, request: InferRequest) -> OpenRawBatch | None:
         """Implement `Submission.raw_batch`."""
-        if self._closed or self._worker.owns or not self._cost.limit_ns:
+        lacks_inputs = self._admission.complete(request) is not request  # raw contents are what was sent only
+        if lacks_inputs or self._closed or self._worker.owns or not self._cost.limit_ns:
             return None
-        if self._admission.complete(request) is not request:
-            return None  # raw contents hold what was sent only
         return self.raw.of(request, self._admission.form(request))
 
     def ask_beside(

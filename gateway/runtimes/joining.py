@@ -16,6 +16,8 @@ SMALL_SIZES = (2, 3)
 """Rows of the runs that are compared with runs of one row, in addition to a run of all rows; one number is odd."""
 REPEATED_ROWS = 3
 """Rows that are run apart a second time, in reverse order, to find state and randomness."""
+UNDECIDED = "which proves nothing"
+"""End of the reason of a proof whose rows had equal answers: they may or may not affect each other."""
 
 Run = Callable[[Tensors], dict[str, Array]]
 
@@ -61,7 +63,7 @@ def _unstable(apart: Sequence[Tensors], again: Sequence[Tensors], precision: str
 
 def _uninformative(apart: Sequence[Tensors]) -> str:
     output = constant(apart)
-    return f"output {output!r} was the same for every row that was tried, which proves nothing" if output else ""
+    return f"output {output!r} was the same for every row that was tried, {UNDECIDED}" if output else ""
 
 
 def widened(joining: Joining, run: Run, rows: Sequence[Tensors], most: int, precision: str) -> Joining:

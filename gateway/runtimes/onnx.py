@@ -6,9 +6,7 @@ GPUs `providers` (execution providers separated by commas, the first choice firs
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import io
 import math
 import os
 import threading
@@ -30,6 +28,13 @@ from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import require, unimportable
 from gateway.runtimes.onnx_arena import LARGE_BYTES, Arena
+from gateway.runtimes.onnx_providers import (
+    GPU_PROVIDERS,
+    NVIDIA_ACCELERATORS,
+    load_cuda,
+    providers,
+    refuse_fallback,
+)
 from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
 from gateway.runtimes.session import bind
 
@@ -43,28 +48,12 @@ Their client keeps its queue under ~/.cache. Only this variable, set before the 
 `disable_telemetry_events` comes too late).
 """
 
-_NVIDIA = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
-_NVIDIA_ACCELERATORS = ("nvidia-gpu", "nvidia-jetson-gpu")
-_NVIDIA_REMEDY = "pip uninstall onnxruntime, then pip install 'edge-inference-gateway[onnx-cuda]'"
-GPU_PROVIDERS: Mapping[str, tuple[str, ...]] = {
-    "nvidia-gpu": _NVIDIA,
-    "nvidia-jetson-gpu": _NVIDIA,
-    "amd-gpu": ("MIGraphXExecutionProvider", "ROCMExecutionProvider"),
-}
-"""Execution providers by accelerator, the first choice first."""
-GPU_REMEDIES: Mapping[str, str] = {
-    "nvidia-gpu": _NVIDIA_REMEDY,
-    "nvidia-jetson-gpu": "pip uninstall onnxruntime, then install NVIDIA's own onnxruntime-gpu wheel for this JetPack",
-    "amd-gpu": "pip uninstall onnxruntime, then install AMD's build of ONNX Runtime with MIGraphX",
-}
 OPTIMIZATIONS = {
     "disable": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
-LIBRARIES_CHARS = 500
-"""Most characters that are told of libraries that cannot be loaded."""
 FATAL_SEVERITY = 4
 """Log severity of ONNX Runtime's sessions, and of what it says outside them, such as of missing libraries.
 
@@ -110,9 +99,9 @@ class OnnxRuntime:
         file = model_file(variant, files, ".onnx")
         ort = _engine()
         wanted = providers(ort, budget, variant.precision)
-        problem = _load_cuda(ort) if budget.accelerator in _NVIDIA_ACCELERATORS else ""
+        problem = load_cuda(ort) if budget.accelerator in NVIDIA_ACCELERATORS else ""
         session = _load_with(ort, file, session_options(ort, budget), wanted)
-        _refuse_fallback(session, budget, problem)
+        refuse_fallback(session, budget, problem)
         engine = OnnxEngine(session)
         return bind(engine, manifest, variant, lends=engine.lends)
 
@@ -201,47 +190,6 @@ def session_options(ort: ModuleType, budget: SessionBudget) -> onnxruntime.Sessi
     return options
 
 
-def providers(ort: ModuleType, budget: SessionBudget, precision: str) -> list[str | tuple[str, dict[str, str]]]:
-    """Return execution providers for the budget's accelerator, best first. Raises VariantError if none is available."""
-    if budget.accelerator == CPU:
-        return ["CPUExecutionProvider"]
-    known = GPU_PROVIDERS[budget.accelerator]
-    wanted = [name.strip() for name in budget.options.get("providers", ",".join(known)).split(",")]
-    available = ort.get_available_providers()
-    found = [name for name in wanted if name in available and name in known]
-    if not found:
-        raise VariantError(
-            f"ONNX Runtime {ort.__version__} offers {', '.join(available)}, but {budget.accelerator} needs one of "
-            f"{', '.join(wanted)}",
-            remedy=GPU_REMEDIES[budget.accelerator],
-        )
-    return [*((name, _provider_options(name, budget, precision)) for name in found), "CPUExecutionProvider"]
-
-
-def _provider_options(name: str, budget: SessionBudget, precision: str) -> dict[str, str]:
-    """Return the options of a provider. Precision is always set.
-
-    Without it, CUDA would compute fp32 as TF32, and TensorRT would ignore int8 and fp16.
-    """
-    if name == "CUDAExecutionProvider":
-        return {"device_id": "0", "use_tf32": "0"}
-    if name == "MIGraphXExecutionProvider":
-        return {"device_id": "0", "migraphx_fp16_enable": str(int(precision == "fp16"))}
-    if name == "ROCMExecutionProvider":
-        return {"device_id": "0"}
-    options = {
-        "device_id": "0",
-        "trt_fp16_enable": str(int(precision in {"fp16", "int8"})),
-        "trt_int8_enable": str(int(precision == "int8")),
-    }
-    # TensorRT builds an engine per range of shapes, which takes minutes. The trial's batches widen the range, and the
-    # daemon loads the engine that the trial left in the cache.
-    if budget.cache_dir:
-        options |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": budget.cache_dir}
-        options |= {"trt_timing_cache_enable": "1", "trt_timing_cache_path": budget.cache_dir}
-    return options
-
-
 def _known_options(budget: SessionBudget) -> Mapping[str, Sequence[str]]:
     known: dict[str, Sequence[str]] = {"graph_optimization": tuple(OPTIMIZATIONS)}
     return known if budget.accelerator == CPU else known | {"providers": ()}
@@ -297,30 +245,6 @@ def _load(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> A
         return ort.InferenceSession(str(file), options, providers=wanted, enable_fallback=0)
     except _error_types() as error:
         raise VariantError(f"ONNX Runtime cannot open {file.name}: {error}") from error
-
-
-@cache
-def _load_cuda(ort: ModuleType) -> str:
-    """Load CUDA and cuDNN from NVIDIA's Python packages, or from the system. Return what ONNX Runtime says of failures.
-
-    Its provider finds only libraries of the system, or loaded ones. Builds before 1.21 have no such function.
-    """
-    preload = getattr(ort, "preload_dlls", None)
-    said = io.StringIO()
-    if preload is not None:
-        with contextlib.redirect_stdout(said):  # it prints, and a trial's stdout is its answer
-            preload()
-    return " ".join(said.getvalue().split())[:LIBRARIES_CHARS]
-
-
-def _refuse_fallback(session: Any, budget: SessionBudget, problem: str) -> None:
-    used = session.get_providers()
-    if budget.accelerator != CPU and not set(used) & set(GPU_PROVIDERS[budget.accelerator]):
-        why = f": {problem}" if problem else ""
-        raise VariantError(
-            f"ONNX Runtime fell back to {', '.join(used)} instead of using {budget.accelerator}{why}",
-            remedy="install what this onnxruntime was built for: pip install 'onnxruntime-gpu[cuda,cudnn]', or ROCm",
-        )
 
 
 def _ports(arguments: Sequence[Any]) -> tuple[Port, ...]:

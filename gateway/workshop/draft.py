@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Variant
@@ -19,12 +20,14 @@ from gateway.workshop.image_draft import with_layout, with_preprocess
 from gateway.workshop.matching import match_tensors
 from gateway.workshop.model_file import ModelFile
 from gateway.workshop.task_proposal import TaskProposal, propose_task
-from gateway.workshop.tensor_guesses import RowsGuess, guess_rows
+from gateway.workshop.tensor_guesses import RowsGuess, guess_rows, rows_first, with_rows_second
 from gateway.workshop.wishes import ASSUMED, INFERRED, Question, Remarks, Wishes
 
 Specs = tuple[TensorSpec, ...]
 HEADS = frozenset({"yolov5", "yolov8", "end-to-end", "ssd"})
 """Formats of outputs that are heads of detection tasks."""
+SSD_ROLES = {"boxes": "boxes", "classes": "classes_output", "scores": "scores", "count": "number"}
+"""Options of the SSD head by the names of a proposal's outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
     The first fp32 file, else the first one, decides the tensors. Raises ConfigurationError if the files do not belong
     to one model, or if the labels do not fit.
     """
+    files = [replace(file, signature=with_rows_second(file.signature)) for file in files]
     ordered, remarks = tuple(sorted(files, key=lambda file: file.precision != "fp32")), Remarks()
     inputs, outputs = _specs(ordered, remarks)
     labels, why = _labels(ordered, wishes)
@@ -68,7 +72,7 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
         remarks.say("inputs", _window_note(inputs[0]))
     batch = "batch" not in remarks.notes
     manifest = ModelManifest(wishes.name, wishes.version, inputs, outputs, variants, kind, labels=labels, batch=batch)
-    manifest = _with_task_table(manifest, proposal)
+    manifest, _ = with_task_table(manifest, proposal)
     return ManifestDraft(manifest, ordered, proposal, remarks.notes, tuple(remarks.questions))
 
 
@@ -85,17 +89,38 @@ def _with_point_names(proposal: TaskProposal, wishes: Wishes, remarks: Remarks) 
     return replace(proposal, options={**proposal.options, "keypoints": names}) if names else proposal
 
 
-def _with_task_table(manifest: ModelManifest, proposal: TaskProposal) -> ModelManifest:
-    """Return the manifest with a table of its task, if the gateway knows the task and the outputs fit it."""
-    told = proposal.options
-    options = {"head": told["format"]} if told.get("format") in HEADS else {}
-    options |= {key: told[key] for key in ("keypoints", "values") if "keypoints" in told}
-    tabled = replace(manifest, task_options=options if manifest.task == proposal.kind else {})
+def with_task_table(
+    manifest: ModelManifest, proposal: TaskProposal, seen: Mapping[str, Any] | None = None
+) -> tuple[ModelManifest, str]:
+    """Return the manifest with a table of its task, and ""; without the table, and why, if something is missing.
+
+    `seen` are options that runs of the model showed.
+    """
+    bare = replace(manifest, task_options=None)
+    if not manifest.task:
+        return bare, ""
+    tabled = replace(manifest, task_options=_task_options(manifest, proposal) | dict(seen or {}))
     try:
         task_of(tabled)
-    except ConfigurationError:
-        return manifest
-    return tabled
+    except ConfigurationError as error:
+        return bare, f"{error.table}.{error.key}: {error.problem}" if error.key else error.problem
+    return tabled, ""
+
+
+def _task_options(manifest: ModelManifest, proposal: TaskProposal) -> dict[str, Any]:
+    """Return the options that the proposal tells: head, output of scores, outputs by role, a space of CTC."""
+    if manifest.task != proposal.kind:
+        return {}
+    told, options = proposal.options, dict[str, Any]()
+    if told.get("format") in HEADS:
+        options["head"] = told["format"]
+    if told.get("format") == "ssd":
+        options |= {role: told[key] for role, key in SSD_ROLES.items()}
+    if "scores" in told and "format" not in told and len(manifest.outputs) > 1:
+        options["output"] = told["scores"]
+    if told.get("characters") == len(manifest.labels) + 2:
+        options["space"] = True
+    return options | {key: told[key] for key in ("keypoints", "values") if "keypoints" in told}
 
 
 def labels_mismatch(count: int, proposal: TaskProposal) -> str:
@@ -111,8 +136,13 @@ def labels_mismatch(count: int, proposal: TaskProposal) -> str:
 
 def _specs(files: Sequence[ModelFile], remarks: Remarks) -> tuple[Specs, Specs]:
     """Return the tensors of the first file with their rows and the layouts of images."""
-    signature = files[0].signature
-    rows = min((guess_rows(file.signature) for file in files), key=lambda guess: (guess.counted, guess.open))
+    signature = rows_first(files[0].signature)
+    rows = min(
+        (guess_rows(rows_first(file.signature)) for file in files), key=lambda found: (found.counted, found.open)
+    )
+    for spec in files[0].signature.outputs:
+        if spec.layout:
+            remarks.infer(f"output.{spec.name}.layout", "the file calls its second dimension as the rows of the inputs")
     if not rows.counted:
         remarks.infer("batch", rows.why)
     elif not rows.open:

@@ -41,7 +41,7 @@ def _fit(spec: TensorSpec, own: TensorSpec) -> tuple[str, tuple[int, ...]] | Non
     """Return the layout of a file's tensor and the manifest's shape that both accept; None if they do not agree."""
     if _family(spec) != _family(own):
         return None
-    layouts = [spec.layout, *filter(None, [_SWAPPED.get(spec.layout)])]
+    layouts = [own.layout] if own.layout else [spec.layout, *filter(None, [_SWAPPED.get(spec.layout)])]
     for layout in layouts:
         turned = _turned(own.shape, layout, spec.layout)
         shape = merged_shape(_with_rows(spec.shape), _with_rows(turned))

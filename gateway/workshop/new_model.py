@@ -8,40 +8,50 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
+from gateway.domain.tensor import Array
 from gateway.domain.verdict import SessionBudget, Verdict
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.generate import generated, samples
+from gateway.runtimes.joining import UNDECIDED
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import try_variant
 from gateway.store.references import read_artifact
 from gateway.store.releases import MANIFEST, read_version
 from gateway.store.settings import LibrarySettings
 from gateway.store.staging import copy_file, staged_folder, write_text
-from gateway.workshop.draft import ManifestDraft
+from gateway.workshop.draft import ManifestDraft, with_task_table
 from gateway.workshop.manifest_text import manifest_text
 from gateway.workshop.model_file import ModelFile
-from gateway.workshop.tensor_guesses import guess_postprocess
+from gateway.workshop.observations import observed_scores
+from gateway.workshop.tensor_guesses import guess_rows, rows_first
 from gateway.workshop.wishes import INFERRED
 
 OBSERVED_ROWS = 4
-"""Rows that are run to see what the scores of a classifier are."""
+"""Rows that are run to see what the scores of a model are."""
+OBSERVED_TASKS = ("text-recognition", "semantic-segmentation")
+"""Tasks whose options, like those of classification, depend on the kind of scores."""
 Stage = Callable[[str], None]
 """Function that is told what is done now."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedModel:
-    """Version that was written, with the result of the trial of each variant, by name."""
+    """Version that was written, with the result of the trial of each variant, by name.
+
+    `lacking` says what its task lacks to give results; "": it gives them, or there is no task.
+    """
 
     folder: Path
     manifest: ModelManifest
     verdicts: dict[str, Verdict]
     notes: dict[str, str]
+    lacking: str
 
 
 async def create_model(
@@ -56,11 +66,11 @@ async def create_model(
         check_space(draft.files, folder)
         manifest = _with_files(draft, folder, stage)
         verdicts = {each.name: await _tried(manifest, each, folder, trial, stage) for each in manifest.variants}
-        manifest, notes = _observed(manifest, draft, folder, verdicts)
+        manifest, notes, lacking = _observed(manifest, draft, folder, verdicts)
         write_text(manifest_text(manifest, notes), folder / MANIFEST)
         if problem := read_version(manifest.name, manifest.version, folder, library).problem:
             raise ConfigurationError(problem, file=str(target))
-    return CreatedModel(target, manifest, verdicts, notes)
+    return CreatedModel(target, manifest, verdicts, notes, lacking)
 
 
 def check_space(files: Sequence[ModelFile], folder: Path) -> None:
@@ -102,29 +112,56 @@ async def _tried(
 
 def _observed(
     manifest: ModelManifest, draft: ManifestDraft, folder: Path, verdicts: dict[str, Verdict]
-) -> tuple[ModelManifest, dict[str, str]]:
-    """Return the manifest and its comments with what runs showed: rows that affect each other, kind of scores."""
-    notes = dict(draft.notes)
-    dependent = next((v.joining for v in verdicts.values() if v.joining and not v.joining.independent), None)
-    if dependent is not None:
-        notes["batch"] = f"{INFERRED}: {dependent.reason}"
+) -> tuple[ModelManifest, dict[str, str], str]:
+    """Return the manifest and its comments with what runs showed: rows that affect each other, kind of scores.
+
+    The text says what the table of the task lacks; "": it is complete, or there is no task.
+    """
+    notes, seen = dict(draft.notes), dict[str, Any]()
+    if reason := _dependence(draft, verdicts):
+        notes["batch"] = f"{INFERRED}: {reason}"
         manifest = replace(manifest, batch=False)
-    name = str(draft.proposal.options.get("scores", ""))
-    spec, variant = manifest.output(name), manifest.variants[0]
-    is_classifier = manifest.task.endswith("classification") and spec is not None
-    if spec is None or not is_classifier or verdicts[variant.name].sample is None:
-        return manifest, notes
-    postprocess, why = _postprocess(manifest, variant, folder, verdicts[variant.name].sample or 0, spec)
-    notes[f"output.{name}.postprocess"] = f"{INFERRED}: {why}"
-    outputs = tuple(replace(each, postprocess=postprocess) if each is spec else each for each in manifest.outputs)
-    return replace(manifest, outputs=outputs), notes
+    spec, sample = _scores(manifest, draft), verdicts[manifest.variants[0].name].sample
+    if spec is not None and sample is not None:
+        observation = observed_scores(manifest, spec, _answers(manifest, folder, sample, spec))
+        manifest, seen = observation.manifest, dict(observation.options)
+        notes |= observation.notes
+    manifest, lacking = with_task_table(manifest, draft.proposal, seen)
+    if lacking:
+        notes["task"] = f"{notes['task']}\n{tensors_only(lacking)}"
+    return manifest, notes, lacking
 
 
-def _postprocess(
-    manifest: ModelManifest, variant: Variant, folder: Path, sample: int, spec: TensorSpec
-) -> tuple[str, str]:
-    """Run rows like the `sample` that the trial accepted, and return the postprocess and the reason."""
-    kind = next(islice(samples(manifest), sample, sample + 1))
+def tensors_only(lacking: str) -> str:
+    """Return what follows for the author from a table `[task]` that lacks something."""
+    return f"only tensors are served: {lacking}; write the table [task] (docs/pages/reference/tasks.md)"
+
+
+def _dependence(draft: ManifestDraft, verdicts: dict[str, Verdict]) -> str:
+    """Return why the first dimension cannot count rows, or "".
+
+    Files with one row run several one after the other, so that these cannot affect each other. A proof that could not
+    decide is none: the gateway joins nothing then, and requests have rows all the same.
+    """
+    if not all(guess_rows(rows_first(file.signature)).open for file in draft.files):
+        return ""
+    proofs = [verdict.joining for verdict in verdicts.values() if verdict.joining is not None]
+    return next((p.reason for p in proofs if not p.independent and not p.reason.endswith(UNDECIDED)), "")
+
+
+def _scores(manifest: ModelManifest, draft: ManifestDraft) -> TensorSpec | None:
+    """Return the output with scores whose kind a run shows, or None."""
+    if not manifest.task.endswith("classification") and manifest.task not in OBSERVED_TASKS:
+        return None
+    if name := str(draft.proposal.options.get("scores", "")):
+        return manifest.output(name)
+    floats = [spec for spec in manifest.outputs if spec.datatype.dtype.kind == "f"]
+    return floats[0] if len(floats) == 1 else None
+
+
+def _answers(manifest: ModelManifest, folder: Path, sample: int, spec: TensorSpec) -> Array:
+    """Run rows like the `sample` that the trial accepted, and return their scores."""
+    kind, variant = next(islice(samples(manifest), sample, sample + 1)), manifest.variants[0]
     try:
         session = get_runtime(variant.runtime).open(manifest, variant, folder, SessionBudget())
         try:
@@ -133,4 +170,4 @@ def _postprocess(
             session.close()
     except VariantError as error:
         raise ConfigurationError(str(error), file=variant.artifacts[0].path) from error
-    return guess_postprocess(np.concatenate(rows, axis=0))
+    return np.concatenate(rows, axis=0)

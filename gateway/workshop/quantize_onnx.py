@@ -13,6 +13,8 @@ from gateway.runtimes.onnx import NO_REPORTS
 
 LEAST_OPSET = 13
 """First opset of ONNX whose QuantizeLinear has a scale for each channel."""
+BIASED = frozenset({"Conv", "ConvTranspose", "Gemm"})
+"""Operators whose third input is a bias."""
 OPSET = 17
 """Opset to which older files are converted; ONNX Runtime 1.12 and later read it."""
 
@@ -45,7 +47,17 @@ def quantize_onnx(source: Path, runs: Iterable[Tensors], target: Path, *, activa
         activation_type=QuantType[activations],
         weight_type=QuantType.QInt8,
         calibrate_method=CalibrationMethod.MinMax,
+        extra_options={"QDQDisableWeightAdjustForInt32Bias": _has_wide_bias(source)},
     )
+
+
+def _has_wide_bias(source: Path) -> bool:
+    """Return True if a bias has several dimensions, such as [1, n]: ONNX Runtime 1.31 cannot adjust for it."""
+    import onnx
+
+    graph = onnx.load(source, load_external_data=False).graph
+    wide = {tensor.name for tensor in graph.initializer if len(tensor.dims) > 1}
+    return any(name in wide for node in graph.node if node.op_type in BIASED for name in node.input[2:])
 
 
 class _CalibrationReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,6 +52,33 @@ def guess_rows(signature: Signature) -> RowsGuess:
     return RowsGuess(False, False, f"the first dimensions are not all open or 1: {sizes:.200}")
 
 
+def with_rows_second(signature: Signature) -> Signature:
+    """Return the tensors with the layout LNC of outputs [steps, rows, channels], as recurrent networks give them.
+
+    The file must call that dimension as the first one of every input.
+    """
+    firsts = {spec.axes[0] if spec.axes and spec.shape[:1] == (ROWS,) else "" for spec in signature.inputs}
+    rows = firsts.pop() if len(firsts) == 1 else ""
+    outputs = (replace(spec, layout="LNC") if _has_rows_second(spec, rows) else spec for spec in signature.outputs)
+    return Signature(signature.inputs, tuple(outputs))
+
+
+def _has_rows_second(spec: TensorSpec, rows: str) -> bool:
+    return bool(rows) and len(spec.shape) == 3 and spec.shape[1] == ROWS != spec.shape[0] and spec.axes[1] == rows
+
+
+def rows_first(signature: Signature) -> Signature:
+    """Return the tensors as clients see them: with the rows first."""
+    return Signature(signature.inputs, tuple(map(_turned, signature.outputs)))
+
+
+def _turned(spec: TensorSpec) -> TensorSpec:
+    if spec.layout != "LNC":
+        return spec
+    steps, rows, channels = spec.shape
+    return replace(spec, shape=(rows, steps, channels), layout="NLC", axes=())
+
+
 def guess_image(spec: TensorSpec) -> ImageGuess | None:
     """Return what an input of rank 4 says about images, or None. No shape fits both layouts."""
     if len(spec.shape) != 4 or spec.datatype not in _PIXELS:
@@ -79,6 +106,13 @@ def guess_postprocess(scores: Array) -> tuple[str, str]:
     if np.abs(scores.sum(axis=-1) - 1.0).max() <= SUM_TOLERANCE:
         return "", "the scores of a run sum up to 1, so they are probabilities"
     return "", "the scores of a run are between 0 and 1 and do not sum up to 1: each class has its own probability"
+
+
+def guess_threshold(scores: Array) -> tuple[float, str]:
+    """Return from which score on a pixel belongs to the only class of a map, and the reason."""
+    if scores.min() >= 0.0 and scores.max() <= 1.0:
+        return 0.5, "the values of a run are between 0 and 1, so they are probabilities"
+    return 0.0, "some values of a run are below 0 or above 1, so they are logits"
 
 
 def merged_shape(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -8,12 +8,12 @@ import pytest
 from gateway.domain.inventory import CPU
 from gateway.domain.profile import read_profile
 from gateway.domain.verdict import SessionBudget
-from gateway.runtimes import litert, onnx, openvino
+from gateway.runtimes import litert, onnx, onnx_providers, openvino
 from gateway.runtimes.opening import check_accelerator
 
 PROFILES = Path(__file__).resolve().parents[2] / "device_profiles"
 ACCELERATORS = {
-    "onnx": (CPU, *onnx.GPU_PROVIDERS),
+    "onnx": (CPU, *onnx_providers.GPU_PROVIDERS),
     "openvino": tuple(openvino.DEVICES),
     "litert": (CPU, *litert.CORAL),
     "reference": (CPU,),
@@ -32,7 +32,7 @@ class AnyBuild:
 
     @staticmethod
     def get_available_providers():
-        return [*(name for names in onnx.GPU_PROVIDERS.values() for name in names), "CPUExecutionProvider"]
+        return [*(name for names in onnx_providers.GPU_PROVIDERS.values() for name in names), "CPUExecutionProvider"]
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,6 @@ def test_a_step_is_understood(profile, step):
             assert openvino.compile_options(budget, precision, "x86_64")
         elif step.runtime == "onnx":
             assert onnx.session_options(onnxruntime, budget)
-            assert onnx.providers(AnyBuild, budget, precision)
+            assert onnx_providers.providers(AnyBuild, budget, precision)
         else:
             assert step.options == {}

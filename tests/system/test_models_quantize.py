@@ -176,6 +176,21 @@ def test_an_old_opset_and_external_data_are_no_obstacle(tmp_path: Path) -> None:
     assert by_name(told)["openvino-fp16"]["kept"]
 
 
+def test_a_bias_with_a_dimension_too_many_is_quantized(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    weights = {"w": random.normal(size=(8, 6)), "b": np.full((1, 6), 400.0)}
+    model = shaped(
+        {"x": ["n", 8]},
+        {"y": ["n", 6]},
+        helper.make_node("Gemm", ["x", "w", "b"], ["y"]),
+        initializer=[numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()],
+    )
+    folder = new(tmp_path / "models", save(model, tmp_path / "m.onnx"))
+    np.savez(tmp_path / "rows.npz", x=random.normal(size=(120, 8)))
+    told = quantized(folder, tmp_path / "rows.npz", "--only", "onnx-int8", "--max-loss", 1)
+    assert "onnx-int8" in by_name(told), told["remarks"]
+
+
 @pytest.mark.parametrize(
     ("data", "options", "problem"),
     [
@@ -266,6 +281,7 @@ def test_models_of_scikit_learn_are_described(tmp_path: Path, model: str) -> Non
     assert manifest.task == "tabular-classification"
     classes = {"logistic-string-labels": ("high", "low", "mid"), "scaled-network": ()}.get(model, ("0", "1", "2"))
     assert manifest.labels == classes
+    assert manifest.task_options == {"output": manifest.outputs[1].name}
     assert [spec.postprocess for spec in manifest.outputs] == ["", ""]
     assert models("check", folder).returncode == 0
 

@@ -13,7 +13,7 @@ from gateway.domain.errors import VariantError
 from gateway.domain.manifest import Artifact, Binding, ModelManifest, TensorSpec, Variant
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import SessionBudget
-from gateway.runtimes import onnx, openvino
+from gateway.runtimes import onnx, onnx_providers, openvino
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.litert import LiteRtTensor, dequantise, quantise
 from gateway.runtimes.session import bind
@@ -49,7 +49,9 @@ class Build:
 
 def test_onnx_on_nvidia_takes_tensorrt_before_cuda_and_says_the_precision():
     build = Build("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
-    first, second, last = onnx.providers(build, SessionBudget(accelerator="nvidia-gpu", cache_dir="/cache"), "int8")
+    first, second, last = onnx_providers.providers(
+        build, SessionBudget(accelerator="nvidia-gpu", cache_dir="/cache"), "int8"
+    )
     assert first[0] == "TensorrtExecutionProvider"
     assert first[1]["trt_int8_enable"] == "1"
     assert first[1]["trt_engine_cache_path"] == "/cache"
@@ -60,15 +62,15 @@ def test_onnx_on_nvidia_takes_tensorrt_before_cuda_and_says_the_precision():
 def test_onnx_on_nvidia_takes_what_the_profile_names():
     build = Build("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
     budget = SessionBudget(accelerator="nvidia-jetson-gpu", options={"providers": "CUDAExecutionProvider"})
-    assert [each[0] for each in onnx.providers(build, budget, "fp32")[:-1]] == ["CUDAExecutionProvider"]
+    assert [each[0] for each in onnx_providers.providers(build, budget, "fp32")[:-1]] == ["CUDAExecutionProvider"]
 
 
 def test_onnx_refuses_to_fall_back_to_the_cpu_silently(tmp_path):
     manifest = models.write_variant(tmp_path, models.dense(), "onnx")
     session = onnxruntime.InferenceSession(tmp_path / manifest.variants[0].artifacts[0].path)
-    onnx._refuse_fallback(session, SessionBudget(), "")
+    onnx_providers.refuse_fallback(session, SessionBudget(), "")
     with pytest.raises(VariantError, match="fell back to CPUExecutionProvider instead of using nvidia-gpu: Lost"):
-        onnx._refuse_fallback(session, SessionBudget(accelerator="nvidia-gpu"), "Lost")
+        onnx_providers.refuse_fallback(session, SessionBudget(accelerator="nvidia-gpu"), "Lost")
 
 
 class WithoutTensorRt:
@@ -104,14 +106,14 @@ def test_onnx_loads_nvidias_packages_and_keeps_what_it_prints_from_stdout(capsys
         def preload_dlls():
             print("Failed to load\n libcublasLt.so.13")
 
-    assert onnx._load_cuda(Printing) == "Failed to load libcublasLt.so.13"
-    assert onnx._load_cuda(WithoutTensorRt) == ""
+    assert onnx_providers.load_cuda(Printing) == "Failed to load libcublasLt.so.13"
+    assert onnx_providers.load_cuda(WithoutTensorRt) == ""
     assert capsys.readouterr().out == ""
 
 
 def test_onnx_on_amd_says_the_precision():
     build = Build("MIGraphXExecutionProvider", "CPUExecutionProvider")
-    (first, _) = onnx.providers(build, SessionBudget(accelerator="amd-gpu"), "fp16")
+    (first, _) = onnx_providers.providers(build, SessionBudget(accelerator="amd-gpu"), "fp16")
     assert first == ("MIGraphXExecutionProvider", {"device_id": "0", "migraphx_fp16_enable": "1"})
 
 
@@ -119,7 +121,7 @@ def test_onnx_on_nvidia_without_its_providers_names_what_is_missing():
     with pytest.raises(
         VariantError, match="offers CPUExecutionProvider, but nvidia-gpu needs one of Tensorrt"
     ) as caught:
-        onnx.providers(Build("CPUExecutionProvider"), SessionBudget(accelerator="nvidia-gpu"), "fp32")
+        onnx_providers.providers(Build("CPUExecutionProvider"), SessionBudget(accelerator="nvidia-gpu"), "fp32")
     assert "[onnx-cuda]" in caught.value.remedy
 
 

@@ -13,7 +13,7 @@ from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Signature
 from gateway.tasks.catalog import TASKS
 from gateway.workshop.choices import VALUE_RANGES
-from gateway.workshop.draft import ManifestDraft, make_draft
+from gateway.workshop.draft import ManifestDraft, make_draft, with_task_table
 from gateway.workshop.manifest_text import manifest_text
 from gateway.workshop.model_file import ModelFile
 from gateway.workshop.wishes import Wishes
@@ -181,3 +181,55 @@ def test_a_model_without_a_known_task_asks_for_it() -> None:
     (question,) = draft.questions
     assert (question.key, question.choices) == ("task", ("", *TASKS))
     assert draft.manifest.task == ""
+
+
+def drafted(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], labels: tuple[str, ...]) -> ManifestDraft:
+    said = replace(WISHES, labels=labels, labels_file="l") if labels else WISHES
+    return make_draft([ModelFile(Path("a.onnx"), "onnx", Signature(inputs, outputs))], said)
+
+
+IMAGE, LINE = tensor("image", -1, 300, 300, 3, datatype=Datatype.UINT8), tensor("image", -1, 3, 48, -1)
+LABEL = tensor("label", -1, datatype=Datatype.INT64)
+SSD = (tensor("a", -1, 10, 4), tensor("b", -1, 10), tensor("c", -1, 10), tensor("d", -1))
+SSD_OPTIONS = {"head": "ssd", "boxes": "a", "classes": "b", "scores": "c", "count": "d"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "labels", "options"),
+    [
+        ((tensor("x", -1, 4),), (LABEL, tensor("scores", -1, 3)), ("a", "b", "c"), {"output": "scores"}),
+        ((tensor("x", -1, 4),), (tensor("scores", -1, 3),), ("a", "b", "c"), {}),
+        ((IMAGE,), SSD, ("a", "b"), SSD_OPTIONS),
+        ((LINE,), (tensor("y", -1, -1, 5),), ("a", "b", "c"), {"space": True}),
+        ((LINE,), (tensor("y", -1, -1, 4),), ("a", "b", "c"), {}),
+    ],
+)
+def test_the_table_of_a_task_has_what_the_tensors_tell(
+    inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], labels: tuple[str, ...], options: object
+) -> None:
+    draft = drafted(inputs, outputs, labels)
+    assert draft.manifest.task_options == options
+    assert with_task_table(draft.manifest, draft.proposal)[1] == ""
+
+
+def test_what_a_table_of_a_task_lacks_is_told() -> None:
+    draft = drafted((LINE,), (tensor("y", -1, -1, 4),), ())
+    manifest, lacking = with_task_table(draft.manifest, draft.proposal)
+    assert (manifest.task, manifest.task_options) == ("text-recognition", None)
+    assert lacking.startswith("task.charset: missing; name the characters")
+
+
+def test_rows_that_a_recurrent_network_has_second_are_first_for_clients() -> None:
+    axes = (replace(tensor("image", -1, 3, 60, 160), axes=("batch", "", "", "")),)
+    draft = drafted(axes, (replace(tensor("y", 20, -1, 4), axes=("", "batch", "")),), ("a", "b", "c"))
+    (output,) = draft.manifest.outputs
+    assert (draft.manifest.batched, output.shape, output.layout) == (True, (-1, 20, 4), "NLC")
+    assert draft.manifest.variants[0].bind["y"] == Binding("y", "LNC")
+    assert "second dimension" in draft.notes["output.y.layout"]
+    assert draft.manifest.task_options == {}
+
+
+def test_a_second_dimension_of_another_name_counts_no_rows() -> None:
+    axes = (replace(tensor("image", -1, 3, 60, 160), axes=("batch", "", "", "")),)
+    draft = drafted(axes, (replace(tensor("y", 20, -1, 4), axes=("", "steps", "")),), ("a", "b", "c"))
+    assert (draft.manifest.batch, draft.manifest.outputs[0].shape) == (False, (20, -1, 4))

@@ -17,7 +17,7 @@ from gateway.workshop.manifest_text import manifest_text
 
 SHIPPED = sorted((Path(__file__).parents[3] / "models").glob("*/1/manifest.toml"))
 TEXTS = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)
-NAMES = TEXTS.filter(lambda text: bool(text) and text.isprintable())
+NAMES = st.text(st.characters(categories=("L", "M", "N", "P", "S")), min_size=1, max_size=20).filter(str.isprintable)
 SMALL = ModelManifest(
     "m",
     "1",
