@@ -144,7 +144,8 @@ def _quantize(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=named,
         metavar="PATH",
-        help="samples: images, .npz or .csv; a file, or a folder, which may have a folder for each class",
+        help="samples: images, .npz, .csv, or recorded requests in .jsonl; a file, or a folder, which may have a "
+        "folder for each class",
     )
     parser.add_argument(
         "--annotations",

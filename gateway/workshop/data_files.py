@@ -1,4 +1,4 @@
-"""Files of calibration data: a file, or a folder with one folder for each class, of images, .npz or .csv."""
+"""Files of calibration data: a file, or a folder with one folder for each class, of images, .npz, .csv or .jsonl."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ from gateway.store.plain import file_digest
 from gateway.tasks.catalog import task_of
 from gateway.tasks.frame import Frame
 from gateway.workshop.bounded_files import read_bounded
-from gateway.workshop.samples import SampleSet, joined_samples, label_indices, read_limit, shape_problem
+from gateway.workshop.request_files import read_requests
+from gateway.workshop.samples import (
+    SampleSet,
+    default_samples,
+    joined_samples,
+    label_indices,
+    read_limit,
+    shape_problem,
+)
 from gateway.workshop.settings import CalibrationSettings
 from gateway.workshop.table_files import read_table
 from gateway.workshop.truth.cells import NAMES, fitting, read_array, read_flags
@@ -32,8 +40,8 @@ from gateway.workshop.truth.kinds import TruthKind, truth_kind
 from gateway.workshop.truth.label_table import TABLES
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png"})
-ARRAYS, TABLE = ".npz", ".csv"
-SUFFIXES = PICTURES | {ARRAYS, TABLE}
+ARRAYS, TABLE, REQUESTS = ".npz", ".csv", ".jsonl"
+SUFFIXES = PICTURES | {ARRAYS, TABLE, REQUESTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +144,7 @@ def _kind(path: Path) -> str:
 
 def _read(file: DataFile, manifest: ModelManifest, settings: CalibrationSettings) -> _Part:
     """Return the samples of a file. Raises ConfigurationError."""
-    readers = {"images": _read_image, ARRAYS: _read_arrays, TABLE: _read_table}
+    readers = {"images": _read_image, ARRAYS: _read_arrays, TABLE: _read_table, REQUESTS: _read_requests}
     reader = readers.get(_kind(file.path))
     if reader is None:
         problem = f"is no file of samples by its suffix; name a {', '.join(sorted(SUFFIXES))} file"
@@ -157,23 +165,26 @@ def _read(file: DataFile, manifest: ModelManifest, settings: CalibrationSettings
 
 def _read_image(content: bytes, manifest: ModelManifest) -> _Part:
     spec = next((spec for spec in manifest.inputs if spec.preprocess), None)
-    if spec is None or len(manifest.inputs) > 1:
+    others = [each for each in manifest.inputs if each is not spec]
+    if spec is None or any(each.default is None for each in others):
         raise ValueError(
             "the model takes no encoded images alone; add [input.preprocess] to its manifest, or give .npz"
         )
     encoded = np.empty(1, object)
     encoded[0] = content
     array, frames = decode_images(encoded, spec, EngineSettings())
-    return _Part({spec.name: array}, frames=frames)
+    return _Part({spec.name: array} | {each.name: default_samples(manifest, each, 1) for each in others}, frames=frames)
 
 
 def _read_arrays(content: bytes, manifest: ModelManifest) -> _Part:
     kind = truth_kind(manifest)
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        names = {spec.name: _stored(arrays, spec.name) for spec in manifest.inputs}
+        missing = [spec for spec in manifest.inputs if spec.default is not None and not _key(arrays, spec.name)]
+        specs = [spec for spec in manifest.inputs if spec not in missing]
         inputs = {
-            spec.name: arrays[names[spec.name]].astype(spec.datatype.dtype, copy=False) for spec in manifest.inputs
+            spec.name: arrays[_stored(arrays, spec.name)].astype(spec.datatype.dtype, copy=False) for spec in specs
         }
+        inputs |= {spec.name: default_samples(manifest, spec, len(inputs[specs[0].name])) for spec in missing}
         truth = next((arrays[name] for name in NAMES.get(kind, ()) if name in arrays), None)
     if truth is None:
         return _Part(inputs)
@@ -183,16 +194,25 @@ def _read_arrays(content: bytes, manifest: ModelManifest) -> _Part:
 
 
 def _stored(arrays: np.lib.npyio.NpzFile, name: str) -> str:
-    """Return the key of an input's array: its name, or as in a golden set. Raises ValueError."""
-    key = next((key for key in (name, f"input.{name}") if key in arrays), None)
-    if key is None:
+    """Return the key of an input's array. Raises ValueError."""
+    key = _key(arrays, name)
+    if not key:
         raise ValueError(f"it holds no array {name!r}; it holds {', '.join(arrays) or 'none'}")
     return key
+
+
+def _key(arrays: np.lib.npyio.NpzFile, name: str) -> str:
+    """Return the key of an input's array: its name, or as in a golden set; "" if there is none."""
+    return next((key for key in (name, f"input.{name}") if key in arrays), "")
 
 
 def _read_table(content: bytes, manifest: ModelManifest) -> _Part:
     found = read_table(content, manifest)
     return _Part(found.inputs, found.names, found.truth)
+
+
+def _read_requests(content: bytes, manifest: ModelManifest) -> _Part:
+    return _Part(read_requests(content, manifest))
 
 
 def _samples(

@@ -54,6 +54,11 @@ def sample_shape(manifest: ModelManifest, spec: TensorSpec) -> tuple[int, ...]:
     return spec.shape[1:] if manifest.batched else spec.shape
 
 
+def default_samples(manifest: ModelManifest, spec: TensorSpec, count: int) -> Array:
+    """Return `count` samples of an input with a default, which data may leave out."""
+    return np.full((count, *(max(size, 1) for size in sample_shape(manifest, spec))), spec.default, spec.datatype.dtype)
+
+
 def shape_problem(manifest: ModelManifest, spec: TensorSpec, array: Array) -> str:
     """Return why an array [samples, …] does not hold samples of an input, or ""."""
     wanted = sample_shape(manifest, spec)

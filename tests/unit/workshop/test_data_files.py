@@ -1,7 +1,8 @@
-"""Samples from images, .npz and .csv, alone and in folders."""
+"""Samples from images, .npz, .csv and .jsonl, alone and in folders."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -302,3 +303,52 @@ def test_annotations_are_named_for_images_only(tmp_path: Path) -> None:
         ConfigurationError, match="--annotations is for images; tables and arrays have the truth in them"
     ):
         read_samples(file, VALUE, CalibrationSettings(), 0, lambda: None, annotations=tmp_path)
+
+
+MASKED = replace(PICTURE, inputs=(*PICTURE.inputs, TensorSpec("mask", Datatype.UINT8, (-1, 4), default=1.0)))
+
+
+def body(rows: list[list[float]], **changes: object) -> str:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [len(rows), 3], "data": np.ravel(rows).tolist(), **changes}
+    return json.dumps({"id": "7", "inputs": [tensor]})
+
+
+def test_recorded_requests(tmp_path: Path) -> None:
+    lines = [body([[1, 2, 3], [4, 5, 6]]), "", body([[7, 8, 9]], data=[[7, 8, 9]])]
+    (tmp_path / "calls.jsonl").write_text("\n".join(lines))
+    assert read(tmp_path / "calls.jsonl").inputs["x"].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    single = replace(TABLE, batch=False, inputs=(TensorSpec("x", Datatype.FP32, (1, 3)),))
+    (tmp_path / "calls.jsonl").write_text("\n".join([body([[1, 2, 3]])] * 2))
+    assert read(tmp_path / "calls.jsonl", single).inputs["x"].shape == (2, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "line 2: Expecting"),
+        ("[]", "line 2: it is no body"),
+        ('{"inputs": []}', "line 2: the request has no input 'x'"),
+        (body([[1, 2, 3]], data=[1]), "line 2: cannot reshape"),
+        (body([[1, 2, 3]], datatype="FP64"), "line 2: input 'x' has the datatype 'FP64', not FP32"),
+        (body([[1, 2, 3]], shape=[1, 1, 3]), "line 2: input 'x' has the shape [1, 1, 3], expected [-1, 3]"),
+        (body([[1, 2, 3]]).replace('"data"', '"parameters"'), "line 2: input 'x' has no data in JSON"),
+        (body([[1, 2, 3]], data=["a", 2, 3]), "line 2: could not convert"),
+    ],
+)
+def test_requests_that_are_none_are_refused_with_their_line(tmp_path: Path, line: str, words: str) -> None:
+    (tmp_path / "calls.jsonl").write_text(f"{body([[1, 2, 3]])}\n{line}\n")
+    assert words in refused(tmp_path / "calls.jsonl")
+    (tmp_path / "calls.jsonl").write_text("\n")
+    assert "has no requests" in refused(tmp_path / "calls.jsonl")
+
+
+def test_inputs_with_a_default_need_no_data(tmp_path: Path) -> None:
+    Image.new("L", (4, 4)).save(tmp_path / "a.png")
+    assert read(tmp_path, MASKED).inputs["mask"].tolist() == [[1, 1, 1, 1]]
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 1, 4, 4), np.float32))
+    assert read(tmp_path / "a.npz", MASKED).inputs["mask"].shape == (2, 4)
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 1, 4, 4), np.float32), mask=np.full((2, 4), 3))
+    assert read(tmp_path / "a.npz", MASKED).inputs["mask"].max() == 3
+    pixels = {"name": "x", "datatype": "FP32", "shape": [2, 1, 4, 4], "data": [0.0] * 32}
+    (tmp_path / "calls.jsonl").write_text(json.dumps({"inputs": [pixels]}))
+    assert read(tmp_path / "calls.jsonl", MASKED).inputs["mask"].tolist() == [[1] * 4] * 2
