@@ -91,7 +91,7 @@ def read_samples(
         parts.append(_read(file, manifest, settings))
         advance()
     found = FoundTruth()
-    if is_images and not any(part.names for part in parts):
+    if annotations is not None or (is_images and not any(part.names for part in parts)):
         sizes = [(frame.height, frame.width) for part in parts for frame in part.frames]
         images = ImageSet([file.path for file in files], sizes, [file.path for file in every], data, annotations)
         found = read_image_truth(images, manifest, settings)

@@ -106,7 +106,7 @@ def make_evaluation(
     if terms is None:
         return _by_tensors(golden, reference), []
     kind, remarks = truth_kind(manifest), list[str]()
-    metric, truth = task_metric(kind, against_reference=False), _truth(golden, samples)
+    metric, truth = task_metric(kind, against_reference=False), _truth(kind, golden, samples)
     if metric is not None and any(each is not None for each in truth):
         by_truth = replace(terms, metric=metric, expected=truth)
         if not math.isnan(by_truth.score(golden.outputs).accuracy):
@@ -136,10 +136,13 @@ def _terms(manifest: ModelManifest, golden: GoldenSet, samples: SampleSet | None
     return TaskTerms(task, metric, manifest.task_options or {}, golden.inputs, frames)
 
 
-def _truth(golden: GoldenSet, samples: SampleSet | None) -> Sequence[Any]:
+def _truth(kind: TruthKind, golden: GoldenSet, samples: SampleSet | None) -> Sequence[Any]:
+    """Return what is known of each sample; labels of a golden set are classes."""
     if samples is not None and samples.truth is not None:
         return samples.truth
-    return [] if golden.label is None else [(label,) for label in golden.label.tolist()]
+    if kind is not TruthKind.CLASSES or golden.label is None:
+        return []
+    return [(label,) for label in golden.label.tolist()]
 
 
 def _basis_by_truth(kind: TruthKind, terms: TaskTerms) -> Basis:

@@ -86,12 +86,12 @@ class QuantizeRun:
             for artifact in variant.artifacts:
                 link_file(job.folder / artifact.path, self._staged / artifact.path)
         authors = author_golden(job.manifest, job.record.golden)
-        samples = heldout if authors is None or heldout.truth is not None else None
-        golden = await self._golden(samples)
+        measured_on = None if authors and heldout.truth is None else heldout
+        golden = await self._golden(heldout) if measured_on or authors is None else self._authors(authors)
         content = authors or write_golden(golden, job.manifest, self._staged, self._settings)
         if authors:
             link_file(job.folder / authors.file, self._staged / authors.file)
-        evaluation, remarks = self._evaluation(golden, samples)
+        evaluation, remarks = self._evaluation(golden, measured_on)
         measured = [await self._measured(variant, evaluation, content) for variant in (*own, *made)]
         sources = {kind.name: source for kind, source in job.plan.tasks}
         results = decide(measured, {each.name: sources[each.name] for each in made}, job.max_loss)
@@ -126,14 +126,14 @@ class QuantizeRun:
             kind.name, kind.runtime, kind.precision, artifacts, RUNTIMES[kind.runtime].accelerators, bind=source.bind
         )
 
-    async def _golden(self, samples: SampleSet | None) -> GoldenSet:
-        """Return samples with the reference's answers; None: the author's own golden set."""
-        job, golden = self._job, self._job.manifest.golden
-        if samples is None and golden is not None:
-            file = job.folder / golden.file
-            return read_golden(file.read_bytes(), job.manifest, str(file))
-        samples = samples or job.calibration
-        manifest = replace(job.manifest, golden=None)
+    def _authors(self, golden: Golden) -> GoldenSet:
+        """Return the author's own golden set."""
+        file = self._job.folder / golden.file
+        return read_golden(file.read_bytes(), self._job.manifest, str(file))
+
+    async def _golden(self, samples: SampleSet) -> GoldenSet:
+        """Return samples with the reference's answers."""
+        manifest = replace(self._job.manifest, golden=None)
         verdict = await self._tried(manifest, self._reference)
         if not verdict.passed:
             raise ConfigurationError(f"does not run here: {verdict.reason}", file=self._reference.artifacts[0].path)

@@ -38,11 +38,7 @@ def truth_columns(kind: TruthKind, header: Sequence[str], manifest: ModelManifes
     names = [cell.lower() for cell in header]
     if kind is TruthKind.VALUES and (wanted := value_names(manifest)) and all(name in header for name in wanted):
         return [header.index(name) for name in wanted]
-    return [next(names.index(name) for name in NAMES.get(kind, ()) if name in names)] if _any(kind, names) else []
-
-
-def _any(kind: TruthKind, names: Sequence[str]) -> bool:
-    return any(name in names for name in NAMES.get(kind, ()))
+    return [names.index(name) for name in NAMES.get(kind, ()) if name in names][:1]
 
 
 def read_cells(kind: TruthKind, cells: Sequence[Sequence[str]]) -> list[Any]:
@@ -103,8 +99,4 @@ def _numbers(cells: Sequence[str]) -> Array:
 
 
 def _word(value: Any) -> str:
-    return (
-        value.decode("utf-8", "replace")
-        if isinstance(value, bytes)
-        else str(int(value) if value is True or value is False else value)
-    )
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""Truth of images that is objects: a file of COCO, or a file of YOLO for each image."""
+"""Truth of images that is objects: files of COCO, or a file of YOLO for each image."""
 
 from __future__ import annotations
 
@@ -16,29 +16,24 @@ from gateway.workshop.truth.yolo import label_file, read_yolo
 def read_object_files(images: ImageSet, form: TruthForm) -> FoundTruth:
     """Return the objects of each image. Raises ConfigurationError with the file and what to do."""
     found = FoundTruth()
-    coco = _coco_file(images, form, found)
-    if coco is not None:
-        _read_coco(coco, images, form, found)
+    files = _coco_files(images, form, found)
+    if files:
+        _read_coco(files, images, form, found)
     elif images.annotations is None or images.annotations.is_dir():
         _read_yolo(images, form, found)
     return found
 
 
-def _coco_file(images: ImageSet, form: TruthForm, found: FoundTruth) -> CocoFile | None:
-    """Return the only COCO file that lists one of the images."""
-    names = {image.name for image in images.every}
-    listing = []
+def _coco_files(images: ImageSet, form: TruthForm, found: FoundTruth) -> list[CocoFile]:
+    """Return the COCO files that list some of the images."""
+    names, listing = {image.name for image in images.every}, list[CocoFile]()
     for path in images.named((".json",)) or _json_files(images, form):
         coco = read_coco(path, form.settings.annotations_bytes)
         if coco is not None and names & coco.by_name.keys():
             listing.append(coco)
         else:
             found.remarks.append(f"{path} lists none of the images as COCO does: it is not used")
-    if len(listing) > 1:
-        told = " and ".join(each.path.name for each in listing[:3])
-        problem = f"{told} list the same images; name one of them with --annotations"
-        raise ConfigurationError(problem, file=str(listing[0].path.parent))
-    return listing[0] if listing else None
+    return listing
 
 
 def _json_files(images: ImageSet, form: TruthForm) -> list[Path]:
@@ -51,19 +46,32 @@ def _json_files(images: ImageSet, form: TruthForm) -> list[Path]:
     return found
 
 
-def _read_coco(coco: CocoFile, images: ImageSet, form: TruthForm, found: FoundTruth) -> None:
-    classes = _coco_classes(coco, form, found)
-    numbers = [coco.id_of(image) for image in images.paths]
+def _read_coco(files: Sequence[CocoFile], images: ImageSet, form: TruthForm, found: FoundTruth) -> None:
     names = {image.name for image in images.every}
-    found.tell_absent([name for name in coco.images.values() if PurePosixPath(name).name not in names], coco.path)
-    pairs = list(zip(images.paths, numbers, strict=True))
-    found.tell_unknown([image for image, number in pairs if number is None], coco.path)
-    found.items = [
-        None
-        if number is None
-        else _objects(place_objects(coco, number, form.kind, classes, size), size, form, coco.path)
-        for number, size in zip(numbers, images.sizes, strict=True)
-    ]
+    classes = [_coco_classes(coco, form, found) for coco in files]
+    for coco in files:
+        found.tell_absent([name for name in coco.images.values() if PurePosixPath(name).name not in names], coco.path)
+    found.items, unknown = [], []
+    for image, size in zip(images.paths, images.sizes, strict=True):
+        place = _listing(files, image)
+        if place is None:
+            found.items.append(None)
+            unknown.append(image)
+            continue
+        coco, number = files[place[0]], place[1]
+        objects = place_objects(coco, number, form.kind, classes[place[0]], size)
+        found.items.append(_objects(objects, size, form, coco.path))
+    found.tell_unknown(unknown, files[0].path if len(files) == 1 else files[0].path.parent)
+
+
+def _listing(files: Sequence[CocoFile], image: Path) -> tuple[int, int] | None:
+    """Return the place of the file that lists an image, and its id there. Raises ConfigurationError if several do."""
+    numbers = [(place, number) for place, coco in enumerate(files) if (number := coco.id_of(image)) is not None]
+    if len(numbers) > 1:
+        told = " and ".join(files[place].path.name for place, _ in numbers[:3])
+        problem = f"{told} both list {image.name!r:.80}; name one of them with --annotations"
+        raise ConfigurationError(problem, file=str(files[numbers[0][0]].path.parent))
+    return numbers[0] if numbers else None
 
 
 def _coco_classes(coco: CocoFile, form: TruthForm, found: FoundTruth) -> dict[int, int]:

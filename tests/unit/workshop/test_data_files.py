@@ -275,6 +275,15 @@ def test_folders_of_a_detector_are_no_classes(tmp_path: Path) -> None:
     assert [each.classes.tolist() for each in found.truth or ()] == [[1], [1]]
 
 
+def test_annotations_that_are_named_take_the_place_of_folders(tmp_path: Path) -> None:
+    for name in ("low", "high"):
+        picture(tmp_path / "data" / name / f"{name}.png", 1)
+    file = written(tmp_path / "labels.csv", "file,label\nlow.png,high\nhigh.png,high\n")
+    named = read_samples(tmp_path / "data", PICTURE, CalibrationSettings(), 0, lambda: None, annotations=file)
+    assert named.labels is not None
+    assert named.labels.tolist() == [1, 1]
+
+
 def test_labels_of_images_may_be_in_a_table(tmp_path: Path) -> None:
     picture(tmp_path / "a.png", 1)
     picture(tmp_path / "b.png", 1)

@@ -285,6 +285,15 @@ def test_a_reconstruction_is_compared_with_its_input() -> None:
     assert found.quality({"y": inputs}).accuracy == 0.5
 
 
+def test_labels_of_an_authors_golden_set_are_the_truth_of_classes_only() -> None:
+    manifest = model("anomaly-detection", (), score="y", threshold=0.5)
+    scores, label = np.array([0.1, 0.9], np.float32), np.array([0, 1])
+    golden = GoldenSet({"x": np.zeros((2, 4), np.float32)}, {"y": scores}, label)
+    assert make_evaluation(manifest, golden, None, "onnx-fp32")[0].basis.name == "verdicts"
+    classes = replace(golden, outputs={"y": SCORES[:2]})
+    assert make_evaluation(model("image-classification", (2,)), classes, None, "r")[0].basis.name == "labels"
+
+
 def test_samples_of_a_model_without_rows_are_runs() -> None:
     manifest = replace(
         model("image-classification", (2,)), batch=False, outputs=(TensorSpec("y", Datatype.FP32, (1, 2)),)

@@ -85,6 +85,13 @@ def test_an_image_that_coco_lists_may_have_no_objects_and_one_that_it_does_not_i
     assert "'b.jpg'" in second
 
 
+def test_each_part_of_the_data_may_have_a_coco_file_of_its_own(tmp_path: Path) -> None:
+    coco(tmp_path / "train", BOX)
+    coco(tmp_path / "valid", {**BOX, "category_id": 9}, images=[{"id": 5, "file_name": "b.jpg"}])
+    found = read_object_files(image_set(tmp_path, "train/a.jpg", "valid/b.jpg", "valid/c.jpg"), FORM)
+    assert [None if each is None else each.classes.tolist() for each in found.items or ()] == [[1], [0], None]
+
+
 def test_images_of_one_name_in_several_folders_are_told_apart_by_their_paths(tmp_path: Path) -> None:
     images = [{"id": 5, "file_name": "x/a.jpg"}, {"id": 6, "file_name": "y/a.jpg"}]
     coco(tmp_path, BOX, images=images)
@@ -237,7 +244,7 @@ def test_damaged_or_ambiguous_coco_files_are_refused(tmp_path: Path) -> None:
     assert "it has more than 0 bytes" in refused(image_set(tmp_path), small)
     coco(tmp_path, BOX, name="a.json")
     coco(tmp_path, BOX, name="b.json")
-    assert "a.json and b.json list the same images; name one of them with --annotations" in refused(image_set(tmp_path))
+    assert "a.json and b.json both list 'a.jpg'; name one of them with --annotations" in refused(image_set(tmp_path))
     assert "more than 1 .json files" in refused(
         image_set(tmp_path), replace(FORM, settings=CalibrationSettings(annotation_files=1))
     )
