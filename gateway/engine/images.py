@@ -128,7 +128,8 @@ def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) 
         size = image.size
         _check_pixels(image.width * image.height, pixel_limit, where)
         mode = _MODES[preprocess.color]
-        drafted = image.draft(mode, _draft_size(size, preprocess)) if preprocess.resize else None
+        scales = preprocess.resize and preprocess.resample != "nearest"  # which takes single pixels, not averages
+        drafted = image.draft(mode, _draft_size(size, preprocess)) if scales else None
         image.load()
         return _Decoded(_in_mode(image, mode), size, drafted[1][2] / size[0] if drafted else 1.0)
     except UnidentifiedImageError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import struct
 import zlib
 
@@ -181,6 +182,14 @@ def test_a_letterboxed_jpeg_is_decoded_at_the_scale_that_it_has_there() -> None:
     wanted, scaled = spec(resize=(40, 40), fit="letterbox"), 40 * 20
     bounds = EngineSettings(image_pixels=160 * 320 + scaled)  # for both: one at an eighth, then the header of the other
     assert decode_images(elements(jpeg, jpeg), wanted, bounds)[0].shape == (2, 3, 40, 40)
+
+
+def test_nearest_takes_single_pixels_of_a_jpeg() -> None:
+    stripes = np.zeros((64, 64, 3), np.uint8)
+    stripes[:, ::8] = 255
+    jpeg = encoded(stripes, "jpeg", quality=100)
+    whole = np.asarray(Image.open(io.BytesIO(jpeg)).resize((8, 8), Image.Resampling.NEAREST))
+    assert np.array_equal(decode(jpeg, spec(layout="NHWC", resize=(8, 8), resample="nearest")), whole)
 
 
 @pytest.mark.parametrize("fit", ["stretch", "letterbox", "crop"])
