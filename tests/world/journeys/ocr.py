@@ -232,6 +232,7 @@ JOURNEYS = (
         options=("--yes",),
         compare=distances.text,
         unquantized="its weights are 8 bits already",
+        refused="declares other shapes than its answers have",
     ),
     Journey(
         "captcha-whisperer",

@@ -60,7 +60,8 @@ class Journey:
     `options` are those of `models new`, `edit` is what the author then corrects in the manifest. `compare` is the
     distance of a result from the package's answer; without it only tensors are compared. `calibration` writes samples
     into a folder; without it, `unquantized` says why. `settles` is the number of inputs after which a state inside the
-    model is the package's.
+    model is the package's. `refused` is a part of the message with which `models new` refuses the file, which
+    is only served bare then.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Journey:
     calibration: Callable[[Path, Path], object] | None = None
     unquantized: str = ""
     settles: int = 0
+    refused: str = ""
 
 
 def inside(path: str) -> Callable[[Path, Path], Path]:

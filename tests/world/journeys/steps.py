@@ -75,7 +75,7 @@ class Outcome:
     runtime: str
     task: str
     size_bytes: int
-    p50_us: float
+    p50_us: float | None
     bare: dict[Judgement, int]
     results: Grade | None
     files: Grade | None
@@ -91,6 +91,8 @@ def travel(journey: Journey, packages: Path, folder: Path) -> Outcome:
     library, made = folder / "models", folder / "made"
     file, asks = journey.file(packages, made), journey.asks(packages)
     _lay_bare(file, library / f"{journey.name}-bare")
+    if journey.refused:
+        return _bare_only(journey, file, packages, library, asks)
     kind = _described(journey, file, packages, library)
     checked = _checked(library / journey.name / DESCRIBED)
     told = _quantized(journey, packages, library) if journey.calibration else {}
@@ -125,6 +127,22 @@ def travel(journey: Journey, packages: Path, folder: Path) -> Outcome:
         _failures(told),
         problems,
     )
+
+
+def _bare_only(journey: Journey, file: Path, packages: Path, library: Path, asks: Sequence[Ask]) -> Outcome:
+    """Return the outcome of a file that `models new` refuses; JourneyError if it says something else."""
+    try:
+        _described(journey, file, packages, library)
+    except JourneyError as error:
+        if journey.refused not in str(error):
+            raise
+    else:
+        raise JourneyError("models new takes it by now: remove `refused`")
+    with running(library.parent / "gateway", models=library, config=QUIET + SHORT_TRIALS) as daemon:
+        bare, problems = _bare(Served(daemon, journey), file, asks)
+    size = sum(each.stat().st_size for each in _parts(file))
+    runtime, reason = RUNTIMES[file.suffix], f"models new refuses it: {journey.refused}"
+    return Outcome(journey, runtime, "", size, None, bare, None, None, (), "", [reason], problems)
 
 
 def _failures(told: dict[str, Any]) -> list[str]:
