@@ -63,7 +63,7 @@ def test_a_file_that_declares_other_shapes_than_it_answers_with_is_no_manifest_t
     model = onnx.parser.parse_model(DISHONEST)
     done = cli("new", save(model, tmp_path / "m.onnx"), "--yes")
     assert done.returncode == 2
-    assert "declares other shapes than its answers have: output 'y' has shape [1, 8, 1], but [-1, 2]" in done.stderr
+    assert "declares other shapes than its answers have: output 'y' has shape [1, 8, 1]" in done.stderr
     assert "serve the file bare; nothing was written" in done.stderr
     assert left(models) == []
 
