@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
 
-.PHONY: help demo demo-fleet test test-system test-long test-world check bench attack docs fuzz lock format clean runtime-only
+.PHONY: help demo demo-fleet test test-system test-long test-world test-journeys check bench attack docs fuzz lock format clean runtime-only
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -80,7 +80,7 @@ $(VENV)/.npm: $(wildcard tests/system/peers/*/package-lock.json) | $(VENV)/bin/p
 		npm ci --prefix $(VENV)/$$peer --silent --no-audit --no-fund --ignore-scripts || exit 1; done
 	@touch $@
 
-.PHONY: debian-demo debian-test debian-world
+.PHONY: debian-demo debian-test debian-world debian-speech
 debian-demo:
 	@packaging/debian-packages mosquitto
 debian-test:
@@ -88,6 +88,8 @@ debian-test:
 		g++ libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
 debian-world:  # Debian's build of PyTorch is for CPUs only; the registry's brings gigabytes of CUDA
 	@packaging/debian-packages python3-torch
+debian-speech:
+	@packaging/debian-packages espeak-ng
 
 # ---- what a newcomer types ---------------------------------------------------------------------------------------
 demo: $(VENV)/.grpcio debian-demo ## detect this device, serve two models, play a camera and forty sensors
@@ -116,6 +118,9 @@ test-world: $(VENV)/.world debian-world ## serve models from packages and export
 	@$(PYTEST) tests/world/imported.py
 	@$(BIN)/python -m tests.world.detectors
 	@$(BIN)/python -m tests.world.run $(WORLD)
+
+test-journeys: $(VENV)/.world $(VENV)/.workshop debian-speech ## models of packages: bare, described, quantized, compared with the packages; JOURNEYS='--help'
+	@$(BIN)/python -m tests.world.journeys $(JOURNEYS)
 
 check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && $(BIN)/lint-imports --no-logo 2>/dev/null | tail -n 3

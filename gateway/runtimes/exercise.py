@@ -14,6 +14,8 @@ from gateway.domain.tensor import Array, Tensors
 from gateway.runtimes.generate import InputKind, generated, samples
 from gateway.runtimes.settings import TrialSettings
 
+CORRECT_SHAPE = "correct the shape in the manifest"
+"""Remedy for an output whose declared shape is not that of its answers."""
 Run = Callable[[Tensors], dict[str, Array]]
 Begin = Callable[[str, str], None]
 """Callback before a generated input is run: its description and its name."""
@@ -73,7 +75,7 @@ def _misfits(manifest: ModelManifest, answers: Tensors) -> list[str]:
         if not fits(answers[spec.name].shape, spec.shape)
     ]
     if found and not manifest.inspected:
-        raise VariantError(found[0], remedy="correct the shape in the manifest")
+        raise VariantError(found[0], remedy=CORRECT_SHAPE)
     return found
 
 

@@ -16,6 +16,7 @@ from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Signature
 from gateway.tasks.catalog import TASKS, task_of
 from gateway.tasks.keypoints import COCO_KEYPOINTS
+from gateway.tasks.postprocessed_head import ROLES, roles_of
 from gateway.workshop.image_draft import with_layout, with_preprocess
 from gateway.workshop.matching import match_tensors
 from gateway.workshop.model_file import ModelFile
@@ -27,7 +28,7 @@ Specs = tuple[TensorSpec, ...]
 HEADS = frozenset({"yolov5", "yolov8", "end-to-end", "ssd"})
 """Formats of outputs that are heads of detection tasks."""
 SSD_ROLES = {"boxes": "boxes", "classes": "classes_output", "scores": "scores", "count": "number"}
-"""Options of the SSD head by the names of a proposal's outputs."""
+"""Options of the SSD head by the names of a proposal's outputs, if their own names do not tell it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
     batch = "batch" not in remarks.notes
     manifest = ModelManifest(wishes.name, wishes.version, inputs, outputs, variants, kind, labels=labels, batch=batch)
     manifest, _ = with_task_table(manifest, proposal)
+    if "classes" in (manifest.task_options or {}):
+        remarks.assume("task.classes", "classes come before scores in the file, whose names do not tell them")
     return ManifestDraft(manifest, ordered, proposal, remarks.notes, tuple(remarks.questions))
 
 
@@ -114,7 +117,7 @@ def _task_options(manifest: ModelManifest, proposal: TaskProposal) -> dict[str, 
     told, options = proposal.options, dict[str, Any]()
     if told.get("format") in HEADS:
         options["head"] = told["format"]
-    if told.get("format") == "ssd":
+    if told.get("format") == "ssd" and not set(ROLES[:3]) <= roles_of(manifest, {}).keys():
         options |= {role: told[key] for role, key in SSD_ROLES.items()}
     if "scores" in told and "format" not in told and len(manifest.outputs) > 1:
         options["output"] = told["scores"]

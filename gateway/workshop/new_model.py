@@ -17,6 +17,7 @@ from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 from gateway.domain.tensor import Array
 from gateway.domain.verdict import SessionBudget, Verdict
 from gateway.runtimes.catalog import get_runtime
+from gateway.runtimes.exercise import CORRECT_SHAPE
 from gateway.runtimes.generate import generated, samples
 from gateway.runtimes.joining import UNDECIDED
 from gateway.runtimes.settings import TrialSettings
@@ -105,9 +106,17 @@ async def _tried(
     budget = SessionBudget(threads=os.cpu_count() or 1)
     verdict = await try_variant(manifest, variant, folder, budget, trial)
     if not verdict.passed:
-        problem = f"does not run here: {verdict.reason}; nothing was written"
+        problem = f"{_failure(verdict.reason)}; nothing was written"
         raise ConfigurationError(problem, file=variant.artifacts[0].path)
     return verdict
+
+
+def _failure(reason: str) -> str:
+    """Return what a trial found; there is no manifest yet in which an author could correct a shape."""
+    if not reason.endswith(CORRECT_SHAPE):
+        return f"does not run here: {reason}"
+    found = reason.removesuffix(CORRECT_SHAPE).rstrip("; ")
+    return f"declares other shapes than its answers have: {found}; export it again, or serve the file bare"
 
 
 def _observed(

@@ -101,7 +101,10 @@ def guess_range(datatype: Datatype, *, known: str = "") -> tuple[str, str]:
 
 def guess_postprocess(scores: Array) -> tuple[str, str]:
     """Return the postprocess that makes scores [rows, classes] probabilities, and the reason."""
-    if not (np.isfinite(scores).all() and scores.min() >= 0.0 and scores.max() <= 1.0 + SUM_TOLERANCE):
+    scores = scores[np.isfinite(scores).all(axis=-1)]
+    if not scores.size:
+        return "", "runs on generated inputs gave NaN or infinity, which tell nothing; softmax if they are logits"
+    if not (scores.min() >= 0.0 and scores.max() <= 1.0 + SUM_TOLERANCE):
         return "softmax", "some scores of a run are below 0 or above 1, so they are no probabilities"
     if np.abs(scores.sum(axis=-1) - 1.0).max() <= SUM_TOLERANCE:
         return "", "the scores of a run sum up to 1, so they are probabilities"

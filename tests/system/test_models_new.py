@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.parser
 import pytest
 import tritonclient.grpc as triton
 from PIL import Image
@@ -27,6 +27,15 @@ from tests.simulators.models import write_onnx_endless
 from tests.simulators.models_made import image_classifier, save, with_metadata
 
 METER = SHIPPED / "meter-reader" / "1"
+DISHONEST = """<ir_version: 8, opset_import: ["": 17]> g (float[n,4] x) => (float[n,2] y)
+<float[3] sides = {1.0, 8.0, 1.0}, float zero = {0.0}> {
+    sum = ReduceSum <keepdims = 0> (x)
+    nothing = Mul(sum, zero)
+    size = Add(sides, nothing)
+    shape = Cast <to = 7> (size)
+    y = Expand(nothing, shape)
+}"""
+"""Model whose shape only a run shows; the file declares another one."""
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -46,6 +55,17 @@ def cli(models: Path) -> Call:
         )
 
     return call
+
+
+def test_a_file_that_declares_other_shapes_than_it_answers_with_is_no_manifest_to_correct(
+    cli: Call, models: Path, tmp_path: Path
+) -> None:
+    model = onnx.parser.parse_model(DISHONEST)
+    done = cli("new", save(model, tmp_path / "m.onnx"), "--yes")
+    assert done.returncode == 2
+    assert "declares other shapes than its answers have: output 'y' has shape [1, 8, 1]" in done.stderr
+    assert "serve the file bare; nothing was written" in done.stderr
+    assert left(models) == []
 
 
 def left(models: Path) -> list[Path]:

@@ -108,7 +108,8 @@ class OpenVinoDirect:
 
         core = ov.Core()
         options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": "1", "NUM_STREAMS": "1"}
-        self._compiled = core.compile_model(core.read_model(file), "CPU", options)
+        model = core.read_model(file)
+        self._compiled = core.compile_model(model, "CPU", options)
         self.inputs = tuple(
             Port(
                 port.get_any_name(),
@@ -117,7 +118,7 @@ class OpenVinoDirect:
             )
             for port in self._compiled.inputs
         )
-        self._names = [port.get_any_name() for port in self._compiled.outputs]
+        self._names = [min(port.get_names()) for port in model.outputs]  # a compiled model's ports may have others
 
     def run(self, feeds: Tensors) -> Tensors:
         answers = self._compiled(feeds)

@@ -191,6 +191,7 @@ def drafted(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], lab
 IMAGE, LINE = tensor("image", -1, 300, 300, 3, datatype=Datatype.UINT8), tensor("image", -1, 3, 48, -1)
 LABEL = tensor("label", -1, datatype=Datatype.INT64)
 SSD = (tensor("a", -1, 10, 4), tensor("b", -1, 10), tensor("c", -1, 10), tensor("d", -1))
+NAMED_SSD = (tensor("boxes", -1, 10, 4), tensor("scores", -1, 10), tensor("classes", -1, 10), tensor("n", -1))
 SSD_OPTIONS = {"head": "ssd", "boxes": "a", "classes": "b", "scores": "c", "count": "d"}
 
 
@@ -200,6 +201,7 @@ SSD_OPTIONS = {"head": "ssd", "boxes": "a", "classes": "b", "scores": "c", "coun
         ((tensor("x", -1, 4),), (LABEL, tensor("scores", -1, 3)), ("a", "b", "c"), {"output": "scores"}),
         ((tensor("x", -1, 4),), (tensor("scores", -1, 3),), ("a", "b", "c"), {}),
         ((IMAGE,), SSD, ("a", "b"), SSD_OPTIONS),
+        ((IMAGE,), NAMED_SSD, ("a", "b"), {"head": "ssd"}),
         ((LINE,), (tensor("y", -1, -1, 5),), ("a", "b", "c"), {"space": True}),
         ((LINE,), (tensor("y", -1, -1, 4),), ("a", "b", "c"), {}),
     ],

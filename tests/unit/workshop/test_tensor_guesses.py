@@ -85,7 +85,9 @@ def test_ranges_are_told_by_datatypes_and_exporters(datatype: Datatype, known: s
         ([[0.9, 0.8], [0.1, 0.0]], ""),
         ([[-1.0, 0.8], [0.1, 0.0]], "softmax"),
         ([[3.0, 0.8], [0.1, 0.0]], "softmax"),
-        ([[np.nan, 0.8], [0.1, 0.0]], "softmax"),
+        ([[np.nan, 0.8], [0.1, 0.0]], ""),
+        ([[np.nan, 0.8], [3.0, 0.0]], "softmax"),
+        ([[np.nan, 0.8], [np.inf, 0.0]], ""),
     ],
 )
 def test_scores_that_are_no_probabilities_get_a_softmax(scores: list[list[float]], postprocess: str) -> None:
