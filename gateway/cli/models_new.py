@@ -76,7 +76,7 @@ def _wishes(arguments: argparse.Namespace, models: Path) -> Wishes:
         raise ConfigurationError(f"--task must name one of {', '.join(TASKS)}, not {task!r:.80}")
     points = read_labels(Path(arguments.keypoints), SETTINGS) if arguments.keypoints else ()
     origins = arguments.labels or "", arguments.keypoints or ""
-    return Wishes(name, version, task, labels, origins[0], value_range, points, origins[1])
+    return Wishes(name, version, task, labels, origins[0], value_range, points, origins[1], arguments.size)
 
 
 def _name(file: Path) -> str:

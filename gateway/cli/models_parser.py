@@ -6,7 +6,7 @@ import argparse
 
 from gateway.cli.import_options import EXAMPLES, add_import_options
 from gateway.cli.pull_options import PULL_EXAMPLES, pull_options
-from gateway.terminal.numbers import share, whole
+from gateway.terminal.numbers import share, size, whole
 from gateway.terminal.program import EXIT_CODES, named
 from gateway.workshop.choices import DEFAULT_RANGE, VALUE_RANGES, VARIANT_KINDS
 
@@ -119,6 +119,13 @@ def _new(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="values of black to white pixels: unit 0 to 1, signed-unit -1 to 1, pixels 0 to 255, signed-pixels -128 "
         f"to 127, imagenet: its mean and deviation (default: {DEFAULT_RANGE}, unless the file tells)",
+    )
+    parser.add_argument(
+        "--size",
+        type=size,
+        default=None,
+        metavar="HxW",
+        help="height and width in pixels to which images are resized, where the files take any (such as 320x320)",
     )
     parser.add_argument("--yes", action="store_true", default=False, help="ask nothing: take what can be inferred")
     _shared(parser)

@@ -38,6 +38,14 @@ def number(text: str) -> float:
     return _number(text, 0.0, "from 0 on")
 
 
+def size(text: str) -> tuple[int, int]:
+    """Parse a height and a width in pixels, HxW."""
+    height, separator, width = text.partition("x")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"must be height and width, such as 320x640, not {text!r:.40}")
+    return positive(height), positive(width)
+
+
 def share(text: str) -> float:
     """Parse a share, 0 to 1."""
     found = _number(text, 0.0, "from 0 to 1")

@@ -62,7 +62,10 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
     kind = wishes.task or proposal.kind
     remarks.say("task", _task_note(proposal, wishes))
     proposal = _with_point_names(proposal, wishes, remarks)
-    inputs = tuple(with_preprocess(spec, ordered[0], kind, wishes, remarks) for spec in inputs)
+    inputs = tuple(
+        with_preprocess(spec, ordered[0], kind, wishes, remarks, head=str(proposal.options.get("format", "")))
+        for spec in inputs
+    )
     outputs = _with_layouts(outputs, proposal)
     if not labels and proposal.options.get("classes", 1) > 1:
         remarks.ask("labels_file", "file with the labels, one in each line (empty: none)", "")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.domain.manifest import ROWS, Preprocess, TensorSpec
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest import ROWS, Preprocess, TensorSpec, fits
 from gateway.workshop.choices import DEFAULT_RANGE, VALUE_RANGES
 from gateway.workshop.model_file import ModelFile
 from gateway.workshop.tensor_guesses import (
@@ -15,8 +16,12 @@ from gateway.workshop.tensor_guesses import (
 )
 from gateway.workshop.wishes import Remarks, Wishes
 
+IMAGENET_SHARE = 0.875
+"""Share of the shorter side in the evaluation of models of ImageNet: 224 of 256 (torchvision, timm)."""
 _LETTERBOXED = frozenset({"object-detection", "instance-segmentation", "keypoints", "oriented-boxes"})
 """Tasks whose models see the whole image in its own proportions."""
+_STRETCHED = frozenset({"ssd"})
+"""Heads of models that stretch images (`fixed_shape_resizer` of TensorFlow's object detection)."""
 
 
 def with_layout(spec: TensorSpec, remarks: Remarks) -> TensorSpec:
@@ -28,20 +33,26 @@ def with_layout(spec: TensorSpec, remarks: Remarks) -> TensorSpec:
     return replace(spec, layout=image.layout)
 
 
-def with_preprocess(spec: TensorSpec, file: ModelFile, kind: str, wishes: Wishes, remarks: Remarks) -> TensorSpec:
-    """Return an input with the conversion of encoded images if it is an image."""
+def with_preprocess(
+    spec: TensorSpec, file: ModelFile, kind: str, wishes: Wishes, remarks: Remarks, *, head: str = ""
+) -> TensorSpec:
+    """Return an input with the conversion of encoded images if it is an image. `head` is that of a detector."""
     image = guess_image(spec)
     if image is None:
         return spec
     place = f"input.{spec.name}.preprocess."
-    scale, mean, std = VALUE_RANGES[_range(spec, file, wishes, remarks)]
+    value_range = _range(spec, file, wishes, remarks)
+    (scale, mean, std), fit = VALUE_RANGES[value_range], _fit(kind, head, value_range)
+    if fit == "crop":
+        remarks.assume(f"{place}fit", "models of ImageNet are evaluated on a resize to 256 and a crop of 224")
     told = "3 channels; bgr is the other order" if image.channels == 3 else "1 channel"
     remarks.infer(f"{place}color", told)
     preprocess = Preprocess(
         decode=("jpeg", "png"),
         color="gray" if image.channels == 1 else "rgb",
-        resize=_size(image, file, kind, remarks, place),
-        fit="letterbox" if kind in _LETTERBOXED else "stretch",
+        resize=_size(image, file, kind, wishes=wishes, remarks=remarks, place=place),
+        fit=fit,
+        crop_share=IMAGENET_SHARE if fit == "crop" else 1.0,
         scale=scale,
         mean=mean if len(mean) in {1, image.channels} else mean[:1],
         std=std if len(std) in {1, image.channels} else std[:1],
@@ -64,15 +75,35 @@ def _range(spec: TensorSpec, file: ModelFile, wishes: Wishes, remarks: Remarks) 
     return DEFAULT_RANGE
 
 
-def _size(image: ImageGuess, file: ModelFile, kind: str, remarks: Remarks, place: str) -> tuple[int, int] | None:
-    """Return the height and width to which images are resized; None: the file takes any size."""
-    if ROWS not in (image.height, image.width):
-        return image.height, image.width
+def _fit(kind: str, head: str, value_range: str) -> str:
+    if kind in _LETTERBOXED and head not in _STRETCHED:
+        return "letterbox"
+    return "crop" if kind == "image-classification" and value_range == "imagenet" else "stretch"
+
+
+def _size(
+    image: ImageGuess, file: ModelFile, kind: str, *, wishes: Wishes, remarks: Remarks, place: str
+) -> tuple[int, int] | None:
+    """Return the height and width to which images are resized; None: the file takes any size.
+
+    Raises ConfigurationError if the author names another size than the file takes.
+    """
+    sides = (image.height, image.width)
+    if wishes.size_px and not fits(wishes.size_px, sides):
+        known = " by ".join("any" if side == ROWS else str(side) for side in sides)
+        raise ConfigurationError(
+            f"takes images of {known} pixels (height by width); correct --size", file=str(file.path)
+        )
+    if ROWS not in sides:
+        return sides
+    if wishes.size_px:
+        remarks.say(f"{place}resize", "as --size says")
+        return wishes.size_px
     if file.size_px:
         remarks.infer(f"{place}resize", "the exporter's metadata; the file takes other sizes, too")
         return file.size_px
     if kind == "text-recognition" and image.height > 0:
         remarks.assume(f"{place}resize", "the width is open; a longer line needs a greater one")
         return image.height, LINE_WIDTH_PX
-    remarks.assume(f"{place}fit", "the file takes images of any size; resize = [height, width] sets one")
+    remarks.assume(f"{place}fit", "the file takes images of any size; --size HEIGHTxWIDTH sets one")
     return None

@@ -159,7 +159,9 @@ def _dependence(draft: ManifestDraft, verdicts: dict[str, Verdict]) -> str:
 
 
 def _scores(manifest: ModelManifest, draft: ManifestDraft) -> TensorSpec | None:
-    """Return the output with scores whose kind a run shows, or None."""
+    """Return the output with scores, or numbers of classes, whose kind a run shows, or None."""
+    if manifest.task == "object-detection":
+        return manifest.output(str(draft.proposal.options.get("classes_output", "")))
     if not manifest.task.endswith("classification") and manifest.task not in OBSERVED_TASKS:
         return None
     if name := str(draft.proposal.options.get("scores", "")):

@@ -22,7 +22,12 @@ class Observation:
 
 
 def observed_scores(manifest: ModelManifest, spec: TensorSpec, scores: Array) -> Observation:
-    """Return what `scores` of the output `spec` show: classifiers get a postprocess, other tasks an option."""
+    """Return what `scores` of the output `spec` show: classifiers get a postprocess, other tasks an option.
+
+    Of a detector they are the numbers of classes.
+    """
+    if manifest.task == "object-detection":
+        return _first_class(manifest, scores)
     if manifest.task == "semantic-segmentation":
         return _one_class(manifest, spec, scores)
     postprocess, why = guess_postprocess(scores)
@@ -32,6 +37,15 @@ def observed_scores(manifest: ModelManifest, spec: TensorSpec, scores: Array) ->
     outputs = tuple(replace(each, postprocess=postprocess) if each is spec else each for each in manifest.outputs)
     notes = {f"output.{spec.name}.postprocess": f"{INFERRED}: {why}"}
     return Observation(replace(manifest, outputs=outputs), {}, notes)
+
+
+def _first_class(manifest: ModelManifest, numbers: Array) -> Observation:
+    """Return that classes are numbered from 1 if no number is 0: TensorFlow's models keep 0 for the background."""
+    if not numbers.size or numbers.min() < 1:
+        return Observation(manifest)
+    is_last = numbers.max() == len(manifest.labels)
+    why = f"classes of runs have the numbers {numbers.min():g} to {numbers.max():g}"
+    return Observation(manifest, {"first_class": 1}, {"task.first_class": f"{INFERRED if is_last else ASSUMED}: {why}"})
 
 
 def _one_class(manifest: ModelManifest, spec: TensorSpec, scores: Array) -> Observation:

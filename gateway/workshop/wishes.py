@@ -12,7 +12,8 @@ INFERRED, ASSUMED = "inferred", "assumed, check it"
 class Wishes:
     """Statements of the author about the model; "" and () leave it to the files.
 
-    `labels_file` and `keypoints_file` name the origins of `labels` and `keypoints` in errors.
+    `labels_file` and `keypoints_file` name the origins of `labels` and `keypoints` in errors. `size_px` is the (height,
+    width) of images where a file takes any.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Wishes:
     value_range: str = ""
     keypoints: tuple[str, ...] = ()
     keypoints_file: str = ""
+    size_px: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,24 @@ def test_a_classifier_of_images() -> None:
     assert [question.key for question in draft.questions] == ["value_range"]
 
 
+def test_models_of_imagenet_see_the_middle_of_an_image() -> None:
+    draft = make_draft([file()], replace(WISHES, value_range="imagenet"))
+    preprocess = draft.manifest.inputs[0].preprocess
+    assert preprocess is not None
+    assert (preprocess.fit, preprocess.crop_share) == ("crop", 0.875)
+    assert draft.notes["input.image.preprocess.fit"].startswith("assumed, check it: ")
+
+
+def test_the_size_of_images_where_a_file_takes_any() -> None:
+    draft = make_draft([file(image=(-1, 3, -1, 96))], replace(WISHES, size_px=(64, 96)))
+    preprocess = draft.manifest.inputs[0].preprocess
+    assert preprocess is not None
+    assert preprocess.resize == (64, 96)
+    with pytest.raises(ConfigurationError, match="takes images of any by 96 pixels") as found:
+        make_draft([file(image=(-1, 3, -1, 96))], replace(WISHES, size_px=(96, 64)))
+    assert found.value.file == "a.onnx"
+
+
 def test_what_the_author_says_is_no_guess() -> None:
     said = replace(WISHES, task="embedding", labels=("x", "y", "z"), labels_file="l.txt", value_range="imagenet")
     draft = make_draft([file()], said)
@@ -212,6 +230,12 @@ def test_the_table_of_a_task_has_what_the_tensors_tell(
     draft = drafted(inputs, outputs, labels)
     assert draft.manifest.task_options == options
     assert with_task_table(draft.manifest, draft.proposal)[1] == ""
+
+
+def test_detectors_of_tensorflow_stretch_images() -> None:
+    preprocess = drafted((IMAGE,), SSD, ("a", "b")).manifest.inputs[0].preprocess
+    assert preprocess is not None
+    assert preprocess.fit == "stretch"
 
 
 def test_what_a_table_of_a_task_lacks_is_told() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -41,3 +43,19 @@ def test_a_map_with_one_class_gets_a_threshold_that_is_to_be_checked(scores: Arr
 
 def test_a_map_with_several_classes_needs_none() -> None:
     assert observed_scores(*manifest("semantic-segmentation", (-1, 2, 3, 4), "NCHW"), LOGITS).options == {}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "options", "mark"),
+    [
+        ([1, 2, 3], {"first_class": 1}, "inferred"),
+        ([1, 2], {"first_class": 1}, "assumed"),
+        ([0, 2], {}, ""),
+        ([], {}, ""),
+    ],
+)
+def test_classes_are_numbered_from_1_if_no_run_shows_0(numbers: list[int], options: object, mark: str) -> None:
+    model, spec = manifest("object-detection", (-1, 3))
+    seen = observed_scores(replace(model, labels=("a", "b", "c")), spec, np.array([numbers], np.float32))
+    assert seen.options == options
+    assert str(seen.notes.get("task.first_class", "")).startswith(mark)
