@@ -36,7 +36,7 @@ from gateway.workshop.wishes import INFERRED
 OBSERVED_ROWS = 4
 """Rows that are run to see what the scores of a model are."""
 OBSERVED_TASKS = ("text-recognition", "semantic-segmentation")
-"""Tasks whose options, like those of classification, depend on the kind of scores."""
+"""Tasks other than classification whose options depend on the kind of scores."""
 Stage = Callable[[str], None]
 """Function that is told what is done now."""
 

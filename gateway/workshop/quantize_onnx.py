@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,9 +12,12 @@ from typing import Any
 
 from gateway.domain.tensor import Tensors
 from gateway.runtimes.onnx import NO_REPORTS
+from gateway.workshop.float_tail import GraphNode, float_tail
 
 LEAST_OPSET = 13
 """First opset of ONNX whose QuantizeLinear has a scale for each channel."""
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"})
+"""Operators whose constants are weights."""
 BIASED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 """Operators whose third input is a bias."""
 OPSET = 17
@@ -47,8 +52,24 @@ def quantize_onnx(source: Path, runs: Iterable[Tensors], target: Path, *, activa
         activation_type=QuantType[activations],
         weight_type=QuantType.QInt8,
         calibrate_method=CalibrationMethod.MinMax,
+        nodes_to_exclude=float_tail(_nodes(source)),
         extra_options={"QDQDisableWeightAdjustForInt32Bias": _has_wide_bias(source)},
     )
+
+
+def _nodes(source: Path) -> list[GraphNode]:
+    """Return the nodes of a graph; one with a graph inside counts as weights."""
+    import onnx
+
+    graph = onnx.load(source, load_external_data=False).graph
+    elements = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
+    nodes = []
+    for node in graph.node:
+        weights = max([elements.get(name, 0) for name in node.input], default=0) if node.op_type in WEIGHTED else 0
+        if any(attribute.HasField("g") for attribute in node.attribute):
+            weights = sys.maxsize
+        nodes.append(GraphNode(node.name, tuple(filter(None, node.input)), tuple(node.output), weights))
+    return nodes
 
 
 def _has_wide_bias(source: Path) -> bool:
@@ -86,7 +107,7 @@ def _converted(source: Path, folder: Path) -> Path:
 
 
 def _simplified(source: Path, folder: Path) -> Path:
-    """Return a copy in `folder` with constants computed and normalisations merged into convolutions."""
+    """Return a copy in `folder` with constants computed, normalisations merged into convolutions, and nodes named."""
     os.environ.setdefault(NO_REPORTS, "1")
     import onnxruntime
 
@@ -95,4 +116,17 @@ def _simplified(source: Path, folder: Path) -> Path:
     options.optimized_model_filepath = str(folder / "simplified.onnx")
     options.log_severity_level = 3
     onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
-    return folder / "simplified.onnx"
+    return _named(folder / "simplified.onnx")
+
+
+def _named(file: Path) -> Path:
+    """Name the nodes of a file that have no name: the quantizer excludes nodes by it."""
+    import onnx
+
+    model = onnx.load(file)
+    unnamed = [node for node in model.graph.node if not node.name]
+    for place, node in enumerate(unnamed):
+        node.name = f"unnamed-{place}"
+    if unnamed:
+        onnx.save(model, file)
+    return file

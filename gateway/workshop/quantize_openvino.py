@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gateway.domain.tensor import Tensors
+from gateway.workshop.float_tail import GraphNode, float_tail
+
+WEIGHTED = frozenset(
+    {
+        *("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "MatMul"),
+        *("LSTMSequence", "GRUSequence", "RNNSequence"),
+    }
+)
+"""Operators whose constants are weights."""
 
 
 def write_openvino_fp16(source: Path, runs: Sequence[Tensors], target: Path) -> None:
@@ -28,14 +38,39 @@ def write_openvino_int8(source: Path, runs: Sequence[Tensors], target: Path) -> 
     parameters = nncf.AdvancedQuantizationParameters(
         overflow_fix=OverflowFix.ENABLE, activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX
     )
+    model = _read(source)
+    tail = nncf.IgnoredScope(names=float_tail(_nodes(model)), validate=False)  # it knows no constants
     model = nncf.quantize(
-        _read(source),
+        model,
         nncf.Dataset([_fed(run) for run in runs]),
         preset=nncf.QuantizationPreset.MIXED,
         subset_size=len(runs),
+        ignored_scope=tail,
         advanced_parameters=parameters,
     )
     _save(model, target)
+
+
+def _nodes(model: Any) -> list[GraphNode]:
+    """Return the operators of a model with the names that OpenVINO gives to their outputs."""
+    nodes = []
+    for operator in model.get_ordered_ops():
+        sources = [(source.get_node(), source.get_index()) for source in operator.input_values()]
+        constants = [math.prod(node.get_output_shape(0)) for node, _ in sources if _is_constant(node)]
+        weights = max(constants, default=0) if operator.get_type_name() in WEIGHTED else 0
+        name = operator.get_friendly_name()
+        inputs = tuple(f"{node.get_friendly_name()}:{index}" for node, index in sources)
+        nodes.append(
+            GraphNode(name, inputs, tuple(f"{name}:{at}" for at in range(operator.get_output_size())), weights)
+        )
+    return nodes
+
+
+def _is_constant(node: Any) -> bool:
+    """Return True for weights, which may be stored in 16 bits and converted."""
+    if node.get_type_name() == "Convert":
+        node = node.input_value(0).get_node()
+    return bool(node.get_type_name() == "Constant")
 
 
 def _fed(run: Tensors) -> Any:

@@ -31,8 +31,11 @@ class Square:
     box: tuple[int, int, int, int]
 
 
-def square_detector() -> onnx.ModelProto:
-    """Return a YOLOv8 head [rows, 7, 84]: the score of a colour in a cell is its mean there."""
+def square_detector(*, mixed: bool = False) -> onnx.ModelProto:
+    """Return a YOLOv8 head [rows, 7, 84]: the score of a colour in a cell is its mean there.
+
+    `mixed`: coordinates and scores leave one layer with weights, so that in 8 bits they share a scale.
+    """
     nodes, weights = [], {}
     for stride in STRIDES:
         kernel = np.zeros((3, 3, stride, stride), np.float32)
@@ -52,8 +55,11 @@ def square_detector() -> onnx.ModelProto:
         helper.make_node("ReduceSum", ["scores", "axes"], ["sum"], keepdims=1),
         helper.make_node("Mul", ["sum", "none"], ["nothing"]),
         helper.make_node("Add", ["nothing", "cells"], ["boxes"]),
-        helper.make_node("Concat", ["boxes", "scores"], ["output0"], axis=1),
+        helper.make_node("Concat", ["boxes", "scores"], ["joined" if mixed else "output0"], axis=1),
     ]
+    if mixed:
+        weights["same"] = np.eye(84, dtype=np.float32)
+        nodes += [helper.make_node("MatMul", ["joined", "same"], ["output0"])]
     initializer = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     initializer += [
         numpy_helper.from_array(np.array([0, 3, -1], np.int64), "flat"),

@@ -32,7 +32,8 @@ def version(detector: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(detector, tmp_path / "models" / "m" / "1"))
 
 
-def test_boxes_of_coco_decide_which_variant_of_a_detector_is_kept(version: Path, tmp_path: Path) -> None:
+def test_boxes_of_coco_decide_which_variant_of_a_detector_is_kept(tmp_path: Path) -> None:
+    version = new(tmp_path / "models", save(square_detector(mixed=True), tmp_path / "squares.onnx"), labels=COLOURS)
     data = tmp_path / "data"
     drawn = draw_squares(data / "images", IMAGES)
     (data / "annotations.json").write_text(coco_of(drawn))
@@ -42,7 +43,7 @@ def test_boxes_of_coco_decide_which_variant_of_a_detector_is_kept(version: Path,
     found = by_name(told)
     assert found["onnx-fp32"]["accuracy"] == pytest.approx(1.0)
     assert found["openvino-fp16"]["kept"]
-    # 8 bits for coordinates up to 64 and scores up to 1 in one tensor leave four levels of scores.
+    # 8 bits for coordinates up to 64 and scores up to 1 in one layer leave four levels of scores.
     assert 0.5 < found["onnx-int8"]["accuracy"] < 0.97
     assert "not written: it loses 0." in found["onnx-int8"]["note"]
     text = (version / "manifest.toml").read_text()
@@ -63,6 +64,7 @@ def test_boxes_of_yolo_and_of_the_float_variant_tell_the_same_of_a_detector_that
     annotated = quantized(version, tmp_path / "yolo", *ONLY)
     alone = quantized(version, tmp_path / "plain", *ONLY)
     assert alone["accuracy_words"] == "mAP at IoU 0.5 against onnx-fp32, 60 held-out samples"
+    assert by_name(annotated)["onnx-int8"]["kept"], "scores are joined with boxes behind the last weights"
     accuracies = [{name: each["accuracy"] for name, each in by_name(told).items()} for told in (annotated, alone)]
     assert accuracies[0] == pytest.approx(accuracies[1])
 

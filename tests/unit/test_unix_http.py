@@ -21,7 +21,7 @@ def path(tmp_path):
 
     def serve():
         connection, _ = listener.accept()
-        with connection, suppress(ConnectionResetError):
+        with connection, suppress(ConnectionError):
             while connection.recv(65536):
                 connection.sendall(ANSWER)
 

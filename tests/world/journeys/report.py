@@ -21,7 +21,8 @@ def print_outcomes(outcomes: Sequence[Outcome], packages: Path) -> None:
     print_table(HEAD, rows(outcomes, packages))
     print_table(VARIANT_HEAD, variant_rows(outcomes))
     for outcome in outcomes:
-        print(*(f"{outcome.journey.name}: {each}" for each in (*outcome.failures, *outcome.problems)), sep="\n", end="")
+        for each in (*outcome.failures, *outcome.problems):
+            print(f"{outcome.journey.name}: {each}")
 
 
 def rows(outcomes: Sequence[Outcome], packages: Path) -> list[tuple[str, ...]]:
