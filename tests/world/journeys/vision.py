@@ -189,11 +189,8 @@ JOURNEYS = (
         "images: boxes",
         Bounds(Bound(WHOLE_PIXELS), Bound(0.25, 0.6), Bound(0.3, 0.6)),
         labels=lambda _: ["person"],
-        options=("--yes",),
-        edit=replaced(
-            ('head = "ssd"', f'head = "ssd"\nfirst_class = 1\nscore_threshold = {PERSON}'),
-            ('fit = "letterbox"', f'resize = [{SSD_PX}, {SSD_PX}]\nfit = "stretch"'),
-        ),
+        options=("--size", f"{SSD_PX}x{SSD_PX}", "--yes"),
+        edit=replaced(('head = "ssd"', f'head = "ssd"\nscore_threshold = {PERSON}')),
         compare=distances.boxes,
         calibration=walk_inputs,
     ),
