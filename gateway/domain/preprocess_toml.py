@@ -15,7 +15,7 @@ FACTOR_LIMIT = 1e6
 CROP_SHARE_LIMIT = 0.01
 RESAMPLES = ("nearest", "bilinear", "bicubic", "lanczos", "box")
 """Filters of Pillow, which all take every pixel into account when they make an image smaller, but `nearest`."""
-_OF_FITS = {"pad_value": "letterbox", "crop_share": "crop"}
+_OF_FITS = {"pad_value": "letterbox", "align": "letterbox", "crop_share": "crop"}
 """Keys that are for one fit only."""
 _OF_FRAMES = ("frame", "color_matrix", "color_range")
 
@@ -35,6 +35,7 @@ def read_preprocess(table: Table | None) -> Preprocess | None:
         mean=table.numbers("mean", (0.0,)),
         std=table.numbers("std", (1.0,)),
         pad_value=table.integer("pad_value", 0, low=0, high=255),
+        align=table.text("align", "center", among=("center", "top-left")),
         crop_share=table.number("crop_share", 1.0, low=CROP_SHARE_LIMIT, high=1.0),
         resample=table.text("resample", "bilinear", among=RESAMPLES),
         frame=_size(table, "frame"),

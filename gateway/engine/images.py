@@ -96,7 +96,7 @@ def _decode(
         )
     decoded = (_frame if preprocess.frame else _open)(content, preprocess, where, pixels_left)
     input_size = preprocess.resize[::-1] if preprocess.resize else decoded.size
-    frame = place(preprocess.fit, decoded.size, input_size, preprocess.crop_share)
+    frame = place(preprocess.fit, decoded.size, input_size, preprocess.crop_share, preprocess.align)
     shown = _fit(decoded, frame, input_size, preprocess.resample)
     first = spec.layout not in _CHANNELS_LAST
     pixels = _pixels(shown, input_size, preprocess, channels_first=first)
@@ -156,7 +156,9 @@ def _check_pixels(pixels: int, limit: int, where: str) -> None:
 
 def _draft_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
     """Return the least size (width, height) of a scaled decode: the size of the whole image in the input."""
-    frame = place(preprocess.fit, size, (preprocess.resize or size[::-1])[::-1], preprocess.crop_share)
+    frame = place(
+        preprocess.fit, size, (preprocess.resize or size[::-1])[::-1], preprocess.crop_share, preprocess.align
+    )
     return max(1, int(frame.width * frame.scale_x)), max(1, int(frame.height * frame.scale_y))
 
 
@@ -178,9 +180,11 @@ def _fit(decoded: _Decoded, frame: Frame, input_size: tuple[int, int], resample:
 
 
 def _pixels(image: Image.Image, input_size: tuple[int, int], preprocess: Preprocess, *, channels_first: bool) -> Array:
-    """Return the pixels of the input in the order of its channels: the image in the middle, a border around it."""
+    """Return the pixels of the input in the order of its channels: the image, and a border where it ends."""
     (width, height), bands = input_size, _BANDS[preprocess.color]
     left, top = round((width - image.width) / 2), round((height - image.height) / 2)
+    if preprocess.align == "top-left":
+        left = top = 0
     rows, columns = slice(top, top + image.height), slice(left, left + image.width)
     shape = (len(bands), height, width) if channels_first else (height, width, len(bands))
     pixels = np.full(shape, preprocess.pad_value, np.uint8)

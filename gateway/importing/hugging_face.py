@@ -206,8 +206,6 @@ def _task(
         names = config.get("architectures")
         return None, (to_add("task", f"the architecture {names!r:.100} does not tell it; write [task]"),)
     fact = taken("task", kind)
-    if kind == "text-classification":
-        return None, (fact,)
     if kind == "object-detection":
         return {"head": "detr", "boxes": "pred_boxes", "scores": "logits"}, (fact,)
     if kind == "semantic-segmentation":  # as post_process_semantic_segmentation

@@ -33,11 +33,13 @@ class Frame:
         return self.points(boxes.reshape(-1, 2, 2)).reshape(-1, 4)
 
 
-def place(fit: str, original: tuple[int, int], size: tuple[int, int], crop_share: float = 1.0) -> Frame:
+def place(
+    fit: str, original: tuple[int, int], size: tuple[int, int], crop_share: float = 1.0, align: str = "center"
+) -> Frame:
     """Return the frame of an image `original` (width, height) in an input of `size` (width, height).
 
-    `fit` is `stretch`, `letterbox` (the whole image, centred) or `crop` (the centre of the image, which has
-    `crop_share` of its shorter side), as in the manifest.
+    As in the manifest: `fit` is `stretch`, `letterbox` (the whole image, centred or, by `align`, at the top left) or
+    `crop` (the centre of the image, which has `crop_share` of its shorter side).
     """
     (width, height), (input_width, input_height) = original, size
     scale_x, scale_y = input_width / width, input_height / height
@@ -46,4 +48,6 @@ def place(fit: str, original: tuple[int, int], size: tuple[int, int], crop_share
     elif fit == "crop":
         scale_x = scale_y = max(scale_x, scale_y) / crop_share
     left, top = (input_width - width * scale_x) / 2, (input_height - height * scale_y) / 2
+    if align == "top-left":
+        left = top = 0.0
     return Frame(width, height, scale_x, scale_y, left, top)

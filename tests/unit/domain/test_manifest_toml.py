@@ -240,6 +240,7 @@ REFUSALS = [
     ('fit = "letterbox"', 'fit = "crop"', "pad_value", 'is for fit = "letterbox"'),
     ("pad_value = 114", "crop_share = 0.5", "crop_share", 'is for fit = "crop"'),
     ('fit = "letterbox"\n', 'fit = "crop"\ncrop_share = 0\n', "crop_share", "between 0.01 and 1"),
+    ("pad_value = 114", 'align = "left"', "align", "top-left"),
     ("pad_value = 114", 'resample = "cubic"', "resample", "bicubic"),
     ("finite = true", "default = 1", "default", "take tensors of numbers"),
     ('decode = ["jpeg", "png"]', 'decode = ["nv12", "png"]', "decode", "only format"),

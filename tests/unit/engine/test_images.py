@@ -125,6 +125,16 @@ def test_letterbox_on_the_other_axis() -> None:
     assert got.tolist() == [[0, 50, 50, 0]] * 4
 
 
+def test_a_letterbox_may_pad_on_one_side_only() -> None:
+    for pixels, rows in ((np.full((4, 8), 50, np.uint8), slice(2)), (np.full((8, 4), 50, np.uint8), slice(4))):
+        how = {"color": "gray", "resize": (4, 4), "fit": "letterbox", "align": "top-left", "pad_value": 9}
+        (batch, (frame,)) = decode_images(elements(encoded(pixels)), spec(**how), SETTINGS)
+        shown = batch[0, 0, rows, : 4 if len(pixels) == 4 else 2]
+        assert (shown == 50).all()
+        assert (batch == 50).sum() == shown.size
+        assert frame.boxes(np.array([[0.0, 0.0, 2.0, 2.0]])).tolist() == [[0, 0, 4, 4]]
+
+
 def test_crop_takes_the_middle() -> None:
     pixels = np.zeros((4, 8), np.uint8)
     pixels[:, 2:6] = 100

@@ -180,7 +180,7 @@ def test_text_needs_its_tokens(tmp_path):
     config = {"architectures": ["BertForSequenceClassification"], "model_type": "bert"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = read(tmp_path)
-    assert (model.task, model.task_options) == ("text-classification", None)
+    assert (model.task, model.task_options) == ("text-classification", {"output": "logits"})
     assert "no tokenizer" in left(model)["tokenizer"]
 
 

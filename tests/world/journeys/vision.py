@@ -177,7 +177,10 @@ JOURNEYS = (
         "images: labels and boxes",
         Bounds(Bound(WHOLE_PIXELS), Bound(0.25, 0.6), Bound(0.3, 0.6)),
         options=("--yes",),
-        edit=replaced(('head = "yolov8"', 'head = "yolov8"\nclass_agnostic = true')),
+        edit=replaced(
+            ('head = "yolov8"', 'head = "yolov8"\nclass_agnostic = true'),
+            ('fit = "letterbox"', 'fit = "letterbox"\nalign = "top-left"'),
+        ),
         compare=distances.boxes,
         calibration=nude_inputs,
     ),
