@@ -31,6 +31,11 @@ def test_raw_frames_are_sent_where_the_manifest_declares_them():
     assert chosen(image(decode=("yuyv",), frame=(2, 4), color_range="full")).color_range == "full"
 
 
+def test_inputs_with_a_default_need_no_frames():
+    mask = TensorSpec("mask", Datatype.UINT8, (-1, 64, 64), default=1.0)
+    assert chosen(mask, image(decode=("jpeg",))).input == "images"
+
+
 def test_of_compressed_images_jpeg_is_the_cheaper_one():
     assert chosen(image(decode=("png", "jpeg"))).image == "jpeg"
     assert str(chosen(image(decode=("png",)))) == "PNG"
