@@ -20,7 +20,7 @@ from gateway.domain.tensor import Array, Datatype, Tensor
 from gateway.engine.settings import EngineSettings
 from gateway.tasks.audio_input import decode_recordings
 from gateway.tasks.frame import Frame, place
-from gateway.tasks.frames_yuv import split_planes, to_gray, to_rgb
+from gateway.tasks.frames_yuv import Planes, split_planes, to_gray, to_rgb
 from gateway.tasks.input_values import cast_values
 
 if TYPE_CHECKING:
@@ -38,6 +38,20 @@ class _Decoded:
     image: Image.Image
     size: tuple[int, int]
     scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Part of an image: `box` (left, top, right, bottom) in its pixels, `size` (width, height) in the input."""
+
+    box: tuple[float, float, float, float]
+    size: tuple[int, int]
+
+    @property
+    def shrinks(self) -> bool:
+        """Return True if both sides become smaller."""
+        left, top, right, bottom = self.box
+        return self.size[0] < right - left and self.size[1] < bottom - top
 
 
 def decode_inputs(
@@ -94,28 +108,46 @@ def _decode(
         raise RequestError(
             Fault.TOO_LARGE, f"{where} has {len(content)} bytes, at most {settings.image_bytes} are read"
         )
-    decoded = (_frame if preprocess.frame else _open)(content, preprocess, where, pixels_left)
-    input_size = preprocess.resize[::-1] if preprocess.resize else decoded.size
-    frame = place(preprocess.fit, decoded.size, input_size, preprocess.crop_share, preprocess.align)
-    shown = _fit(decoded, frame, input_size, preprocess.resample)
+    decode = _decode_frame if preprocess.frame else _decode_image
+    shown, frame, decoded_pixels = decode(content, preprocess, where, pixels_left)
     first = spec.layout not in _CHANNELS_LAST
+    input_size = preprocess.resize[::-1] if preprocess.resize else (frame.width, frame.height)
     pixels = _pixels(shown, input_size, preprocess, channels_first=first)
-    values = _normalised(pixels, preprocess, spec.datatype, channels_first=first)
-    return values, frame, decoded.image.width * decoded.image.height
+    return _normalised(pixels, preprocess, spec.datatype, channels_first=first), frame, decoded_pixels
 
 
-def _frame(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> _Decoded:
-    """Return a raw frame as an image."""
+def _decode_image(
+    content: bytes, preprocess: Preprocess, where: str, pixel_limit: int
+) -> tuple[Image.Image, Frame, int]:
+    """Return the part of an encoded image that the input shows, its place, and the number of decoded pixels."""
+    decoded = _open(content, preprocess, where, pixel_limit)
+    frame, part = _placed(decoded.size, preprocess)
+    shown = _resized(decoded.image, part, (decoded.scale, decoded.scale), preprocess.resample)
+    return shown, frame, decoded.image.width * decoded.image.height
+
+
+def _decode_frame(
+    content: bytes, preprocess: Preprocess, where: str, pixel_limit: int
+) -> tuple[Image.Image, Frame, int]:
+    """Return the part of a raw frame that the input shows, its place, and the number of pixels.
+
+    A part that becomes smaller is resized before its colours are converted, which costs a fourth; both are linear.
+    """
     from PIL import Image
 
     height, width = size = preprocess.frame or (0, 0)
     _check_pixels(height * width, pixel_limit, where)
     planes = split_planes(content, preprocess.decode[0], size, where)
+    frame, part = _placed((width, height), preprocess)
+    is_first = part.shrinks
+    if is_first:
+        planes = Planes(*(_resized_plane(plane, part, size, preprocess.resample) for plane in planes))
     if preprocess.color == "gray":
         pixels = to_gray(planes, preprocess.color_range)
     else:
         pixels = to_rgb(planes, preprocess.color_matrix, preprocess.color_range)
-    return _Decoded(Image.fromarray(pixels), (width, height))
+    shown = Image.fromarray(pixels)
+    return shown if is_first else _resized(shown, part, (1.0, 1.0), preprocess.resample), frame, height * width
 
 
 def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> _Decoded:
@@ -162,21 +194,37 @@ def _draft_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int
     return max(1, int(frame.width * frame.scale_x)), max(1, int(frame.height * frame.scale_y))
 
 
-def _fit(decoded: _Decoded, frame: Frame, input_size: tuple[int, int], resample: str) -> Image.Image:
-    """Return the part of the image that an input of `input_size` (width, height) shows, in the size it has there."""
+def _placed(size: tuple[int, int], preprocess: Preprocess) -> tuple[Frame, _Part]:
+    """Return the place of an image of `size` (width, height) in the input, and the part of it that the input shows."""
+    input_size = preprocess.resize[::-1] if preprocess.resize else size
+    frame = place(preprocess.fit, size, input_size, preprocess.crop_share, preprocess.align)
+    starts, ends, lengths = list[float](), list[float](), list[int]()
+    for whole, scale, offset, side in zip(
+        size, (frame.scale_x, frame.scale_y), (frame.left, frame.top), input_size, strict=True
+    ):
+        starts.append(max(0.0, -offset / scale))
+        ends.append(min(float(whole), starts[-1] + side / scale))
+        lengths.append(max(1, min(side, round(whole * scale))))
+    return frame, _Part((starts[0], starts[1], ends[0], ends[1]), (lengths[0], lengths[1]))
+
+
+def _resized(image: Image.Image, part: _Part, scales: tuple[float, float], resample: str) -> Image.Image:
+    """Return a part of an image that has `scales` times the width and height of the original."""
     from PIL import Image
 
-    image, sides = decoded.image, list[tuple[float, float, int]]()
-    for whole, scale, offset, side in zip(
-        decoded.size, (frame.scale_x, frame.scale_y), (frame.left, frame.top), input_size, strict=True
-    ):
-        start = max(0.0, -offset / scale)
-        end = min(float(whole), start + side / scale)
-        sides.append((start * decoded.scale, end * decoded.scale, max(1, min(side, round(whole * scale)))))
-    (left, right, width), (top, bottom, height) = sides
-    if (left, top, right, bottom, width, height) == (0, 0, *image.size, *image.size):
+    (left, top, right, bottom), (across, down) = part.box, scales
+    box = (left * across, top * down, right * across, bottom * down)
+    if (*box, *part.size) == (0, 0, *image.size, *image.size):
         return image
-    return image.resize((width, height), Image.Resampling[resample.upper()], (left, top, right, bottom))
+    return image.resize(part.size, Image.Resampling[resample.upper()], box)
+
+
+def _resized_plane(plane: Array, part: _Part, size: tuple[int, int], resample: str) -> Array:
+    """Return a part of a plane of a frame of `size` (height, width)."""
+    from PIL import Image
+
+    scales = plane.shape[1] / size[1], plane.shape[0] / size[0]
+    return np.asarray(_resized(Image.fromarray(np.ascontiguousarray(plane)), part, scales, resample))
 
 
 def _pixels(image: Image.Image, input_size: tuple[int, int], preprocess: Preprocess, *, channels_first: bool) -> Array:

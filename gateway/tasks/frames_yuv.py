@@ -27,7 +27,7 @@ _VERTICAL_STEP = {"nv12": 2, "i420": 2, "yuyv": 1}
 
 
 class Planes(NamedTuple):
-    """Views of one frame: luma [height, width]; u and v [height / 2 or height, width / 2]. All uint8."""
+    """Planes of one frame: luma [height, width]; u and v have its sides, or halves of them. All uint8."""
 
     luma: Array
     u: Array
@@ -75,8 +75,8 @@ def to_rgb(planes: Planes, matrix: str = "bt601", color_range: str = "limited") 
     """Return pixels [height, width, 3] (R, G, B), uint8. `matrix` is bt601 or bt709, `color_range` limited or full."""
     terms = _terms(matrix, color_range)
     height, width = planes.luma.shape
-    rows = height // planes.u.shape[0]
-    luma = terms.luma[planes.luma].reshape(height // rows, rows, width // 2, 2)
+    rows, columns = height // planes.u.shape[0], width // planes.u.shape[1]
+    luma = terms.luma[planes.luma].reshape(height // rows, rows, width // columns, columns)
     pixels = np.empty((*luma.shape, 3), np.uint8)
     chroma = (
         terms.red_v[planes.v],

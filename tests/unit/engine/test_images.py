@@ -318,6 +318,34 @@ def test_a_raw_frame_is_fitted_like_any_image() -> None:
     assert np.allclose(got[[0, 1, 6, 7]], (114 / 255 - 0.5) / 0.5)
 
 
+def smooth_frame(form: str, height: int, width: int) -> bytes:
+    """Return a frame of soft shapes, whose colours RGB can hold."""
+    y, x = np.mgrid[:height, :width]
+    luma = 120 + 60 * np.sin(x / 17) * np.cos(y / 11)
+    u, v = 128 + 30 * np.sin(x / 23 + y / 19), 128 + 30 * np.cos(x / 29)
+    if form == "yuyv":
+        packed = np.stack((luma[:, ::2], u[:, ::2], luma[:, 1::2], v[:, ::2]), axis=2)
+        return packed.astype(np.uint8).tobytes()
+    halves = [plane[::2, ::2] for plane in (u, v)]
+    chroma = np.stack(halves, axis=2 if form == "nv12" else 0)
+    return luma.astype(np.uint8).tobytes() + chroma.astype(np.uint8).tobytes()
+
+
+@pytest.mark.parametrize("form", ["nv12", "i420", "yuyv"])
+@pytest.mark.parametrize(
+    "how",
+    [{"fit": "stretch"}, {"fit": "letterbox"}, {"fit": "crop", "crop_share": 0.7}, {"fit": "stretch", "color": "gray"}],
+)
+def test_a_frame_that_becomes_smaller_is_that_of_a_whole_conversion(form: str, how: dict[str, object]) -> None:
+    content = smooth_frame(form, 180, 320)
+    whole = decode(content, raw_spec(form, (180, 320), **{key: how[key] for key in how if key == "color"}))
+    image = encoded(np.squeeze(whole).astype(np.uint8))
+    expected = decode(image, spec(layout="NHWC", resize=(60, 80), **how))
+    got = decode(content, raw_spec(form, (180, 320), resize=(60, 80), **how))
+    assert np.abs(got - expected).mean() < 0.7
+    assert np.abs(got - expected).max() <= 4
+
+
 def test_a_gray_input_takes_the_luma() -> None:
     frame = np.arange(24, dtype=np.uint8).reshape(6, 4)
     wanted = raw_spec("i420", (4, 4), color="gray", color_range="full")
