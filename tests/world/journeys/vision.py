@@ -179,6 +179,7 @@ JOURNEYS = (
         options=("--yes",),
         edit=replaced(
             ('head = "yolov8"', 'head = "yolov8"\nclass_agnostic = true'),
+            ('color = "rgb"', 'color = "bgr"'),  # the package swaps red and blue twice
             ('fit = "letterbox"', 'fit = "letterbox"\nalign = "top-left"'),
         ),
         compare=distances.boxes,
