@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT, MARGIN, LEGEND = 980, 420, 70, 330
-"""Sizes in pixels; the legend is on the right side."""
+WIDTH, HEIGHT, MARGIN, TOP, LEGEND = 980, 470, 70, 120, 330
+"""Sizes in pixels; circles and their numbers reach into the space above the plot, the legend is on the right side."""
 LARGEST_RADIUS, LEAST_RADIUS = 26.0, 4.0
 COLOURS = {"onnx": "#1f77b4", "openvino": "#2ca02c", "litert": "#d97706", "reference": "#6b7280"}
 
@@ -34,7 +34,7 @@ def draw_svg(points: Sequence[Point], title: str, accuracy: str) -> str:
     low, high = min(times), max(times)
     bottom = min(each.accuracy for each in points)
     top = max(each.accuracy for each in points)
-    frame = _PlotFrame(low - 0.1, high + 0.1, bottom - max(0.002, (top - bottom) * 0.2), min(1.0, top) + 0.002)
+    frame = _PlotFrame(low - 0.1, high + 0.1, bottom - max(0.002, (top - bottom) * 0.2), min(1.0, top))
     largest = max(each.size_bytes for each in points)
     size = f'width="{WIDTH}" height="{HEIGHT}"'
     lines = [
@@ -66,11 +66,11 @@ class _PlotFrame:
 
     def y(self, accuracy: float) -> float:
         share = (accuracy - self.bottom) / (self.top - self.bottom)
-        return HEIGHT - MARGIN - share * (HEIGHT - 2 * MARGIN)
+        return HEIGHT - MARGIN - share * (HEIGHT - TOP - MARGIN)
 
 
 def _axes(frame: _PlotFrame) -> Iterator[str]:
-    yield f'<path d="M{MARGIN} {MARGIN}V{HEIGHT - MARGIN}H{WIDTH - LEGEND - MARGIN}" fill="none" stroke="#374151"/>'
+    yield f'<path d="M{MARGIN} {TOP}V{HEIGHT - MARGIN}H{WIDTH - LEGEND - MARGIN}" fill="none" stroke="#374151"/>'
     place = f'x="{(WIDTH - LEGEND) / 2}" y="{HEIGHT - 20}"'
     yield f'<text {place} text-anchor="middle">time of a run (logarithmic); area: size</text>'
     yield f'<text x="16" y="{HEIGHT / 2}" text-anchor="middle" transform="rotate(-90 16 {HEIGHT / 2})">accuracy</text>'
@@ -106,7 +106,7 @@ def _legend(point: Point, index: int) -> str:
     size = f"{point.size_bytes / 1024:,.0f} KiB"
     words = f"{index + 1}  {point.name}: {point.accuracy:.4f}, {time_words(point.p50_us)}, {size}"
     kept = "" if point.is_kept else " (not written)"
-    return f'<text x="{WIDTH - LEGEND - 30}" y="{MARGIN + 8 + 22 * index}">{escape(words + kept)}</text>'
+    return f'<text x="{WIDTH - LEGEND - 30}" y="{TOP + 8 + 22 * index}">{escape(words + kept)}</text>'
 
 
 def time_words(time_us: float) -> str:
