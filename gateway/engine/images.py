@@ -41,7 +41,7 @@ class _Decoded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ShownPart:
     """Part of an image: `box` (left, top, right, bottom) in its pixels, `size` (width, height) in the input."""
 
     box: tuple[float, float, float, float]
@@ -194,7 +194,7 @@ def _draft_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int
     return max(1, int(frame.width * frame.scale_x)), max(1, int(frame.height * frame.scale_y))
 
 
-def _placed(size: tuple[int, int], preprocess: Preprocess) -> tuple[Frame, _Part]:
+def _placed(size: tuple[int, int], preprocess: Preprocess) -> tuple[Frame, _ShownPart]:
     """Return the place of an image of `size` (width, height) in the input, and the part of it that the input shows."""
     input_size = preprocess.resize[::-1] if preprocess.resize else size
     frame = place(preprocess.fit, size, input_size, preprocess.crop_share, preprocess.align)
@@ -205,10 +205,10 @@ def _placed(size: tuple[int, int], preprocess: Preprocess) -> tuple[Frame, _Part
         starts.append(max(0.0, -offset / scale))
         ends.append(min(float(whole), starts[-1] + side / scale))
         lengths.append(max(1, min(side, round(whole * scale))))
-    return frame, _Part((starts[0], starts[1], ends[0], ends[1]), (lengths[0], lengths[1]))
+    return frame, _ShownPart((starts[0], starts[1], ends[0], ends[1]), (lengths[0], lengths[1]))
 
 
-def _resized(image: Image.Image, part: _Part, scales: tuple[float, float], resample: str) -> Image.Image:
+def _resized(image: Image.Image, part: _ShownPart, scales: tuple[float, float], resample: str) -> Image.Image:
     """Return a part of an image that has `scales` times the width and height of the original."""
     from PIL import Image
 
@@ -219,7 +219,7 @@ def _resized(image: Image.Image, part: _Part, scales: tuple[float, float], resam
     return image.resize(part.size, Image.Resampling[resample.upper()], box)
 
 
-def _resized_plane(plane: Array, part: _Part, size: tuple[int, int], resample: str) -> Array:
+def _resized_plane(plane: Array, part: _ShownPart, size: tuple[int, int], resample: str) -> Array:
     """Return a part of a plane of a frame of `size` (height, width)."""
     from PIL import Image
 
