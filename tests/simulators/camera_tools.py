@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,19 @@ def infer(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str
     return subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, **options)
 
 
-def start_infer(*arguments: object) -> subprocess.Popen[str]:
-    """Start `edge-gateway infer`, whose standard output is read line by line."""
-    words = [*COMMAND, "infer", *map(str, arguments)]
+@contextmanager
+def started_infer(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Lend `edge-gateway infer`, whose standard output is read line by line; it is killed at the end.
+
+    It takes SIGHUP as from a terminal, also where the tests run without one (nohup).
+    """
+    words = ["env", "--default-signal=HUP", *COMMAND, "infer", *map(str, arguments)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=pipe, stderr=pipe, text=True)
+    with subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=pipe, stderr=pipe, text=True) as client:
+        try:
+            yield client
+        finally:
+            client.kill()
 
 
 def pixels(number: int, width: int, height: int) -> np.ndarray[Any, Any]:

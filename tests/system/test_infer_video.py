@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from tests.performance.networks import corner
-from tests.simulators.camera_tools import encoded, infer, pixels, start_infer, write_spoilt, write_video
+from tests.simulators.camera_tools import encoded, infer, pixels, started_infer, write_spoilt, write_video
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
 from tests.system.test_tasks import FOUND, write_detector
 
@@ -170,8 +170,8 @@ def test_a_gateway_that_is_started_again_gets_the_rest_of_the_frames(library, tm
     http = f"unix:{tmp_path / 'http.sock'}"
     options = {"models": library, "config": QUIET + SHORT_TRIALS + SHARED, "http": (http,)}
     slow = write_video(tmp_path / "slow.mp4", 2000, rate=20)
-    with running(tmp_path / "gateway", **options) as daemon:
-        client = start_infer("corner", "--video", slow, "--output", "json", "--url", http)
+    feed = ("corner", "--video", slow, "--output", "json", "--url", http)
+    with running(tmp_path / "gateway", **options) as daemon, started_infer(*feed) as client:
         assert "outputs" in client.stdout.readline()
         daemon.stop()
         daemon.start()
@@ -187,11 +187,11 @@ def test_a_gateway_that_is_started_again_gets_the_rest_of_the_frames(library, tm
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_no_segment(gateway, tmp_path, number):
     long, before = write_video(tmp_path / "long.mp4", 2000, rate=20), segments()
-    client = start_infer("street", "--video", long, "--output", "json", "--url", socket_of(gateway))
-    assert "result" in client.stdout.readline()
-    assert len(segments() - before) == 1
-    client.send_signal(number)
-    output, errors = client.communicate(timeout=30)
+    with started_infer("street", "--video", long, "--output", "json", "--url", socket_of(gateway)) as client:
+        assert "result" in client.stdout.readline()
+        assert len(segments() - before) == 1
+        client.send_signal(number)
+        output, errors = client.communicate(timeout=30)
     assert client.returncode == (0 if number == signal.SIGINT else 128 + number), errors
     assert ("summary" in output) == (number == signal.SIGINT)
     assert "Traceback" not in errors
