@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.domain.golden import input_key
 from gateway.domain.tensor import Array, Datatype, Tensor, datatype_of
 
 FILE_LIMIT_BYTES = 64 * 1_048_576
@@ -37,22 +38,18 @@ def tensors(name: str, wanted: Iterable[str], optional: Iterable[str] = ()) -> d
         raise ConfigurationError("is no npz file; numpy.savez writes one", file=name)
     try:
         with np.load(content, allow_pickle=False) as arrays:
-            names = [*wanted, *(wish for wish in optional if _key(arrays, wish))]
+            names = [*wanted, *(wish for wish in optional if input_key(arrays, wish))]
             return {wish: _tensor(_stored(arrays, wish, name), wish, name) for wish in names}
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigurationError(f"cannot be read as npz: {error}", file=name) from error
 
 
 def _stored(arrays: np.lib.npyio.NpzFile, wish: str, name: str) -> Array:
-    key = _key(arrays, wish)
+    key = input_key(arrays, wish)
     if key is None:
         raise RequestError(Fault.INVALID, f"{name} holds no array '{wish}'; it holds {', '.join(arrays) or 'none'}")
     found: Array = arrays[key]
     return found
-
-
-def _key(arrays: np.lib.npyio.NpzFile, wish: str) -> str | None:
-    return next((key for key in (wish, f"input.{wish}") if key in arrays), None)
 
 
 def _tensor(array: Array, wish: str, name: str) -> Tensor:

@@ -75,8 +75,17 @@ def _wishes(arguments: argparse.Namespace, models: Path) -> Wishes:
     if task and task not in TASKS:
         raise ConfigurationError(f"--task must name one of {', '.join(TASKS)}, not {task!r:.80}")
     points = read_labels(Path(arguments.keypoints), SETTINGS) if arguments.keypoints else ()
-    origins = arguments.labels or "", arguments.keypoints or ""
-    return Wishes(name, version, task, labels, origins[0], value_range, points, origins[1], arguments.size)
+    return Wishes(
+        name,
+        version,
+        task=task,
+        labels=labels,
+        labels_file=arguments.labels or "",
+        value_range=value_range,
+        keypoints=points,
+        keypoints_file=arguments.keypoints or "",
+        size_px=arguments.size,
+    )
 
 
 def _name(file: Path) -> str:

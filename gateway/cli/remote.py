@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import http
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -15,6 +15,7 @@ from gateway.cli.http_client import GatewayAddress, GatewayClient, Keys
 from gateway.domain.errors import Fault, RequestError, UnreachableError
 from gateway.domain.problem import HTTP_STATUS
 from gateway.domain.tensor import Tensor, encode_raw
+from gateway.frontends.documents import PREPROCESS
 
 Answer = TypeVar("Answer")
 ANSWER_KEYS = ("model_name", "model_version", "outputs")
@@ -52,10 +53,22 @@ def model_path(model: str, version: str = "") -> str:
 def _body(arguments: argparse.Namespace, client: GatewayClient, base: str) -> tuple[bytes, dict[str, str]]:
     if arguments.json:
         return read_file(arguments.json), {"Content_Type": "application/json"}
-    names = [line["name"] for line in read_object(*client.exchange("GET", base))["inputs"]]
-    if arguments.image:
-        return _binary({names[0]: images(arguments.image)})
-    return _binary(tensors(arguments.npz, names[:1], names[1:]))  # it may leave out inputs with a default
+    config = read_object(*client.exchange("GET", f"{base}/config"))
+    return _binary(request_inputs(arguments.image, arguments.npz, config))
+
+
+def request_inputs(image_files: list[str] | None, npz: str, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the inputs that image files or an npz file give to a model, by its `config` (Triton's ModelConfig).
+
+    Images are for the input that declares how they become values; arrays may leave out inputs with a default. Raises
+    as `images` and `tensors` do.
+    """
+    names = [line["name"] for line in config["input"]]
+    if image_files:
+        declared = (name for name in names if PREPROCESS + name in config["parameters"])
+        return {next(declared, names[0]): images(image_files)}
+    optional = [line["name"] for line in config["input"] if line.get("optional")]
+    return tensors(npz, [name for name in names if name not in optional], optional)
 
 
 def _binary(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, str]]:

@@ -10,7 +10,7 @@ import io
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -70,6 +70,11 @@ def read_golden(content: bytes, manifest: ModelManifest, file: str) -> GoldenSet
         {spec.name: arrays[f"output.{spec.name}"] for spec in manifest.outputs},
         arrays.get("label"),
     )
+
+
+def input_key(arrays: Container[str], name: str) -> str | None:
+    """Return the key of an input in an npz file: its name or, as in a golden set, `input.<name>`; None without it."""
+    return next((key for key in (name, f"input.{name}") if key in arrays), None)
 
 
 def first_row(stream: BinaryIO, manifest: ModelManifest) -> dict[str, Array]:

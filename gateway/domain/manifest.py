@@ -39,10 +39,10 @@ FRAME_FORMATS = ("nv12", "i420", "yuyv")
 class Preprocess:
     """Conversion of images to an input: decode, colour, resize (height, width), fit, (x·scale − mean) / std.
 
-    Mean and standard deviation are per channel. `pad_value` (0 to 255) surrounds a letterbox, or is right of the image
-    and below it (`align`). A crop keeps the share
-    `crop_share` (0 to 1) of the shorter side. `resample` names the filter of the resize. Raw frames have the size
-    `frame` (height, width), both even, and colours by `color_matrix` (ITU-R BT.601 or BT.709) in `color_range`.
+    Mean and standard deviation are per channel. `pad_value` (0 to 255) surrounds a letterbox; with `align` top-left it
+    is right of the image and below it. A crop keeps the share `crop_share` (0 to 1) of the shorter side. `resample`
+    names the filter of the resize. Raw frames have the size `frame` (height, width), both even, and colours by
+    `color_matrix` (ITU-R BT.601 or BT.709) in `color_range`.
     """
 
     decode: tuple[str, ...]

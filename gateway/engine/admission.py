@@ -58,8 +58,15 @@ class Admission:
         self._defaults = DefaultInputs(manifest)
 
     def complete(self, request: InferRequest) -> InferRequest:
-        """Return the request with the inputs that it leaves out and the manifest has a value for; itself if none."""
-        return self._defaults.complete(request) if self._defaults.specs else request
+        """Return the request with the inputs that it leaves out and the manifest has a value for; itself if none.
+
+        Raises RequestError INVALID for more rows than are served: the values take memory that the caller did not send.
+        """
+        if not self._defaults.specs or not (rows := self._defaults.rows_needed(request)):
+            return request
+        if rows > self._max_batch_rows:
+            raise _invalid(self._manifest, _rows_problem({rows}, self._max_batch_rows))
+        return self._defaults.complete(request, rows)
 
     def reprice(self, cost: Cost) -> None:
         """Use another cost from now on, and check known forms again."""

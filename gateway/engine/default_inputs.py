@@ -15,15 +15,23 @@ class DefaultInputs:
     """Inputs with a `default`. Remembers the tensor of each for the last number of rows."""
 
     def __init__(self, manifest: ModelManifest) -> None:
+        self._batched = manifest.batched
         self.specs = tuple(spec for spec in manifest.inputs if spec.default is not None)
         self._tensors: dict[str, Tensor] = {}
 
-    def complete(self, request: InferRequest) -> InferRequest:
-        """Return the request with the inputs that it leaves out; itself if it has all."""
+    def rows_needed(self, request: InferRequest) -> int:
+        """Return the rows of the inputs that a request leaves out: those of its others; 0 if it has all.
+
+        A model without rows gets 1 where the first dimension is open.
+        """
+        if all(spec.name in request.inputs for spec in self.specs):
+            return 0
+        sent = (tensor.array.shape[0] for tensor in request.inputs.values() if tensor.array.ndim)
+        return max(1, next(sent, 1)) if self._batched else 1
+
+    def complete(self, request: InferRequest, rows: int) -> InferRequest:
+        """Return the request with the inputs that it leaves out, in `rows` rows."""
         missing = [spec for spec in self.specs if spec.name not in request.inputs]
-        if not missing:
-            return request
-        rows = next((tensor.array.shape[0] for tensor in request.inputs.values() if tensor.array.ndim), 1)
         return replace(request, inputs={**request.inputs, **{spec.name: self._tensor(spec, rows) for spec in missing}})
 
     def _tensor(self, spec: TensorSpec, rows: int) -> Tensor:

@@ -32,15 +32,6 @@ _CHANNELS_LAST = ("NHWC",)
 
 
 @dataclass(frozen=True, slots=True)
-class _Decoded:
-    """Decoded image: `size` (width, height) is that of the original, `scale` the one at which it was decoded."""
-
-    image: Image.Image
-    size: tuple[int, int]
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class _ShownPart:
     """Part of an image: `box` (left, top, right, bottom) in its pixels, `size` (width, height) in the input."""
 
@@ -52,6 +43,16 @@ class _ShownPart:
         """Return True if both sides become smaller."""
         left, top, right, bottom = self.box
         return self.size[0] < right - left and self.size[1] < bottom - top
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """Decoded image, the `scale` at which it was decoded, its place in the input, and the part that the input shows."""
+
+    image: Image.Image
+    scale: float
+    frame: Frame
+    part: _ShownPart
 
 
 def decode_inputs(
@@ -111,8 +112,7 @@ def _decode(
     decode = _decode_frame if preprocess.frame else _decode_image
     shown, frame, decoded_pixels = decode(content, preprocess, where, pixels_left)
     first = spec.layout not in _CHANNELS_LAST
-    input_size = preprocess.resize[::-1] if preprocess.resize else (frame.width, frame.height)
-    pixels = _pixels(shown, input_size, preprocess, channels_first=first)
+    pixels = _pixels(shown, _input_size(frame, preprocess), preprocess, channels_first=first)
     return _normalised(pixels, preprocess, spec.datatype, channels_first=first), frame, decoded_pixels
 
 
@@ -121,9 +121,8 @@ def _decode_image(
 ) -> tuple[Image.Image, Frame, int]:
     """Return the part of an encoded image that the input shows, its place, and the number of decoded pixels."""
     decoded = _open(content, preprocess, where, pixel_limit)
-    frame, part = _placed(decoded.size, preprocess)
-    shown = _resized(decoded.image, part, (decoded.scale, decoded.scale), preprocess.resample)
-    return shown, frame, decoded.image.width * decoded.image.height
+    shown = _resized(decoded.image, decoded.part, (decoded.scale, decoded.scale), preprocess.resample)
+    return shown, decoded.frame, decoded.image.width * decoded.image.height
 
 
 def _decode_frame(
@@ -131,7 +130,8 @@ def _decode_frame(
 ) -> tuple[Image.Image, Frame, int]:
     """Return the part of a raw frame that the input shows, its place, and the number of pixels.
 
-    A part that becomes smaller is resized before its colours are converted, which costs a fourth; both are linear.
+    A part that becomes smaller is resized before its colours are converted: then fewer pixels are converted, and the
+    result differs by rounding and by colours that RGB cannot hold.
     """
     from PIL import Image
 
@@ -139,15 +139,16 @@ def _decode_frame(
     _check_pixels(height * width, pixel_limit, where)
     planes = split_planes(content, preprocess.decode[0], size, where)
     frame, part = _placed((width, height), preprocess)
-    is_first = part.shrinks
-    if is_first:
+    if part.shrinks:
         planes = Planes(*(_resized_plane(plane, part, size, preprocess.resample) for plane in planes))
     if preprocess.color == "gray":
         pixels = to_gray(planes, preprocess.color_range)
     else:
         pixels = to_rgb(planes, preprocess.color_matrix, preprocess.color_range)
     shown = Image.fromarray(pixels)
-    return shown if is_first else _resized(shown, part, (1.0, 1.0), preprocess.resample), frame, height * width
+    if not part.shrinks:
+        shown = _resized(shown, part, (1.0, 1.0), preprocess.resample)
+    return shown, frame, height * width
 
 
 def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> _Decoded:
@@ -160,10 +161,11 @@ def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) 
         size = image.size
         _check_pixels(image.width * image.height, pixel_limit, where)
         mode = _MODES[preprocess.color]
+        frame, part = _placed(size, preprocess)
         scales = preprocess.resize and preprocess.resample != "nearest"  # which takes single pixels, not averages
-        drafted = image.draft(mode, _draft_size(size, preprocess)) if scales else None
+        drafted = image.draft(mode, _draft_size(frame)) if scales else None
         image.load()
-        return _Decoded(_in_mode(image, mode), size, drafted[1][2] / size[0] if drafted else 1.0)
+        return _Decoded(_in_mode(image, mode), drafted[1][2] / size[0] if drafted else 1.0, frame, part)
     except UnidentifiedImageError:
         wanted = " or ".join(preprocess.decode)
         raise RequestError(Fault.INVALID, f"{where} is not a {wanted} image") from None
@@ -186,12 +188,14 @@ def _check_pixels(pixels: int, limit: int, where: str) -> None:
         raise RequestError(Fault.TOO_LARGE, f"{where} has {pixels} pixels, at most {limit} more are decoded for it")
 
 
-def _draft_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
+def _draft_size(frame: Frame) -> tuple[int, int]:
     """Return the least size (width, height) of a scaled decode: the size of the whole image in the input."""
-    frame = place(
-        preprocess.fit, size, (preprocess.resize or size[::-1])[::-1], preprocess.crop_share, preprocess.align
-    )
     return max(1, int(frame.width * frame.scale_x)), max(1, int(frame.height * frame.scale_y))
+
+
+def _input_size(frame: Frame, preprocess: Preprocess) -> tuple[int, int]:
+    """Return the size (width, height) of the input: that of the image if it is not resized."""
+    return preprocess.resize[::-1] if preprocess.resize else (frame.width, frame.height)
 
 
 def _placed(size: tuple[int, int], preprocess: Preprocess) -> tuple[Frame, _ShownPart]:

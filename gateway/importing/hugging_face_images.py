@@ -146,6 +146,9 @@ def _differences(values: Mapping[str, Any], place: _Place) -> list[ImportFinding
         found.append(left_out("crop_size", text))
     elif 0 < place.crop_share < 1 and place.size[0] != place.size[1]:
         found.append(left_out("crop_size", "is no square: the part of the image that is kept differs a little here"))
+    if place.crop_share and _resize(values)[0]:
+        text = "images are stretched before the crop in training; here they keep their proportions"
+        found.append(left_out("do_center_crop", text))
     if not _filter(values):
         found.append(left_out("resample", f"filter {values['resample']!r:.20} in training, bilinear here"))
     if values.get("do_pad"):

@@ -93,5 +93,5 @@ def refuse_fallback(session: Any, budget: SessionBudget, problem: str) -> None:
         why = f": {problem}" if problem else ""
         raise VariantError(
             f"ONNX Runtime fell back to {', '.join(used)} instead of using {budget.accelerator}{why}",
-            remedy="install what this onnxruntime was built for: pip install 'onnxruntime-gpu[cuda,cudnn]', or ROCm",
+            remedy=f"install the libraries that this onnxruntime was built for: {GPU_REMEDIES[budget.accelerator]}",
         )

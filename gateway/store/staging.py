@@ -50,9 +50,10 @@ def staged_folder(target: Path) -> Iterator[Path]:
 def remove_abandoned(folder: Path) -> None:
     """Remove the staging folders that killed processes left in `folder`. Raises OSError."""
     latest_s = time.time() - ABANDONED_AFTER_S
-    for entry in folder.iterdir():
-        if entry.name.startswith(TEMPORARY_PREFIX) and entry.lstat().st_mtime < latest_s and not _is_locked(entry):
-            shutil.rmtree(entry, ignore_errors=True)
+    for entry in folder.glob(f"{TEMPORARY_PREFIX}*"):
+        with suppress(FileNotFoundError):  # another command ended meanwhile
+            if entry.lstat().st_mtime < latest_s and not _is_locked(entry):
+                shutil.rmtree(entry, ignore_errors=True)
 
 
 def check_absent(target: Path) -> None:

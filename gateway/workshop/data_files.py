@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gateway.domain.errors import ConfigurationError, RequestError
+from gateway.domain.golden import input_key
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Array
 from gateway.engine.images import decode_images
@@ -25,11 +26,11 @@ from gateway.workshop.bounded_files import read_bounded
 from gateway.workshop.request_files import read_requests
 from gateway.workshop.samples import (
     SampleSet,
-    default_samples,
     joined_samples,
     label_indices,
     read_limit,
     shape_problem,
+    with_defaults,
 )
 from gateway.workshop.settings import CalibrationSettings
 from gateway.workshop.table_files import read_table
@@ -155,36 +156,31 @@ def _read(file: DataFile, manifest: ModelManifest, settings: CalibrationSettings
         raise ConfigurationError(error.message, file=str(file.path)) from error
     except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigurationError(f"cannot be used: {error}", file=str(file.path)) from error
+    inputs = with_defaults(part.inputs, manifest)
     for spec in manifest.inputs:
-        if problem := shape_problem(manifest, spec, part.inputs[spec.name]):
+        if problem := shape_problem(manifest, spec, inputs[spec.name]):
             raise ConfigurationError(problem, file=str(file.path))
-    count = len(next(iter(part.inputs.values())))
+    part, count = replace(part, inputs=inputs), len(next(iter(inputs.values())))
     is_class = truth_kind(manifest) in {TruthKind.CLASSES, TruthKind.FLAGS}
     return replace(part, names=[file.label] * count, truth=None) if file.label and is_class else part
 
 
 def _read_image(content: bytes, manifest: ModelManifest) -> _Part:
     spec = next((spec for spec in manifest.inputs if spec.preprocess), None)
-    others = [each for each in manifest.inputs if each is not spec]
-    if spec is None or any(each.default is None for each in others):
+    if spec is None or any(other.default is None for other in manifest.inputs if other is not spec):
         raise ValueError(
             "the model takes no encoded images alone; add [input.preprocess] to its manifest, or give .npz"
         )
     encoded = np.empty(1, object)
     encoded[0] = content
     array, frames = decode_images(encoded, spec, EngineSettings())
-    return _Part({spec.name: array} | {each.name: default_samples(manifest, each, 1) for each in others}, frames=frames)
+    return _Part({spec.name: array}, frames=frames)
 
 
 def _read_arrays(content: bytes, manifest: ModelManifest) -> _Part:
     kind = truth_kind(manifest)
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        missing = [spec for spec in manifest.inputs if spec.default is not None and not _key(arrays, spec.name)]
-        specs = [spec for spec in manifest.inputs if spec not in missing]
-        inputs = {
-            spec.name: arrays[_stored(arrays, spec.name)].astype(spec.datatype.dtype, copy=False) for spec in specs
-        }
-        inputs |= {spec.name: default_samples(manifest, spec, len(inputs[specs[0].name])) for spec in missing}
+        inputs = _stored(arrays, manifest)
         truth = next((arrays[name] for name in NAMES.get(kind, ()) if name in arrays), None)
     if truth is None:
         return _Part(inputs)
@@ -193,17 +189,14 @@ def _read_arrays(content: bytes, manifest: ModelManifest) -> _Part:
     return _Part(inputs, truth=read_array(kind, truth, len(next(iter(inputs.values())))))
 
 
-def _stored(arrays: np.lib.npyio.NpzFile, name: str) -> str:
-    """Return the key of an input's array. Raises ValueError."""
-    key = _key(arrays, name)
-    if not key:
-        raise ValueError(f"it holds no array {name!r}; it holds {', '.join(arrays) or 'none'}")
-    return key
-
-
-def _key(arrays: np.lib.npyio.NpzFile, name: str) -> str:
-    """Return the key of an input's array: its name, or as in a golden set; "" if there is none."""
-    return next((key for key in (name, f"input.{name}") if key in arrays), "")
+def _stored(arrays: np.lib.npyio.NpzFile, manifest: ModelManifest) -> dict[str, Array]:
+    """Return the arrays of the inputs, one at least; those with a default may be absent. Raises ValueError."""
+    keys = {spec.name: key for spec in manifest.inputs if (key := input_key(arrays, spec.name))}
+    for spec in manifest.inputs:
+        if spec.name not in keys and (spec.default is None or not keys):
+            raise ValueError(f"it holds no array {spec.name!r}; it holds {', '.join(arrays) or 'none'}")
+    found = [spec for spec in manifest.inputs if spec.name in keys]
+    return {spec.name: arrays[keys[spec.name]].astype(spec.datatype.dtype, copy=False) for spec in found}
 
 
 def _read_table(content: bytes, manifest: ModelManifest) -> _Part:

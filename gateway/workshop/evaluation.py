@@ -31,7 +31,7 @@ TENSOR_WORDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What accuracy is: its name for programs, words for people, and the number of samples that were judged."""
+    """Meaning of accuracy: its name for programs, words for people, and the number of samples that were judged."""
 
     name: str
     words: str

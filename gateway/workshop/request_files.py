@@ -10,7 +10,7 @@ import numpy as np
 
 from gateway.domain.manifest import ModelManifest, TensorSpec, fits
 from gateway.domain.tensor import Array, Datatype
-from gateway.workshop.samples import default_samples, joined_samples
+from gateway.workshop.samples import joined_samples, with_defaults
 
 
 def read_requests(content: bytes, manifest: ModelManifest) -> dict[str, Array]:
@@ -34,13 +34,11 @@ def read_requests(content: bytes, manifest: ModelManifest) -> dict[str, Array]:
 def _samples(body: Mapping[str, Any], manifest: ModelManifest) -> dict[str, Array]:
     sent = {entry["name"]: entry for entry in body["inputs"]}
     arrays = {spec.name: _array(sent[spec.name], spec) for spec in manifest.inputs if spec.name in sent}
-    missing = [spec for spec in manifest.inputs if spec.name not in sent]
-    if unknown := next((spec.name for spec in missing if spec.default is None), ""):
-        raise ValueError(f"the request has no input {unknown!r}")
+    if missing := next((spec.name for spec in manifest.inputs if spec.name not in sent and spec.default is None), ""):
+        raise ValueError(f"the request has no input {missing!r}")
     if not manifest.batched:
         arrays = {name: array[np.newaxis] for name, array in arrays.items()}
-    count = len(next(iter(arrays.values()))) if arrays else 1
-    return arrays | {spec.name: default_samples(manifest, spec, count) for spec in missing}
+    return with_defaults(arrays, manifest)
 
 
 def _array(entry: Mapping[str, Any], spec: TensorSpec) -> Array:

@@ -54,9 +54,13 @@ def sample_shape(manifest: ModelManifest, spec: TensorSpec) -> tuple[int, ...]:
     return spec.shape[1:] if manifest.batched else spec.shape
 
 
-def default_samples(manifest: ModelManifest, spec: TensorSpec, count: int) -> Array:
-    """Return `count` samples of an input with a default, which data may leave out."""
-    return np.full((count, *(max(size, 1) for size in sample_shape(manifest, spec))), spec.default, spec.datatype.dtype)
+def with_defaults(inputs: Mapping[str, Array], manifest: ModelManifest) -> dict[str, Array]:
+    """Return the samples with those of the inputs that are not there, which have a default in the manifest."""
+    count = len(next(iter(inputs.values()))) if inputs else 1
+    missing = [spec for spec in manifest.inputs if spec.name not in inputs]
+    shapes = {spec.name: [max(size, 1) for size in sample_shape(manifest, spec)] for spec in missing}
+    filled = {spec.name: np.full((count, *shapes[spec.name]), spec.default, spec.datatype.dtype) for spec in missing}
+    return {**inputs, **filled}
 
 
 def shape_problem(manifest: ModelManifest, spec: TensorSpec, array: Array) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.domain.manifest import ModelManifest
+from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Array
 from gateway.tasks.catalog import task_of
 from gateway.workshop.samples import sample_shape
@@ -46,7 +46,7 @@ class _Table:
 
 
 def read_table(content: bytes, manifest: ModelManifest) -> TableSamples:
-    """Return the samples of a table. Raises ValueError."""
+    """Return the samples of a table, which may leave out inputs with a default. Raises ValueError."""
     rows = [row for row in csv.reader(io.StringIO(content.decode("utf-8-sig"))) if row]
     if not rows:
         raise ValueError("it has no rows")
@@ -56,16 +56,17 @@ def read_table(content: bytes, manifest: ModelManifest) -> TableSamples:
     short = next((row for row in rows if table.truth and len(row) <= max(table.truth)), None)
     if short is not None:
         raise ValueError(f"a row has {len(short)} columns, fewer than the first one: {','.join(short)!r:.80}")
-    if len(manifest.inputs) == 1:
-        return _one_input(table, manifest)
-    if not all(spec.name in header for spec in manifest.inputs):
-        raise ValueError(f"its columns must be called {', '.join(spec.name for spec in manifest.inputs)}")
-    columns = {spec.name: _numbers(rows, [header.index(spec.name)]) for spec in manifest.inputs}
+    specs = [spec for spec in manifest.inputs if spec.default is None or spec.name in header] or manifest.inputs[:1]
+    if len(specs) == 1:
+        return _one_input(table, specs[0], manifest)
+    if not all(spec.name in header for spec in specs):
+        raise ValueError(f"its columns must be called {', '.join(spec.name for spec in specs)}")
+    columns = {spec.name: _numbers(rows, [header.index(spec.name)]) for spec in specs}
     inputs = {
         spec.name: columns[spec.name]
         .reshape(-1, *([1] * len(sample_shape(manifest, spec))))
         .astype(spec.datatype.dtype)
-        for spec in manifest.inputs
+        for spec in specs
     }
     return _with_truth(inputs, table, 1)
 
@@ -80,8 +81,8 @@ def _truth_columns(
     return words if len(words) == 1 else []
 
 
-def _one_input(table: _Table, manifest: ModelManifest) -> TableSamples:
-    spec, rows = manifest.inputs[0], table.rows
+def _one_input(table: _Table, spec: TensorSpec, manifest: ModelManifest) -> TableSamples:
+    rows = table.rows
     shape = sample_shape(manifest, spec)
     if not 1 <= len(shape) <= 2 or shape[-1] < 1:
         raise ValueError(f"a table gives samples [columns] or [steps, channels], not {list(shape)}; give .npz")

@@ -8,9 +8,7 @@ source could have at most; `30 per s` shows latencies where frames come as from 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import shutil
 import statistics
 import sys
 import tempfile
@@ -24,6 +22,7 @@ from PIL import Image
 
 from tests.simulators.camera_tools import infer
 from tests.simulators.daemon import QUIET, ROOT, running
+from tests.simulators.vision_models import write_yolov8
 
 WORLD = ROOT / ".venv" / "world"
 WIDTH, HEIGHT, PER_S = 1280, 720, 30
@@ -32,29 +31,6 @@ FORMS = {
     "nv12": f'decode = ["nv12"], frame = [{HEIGHT}, {WIDTH}]',
     "i420": f'decode = ["i420"], frame = [{HEIGHT}, {WIDTH}]',
 }
-MANIFEST = """schema = 1
-name = "{name}"
-version = "1"
-labels = [{labels}]
-[task]
-kind = "object-detection"
-head = "yolov8"
-[[input]]
-name = "images"
-datatype = "FP32"
-shape = [-1, 3, 320, 320]
-layout = "NCHW"
-preprocess = {{{form}, resize = [320, 320], fit = "letterbox", scale = 0.00392156862745098}}
-[[output]]
-name = "output0"
-datatype = "FP32"
-shape = [-1, 22, 2100]
-[[variant]]
-name = "onnx-fp32"
-runtime = "onnx"
-precision = "fp32"
-artifacts = [{{path = "model.onnx", sha256 = "{digest}", bytes = {size}}}]
-"""
 CONFIG = QUIET + "[shared_memory]\nallowed = true\n"
 RATES = ("max", str(PER_S))
 
@@ -94,11 +70,8 @@ def write_video(path: Path, count: int) -> Path:
 
 def write_model(folder: Path, form: str) -> None:
     """Write a release of the detector that takes frames in one form."""
-    folder.mkdir(parents=True)
-    content = shutil.copy(WORLD / "nudenet" / "320n.onnx", folder / "model.onnx").read_bytes()
-    labels = ", ".join(f'"class-{number}"' for number in range(18))
-    facts = {"digest": hashlib.sha256(content).hexdigest(), "size": len(content), "labels": labels}
-    (folder / "manifest.toml").write_text(MANIFEST.format(name=form, form=FORMS[form], **facts))
+    labels = [f"class-{number}" for number in range(18)]
+    write_yolov8(folder, (WORLD / "nudenet" / "320n.onnx").read_bytes(), labels, form=FORMS[form], side=320, boxes=2100)
 
 
 def measure(folder: Path, video: Path, rounds: int) -> dict[tuple[str, ...], list[dict[str, Any]]]:

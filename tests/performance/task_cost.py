@@ -5,7 +5,10 @@ medians in µs on one core, one call of each in turn. The input is 640 × 640 pi
 has the architecture of YOLOv8n and random weights: its time is real, its boxes are not, so outputs that look like
 those of an image are interpreted instead. JPEGs are drawn: noise on all scales, and edges.
 
-The second table compares decoders: time from JPEG to RGB in the size that it has in the input, and distance from a
+The second table compares ways of a raw frame, 1280 × 720 pixels, to an input of 320 × 320, and tells the distance from
+a frame whose colours are converted before it is resized, as the mean of levels of 0 to 255.
+
+The third table compares decoders: time from JPEG to RGB in the size that it has in the input, and distance from a
 whole decode with an antialiased resize, as the mean of levels of 0 to 255. `--detector` (ONNX, YOLOv8) tells the
 greatest distance of a score of its output as well; its input gives the size. `--jpeg` adds photographs. FOLDER adds
 simplejpeg (`pip install --no-deps --target FOLDER simplejpeg`).
@@ -19,6 +22,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,7 @@ from gateway.domain.tensor import Array, Datatype
 from gateway.engine.images import decode_images
 from gateway.engine.settings import EngineSettings
 from gateway.tasks.frame import place
+from gateway.tasks.frames_yuv import split_planes, to_rgb
 from gateway.tasks.object_detection import ObjectDetection
 from tests.performance.tasks import Call, medians, vectorised
 from tests.simulators.images_made import drawn_jpeg, elements
@@ -48,6 +53,9 @@ SPEC = TensorSpec(
     "NCHW",
     preprocess=Preprocess(("jpeg",), resize=(SIDE, SIDE), fit="letterbox", scale=1 / 255, pad_value=BORDER),
 )
+FRAME_SIDE = 320
+FRAME_SIZE = (1280, 720)
+CODES = {"nv12": cv2.COLOR_YUV2BGR_NV12, "i420": cv2.COLOR_YUV2BGR_I420, "yuyv": cv2.COLOR_YUV2BGR_YUYV}
 DETECTOR_SIDE = 320
 """Side of a detector's input that its file leaves open: that of nudenet."""
 
@@ -60,11 +68,15 @@ def gateway_tensor(content: bytes) -> Array:
 
 def letterboxed(content: bytes) -> Array:
     """Return the input in BGR by OpenCV, as people write it."""
-    image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
-    width, height = fitted(image.shape[1], image.shape[0])
-    top, left = (SIDE - height) // 2, (SIDE - width) // 2
+    return bordered(cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR), SIDE)
+
+
+def bordered(image: Array, side: int) -> Array:
+    """Return the image resized and in the middle of a square."""
+    width, height = fitted(image.shape[1], image.shape[0], side)
+    top, left = (side - height) // 2, (side - width) // 2
     image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
-    sides = (top, SIDE - height - top, left, SIDE - width - left)
+    sides = (top, side - height - top, left, side - width - left)
     return cv2.copyMakeBorder(image, *sides, cv2.BORDER_CONSTANT, value=(BORDER,) * 3)
 
 
@@ -116,6 +128,59 @@ def detections(rounds: int) -> Iterator[str]:
         name = f"{size[0]} × {size[1]}, {len(content) / 1000:,.0f} kB"
         for result in medians(calls, rounds):
             yield f"| {name} | {result.what} | {result.median_us:,.0f} |"
+
+
+# ---- raw frames ---------------------------------------------------------------------------------------------------
+def raw_frame(form: str) -> bytes:
+    """Return the drawn image of FRAME_SIZE in a raw format, with the colours of BT.601 in limited range."""
+    width, height = FRAME_SIZE
+    pixels = np.asarray(Image.open(io.BytesIO(drawn_jpeg(width, height))).convert("RGB"))
+    planar = cv2.cvtColor(pixels, cv2.COLOR_RGB2YUV_I420)
+    luma, chroma = planar[:height], planar[height:].reshape(2, height // 2, width // 2)
+    if form == "i420":
+        return planar.tobytes()
+    if form == "nv12":
+        return luma.tobytes() + chroma.transpose(1, 2, 0).tobytes()
+    packed = np.empty((height, width // 2, 4), np.uint8)
+    packed[:, :, ::2] = luma.reshape(height, width // 2, 2)
+    packed[:, :, 1], packed[:, :, 3] = chroma.repeat(2, axis=1)
+    return packed.tobytes()
+
+
+def frame_calls(form: str, content: bytes) -> dict[str, Call]:
+    """Return the ways from a raw frame to the input; the first one is what the others are compared with."""
+    width, height = FRAME_SIZE
+    preprocess = replace(SPEC.preprocess, decode=(form,), resize=(FRAME_SIDE, FRAME_SIDE), frame=(height, width))
+    spec = replace(SPEC, shape=(-1, 3, FRAME_SIDE, FRAME_SIDE), preprocess=preprocess)
+    rows = height * 3 // 2, width
+    packed = np.frombuffer(content, np.uint8).reshape((height, width, 2) if form == "yuyv" else rows)
+
+    def colours_first() -> Array:
+        image = Image.fromarray(to_rgb(split_planes(content, form, (height, width))))
+        fits = image.resize(fitted(width, height, FRAME_SIDE), Image.Resampling.BILINEAR)
+        square = Image.new("RGB", (FRAME_SIDE, FRAME_SIDE), (BORDER,) * 3)
+        square.paste(fits, (0, (FRAME_SIDE - fits.height) // 2))
+        return np.asarray(square).transpose(2, 0, 1)[np.newaxis].astype(np.float32) / 255
+
+    def by_hand() -> Array:
+        return cv2.dnn.blobFromImage(bordered(cv2.cvtColor(packed, CODES[form]), FRAME_SIDE), 1 / 255, swapRB=True)
+
+    return {
+        "colours, then resize, Pillow and numpy": colours_first,
+        "gateway: resize, then colours": lambda: decode_images(elements(content), spec, EngineSettings())[0],
+        "by hand, OpenCV: colours, then resize without antialiasing": by_hand,
+    }
+
+
+def raw_frames(rounds: int) -> Iterator[str]:
+    """Yield lines of raw frames of each format."""
+    yield "| raw frame | way to the input | median, µs | distance, levels |\n| --- | --- | --- | --- |"
+    for form in CODES:
+        calls = frame_calls(form, raw_frame(form))
+        images = [call() for call in calls.values()]
+        levels = [255 * np.abs(image - images[0]).mean() for image in images]
+        for result, level in zip(medians(calls, rounds), levels, strict=True):
+            yield f"| {form} | {result.what} | {result.median_us:,.0f} | {level:.2f} |"
 
 
 # ---- decoders -----------------------------------------------------------------------------------------------------
@@ -216,7 +281,7 @@ def decoders(rounds: int, packages: Path | None, photographs: list[Path], detect
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="processor to run on")
     parser.add_argument("--rounds", type=int, default=25, help="calls of each")
@@ -227,6 +292,9 @@ def main() -> None:
     os.sched_setaffinity(0, {arguments.core})
     cv2.setNumThreads(1)
     for line in detections(arguments.rounds):
+        print(line, flush=True)
+    print()
+    for line in raw_frames(arguments.rounds):
         print(line, flush=True)
     print()
     detector = Detector(arguments.detector) if arguments.detector else None

@@ -33,9 +33,12 @@ def test_costs_of_a_whole_detection_and_of_decoders(tmp_path: Path) -> None:
     photograph.write_bytes(drawn_jpeg(320, 240))
     detector.write_bytes(yolov8n(64, 2)[0].SerializeToString())
     files = ("--jpeg", str(photograph), "--detector", str(detector))
-    rows = [cells for cells in rows_of("tests.performance.task_cost", *files) if cells[0] not in {"JPEG", "---"}]
-    steps, decoders = ([cells for cells in rows if len(cells) == width] for width in (3, 5))
+    headers = {"JPEG", "raw frame", "---"}
+    rows = [cells for cells in rows_of("tests.performance.task_cost", *files) if cells[0] not in headers]
+    steps, frames, decoders = ([cells for cells in rows if len(cells) == width] for width in (3, 4, 5))
     assert len(steps) == 3 * 6
+    assert [cells[0] for cells in frames] == ["nv12"] * 3 + ["i420"] * 3 + ["yuyv"] * 3
+    assert all(0 < float(cells[3]) < 1 for cells in frames if "gateway" in cells[1])
     assert len(decoders) == (3 + 1) * 5
     assert [cells[3:] for cells in decoders if "Pillow, whole" in cells[1]] == [["0.00", "0.000"]] * 4
     assert all(0 < float(cells[3]) < 8 for cells in decoders if "Pillow, scaled" in cells[1])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +15,45 @@ from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype
 
 COCO = tuple(f"class-{index}" for index in range(80))
+
+
+YOLOV8_MANIFEST = """schema = 1
+name = "{name}"
+version = "1"
+labels = {labels}
+[task]
+kind = "object-detection"
+head = "yolov8"
+[[input]]
+name = "images"
+datatype = "FP32"
+shape = [-1, 3, {side}, {side}]
+layout = "NCHW"
+preprocess = {{{form}, resize = [{side}, {side}], fit = "letterbox", scale = 0.00392156862745098}}
+[[output]]
+name = "output0"
+datatype = "FP32"
+shape = [-1, {rows}, {boxes}]
+[[variant]]
+name = "onnx-fp32"
+runtime = "onnx"
+precision = "fp32"
+artifacts = [{{path = "model.onnx", sha256 = "{digest}", bytes = {size}}}]
+"""
+
+
+def write_yolov8(folder: Path, content: bytes, labels: Sequence[str], *, form: str, side: int, boxes: int) -> None:
+    """Write version 1 of a detector of square images into MODEL/1; `form` are the keys that tell what is decoded."""
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(content)
+    facts = {
+        "name": folder.parent.name,
+        "labels": json.dumps(list(labels)),
+        "rows": 4 + len(labels),
+        "digest": hashlib.sha256(content).hexdigest(),
+        "size": len(content),
+    }
+    (folder / "manifest.toml").write_text(YOLOV8_MANIFEST.format(form=form, side=side, boxes=boxes, **facts))
 
 
 def vision_model(

@@ -1,6 +1,5 @@
 """A detector with a task: boxes of the original image over HTTP, MQTT, gRPC and on the command line."""
 
-import hashlib
 import http.client
 import io
 import json
@@ -17,6 +16,7 @@ from PIL import Image
 
 from tests.performance.networks import tiny
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHORT_TRIALS, running
+from tests.simulators.vision_models import write_yolov8
 from tests.system.test_mqtt import subscribed
 
 SIDE = 64
@@ -35,29 +35,6 @@ above = [0.5, 0.4]
 topic = "alarms/{{sensor}}"
 payload = "json"
 template = '{{"state": {{state}}}}'
-"""
-MANIFEST = """schema = 1
-name = "street"
-version = "1"
-labels = ["person", "car"]
-[task]
-kind = "object-detection"
-head = "yolov8"
-[[input]]
-name = "images"
-datatype = "FP32"
-shape = [-1, 3, 64, 64]
-layout = "NCHW"
-preprocess = {{decode = ["png", "jpeg"], resize = [64, 64], fit = "letterbox", scale = 0.00392156862745098}}
-[[output]]
-name = "output0"
-datatype = "FP32"
-shape = [-1, 6, 3]
-[[variant]]
-name = "onnx-fp32"
-runtime = "onnx"
-precision = "fp32"
-artifacts = [{{path = "model.onnx", sha256 = "{digest}", bytes = {size}}}]
 """
 BOXES = np.array([[16, 32, 16, 16, 0.9, 0.1], [17, 32, 16, 16, 0.8, 0.1], [48, 40, 8, 8, 0.1, 0.7]], np.float32).T
 """Two boxes of one person, of which the better is kept, and a car: centre, size, scores, in an input of 64 by 64."""
@@ -90,10 +67,8 @@ def write_detector(folder: Path) -> None:
     )
     content = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
     onnx.checker.check_model(content)
-    folder.mkdir(parents=True)
-    (folder / "model.onnx").write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-    (folder / "manifest.toml").write_text(MANIFEST.format(digest=digest, size=len(content)))
+    form = 'decode = ["png", "jpeg"]'
+    write_yolov8(folder, content, ["person", "car"], form=form, side=SIDE, boxes=BOXES.shape[1])
 
 
 def png(width: int = 128, height: int = 64) -> bytes:

@@ -208,3 +208,13 @@ def test_inputs_with_a_default_may_be_left_out() -> None:
     assert checked.complete(encoded).inputs["size"].array.shape == (2, 2)
     with pytest.raises(RequestError, match="input 'image' is missing"):
         checked.check(InferRequest("m", {"size": tensors()["size"]}))
+
+
+@pytest.mark.parametrize(
+    "image", [tensors(5)["image"], Tensor(Datatype.BYTES, elements(*[b""] * 100_000))], ids=["tensor", "encoded"]
+)
+def test_a_default_is_not_made_for_more_rows_than_are_served(image: Tensor) -> None:
+    checked = admission(manifest(inputs=(IMAGE, replace(SIZE, default=7)), outputs=OUTPUTS))
+    with pytest.raises(RequestError, match=r"batch of \d+ rows; between 1 and 4") as found:
+        checked.complete(InferRequest("m", {"image": image}))
+    assert found.value.fault is Fault.INVALID

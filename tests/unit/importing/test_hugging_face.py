@@ -57,6 +57,8 @@ def test_the_centre_of_an_image(tmp_path):
     assert "no square" in left(read(write_hugging_face(tmp_path / "oblong", processor=processor)))["crop_size"]
     processor["crop_size"] = {"height": 12, "width": 12}
     assert "enlarged" in left(read(write_hugging_face(tmp_path / "larger", processor=processor)))["crop_size"]
+    processor |= {"size": {"height": 10, "width": 12}, "crop_size": {"height": 8, "width": 8}}
+    assert "stretched" in left(read(write_hugging_face(tmp_path / "both", processor=processor)))["do_center_crop"]
 
 
 @pytest.mark.parametrize(

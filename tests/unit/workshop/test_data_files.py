@@ -361,3 +361,18 @@ def test_inputs_with_a_default_need_no_data(tmp_path: Path) -> None:
     pixels = {"name": "x", "datatype": "FP32", "shape": [2, 1, 4, 4], "data": [0.0] * 32}
     (tmp_path / "calls.jsonl").write_text(json.dumps({"inputs": [pixels]}))
     assert read(tmp_path / "calls.jsonl", MASKED).inputs["mask"].tolist() == [[1] * 4] * 2
+    np.savez(tmp_path / "a.npz", mask=np.full((2, 4), 3))
+    assert "holds no array 'x'; it holds mask" in refused(tmp_path / "a.npz", MASKED)
+
+
+def test_tables_may_leave_out_inputs_with_a_default(tmp_path: Path) -> None:
+    model = replace(TABLE, inputs=(TensorSpec("mode", Datatype.INT64, (-1, 1), default=2.0), *TABLE.inputs))
+    found = read(written(tmp_path / "t.csv", "a,b,c,label\n1,2,3,high\n4,5,6,low\n"), model)
+    assert {name: array.tolist() for name, array in found.inputs.items()} == {
+        "x": [[1, 2, 3], [4, 5, 6]],
+        "mode": [[2], [2]],
+    }
+    model = replace(COLUMNS, inputs=(COLUMNS.inputs[0], replace(COLUMNS.inputs[1], default=5.0)))
+    assert read(written(tmp_path / "t.csv", "a\n0.5\n"), model).inputs["b"].tolist() == [[5]]
+    assert read(written(tmp_path / "t.csv", "b,a\n7,0.5\n"), model).inputs["b"].tolist() == [[7]]
+    assert "must be called a, b" in refused(written(tmp_path / "t.csv", "b,c\n7,0.5\n"), model)
