@@ -73,11 +73,22 @@ class OnnxFieldReader:
         at, length = place or (0, 0)
         if length > limit_bytes:
             raise damaged(at, f"a name has {length} bytes, at most {limit_bytes} are read")
-        window, index = self._at(at, length)
         try:
-            return window[index : index + length].decode()
+            return self.raw(at, length).decode()
         except UnicodeDecodeError:
             raise damaged(at, "a name is not UTF-8") from None
+
+    def raw(self, at: int, length: int) -> bytes:
+        """Return the bytes at an offset."""
+        window, index = self._at(at, length)
+        return window[index : index + length]
+
+    def packed(self, at: int, length: int) -> Iterator[int]:
+        """Yield the varints of a packed field."""
+        end = at + length
+        while at < end:
+            number, at = self._varint(at, end)
+            yield number
 
     def _known_tag(self, at: int, tag: int) -> int:
         self._entries += 1
