@@ -66,6 +66,10 @@ class OpenVinoRuntime:
         """Return the version of the installed package. Raises VariantError if it is absent or would report usage."""
         return require(self.name)
 
+    def import_engine(self) -> None:
+        """Import the package. Raises VariantError."""
+        _engine()
+
     def devices(self) -> Sequence[str]:
         """Return the devices that the plugins list."""
         with signal_stack_kept():
