@@ -18,8 +18,9 @@ from gateway.domain.manifest import Artifact, Golden, ModelManifest, Tolerance, 
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.verdict import Joining, SessionBudget
-from gateway.runtimes import fork_server
+from gateway.runtimes import child, child_end, fork_server
 from gateway.runtimes.catalog import get_runtime
+from gateway.runtimes.child_end import MachineTime
 from gateway.runtimes.generate import samples
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
@@ -148,6 +149,16 @@ def test_a_model_that_never_answers(tmp_path):
     assert verdict.reason.endswith(remedy)
 
 
+@pytest.mark.parametrize("occupied_s", [0.0, 1000.0])
+def test_a_model_that_does_not_answer_on_a_busy_machine_is_undecided(tmp_path, monkeypatch, occupied_s):
+    times = iter([MachineTime(), MachineTime(1000.0, occupied_s)])
+    monkeypatch.setattr(child, "_machine_time", lambda: next(times))
+    monkeypatch.setattr(child_end, "OWN_SHARE", 2.0)  # it may have a core of its own here
+    verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, SessionBudget(), IMPATIENT))
+    assert (verdict.passed, verdict.transient) == (False, bool(occupied_s))
+    assert ("of CPU time: the machine was busy)" in verdict.reason) == verdict.transient
+
+
 def unending(folder, columns, above):
     """Return a model that ends its runs only for small inputs, without a golden set."""
     models.write_onnx_looping(folder / "model.onnx", columns, above)
@@ -194,8 +205,8 @@ async def running_child():
     """Return the trial's process and the fork server that is its parent."""
     while True:
         for server in psutil.Process().children():
-            for child in server.children():
-                return child, server
+            for process in server.children():
+                return process, server
         await asyncio.sleep(0)
 
 
@@ -291,13 +302,30 @@ def test_status_of_every_runtime(runtime):
     assert any(device.startswith("CPU") for device in devices)
 
 
+@pytest.mark.parametrize("kills", [1, 2])
+def test_status_of_a_runtime_whose_process_is_killed(kills):
+    async def listed():
+        listing = asyncio.create_task(runtime_status("openvino", QUICK))
+        for _ in range(kills):
+            child, _ = await running_child()
+            child.kill()
+            while child.is_running():
+                await asyncio.sleep(0)
+        return await listing
+
+    status, devices = asyncio.run(listed())
+    assert status.problem == ""
+    assert devices is None if kills == 2 else "CPU" in devices
+
+
 def test_status_of_an_unknown_runtime():
     status, devices = asyncio.run(runtime_status("abacus", QUICK))
     assert "no runtime called 'abacus'" in status.problem
     assert devices == ()
 
 
-def test_status_of_a_runtime_that_does_not_answer_in_time():
+def test_status_of_a_runtime_that_does_not_answer_in_time(monkeypatch):
+    monkeypatch.setattr(child, "_machine_time", MachineTime)  # a quiet machine
     status, devices = asyncio.run(runtime_status("openvino", replace(QUICK, listing_deadline_s=0.001)))
     assert status.problem.startswith("no answer within 0.001 s while starting")
     assert status.version

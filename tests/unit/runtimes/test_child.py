@@ -1,5 +1,6 @@
 """The throw-away process itself: its privacy, its death with its parent, and what is said to it and by it."""
 
+import asyncio
 import io
 import subprocess
 import sys
@@ -26,9 +27,10 @@ from gateway.domain.verdict import (
     signature_document,
     verdict_document,
 )
-from gateway.runtimes import job, measure
+from gateway.runtimes import child, job, measure, trial
 from gateway.runtimes.child import child_environment
 from gateway.runtimes.child_end import ChildEnd, MachineTime, between, read_machine_time
+from gateway.runtimes.job import ChildLine
 from gateway.runtimes.settings import TrialSettings
 from tests.simulators import models
 
@@ -140,6 +142,24 @@ BUSY, IDLE = MachineTime(120.0, 118.0), MachineTime(120.0, 3.0)
 )
 def test_a_process_that_others_held_up(cpu_s, machine, held_up):
     assert ChildEnd(-9, cpu_s, 0, machine, 60.0).held_up is held_up
+
+
+@pytest.mark.parametrize("held_up", [True, False])
+def test_a_verdict_after_a_part_that_others_held_up_is_not_kept(monkeypatch, tmp_path, held_up):
+    manifest = models.write_variant(tmp_path, models.identity(), "reference")
+    late = ChildLine(stage="running", part="sample 0", limit_s=15.0)
+    answers = iter([child.UnendingPartError(late, transient=held_up), verdict_document(Verdict(True, "fine"))])
+
+    async def ask(task, _deadline_s, _settings):
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        assert task.left_out == ("sample 0",)
+        return answer
+
+    monkeypatch.setattr(trial, "ask_child", ask)
+    tried = trial.try_variant(manifest, manifest.variants[0], tmp_path, SessionBudget(), TrialSettings())
+    assert asyncio.run(tried) == Verdict(True, "fine", transient=held_up)
 
 
 def test_the_time_of_the_machine():
