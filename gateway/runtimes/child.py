@@ -16,18 +16,7 @@ from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
 from gateway.runtimes.child_end import ChildEnd, MachineTime, between, read_machine_time
 from gateway.runtimes.fork_server import END_S, ForkServer, begin
-from gateway.runtimes.job import (
-    AGAIN,
-    FORKED,
-    REPORT,
-    ChildLine,
-    ChildTask,
-    Listing,
-    Task,
-    Trial,
-    read_line,
-    write_job,
-)
+from gateway.runtimes.job import AGAIN, FORKED, REPORT, ChildLine, ChildTask, Listing, Task, Trial, read_line, write_job
 from gateway.runtimes.settings import TrialSettings
 
 CHUNK_BYTES = 4096
@@ -98,14 +87,15 @@ async def _begin(task: Task, settings: TrialSettings) -> _Conversation:
     """Begin a task. The libraries of accelerators are loaded in a process that was not forked."""
     runtime = task.variant.runtime if isinstance(task, Trial) else task.runtime
     again = isinstance(task, Listing) or (isinstance(task, Trial) and task.budget.accelerator != CPU)
+    streams, sockets = [], []
     with ExitStack() as ours, ExitStack() as theirs:
         try:
-            pairs = [socket.socketpair() for _ in range(3)]
-            for mine, other in pairs:
+            for _ in range(3):
+                mine, other = socket.socketpair()
+                sockets.append(theirs.enter_context(other).fileno())
                 ours.enter_context(mine)
-                theirs.enter_context(other)
-            streams = [await asyncio.open_connection(sock=mine, limit=settings.answer_limit_bytes) for mine, _ in pairs]
-            sockets = [other.fileno() for _, other in pairs]
+                streams.append(await asyncio.open_connection(sock=mine, limit=settings.answer_limit_bytes))
+                ours.callback(streams[-1][1].transport.abort)
             server = begin(runtime, settings.nice, AGAIN if again else FORKED, sockets, child_environment("1"))
         except OSError as error:
             raise VariantError(
@@ -150,7 +140,6 @@ class _Conversation:
             writer.write_eof()
             async with asyncio.timeout(END_S):
                 report = await reader.readexactly(REPORT.size)
-        # without a report, the server has ended, and its processes with it
         code, cpu_s, memory_kib = REPORT.unpack(report) if report else (await self._server.ended(), 0.0, 0)
         self._server.release()
         await asyncio.wait({self._listener}, timeout=LAST_WORDS_S)  # a process that left the group may keep it open

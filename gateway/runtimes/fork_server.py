@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -68,10 +69,13 @@ class ForkServer:
         self._over.set()
 
     async def ended(self) -> int:
-        """Return the exit code of a server that has ended by itself, or does not respond."""
+        """Return the exit code of a server that has ended, and its processes with it, or does not respond.
+
+        A signal other than SIGKILL is the engine's fault; an error of the server says nothing about a model.
+        """
         self.close()
         await asyncio.wait({self._keeper})
-        return self._process.returncode
+        return min(self._process.returncode, 0) or -signal.SIGKILL
 
     async def _keep(self) -> None:
         try:
@@ -97,7 +101,7 @@ def begin(runtime: str, nice: int, how: bytes, sockets: list[int], environment: 
             server.send(how, sockets)
             return server
         server.close()  # it has ended
-    for other in [each for each in _servers.values() if each.key[0] is loop and not each.users]:
+    for other in [each for each in list(_servers.values()) if each.key[0] is loop and not each.users]:
         other.close()
     server = _servers[key] = ForkServer(key, environment)
     server.send(how, sockets)
