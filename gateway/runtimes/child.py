@@ -96,7 +96,7 @@ async def _begin(task: Task, settings: TrialSettings) -> _Conversation:
                 ours.enter_context(mine)
                 streams.append(await asyncio.open_connection(sock=mine, limit=settings.answer_limit_bytes))
                 ours.callback(streams[-1][1].transport.abort)
-            server = begin(runtime, settings.nice, AGAIN if again else FORKED, sockets, child_environment("1"))
+            server = begin(runtime, AGAIN if again else FORKED, sockets, child_environment("1"))
         except OSError as error:
             raise VariantError(
                 f"the trial's process could not be started: {error}",

@@ -20,8 +20,8 @@ LINGER_S = 2.0
 """Time that a server without tasks waits for the next one. No other server waits when another one starts."""
 END_S = 10.0
 """Time that a server has to end a process, or itself; then it is killed."""
-Key = tuple[asyncio.AbstractEventLoop, str, int, tuple[int, int]]
-"""Key of a server: loop, runtime, nice value, and the bound of its data."""
+Key = tuple[asyncio.AbstractEventLoop, str, tuple[int, int]]
+"""Key of a server: loop, runtime, and the bound of its data."""
 _servers: dict[Key, ForkServer] = {}
 
 
@@ -36,7 +36,7 @@ class ForkServer:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [*COMMAND, key[1], str(key[2])],
+                [*COMMAND, key[1]],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -92,10 +92,10 @@ class ForkServer:
             self._process.wait()
 
 
-def begin(runtime: str, nice: int, how: bytes, sockets: list[int], environment: Mapping[str, str]) -> ForkServer:
+def begin(runtime: str, how: bytes, sockets: list[int], environment: Mapping[str, str]) -> ForkServer:
     """Begin a task in the server of `runtime`, which is started if there is none. Raises OSError."""
     loop = asyncio.get_running_loop()
-    key = (loop, runtime, nice, resource.getrlimit(resource.RLIMIT_DATA))
+    key = (loop, runtime, resource.getrlimit(resource.RLIMIT_DATA))
     if (server := _servers.get(key)) is not None:
         with suppress(OSError):
             server.send(how, sockets)

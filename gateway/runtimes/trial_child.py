@@ -44,6 +44,7 @@ def main() -> None:
     answers = private_stdout()
     with open(0, "rb", closefd=False) as stdin:
         job = read_job(stdin)
+        os.nice(job.settings.nice)
         if isinstance(job.task, Trial):  # for an engine that loads OpenMP when it opens a model
             os.environ["OMP_NUM_THREADS"] = str(job.task.budget.threads)
         answer(job, lambda line: _write(answers, line.encode()))

@@ -1,4 +1,4 @@
-"""Fork server of one runtime: `python -m gateway.runtimes.trial_server RUNTIME NICE` forks a process for each task.
+"""Fork server of one runtime: `python -m gateway.runtimes.trial_server RUNTIME` forks a process for each task.
 
 It has imported the engine and opened nothing, so a task does not pay for the import. Each message on stdin has a byte
 and three sockets: stdin, stdout and stderr of the task's process. Its end is reported on the first one (`REPORT`). If
@@ -30,14 +30,12 @@ AGAIN = (sys.executable, "-P", "-m", "gateway.runtimes.trial_child")
 
 def main() -> None:
     """Import the engine of the runtime, then fork until stdin is closed."""
-    runtime, nice = sys.argv[1:]
     trial_child.die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):  # a sandbox with a read-only /proc
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
-    os.nice(int(nice))
     with suppress(Exception):  # a task that needs the engine reports the error
-        get_runtime(runtime).import_engine()
+        get_runtime(sys.argv[1]).import_engine()
     gc.freeze()  # collections in forked processes would copy the pages of these objects
     _ForkServer(socket.socket(fileno=os.dup(0))).serve()
     os._exit(0)  # without the teardown of an engine

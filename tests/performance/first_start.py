@@ -21,7 +21,7 @@ from tests.simulators.daemon import QUIET, SHIPPED, Daemon
 NETWORK = SHIPPED / "meter-reader" / "1" / "onnx-fp32" / "model.onnx"
 LIMIT_S = 600.0
 SAMPLE_S = 0.05
-KINDS = ("onnx", "openvino", "litert", "reference", "network")
+KINDS = ("network", "onnx", "openvino", "litert")
 
 
 def main() -> None:
