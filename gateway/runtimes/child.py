@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
-from gateway.runtimes.child_end import ChildEnd, MachineTime, between, read_machine_time
+from gateway.runtimes.child_end import ChildEnd, busy_share
 from gateway.runtimes.fork_server import END_S, ForkServer, begin
 from gateway.runtimes.job import AGAIN, FORKED, REPORT, ChildLine, ChildTask, Listing, Task, Trial, read_line, write_job
 from gateway.runtimes.settings import TrialSettings
@@ -119,7 +119,7 @@ class _Conversation:
     def __init__(self, server: ForkServer, streams: Sequence[Stream], settings: TrialSettings) -> None:
         self.reached, self.part_late = ChildLine(stage="starting"), False
         self._server, self._streams, self._settings = server, streams, settings
-        self._began_s, self._machine = time.monotonic(), _machine_time()
+        self._began_s, self._times = time.monotonic(), _processor_times()
         self._tail = bytearray()
         self._listener = asyncio.create_task(self._keep_tail())
 
@@ -146,8 +146,8 @@ class _Conversation:
         self._listener.cancel()
         for _, writer in self._streams:
             writer.close()
-        machine, wall_s = between(self._machine, _machine_time()), time.monotonic() - self._began_s
-        return ChildEnd(code, cpu_s, memory_kib * 1024, machine, wall_s)
+        wall_s, busy = time.monotonic() - self._began_s, busy_share(self._times, _processor_times())
+        return ChildEnd(code, cpu_s, memory_kib * 1024, wall_s, os.cpu_count() or 1, busy)
 
     @property
     def last_words(self) -> str:
@@ -184,10 +184,11 @@ class _Conversation:
             del self._tail[: -self._settings.stderr_tail_bytes]
 
 
-def _machine_time() -> MachineTime:
-    with suppress(OSError):
-        return read_machine_time(Path("/proc/stat").read_text(), os.sysconf("SC_CLK_TCK"))
-    return MachineTime()
+def _processor_times() -> str:
+    try:
+        return Path("/proc/stat").read_text()
+    except OSError:
+        return ""
 
 
 def child_environment(threads: str) -> dict[str, str]:

@@ -12,28 +12,21 @@ OTHERS_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class MachineTime:
-    """Time of all cores since the start, in s: in all, and not idle (with steal, and the wait for the disk)."""
-
-    total_s: float = 0.0
-    occupied_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class ChildEnd:
-    """End of a process: exit code (-N: signal N), CPU time, most memory, and the times that passed meanwhile."""
+    """End of a process: exit code (-N: signal N), times, most memory; cores of the machine, and their busy share."""
 
     code: int
     cpu_s: float
     memory_bytes: int
-    machine: MachineTime
     wall_s: float
+    cores: int = 1
+    busy_share: float = 0.0
 
     @property
     def held_up(self) -> bool:
         """Return True if other load may be the cause that the process was not ready in time."""
-        others_s = self.machine.occupied_s - self.cpu_s
-        return self.cpu_s < OWN_SHARE * self.wall_s and others_s > OTHERS_SHARE * self.machine.total_s
+        others_share = self.busy_share - self.cpu_s / (self.wall_s * self.cores)
+        return self.cpu_s < OWN_SHARE * self.wall_s and others_share > OTHERS_SHARE
 
     @property
     def killed(self) -> bool:
@@ -54,17 +47,14 @@ class ChildEnd:
         return f"died by {name} (exit {self.code}{hint}; it had {memory})"
 
 
-def read_machine_time(stat: str, ticks_per_s: int) -> MachineTime:
-    """Return the sums of the first line of /proc/stat (proc(5)); zeros for other text."""
-    fields = stat.partition("\n")[0].split()[1:9]
+def busy_share(first: str, last: str) -> float:
+    """Return the share of all cores' time that was not idle between two texts of /proc/stat (proc(5)); 0: not known.
+
+    Stolen time and the wait for the disk are not idle.
+    """
     try:
-        user, nice, system, idle, *others = (int(field) / ticks_per_s for field in fields)
-    except ValueError:
-        return MachineTime()
-    occupied_s = user + nice + system + sum(others)
-    return MachineTime(idle + occupied_s, occupied_s)
-
-
-def between(first: MachineTime, last: MachineTime) -> MachineTime:
-    """Return the time between two readings."""
-    return MachineTime(last.total_s - first.total_s, last.occupied_s - first.occupied_s)
+        before, after = ([int(field) for field in text.partition("\n")[0].split()[1:9]] for text in (first, last))
+        passed = [end - begin for begin, end in zip(before, after, strict=True)]
+        return 1.0 - passed[3] / sum(passed)
+    except (ValueError, IndexError, ZeroDivisionError):
+        return 0.0

@@ -20,7 +20,6 @@ from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.verdict import Joining, SessionBudget
 from gateway.runtimes import child, child_end, fork_server
 from gateway.runtimes.catalog import get_runtime
-from gateway.runtimes.child_end import MachineTime
 from gateway.runtimes.generate import samples
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
@@ -149,13 +148,12 @@ def test_a_model_that_never_answers(tmp_path):
     assert verdict.reason.endswith(remedy)
 
 
-@pytest.mark.parametrize("occupied_s", [0.0, 1000.0])
-def test_a_model_that_does_not_answer_on_a_busy_machine_is_undecided(tmp_path, monkeypatch, occupied_s):
-    times = iter([MachineTime(), MachineTime(1000.0, occupied_s)])
-    monkeypatch.setattr(child, "_machine_time", lambda: next(times))
+@pytest.mark.parametrize("busy", [0.0, 3.0])
+def test_a_model_that_does_not_answer_on_a_busy_machine_is_undecided(tmp_path, monkeypatch, busy):
+    monkeypatch.setattr(child, "busy_share", lambda _first, _last: busy)
     monkeypatch.setattr(child_end, "OWN_SHARE", 2.0)  # it may have a core of its own here
     verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, SessionBudget(), IMPATIENT))
-    assert (verdict.passed, verdict.transient) == (False, bool(occupied_s))
+    assert (verdict.passed, verdict.transient) == (False, bool(busy))
     assert ("of CPU time: the machine was busy)" in verdict.reason) == verdict.transient
 
 
@@ -325,7 +323,7 @@ def test_status_of_an_unknown_runtime():
 
 
 def test_status_of_a_runtime_that_does_not_answer_in_time(monkeypatch):
-    monkeypatch.setattr(child, "_machine_time", MachineTime)  # a quiet machine
+    monkeypatch.setattr(child, "busy_share", lambda _first, _last: 0.0)
     status, devices = asyncio.run(runtime_status("openvino", replace(QUICK, listing_deadline_s=0.001)))
     assert status.problem.startswith("no answer within 0.001 s while starting")
     assert status.version

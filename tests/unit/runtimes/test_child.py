@@ -29,7 +29,7 @@ from gateway.domain.verdict import (
 )
 from gateway.runtimes import child, job, measure, trial
 from gateway.runtimes.child import child_environment
-from gateway.runtimes.child_end import ChildEnd, MachineTime, between, read_machine_time
+from gateway.runtimes.child_end import ChildEnd, busy_share
 from gateway.runtimes.job import ChildLine
 from gateway.runtimes.settings import TrialSettings
 from tests.simulators import models
@@ -127,21 +127,18 @@ def test_an_engine_may_be_forked_after_its_import(runtime):
     assert done.stdout == b"1 False\n"
 
 
-BUSY, IDLE = MachineTime(120.0, 118.0), MachineTime(120.0, 3.0)
-
-
 @pytest.mark.parametrize(
-    ("cpu_s", "machine", "held_up"),
+    ("cpu_s", "busy", "held_up"),
     [
-        (2.0, BUSY, True),
-        (58.0, BUSY, False),  # it had a core of its own
-        (2.0, IDLE, False),  # it waited for nothing that others had
-        (58.0, MachineTime(120.0, 61.0), False),
-        (2.0, MachineTime(), False),  # a kernel that does not say
+        (2.0, 0.98, True),
+        (58.0, 0.98, False),  # it had a core of its own
+        (2.0, 0.03, False),  # it waited for nothing that others had
+        (58.0, 0.51, False),
+        (2.0, 0.0, False),  # a kernel that does not say
     ],
 )
-def test_a_process_that_others_held_up(cpu_s, machine, held_up):
-    assert ChildEnd(-9, cpu_s, 0, machine, 60.0).held_up is held_up
+def test_a_process_that_others_held_up(cpu_s, busy, held_up):
+    assert ChildEnd(-9, cpu_s, 0, 60.0, 2, busy).held_up is held_up
 
 
 @pytest.mark.parametrize("held_up", [True, False])
@@ -162,18 +159,17 @@ def test_a_verdict_after_a_part_that_others_held_up_is_not_kept(monkeypatch, tmp
     assert asyncio.run(tried) == Verdict(True, "fine", transient=held_up)
 
 
-def test_the_time_of_the_machine():
-    stat = "cpu  100 200 300 4000 500 60 70 80 90 0\ncpu0 1 2\n"
-    assert read_machine_time(stat, 100) == MachineTime(53.1, 13.1)
-    assert read_machine_time("", 100) == MachineTime()
-    assert between(MachineTime(1.0, 1.0), MachineTime(5.0, 2.0)) == MachineTime(4.0, 1.0)
+def test_the_busy_share_of_the_machine():
+    first, last = "cpu  100 200 300 4000 500 60 70 80 90 0\ncpu0 1 2\n", "cpu  110 200 320 4050 510 60 70 90 90 0\n"
+    assert busy_share(first, last) == pytest.approx(0.5)
+    assert busy_share(first, first) == busy_share("", last) == busy_share("", "") == 0.0
 
 
 @pytest.mark.parametrize(
     ("code", "words"), [(1, "ended without an answer (exit 1"), (-6, "died by SIGABRT"), (-60, "60")]
 )
 def test_the_end_of_a_process_in_words(code, words):
-    end = ChildEnd(code, 0.0, 3 * 2**20, IDLE, 1.0)
+    end = ChildEnd(code, 0.0, 3 * 2**20, 1.0)
     assert words in end.words
     assert "3 MiB" in end.words
     assert not end.killed
