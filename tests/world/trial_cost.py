@@ -1,7 +1,7 @@
 """Cost of a trial, by model: `python -m tests.world.trial_cost [--groups GROUP,…] [--passes N] [NAME…]`.
 
-Medians of wall time and processor time of a trial, with the start of its fork server and the shipped settings, one after
-the other. Run it in two checkouts to compare them. Without names: one model of each class.
+Medians of wall time and processor time of a trial, with the start of its fork server and the shipped settings, one
+after the other. Run it in two checkouts to compare them. Without names: one model of each class.
 """
 
 from __future__ import annotations
