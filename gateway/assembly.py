@@ -281,5 +281,6 @@ async def _ask_runtimes(config: Config) -> tuple[dict[str, RuntimeStatus], dict[
     for name in RUNTIMES:
         status, devices = await runtime_status(name, config.trial)
         statuses[name] = status
-        listings[name] = RuntimeListing(not status.problem, status.version or "", devices, status.problem)
+        if devices is not None:
+            listings[name] = RuntimeListing(not status.problem, status.version or "", devices, status.problem)
     return statuses, listings

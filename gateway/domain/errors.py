@@ -84,6 +84,15 @@ NO_MEMORY = (
 """Signs of a failed allocation: ONNX Runtime's, Python's and the kernel's (ENOMEM)."""
 
 
+NO_DEVICE = ("No such device", "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device", "no ROCm-capable device")
+"""Signs of an accelerator that is gone: the kernel's (ENODEV), CUDA's and HIP's."""
+
+
 def lacks_memory(failure: str) -> bool:
     """Return True if a runtime's message reports a failed allocation. Runtimes have no other sign of it."""
     return any(sign in failure for sign in NO_MEMORY)
+
+
+def is_temporary(failure: str) -> bool:
+    """Return True if a runtime's message reports a lack of memory, or a device that is gone."""
+    return lacks_memory(failure) or any(sign in failure for sign in NO_DEVICE)

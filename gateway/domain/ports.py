@@ -52,6 +52,9 @@ class Runtime(Protocol):
     def version(self) -> str:
         """Return the installed engine's version. Raises VariantError if it is absent or must not be used."""
 
+    def import_engine(self) -> None:
+        """Import the engine, open nothing and start no thread: the process may be forked. Raises VariantError."""
+
     def devices(self) -> Sequence[str]:
         """Return the engine's own list ("CPU", "GPU", "CUDAExecutionProvider"). Called in a child that may die."""
 

@@ -1,25 +1,23 @@
-"""Parent's side of a trial's child process: it is read to its end or the deadline, and always killed and reaped."""
+"""Parent's side of a task's process: it is read to its end or the deadline, and always killed and reaped."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import site
-import sys
-from collections.abc import Mapping
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from gateway.domain.errors import VariantError
-from gateway.runtimes.job import ChildLine, ChildTask, Task, Trial, read_line, write_job
+from gateway.domain.inventory import CPU
+from gateway.runtimes.child_end import ChildEnd, busy_share
+from gateway.runtimes.fork_server import END_S, ForkServer, begin
+from gateway.runtimes.job import AGAIN, FORKED, REPORT, ChildLine, ChildTask, Listing, Task, Trial, read_line, write_job
 from gateway.runtimes.settings import TrialSettings
-
-COMMAND = (sys.executable, "-P", "-m", "gateway.runtimes.trial_child")
-"""Command of the child.
-
--P: Python searches neither the working directory nor this folder, whose `onnx.py` would hide the package.
-"""
 
 CHUNK_BYTES = 4096
 LAST_WORDS_CHARS = 300
@@ -29,145 +27,168 @@ LAST_WORDS_S = 1.0
 class UnendingPartError(VariantError):
     """A part of the trial took longer than its limit; a new trial may leave it out."""
 
-    def __init__(self, line: ChildLine) -> None:
+    def __init__(self, line: ChildLine, *, transient: bool) -> None:
         remedy = "if this device is that slow, raise [trial] input_s; else add a golden set"
-        super().__init__(f"no end within {line.limit_s:g} s while {line.stage}", remedy=remedy)
+        super().__init__(f"no end within {line.limit_s:g} s while {line.stage}", remedy=remedy, transient=transient)
         self.part = line.part
 
 
-async def ask_child(task: Task, deadline_s: float, settings: TrialSettings) -> Mapping[str, Any]:
-    """Run a task in a child, and return its result.
+class CrashedError(VariantError):
+    """The process ended by itself, without an answer."""
 
-    Raises VariantError with the child's own problem, the signal that ended it, or the deadline. Raises
-    UnendingPartError if only one part of the task did not end. Cancelling the caller kills the child. Needs a running
-    loop whose thread outlives the child.
+
+async def ask_child(task: Task, deadline_s: float, settings: TrialSettings) -> Mapping[str, Any]:
+    """Run a task in a process of its own, and return its result. If the process crashes, another one tries again.
+
+    Raises VariantError with the process's own problem, the signal that ended it, or the deadline; it is transient if
+    that says nothing about the model. Raises UnendingPartError if only one part of the task did not end. Cancelling the
+    caller kills the process. Needs a running loop whose thread outlives the process.
     """
-    process = await _start(task, settings)
-    conversation = _Conversation(process, settings)
+    try:
+        return await _ask_once(task, deadline_s, settings)
+    except CrashedError:
+        pass
+    try:
+        return await _ask_once(task, deadline_s, settings)
+    except CrashedError as error:
+        remedy = "repair the model, or serve it with another runtime"
+        raise VariantError(f"crashed twice: {error.reason}", remedy=remedy) from None
+
+
+async def _ask_once(task: Task, deadline_s: float, settings: TrialSettings) -> Mapping[str, Any]:
+    conversation = await _begin(task, settings)
+    line, late = None, False
     try:
         async with asyncio.timeout(deadline_s):
-            return await conversation.hear(task)
+            line = await conversation.hear(task)
     except TimeoutError:
-        remedy = "if this device is that slow, raise [trial] deadline_s (listing_deadline_s for devices)"
-        raise VariantError(f"no answer within {deadline_s:g} s while {conversation.stage}", remedy=remedy) from None
+        late = True
     finally:
-        await conversation.end()
+        end = await conversation.end()
+    if line is not None and line.result is not None:
+        return line.result
+    reached = conversation.reached
+    if line is not None:
+        raise VariantError(f"{line.problem} (while {reached.stage})", remedy=line.remedy, transient=line.transient)
+    if late and conversation.part_late:
+        raise UnendingPartError(reached, transient=end.held_up)
+    if late:
+        held_up = f" (with {end.cpu_s:.1f} s of CPU time: the machine was busy)" if end.held_up else ""
+        remedy = "if this device is that slow, raise [trial] deadline_s (listing_deadline_s for devices)"
+        problem = f"no answer within {deadline_s:g} s while {reached.stage}{held_up}"
+        raise VariantError(problem, remedy=remedy, transient=end.held_up)
+    problem = f"{end.words} while {reached.stage}{conversation.last_words}"
+    if end.killed:
+        raise VariantError(problem, remedy="free memory, or end what kills processes", transient=True)
+    raise CrashedError(problem)
 
 
-async def _start(task: Task, settings: TrialSettings) -> asyncio.subprocess.Process:
-    try:
-        return await asyncio.create_subprocess_exec(
-            *COMMAND,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=child_environment(str(task.budget.threads) if isinstance(task, Trial) else "1"),
-            start_new_session=True,
-            limit=settings.answer_limit_bytes,
-        )
-    except OSError as error:
-        raise VariantError(
-            f"the throw-away process could not be started: {error}",
-            remedy="free memory, or allow more processes",
-            transient=True,
-        ) from error
+async def _begin(task: Task, settings: TrialSettings) -> _Conversation:
+    """Begin a task. The libraries of accelerators are loaded in a process that was not forked."""
+    runtime = task.variant.runtime if isinstance(task, Trial) else task.runtime
+    again = isinstance(task, Listing) or (isinstance(task, Trial) and task.budget.accelerator != CPU)
+    streams, sockets = [], []
+    with ExitStack() as ours, ExitStack() as theirs:
+        try:
+            for _ in range(3):
+                mine, other = socket.socketpair()
+                sockets.append(theirs.enter_context(other).fileno())
+                ours.enter_context(mine)
+                streams.append(await asyncio.open_connection(sock=mine, limit=settings.answer_limit_bytes))
+                ours.callback(streams[-1][1].transport.abort)
+            server = begin(runtime, AGAIN if again else FORKED, sockets, child_environment("1"))
+        except OSError as error:
+            raise VariantError(
+                f"the trial's process could not be started: {error}",
+                remedy="free memory, or allow more processes",
+                transient=True,
+            ) from error
+        ours.pop_all()
+        return _Conversation(server, streams, settings)
+
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Conversation:
-    """Communication with one child, and the stage that it has reported."""
+    """Communication with the process of one task.
 
-    def __init__(self, process: asyncio.subprocess.Process, settings: TrialSettings) -> None:
-        self._reached = ChildLine(stage="starting")
-        self._process = process
-        self._settings = settings
+    `reached` is the stage that it has reported; `part_late`: that stage took longer than its limit.
+    """
+
+    def __init__(self, server: ForkServer, streams: Sequence[Stream], settings: TrialSettings) -> None:
+        self.reached, self.part_late = ChildLine(stage="starting"), False
+        self._server, self._streams, self._settings = server, streams, settings
+        self._began_s, self._times = time.monotonic(), _processor_times()
         self._tail = bytearray()
         self._listener = asyncio.create_task(self._keep_tail())
 
-    async def hear(self, task: Task) -> Mapping[str, Any]:
-        """Send the task to the child, and read its lines up to the result."""
-        await self._give(write_job(ChildTask(task, self._settings, os.getpid())))
+    async def hear(self, task: Task) -> ChildLine | None:
+        """Send the task, and return the line with the result or the problem; None if the process ends before."""
+        await self._give(write_job(ChildTask(task, self._settings)))
         while line := await self._next_part():
-            if line.result is not None:
-                return line.result
-            if line.problem:
-                problem = f"{line.problem} (while {self.stage})"
-                raise VariantError(problem, remedy=line.remedy, transient=line.transient)
-            self._reached = line
-        raise VariantError(await self._obituary(), transient=self._process.returncode == -signal.SIGKILL)
+            if line.result is not None or line.problem:
+                return line
+            self.reached = line
+        return None
 
-    async def end(self) -> None:
-        """Kill the child and all processes that it started, and reap it. It is still running unless it crashed."""
-        if self._process.returncode is None:
-            _kill_group(self._process.pid)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        await self._process.wait()
-        await self._last_words()
-
-    async def _give(self, content: bytes) -> None:
-        assert self._process.stdin is not None  # noqa: S101 - it was made a pipe
-        self._process.stdin.write(content)
-        try:
-            await self._process.stdin.drain()
-        except (BrokenPipeError, ConnectionResetError):
-            return  # it ended at once: the end of its output shows the cause
+    async def end(self) -> ChildEnd:
+        """Let the process and all that it started be killed. Return how it ended, by itself or so."""
+        reader, writer = self._streams[0]
+        report = b""
+        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+            writer.write_eof()
+            async with asyncio.timeout(END_S):
+                report = await reader.readexactly(REPORT.size)
+        code, cpu_s, memory_kib = REPORT.unpack(report) if report else (await self._server.ended(), 0.0, 0)
+        self._server.release()
+        await asyncio.wait({self._listener}, timeout=LAST_WORDS_S)  # a process that left the group may keep it open
+        self._listener.cancel()
+        for _, writer in self._streams:
+            writer.close()
+        wall_s, busy = time.monotonic() - self._began_s, busy_share(self._times, _processor_times())
+        return ChildEnd(code, cpu_s, memory_kib * 1024, wall_s, os.cpu_count() or 1, busy)
 
     @property
-    def stage(self) -> str:
-        """Return the stage that the child has reported."""
-        return self._reached.stage
+    def last_words(self) -> str:
+        """Return the end of what the process wrote to stderr."""
+        words = " ".join(bytes(self._tail).decode("utf-8", "replace").split())[-LAST_WORDS_CHARS:]
+        return f"; last words: {words}" if words else ""
+
+    async def _give(self, content: bytes) -> None:
+        _, writer = self._streams[0]
+        writer.write(content)
+        with suppress(BrokenPipeError, ConnectionResetError):  # it ended at once: the end of its output shows the cause
+            await writer.drain()
 
     async def _next_part(self) -> ChildLine | None:
         try:
-            async with asyncio.timeout(self._reached.limit_s):
+            async with asyncio.timeout(self.reached.limit_s) as limit:
                 return await self._next_line()
-        except TimeoutError:
-            raise UnendingPartError(self._reached) from None
+        finally:
+            self.part_late = limit.expired()
 
     async def _next_line(self) -> ChildLine | None:
-        assert self._process.stdout is not None  # noqa: S101 - it was made a pipe
         try:
-            raw = await self._process.stdout.readline()
+            raw = await self._streams[1][0].readline()
+        except ConnectionResetError:  # it ended without reading everything
+            return None
         except ValueError:
             problem = f"the answer exceeds {self._settings.answer_limit_bytes} bytes"
             raise VariantError(problem, remedy="raise [trial] answer_limit_bytes") from None
         return read_line(raw) if raw else None
 
     async def _keep_tail(self) -> None:
-        assert self._process.stderr is not None  # noqa: S101 - it was made a pipe
-        while chunk := await self._process.stderr.read(CHUNK_BYTES):
+        while chunk := await self._streams[2][0].read(CHUNK_BYTES):
             self._tail += chunk
             del self._tail[: -self._settings.stderr_tail_bytes]
 
-    async def _last_words(self) -> None:
-        """Wait for the end of stderr, for a limited time: a process that left the child's group may keep it open."""
-        await asyncio.wait({self._listener}, timeout=LAST_WORDS_S)
-        self._listener.cancel()
 
-    async def _obituary(self) -> str:
-        code = await self._process.wait()
-        await self._last_words()
-        words = " ".join(bytes(self._tail).decode("utf-8", "replace").split())[-LAST_WORDS_CHARS:]
-        spoken = f"; last words: {words}" if words else ""
-        return f"{_death(code)} while {self.stage}{spoken}"
-
-
-def _death(code: int) -> str:
-    if code >= 0:
-        return f"ended without an answer (exit {code})"
+def _processor_times() -> str:
     try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = ", perhaps for lack of memory" if name == "SIGKILL" else ""
-    return f"died by {name} (exit {code}{hint})"
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+        return Path("/proc/stat").read_text()
+    except OSError:
+        return ""
 
 
 def child_environment(threads: str) -> dict[str, str]:

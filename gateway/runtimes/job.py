@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -46,14 +47,21 @@ class Listing:
 
 Task = Trial | Inspection | Listing
 
+FORKED, AGAIN = b"f", b"a"
+"""Message to the fork server: fork a process for the task, or let the forked process begin again by exec.
+
+The libraries of accelerators must not be forked (CUDA C++ Programming Guide, "Initialization").
+"""
+REPORT = struct.Struct("<idq")
+"""Report of the fork server on the end of a process: exit code (-N: signal N), CPU time in s, most memory in KiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChildTask:
-    """Task with its settings and the process that waits for it."""
+    """Task with its settings."""
 
     task: Task
     settings: TrialSettings
-    parent_pid: int
 
 
 def write_job(job: ChildTask) -> bytes:

@@ -49,6 +49,10 @@ class LiteRtRuntime:
         """Return the version of the installed package. Raises VariantError if neither is installed."""
         return require(self.name)
 
+    def import_engine(self) -> None:
+        """Import the package. Raises VariantError."""
+        _engine()
+
     def devices(self) -> Sequence[str]:
         """Return "CPU", and "EDGETPU" if the Coral library finds one."""
         try:

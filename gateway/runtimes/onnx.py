@@ -89,6 +89,10 @@ class OnnxRuntime:
         """Return the version of the installed distribution. Raises VariantError if it is absent or installed twice."""
         return require(self.name)
 
+    def import_engine(self) -> None:
+        """Import the package. Raises VariantError."""
+        _engine()
+
     def devices(self) -> Sequence[str]:
         """Return the execution providers of the installed build."""
         return tuple(_engine().get_available_providers())

@@ -66,6 +66,10 @@ class OpenVinoRuntime:
         """Return the version of the installed package. Raises VariantError if it is absent or would report usage."""
         return require(self.name)
 
+    def import_engine(self) -> None:
+        """Import the package. Raises VariantError."""
+        _engine()
+
     def devices(self) -> Sequence[str]:
         """Return the devices that the plugins list."""
         with signal_stack_kept():
@@ -79,6 +83,9 @@ class OpenVinoRuntime:
         ov = _engine()
         file = model_file(variant, files, ".xml")
         core = ov.Core()
+        if device != DEVICES[CPU] and not _lists(core, device):
+            problem = f"OpenVINO lists no device {device}"
+            raise VariantError(problem, remedy="see edge-gateway doctor", transient=True)  # it may come back
         model = _read(core, file)
         if device == "NPU":
             _fix_rows(model, variant)
@@ -179,6 +186,11 @@ def _engine() -> ModuleType:
         raise unimportable("openvino", error) from error
     module: ModuleType = openvino
     return module
+
+
+def _lists(core: Any, device: str) -> bool:
+    with signal_stack_kept():
+        return any(listed.partition(".")[0] == device for listed in core.available_devices)
 
 
 def _read(core: Any, file: Path) -> Any:

@@ -51,6 +51,9 @@ class ReferenceRuntime:
         """Return numpy's version."""
         return require(self.name)
 
+    def import_engine(self) -> None:
+        """Do nothing: numpy is imported with this module."""
+
     def devices(self) -> Sequence[str]:
         """Return the CPU, always."""
         return ("CPU",)

@@ -21,18 +21,22 @@ async def try_variant(
     """Load, evaluate and measure a variant in a child. Never raises for faults of the variant: the verdict has them.
 
     A part of the trial that does not end, such as a generated input for which a loop runs forever, is left out in
-    another child, as long as the deadline of the whole trial allows.
+    another child, as long as the deadline of the whole trial allows. If other load may be why it did not end, the
+    verdict is transient, also if the variant passed.
     """
     trial, end_s = Trial(manifest, variant, files, budget), time.monotonic() + settings.deadline_s
+    held_up = False
     while True:
         try:
-            return read_verdict(await ask_child(trial, round(end_s - time.monotonic(), 1), settings))
+            verdict = read_verdict(await ask_child(trial, round(end_s - time.monotonic(), 1), settings))
+            return replace(verdict, transient=held_up)
         except UnendingPartError as error:
+            held_up |= error.transient
             trial = replace(trial, left_out=(*trial.left_out, error.part))
             if time.monotonic() > end_s - settings.input_s:  # too late for another child
-                return Verdict(False, str(error))
+                return Verdict(False, str(error), transient=held_up)
         except VariantError as error:
-            return Verdict(False, str(error), transient=error.transient)
+            return Verdict(False, str(error), transient=held_up or error.transient)
 
 
 async def inspect_file(runtime: str, file: Path, settings: TrialSettings) -> Signature:
@@ -40,13 +44,20 @@ async def inspect_file(runtime: str, file: Path, settings: TrialSettings) -> Sig
     return read_signature(await ask_child(Inspection(runtime, file), settings.deadline_s, settings))
 
 
-async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeStatus, tuple[str, ...]]:
-    """Return a runtime's version and devices. A child lists the devices, because that can hang. Never raises."""
+async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeStatus, tuple[str, ...] | None]:
+    """Return a runtime's version and devices. A child lists the devices, because that can hang. Never raises.
+
+    A transient fault is tried once more. After the second one the devices are None, not known: trials use them or not.
+    """
     status = installed_version(name)
     if status.problem:
         return status, ()
-    try:
-        said = await ask_child(Listing(name), settings.listing_deadline_s, settings)
-    except VariantError as error:
-        return replace(status, problem=error.reason, remedy=error.remedy), ()
-    return status, tuple(said["devices"])
+    for _ in range(2):
+        try:
+            said = await ask_child(Listing(name), settings.listing_deadline_s, settings)
+        except VariantError as error:
+            if not error.transient:
+                return replace(status, problem=error.reason, remedy=error.remedy), ()
+        else:
+            return status, tuple(said["devices"])
+    return status, None

@@ -1,25 +1,22 @@
-"""Child process of a trial: `python -m gateway.runtimes.trial_child` does one job and reports its result.
+"""Process of a trial: it does one job and reports its result.
 
-It dies with its parent, leaves no core file, and waits to be killed after its answer: an engine that crashes during its
-teardown does no harm here.
+`gateway.runtimes.trial_server` forks it. It dies with the server, leaves no core file, and waits to be killed after its
+answer: an engine that crashes during its teardown does no harm here.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from gateway.domain.errors import ConfigurationError, VariantError
+from gateway.domain.errors import ConfigurationError, VariantError, is_temporary
 from gateway.domain.golden import GoldenSet, read_golden
 from gateway.domain.inventory import CPU
 from gateway.domain.joining import UNREADABLE, unbounded
@@ -34,8 +31,6 @@ from gateway.runtimes.job import ChildLine, ChildTask, Inspection, Listing, Tria
 from gateway.runtimes.joining import prove, row_runs, widened
 from gateway.runtimes.settings import TrialSettings
 
-OOM_SCORE_ADJ = "500"
-"""OOM score of a trial: if memory is short, the kernel ends it before the gateway (proc_pid_oom_score_adj(5))."""
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 REMARK_LIMIT_CHARS = 500
 """Most characters of an engine's message that a remark keeps."""
@@ -47,16 +42,13 @@ Say = Callable[[ChildLine], None]
 def main() -> None:
     """Read the job from stdin, and answer on the original stdout."""
     answers = private_stdout()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError):  # a sandbox with a read-only /proc
-        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
-    _die_with_parent()
-    job = read_job(sys.stdin.buffer)
-    if os.getppid() != job.parent_pid:
-        return  # the parent ended before its end could be signalled
-    os.nice(job.settings.nice)
-    answer(job, lambda line: _write(answers, line.encode()))
-    sys.stdin.buffer.read()  # until the parent closes its end or kills this process
+    with open(0, "rb", closefd=False) as stdin:
+        job = read_job(stdin)
+        os.nice(job.settings.nice)
+        if isinstance(job.task, Trial):  # for an engine that loads OpenMP when it opens a model
+            os.environ["OMP_NUM_THREADS"] = str(job.task.budget.threads)
+        answer(job, lambda line: _write(answers, line.encode()))
+        stdin.read()  # until the caller closes its end and this process is killed
     os._exit(0)
 
 
@@ -73,11 +65,13 @@ def answer(job: ChildTask, say: Say) -> None:
     try:
         line = ChildLine(result=_do(job, say))
     except VariantError as error:
-        line = ChildLine(problem=error.reason, remedy=error.remedy, transient=error.transient)
+        transient = error.transient or is_temporary(error.reason)
+        line = ChildLine(problem=error.reason, remedy=error.remedy, transient=transient)
     except MemoryError:
         line = ChildLine(problem="there is not enough memory", remedy="free memory", transient=True)
     except Exception as error:  # noqa: BLE001 - the process boundary: any error of an engine is the answer
-        line = ChildLine(problem=f"{type(error).__name__}: {error}")
+        problem = f"{type(error).__name__}: {error}"
+        line = ChildLine(problem=problem, transient=is_temporary(problem))
     say(line)
 
 
@@ -275,7 +269,8 @@ def _golden(trial: Trial) -> GoldenSet | None:
         raise VariantError(f"the golden set cannot be read: {error}") from error
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

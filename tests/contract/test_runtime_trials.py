@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-import signal
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from gateway.domain.manifest import Artifact, Golden, ModelManifest, Tolerance, 
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.verdict import Joining, SessionBudget
+from gateway.runtimes import child, child_end, fork_server
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.generate import samples
 from gateway.runtimes.settings import TrialSettings
@@ -127,12 +128,13 @@ def endless_manifest():
 def test_a_model_that_crashes_its_runtime(tmp_path):
     verdict = asyncio.run(try_variant(models.identity(), crashing(tmp_path), tmp_path, SessionBudget(), QUICK))
     assert not verdict.passed
-    assert verdict.reason.startswith("died by SIGSEGV (exit -11) while opening it")
+    assert not verdict.transient
+    assert re.match(r"crashed twice: died by SIGSEGV \(exit -11; it had \d+ MiB\) while opening it", verdict.reason)
 
 
 def test_a_model_that_crashes_while_it_is_inspected(tmp_path):
     crashing(tmp_path)
-    with pytest.raises(VariantError, match=r"died by SIGSEGV \(exit -11\) while reading the model"):
+    with pytest.raises(VariantError, match=r"crashed twice: died by SIGSEGV .* while reading the model"):
         asyncio.run(inspect_file("litert", tmp_path / "model.tflite", QUICK))
 
 
@@ -144,6 +146,15 @@ def test_a_model_that_never_answers(tmp_path):
         "no answer within 3 s while running it on generated inputs, which a golden set would replace ("
     )
     assert verdict.reason.endswith(remedy)
+
+
+@pytest.mark.parametrize("busy", [0.0, 3.0])
+def test_a_model_that_does_not_answer_on_a_busy_machine_is_undecided(tmp_path, monkeypatch, busy):
+    monkeypatch.setattr(child, "busy_share", lambda _first, _last: busy)
+    monkeypatch.setattr(child_end, "OWN_SHARE", 2.0)  # it may have a core of its own here
+    verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, SessionBudget(), IMPATIENT))
+    assert (verdict.passed, verdict.transient) == (False, bool(busy))
+    assert ("of CPU time: the machine was busy)" in verdict.reason) == verdict.transient
 
 
 def unending(folder, columns, above):
@@ -189,45 +200,82 @@ def test_a_model_file_that_cannot_be_read_to_its_end(tmp_path):
 
 
 async def running_child():
-    """Return the trial's child.
-
-    Shared memory of other tests' clients leaves a child here too, which ends with this process.
-    """
-    while not (trials := [child for child in psutil.Process().children() if _tries(child)]):
+    """Return the trial's process and the fork server that is its parent."""
+    while True:
+        for server in psutil.Process().children():
+            for process in server.children():
+                return process, server
         await asyncio.sleep(0)
-    return trials[0]
 
 
-def _tries(child):
+async def endless_trial(folder, interfere):
+    """Run a trial that does not end, and call `interfere` with its task, its process and its server."""
+    variant = endless(folder)
+    trial = asyncio.create_task(try_variant(endless_manifest(), variant, folder, SessionBudget(), QUICK))
+    child, server = await running_child()
+    interfere(trial, child, server)
     try:
-        return any(word.startswith("gateway.") for word in child.cmdline())
-    except psutil.NoSuchProcess:
-        return False
+        return await trial
+    finally:
+        child.wait(timeout=30)
 
 
 def test_cancelling_a_trial_kills_its_process(tmp_path):
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(endless_trial(tmp_path, lambda trial, _child, _server: trial.cancel()))
+
+
+def test_cancelling_a_trial_before_its_process_runs_leaves_nothing(tmp_path):
     async def cancelled():
-        variant = endless(tmp_path)
-        trial = asyncio.create_task(try_variant(endless_manifest(), variant, tmp_path, SessionBudget(), QUICK))
-        child = await running_child()
+        trial = asyncio.create_task(inspect_file("reference", tmp_path / "model.npz", QUICK))
+        while not psutil.Process().children():
+            await asyncio.sleep(0)
         trial.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await trial
-        assert not child.is_running()
+        await trial
 
-    asyncio.run(cancelled())
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())
 
 
-def test_a_trial_killed_from_outside_says_so(tmp_path):
-    async def killed():
-        variant = endless(tmp_path)
-        trial = asyncio.create_task(try_variant(endless_manifest(), variant, tmp_path, SessionBudget(), QUICK))
-        (await running_child()).send_signal(signal.SIGKILL)
-        return await trial
-
-    verdict = asyncio.run(killed())
+def test_a_trial_killed_from_outside_is_undecided(tmp_path):
+    verdict = asyncio.run(endless_trial(tmp_path, lambda _trial, child, _server: child.kill()))
     assert not verdict.passed
-    assert "died by SIGKILL (exit -9, perhaps for lack of memory)" in verdict.reason
+    assert verdict.transient
+    assert re.match(r"died by SIGKILL \(exit -9, perhaps for lack of memory; it had \d+ MiB\) while ", verdict.reason)
+
+
+def test_a_trial_whose_fork_server_is_killed_is_undecided(tmp_path, small):
+    async def killed():
+        verdict = await endless_trial(tmp_path, lambda _trial, _child, server: server.kill())
+        again = await try_variant(small.manifest, small.variant, small.files, SessionBudget(), QUICK)
+        return verdict, again
+
+    verdict, again = asyncio.run(killed())
+    assert (verdict.passed, verdict.transient) == (False, True)
+    assert "died by SIGKILL" in verdict.reason
+    assert again.passed, again.reason
+
+
+def test_trials_of_a_runtime_share_one_server(small):
+    async def tried_twice():
+        servers = set()
+        for _ in range(2):
+            await try_variant(small.manifest, small.variant, small.files, SessionBudget(), QUICK)
+            servers |= {child.pid for child in psutil.Process().children()}
+        return servers
+
+    assert len(asyncio.run(tried_twice())) == 1
+
+
+def test_a_server_without_tasks_ends(small, monkeypatch):
+    monkeypatch.setattr(fork_server, "LINGER_S", 0.0)
+
+    async def ended():
+        await try_variant(small.manifest, small.variant, small.files, SessionBudget(), QUICK)
+        while psutil.Process().children():
+            await asyncio.sleep(0.01)
+
+    asyncio.run(ended())
 
 
 def test_the_loop_is_free_while_a_trial_runs(small):
@@ -252,13 +300,30 @@ def test_status_of_every_runtime(runtime):
     assert any(device.startswith("CPU") for device in devices)
 
 
+@pytest.mark.parametrize("kills", [1, 2])
+def test_status_of_a_runtime_whose_process_is_killed(kills):
+    async def listed():
+        listing = asyncio.create_task(runtime_status("openvino", QUICK))
+        for _ in range(kills):
+            child, _ = await running_child()
+            child.kill()
+            while child.is_running():
+                await asyncio.sleep(0)
+        return await listing
+
+    status, devices = asyncio.run(listed())
+    assert status.problem == ""
+    assert devices is None if kills == 2 else "CPU" in devices
+
+
 def test_status_of_an_unknown_runtime():
     status, devices = asyncio.run(runtime_status("abacus", QUICK))
     assert "no runtime called 'abacus'" in status.problem
     assert devices == ()
 
 
-def test_status_of_a_runtime_that_does_not_answer_in_time():
+def test_status_of_a_runtime_that_does_not_answer_in_time(monkeypatch):
+    monkeypatch.setattr(child, "busy_share", lambda _first, _last: 0.0)
     status, devices = asyncio.run(runtime_status("openvino", replace(QUICK, listing_deadline_s=0.001)))
     assert status.problem.startswith("no answer within 0.001 s while starting")
     assert status.version

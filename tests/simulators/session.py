@@ -132,6 +132,9 @@ class SimulatedRuntime:
     def version(self) -> str:
         return "1.0"
 
+    def import_engine(self) -> None:
+        pass
+
     def devices(self) -> Sequence[str]:
         return ("CPU",)
 

@@ -1,7 +1,7 @@
 """Cost of a trial, by model: `python -m tests.world.trial_cost [--groups GROUP,…] [--passes N] [NAME…]`.
 
-Medians of wall time and processor time of the whole trial process, with the shipped settings, one after the other. Run
-it in two checkouts to compare them. Without names: one model of each class.
+Medians of wall time and processor time of a trial, with the start of its fork server and the shipped settings, one
+after the other. Run it in two checkouts to compare them. Without names: one model of each class.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ CLASSES = {
 }
 
 
-async def trial_seconds(entry: Entry, file: Path, settings: TrialSettings) -> tuple[float, float, str]:
-    """Return wall time and processor time of one trial, and its verdict's reason."""
+def trial_seconds(entry: Entry, file: Path, settings: TrialSettings) -> tuple[float, float, str]:
+    """Return wall time and processor time of one trial with its fork server, and its verdict's reason."""
     digest = Artifact(file.name, "0" * 64, file.stat().st_size)
     variant = bare_variant(file.name, (digest,))
     try:
-        signature = await inspect_file(entry.runtime, file, settings)
+        signature = asyncio.run(inspect_file(entry.runtime, file, settings))
     except VariantError as error:
         return 0.0, 0.0, f"{error}"
     manifest = ModelManifest(entry.model, "1", signature.inputs, signature.outputs, (variant,))
     began_s, cpu_s = time.monotonic(), _children_s()
-    verdict = await try_variant(manifest, variant, file.parent, SessionBudget(), settings)
+    verdict = asyncio.run(try_variant(manifest, variant, file.parent, SessionBudget(), settings))
     return time.monotonic() - began_s, _children_s() - cpu_s, verdict.reason
 
 
@@ -76,7 +76,7 @@ def main() -> None:
             name = f"{entry.source}/{entry.name}"
             if name in (arguments.names or CLASSES):
                 file = entry.write(folder / "models")
-                passes = [asyncio.run(trial_seconds(entry, file, TrialSettings())) for _ in range(arguments.passes)]
+                passes = [trial_seconds(entry, file, TrialSettings()) for _ in range(arguments.passes)]
                 wall_s, cpu_s = (statistics.median(each[part] for each in passes) for part in (0, 1))
                 said = passes[-1][2][:120]
                 print(f"{wall_s:7.2f} s, CPU {cpu_s:6.2f} s  {name} ({CLASSES.get(name, '')}): {said}", flush=True)

@@ -1,7 +1,7 @@
 """The throw-away process itself: its privacy, its death with its parent, and what is said to it and by it."""
 
+import asyncio
 import io
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +14,7 @@ import pytest
 from gateway.domain.errors import VariantError
 from gateway.domain.golden import GoldenSet
 from gateway.domain.manifest import TensorSpec
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import (
     Joining,
@@ -26,7 +27,10 @@ from gateway.domain.verdict import (
     signature_document,
     verdict_document,
 )
-from gateway.runtimes import job, measure
+from gateway.runtimes import child, job, measure, trial
+from gateway.runtimes.child import child_environment
+from gateway.runtimes.child_end import ChildEnd, busy_share
+from gateway.runtimes.job import ChildLine
 from gateway.runtimes.settings import TrialSettings
 from tests.simulators import models
 
@@ -36,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_a_job_survives_the_pipe(tmp_path):
     manifest = models.write_variant(tmp_path, models.identity(Datatype.BF16), "reference")
     sent = job.ChildTask(
-        job.Trial(manifest, manifest.variants[0], tmp_path, SessionBudget(2, "cpu", {"a": "b"})), TrialSettings(), 7
+        job.Trial(manifest, manifest.variants[0], tmp_path, SessionBudget(2, "cpu", {"a": "b"})), TrialSettings()
     )
     assert job.read_job(io.BytesIO(job.write_job(sent))) == sent
 
@@ -94,29 +98,81 @@ def test_a_child_dies_with_its_parent(tmp_path):
         f"asyncio.run(try_variant(manifest, variant, Path({str(tmp_path)!r}), SessionBudget(), TrialSettings()))"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL) as parent:
-        while not (at_work := [child for child in psutil.Process(parent.pid).children() if is_lost_in_its_job(child)]):
+        while not any(map(is_lost_in_its_job, (children := psutil.Process(parent.pid).children(recursive=True)))):
             assert parent.poll() is None
         parent.kill()
-        for child in at_work:
+        assert len(children) == 2, "the fork server and the process of the trial"
+        for child in children:
             child.wait(timeout=30)
-            assert not child.is_running()
 
 
 def is_lost_in_its_job(child):
-    """Return whether the child is in the endless loop, where no broken pipe is noticed.
+    """Return whether the child is in the endless loop, where no end of its caller is noticed.
 
     Starting takes a third of this CPU time.
     """
     return child.cpu_times().user > 1.0
 
 
-def test_a_child_that_finds_its_parent_gone_does_nothing(tmp_path):
-    task = job.Inspection("reference", tmp_path / "model.npz")
-    sent = job.write_job(job.ChildTask(task, TrialSettings(), parent_pid=1))
-    command = [sys.executable, "-P", "-m", "gateway.runtimes.trial_child"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, input=sent, capture_output=True, check=True, env=environment, timeout=30)
-    assert done.stdout == b""
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_an_engine_may_be_forked_after_its_import(runtime):
+    """A second thread would not exist in a forked process; OpenMP would have read the number of its threads."""
+    code = (
+        "import os\nfrom pathlib import Path\nfrom gateway.runtimes.catalog import get_runtime\n"
+        f"get_runtime({runtime!r}).import_engine()\n"
+        "print(len(os.listdir('/proc/self/task')), 'omp' in Path('/proc/self/maps').read_text())"
+    )
+    environment = child_environment("1")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environment, timeout=60)
+    assert done.stdout == b"1 False\n"
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "busy", "held_up"),
+    [
+        (2.0, 0.98, True),
+        (58.0, 0.98, False),  # it had a core of its own
+        (2.0, 0.03, False),  # it waited for nothing that others had
+        (58.0, 0.51, False),
+        (2.0, 0.0, False),  # a kernel that does not say
+    ],
+)
+def test_a_process_that_others_held_up(cpu_s, busy, held_up):
+    assert ChildEnd(-9, cpu_s, 0, 60.0, 2, busy).held_up is held_up
+
+
+@pytest.mark.parametrize("held_up", [True, False])
+def test_a_verdict_after_a_part_that_others_held_up_is_not_kept(monkeypatch, tmp_path, held_up):
+    manifest = models.write_variant(tmp_path, models.identity(), "reference")
+    late = ChildLine(stage="running", part="sample 0", limit_s=15.0)
+    answers = iter([child.UnendingPartError(late, transient=held_up), verdict_document(Verdict(True, "fine"))])
+
+    async def ask(task, _deadline_s, _settings):
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        assert task.left_out == ("sample 0",)
+        return answer
+
+    monkeypatch.setattr(trial, "ask_child", ask)
+    tried = trial.try_variant(manifest, manifest.variants[0], tmp_path, SessionBudget(), TrialSettings())
+    assert asyncio.run(tried) == Verdict(True, "fine", transient=held_up)
+
+
+def test_the_busy_share_of_the_machine():
+    first, last = "cpu  100 200 300 4000 500 60 70 80 90 0\ncpu0 1 2\n", "cpu  110 200 320 4050 510 60 70 90 90 0\n"
+    assert busy_share(first, last) == pytest.approx(0.5)
+    assert busy_share(first, first) == busy_share("", last) == busy_share("", "") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(1, "ended without an answer (exit 1"), (-6, "died by SIGABRT"), (-60, "60")]
+)
+def test_the_end_of_a_process_in_words(code, words):
+    end = ChildEnd(code, 0.0, 3 * 2**20, 1.0)
+    assert words in end.words
+    assert "3 MiB" in end.words
+    assert not end.killed
 
 
 class Echo:

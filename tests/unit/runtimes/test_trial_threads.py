@@ -3,6 +3,8 @@
 One for quick models, several only where they pay, and never at the price of the verdict.
 """
 
+import errno
+import os
 import time
 from dataclasses import replace
 
@@ -61,7 +63,7 @@ def answered(monkeypatch, tmp_path):
     def answer(runtime, settings=SLOW, budget=SessionBudget(4)):  # noqa: B008 - frozen
         monkeypatch.setattr(trial_child, "get_runtime", lambda _name: runtime)
         lines = []
-        trial_child.answer(ChildTask(Trial(models.identity(), VARIANT, tmp_path, budget), settings, 0), lines.append)
+        trial_child.answer(ChildTask(Trial(models.identity(), VARIANT, tmp_path, budget), settings), lines.append)
         return lines[-1]
 
     return answer
@@ -115,7 +117,19 @@ def test_half_the_deadline_spent_is_enough_of_trying(answered):
     assert line.result["threads"] == 4
 
 
-def test_no_memory_is_a_fault_of_the_moment(answered):
-    line = answered(Runtime({1: MemoryError()}), budget=SessionBudget(1))
-    assert line.transient
-    assert "memory" in line.remedy
+@pytest.mark.parametrize(
+    "fault",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+        OSError(errno.ENODEV, os.strerror(errno.ENODEV), "/dev/accel0"),
+        VariantError("ONNX Runtime failed: std::bad_alloc"),
+        VariantError("ONNX Runtime failed: CUDA failure 100: no CUDA-capable device is detected"),
+    ],
+)
+def test_a_lack_of_memory_or_of_a_device_is_a_fault_of_the_moment(answered, fault):
+    assert answered(Runtime({1: fault}), budget=SessionBudget(1)).transient
+
+
+def test_an_unknown_fault_is_the_variants(answered):
+    assert not answered(Runtime({1: ValueError("odd")}), budget=SessionBudget(1)).transient
