@@ -46,7 +46,7 @@ def snapshot() -> NoiseSnapshot:
 def conditions_since(first: NoiseSnapshot, waited: float = 0.0) -> tuple[Conditions, str]:
     """Return the conditions since a snapshot, and in words what made figures unreliable ("": nothing)."""
     frequency = _text(FREQUENCY).strip()
-    found = conditions((first, snapshot()), waited, CORES, int(frequency) // 1000 if frequency.isdecimal() else 0)
+    found = conditions(first, snapshot(), waited, CORES, int(frequency) // 1000 if frequency.isdecimal() else 0)
     return found, disturbance(found, CORES)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from gateway import assembly
@@ -120,6 +120,12 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
             "p99_us": measured.p99_us,
             "cpu_us": measured.cpu_us,
             "memory_bytes": measured.memory_bytes,
+            "row_us": measured.row_us or None,
+            "quiet_us": measured.run_us,
+            "quiet_row_us": measured.batch_row_us or None,
+            "conditions": asdict(measured.conditions),
+            "disturbed": measured.disturbed or None,
+            "remark": measured.remark or None,
         },
         "level": candidate.level or None,
         "joining": joining and {"allowed": joining.allowed, "reason": joining.reason},
@@ -186,7 +192,9 @@ def _remarks(release: Release, candidates: Sequence[Candidate]) -> Iterator[str]
         if release.manifest is None or verdict is None or not verdict.passed:
             continue
         joining = joining_obstacle(release.manifest, verdict)
-        for remark in (*verdict.remarks, *([f"requests are not joined: {joining}"] if joining else [])):
+        measured = verdict.measured.remark if verdict.measured else ""
+        apart = f"requests are not joined: {joining}" if joining else ""
+        for remark in (*verdict.remarks, *filter(None, (apart, measured))):
             yield f"{candidate.variant.name}: {remark}"
 
 

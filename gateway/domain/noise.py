@@ -49,12 +49,11 @@ def read_steal_ns(text: str, ticks_per_s: int) -> int:
     return int(fields[STEAL_FIELD]) * 1_000_000_000 // ticks_per_s if len(fields) > STEAL_FIELD else 0
 
 
-def conditions(snapshots: Sequence[NoiseSnapshot], waited: float, cores: int, mhz: int = 0) -> Conditions:
-    """Return the conditions between the first and the last snapshot on a machine with `cores` processors."""
-    first, last = snapshots[0], snapshots[-1]
+def conditions(first: NoiseSnapshot, last: NoiseSnapshot, waited: float, cores: int, mhz: int = 0) -> Conditions:
+    """Return the conditions between two snapshots of a machine with `cores` processors."""
     steal = (last.steal_ns - first.steal_ns) / max(1, (last.at_ns - first.at_ns) * cores)
-    load = sum(each.runnable for each in snapshots) / len(snapshots)
-    return Conditions(round(load, 1), round(steal, 3), round(waited, 2), last.switches - first.switches, mhz)
+    load = (first.runnable + last.runnable) / 2
+    return Conditions(load, round(steal, 3), round(waited, 2), last.switches - first.switches, mhz)
 
 
 def disturbance(found: Conditions, cores: int) -> str:

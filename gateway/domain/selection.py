@@ -14,8 +14,8 @@ from gateway.domain.profile import LadderStep, Profile
 from gateway.domain.verdict import Measurement, RuntimeStatus, SessionBudget, Verdict
 
 OBJECTIVES: Mapping[str, Callable[[Measurement], float]] = {
-    "latency": lambda measured: measured.p50_us,
-    "throughput": lambda measured: measured.row_us or measured.p50_us,
+    "latency": lambda measured: measured.run_us,
+    "throughput": lambda measured: measured.batch_row_us or measured.run_us,
     "energy": lambda measured: measured.cpu_us,
 }
 """Measurements that each objective minimises. Energy is estimated by CPU time."""

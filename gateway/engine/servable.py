@@ -64,7 +64,7 @@ class Servable:
         """Manifest as it was tried; `manifest` is the part that callers see."""
         self.statistics = statistics or ServableStatistics(manifest.name, manifest.version)
         self.state = ServableState.START
-        self.used_ns = time.monotonic_ns()
+        self.used_ns, self.threads = time.monotonic_ns(), threads
         settings = context.settings
         self._settings, self._batch_pass, self._publish = settings, context.batch_pass, context.publish
         self._loop, self._overrun_ns = asyncio.get_running_loop(), settings.overrun_ns
