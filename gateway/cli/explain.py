@@ -170,7 +170,7 @@ def _print(
     print_table(columns, [_row(candidate, chosen) for candidate in candidates])
     print()
     print_table(("rank", "variant", "reason"), [(*_row(c, chosen)[:2], c.reason) for c in candidates])
-    for line in _remarks(release, candidates):
+    for line in remarks(release, candidates):
         print(line)
 
 
@@ -186,7 +186,8 @@ def _decision(candidates: Sequence[Candidate], chosen: Candidate | None, objecti
     return f"chosen: {where}; {argument(candidates, chosen, objective)}"
 
 
-def _remarks(release: Release, candidates: Sequence[Candidate]) -> Iterator[str]:
+def remarks(release: Release, candidates: Sequence[Candidate]) -> Iterator[str]:
+    """Yield what trials found beyond their verdicts, by variant."""
     for candidate in candidates:
         verdict = candidate.verdict
         if release.manifest is None or verdict is None or not verdict.passed:

@@ -65,6 +65,11 @@ class Candidate:
         return self.eligible and self.verdict is not None and self.verdict.passed
 
     @property
+    def disturbed(self) -> bool:
+        """Return True if it was measured while the machine was busy."""
+        return bool(self.verdict and self.verdict.measured and self.verdict.measured.disturbed)
+
+    @property
     def level(self) -> str:
         """Return the level that its trial reached (one of LEVELS), or "" if it was not tried."""
         return self.verdict.level if self.verdict else ""

@@ -169,16 +169,12 @@ def remeasured(old: Verdict, new: Verdict, at_s: float) -> Verdict:
     The new one must be undisturbed or better. A failure changes nothing: a time-out or a killed process on a busy
     machine is not a property of the variant.
     """
-    before, now = old.measured, new.measured
-    kept = before
-    if new.passed and before and now:
-        better = now.run_us < before.run_us and not _joins(old) > _joins(new)
-        old, kept = (new, now) if better or not now.disturbed else (old, before)
+    kept, now = old.measured, new.measured
+    if new.passed and kept and now:
+        stops_joining = old.joining and old.joining.allowed and not (new.joining and new.joining.allowed)
+        if not now.disturbed or (now.run_us < kept.run_us and not stops_joining):
+            old, kept = new, now
     return replace(old, measured=replace(kept, again_s=at_s)) if kept else old
-
-
-def _joins(verdict: Verdict) -> bool:
-    return verdict.joining is not None and verdict.joining.allowed
 
 
 def verdict_document(verdict: Verdict) -> dict[str, Any]:

@@ -105,8 +105,8 @@ class Loader:
     async def prove(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> Candidate:
         """Try one candidate in a child process, and keep the verdict; after an earlier one see `remeasured`."""
         verdict = await self.trial(manifest, candidate.variant, release.folder, candidate.budget)
-        if candidate.verdict is not None:
-            verdict = remeasured(candidate.verdict, verdict, time.time())
+        if (before := candidate.verdict) is not None:
+            verdict = remeasured(before, verdict, time.time())
         if not verdict.transient:
             self.verdicts.keep_verdict(self._key(manifest, candidate), verdict)
         tried = with_verdict(candidate, verdict, manifest)
@@ -117,7 +117,7 @@ class Loader:
                 candidate.variant.name,
                 candidate.accelerator or "",
                 tried.eligible,
-                tried.reason,
+                f"measured again: {tried.reason}" if before else tried.reason,
             )
         )
         return tried

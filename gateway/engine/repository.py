@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.events import EntryIgnored, ModelRefused, Publish
@@ -40,12 +39,8 @@ REPEATS = 6
 REPEAT_S, LONGEST_REPEAT_S = 60.0, 3600.0
 """Wait after the first repetition, doubled after each, and the longest."""
 
-
-class Repeat(NamedTuple):
-    """Number of repetitions of a trial, and when the next one is due (monotonic)."""
-
-    done: int
-    due_ns: int
+Repeats = dict[TrialKey, tuple[int, int]]
+"""Trials with the number of their repetitions, and when the next one is due (monotonic ns)."""
 
 
 class ModelRepository:
@@ -161,10 +156,10 @@ class ModelRepository:
         What was measured on a busy machine is measured again, at most REPEATS times with back-off. Returns when nothing
         is left to try. Nothing else is tried twice, even if its verdict could not be kept.
         """
-        tried: dict[TrialKey, Repeat] = {}
+        tried: Repeats = {}
         while (job := self._next_trial(tried) or self._next_repeat(tried)) is not None:
             release, manifest, candidate = job
-            count, due_ns = tried.get(key := _trial_key(release, candidate), Repeat(0, 0))
+            count, due_ns = tried.get(key := _trial_key(release, candidate), (0, 0))
             if (wait_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:
                 self._followed.clear()
                 with suppress(TimeoutError):  # or until there are other releases
@@ -173,7 +168,7 @@ class ModelRepository:
             await self._wait_for_quiet()
             count += candidate.verdict is not None
             pause_ns = int(longest_pause_s(count, REPEAT_S, LONGEST_REPEAT_S) * 1e9) if count else 0
-            tried[key] = Repeat(count, time.monotonic_ns() + pause_ns)
+            tried[key] = count, time.monotonic_ns() + pause_ns
             await self._loader.prove(release, manifest, candidate)
             async with self._changing:
                 serving = self._registry.record(release.name, release.version).serving
@@ -319,18 +314,16 @@ class ModelRepository:
                     return serving.release, manifest, candidate
         return None
 
-    def _next_repeat(self, tried: Mapping[TrialKey, Repeat]) -> tuple[Release, ModelManifest, Candidate] | None:
+    def _next_repeat(self, tried: Repeats) -> tuple[Release, ModelManifest, Candidate] | None:
         """Return the variant whose disturbed measurement is repeated next."""
         jobs = [
-            (tried.get(_trial_key(serving.release, candidate), Repeat(0, 0)), serving, candidate)
+            (due_ns, (serving.release, serving.servable.declared, candidate))
             for serving in (record.serving for record in self._registry.records() if record.serving)
             for candidate in self._loader.candidates(serving.servable.declared)
-            if candidate.passed and candidate.verdict and candidate.verdict.measured
-            if candidate.verdict.measured.disturbed
+            for repeats, due_ns in [tried.get(_trial_key(serving.release, candidate), (0, 0))]
+            if repeats < REPEATS and candidate.passed and candidate.disturbed
         ]
-        left = [job for job in jobs if job[0].done < REPEATS]
-        _, serving, candidate = min(left, key=lambda job: job[0].due_ns, default=(None, None, None))
-        return (serving.release, serving.servable.declared, candidate) if serving and candidate else None
+        return min(jobs, key=lambda job: job[0])[1] if jobs else None
 
     async def _wait_for_quiet(self) -> None:
         wanted_ns = int(self._selection.idle_before_trial_s * 1e9)
