@@ -27,7 +27,7 @@ from gateway.bench.bodies import (
 from gateway.bench.cores import CoreSplit
 from gateway.bench.figures import BenchFigures, figures
 from gateway.bench.http_connection import HttpLoadConnection, LoadError
-from gateway.bench.load import LoadPlan, ask_once, drive
+from gateway.bench.load import LoadPlan, LoadResult, ask_once, drive
 from gateway.bench.served import GATEWAY_ID, ServedModel
 from gateway.bench.settings import BenchSettings
 from gateway.domain.errors import UnreachableError, VariantError
@@ -72,11 +72,11 @@ class BenchResult:
     variant: str = ""
     disturbed: dict[str, str] = field(default_factory=dict)
 
-    def note_disturbance(self, first: NoiseSnapshot) -> None:
-        """Note what else the machine did since `first`, which precedes the last figures."""
-        _, found = conditions_since(first)
-        if found:
-            self.disturbed[self.figures[-1].label] = found
+    def add(self, name: str, connections: int, found: LoadResult, first: NoiseSnapshot) -> None:
+        """Add the figures of a measurement that began at `first`, and what else the machine did meanwhile."""
+        self.figures.append(figures(name, connections, found.laps_ns, found.span_s, found.cpu_s))
+        _, disturbed = conditions_since(first)
+        self.disturbed |= {self.figures[-1].label: disturbed} if disturbed else {}
 
 
 def http_plan(run: BenchRun, path: str, body: bytes, headers: Sequence[tuple[str, str]]) -> LoadPlan:
@@ -100,8 +100,7 @@ def measure(run: BenchRun, bare: BarePlan | None, advance: Callable[[str], None]
             try:
                 first = snapshot()
                 result.variant, found = _in_process(pool, run_bare, bare, run.settings)
-                result.figures.append(figures(BARE, 1, found.laps_ns, found.span_s, found.cpu_s))
-                result.note_disturbance(first)
+                result.add(BARE, 1, found, first)
             except VariantError as error:
                 result.left_out[BARE] = str(error)
         for name in run.front_ends:
@@ -119,8 +118,7 @@ def _measure_front_end(
                 advance(f"{name} ×{connections}")
                 first = snapshot()
                 found = _in_process(pool, drive, replace(plan, connections=connections), run.settings)
-                result.figures.append(figures(name, connections, found.laps_ns, found.span_s, found.cpu_s))
-                result.note_disturbance(first)
+                result.add(name, connections, found, first)
     except OSError as error:
         result.left_out[name] = f"it cannot be reached: {error.strerror or error}"
     except (LoadError, ValueError) as error:

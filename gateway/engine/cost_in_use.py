@@ -20,15 +20,18 @@ class CostInUse:
     """Cost and placement of one servable. Used on the event loop, whose thread's noise it reads.
 
     `cost` and `placement` are those of the trial, without the event loop or joined runs while their breakers are open.
-    `retry_ns`: when `retry` has something to try again (monotonic).
+    `retry_ns`: when `retry` has something to try again (monotonic). `overrun_ns`: CPU time above which a run on the
+    event loop is an overrun.
     """
 
     def __init__(
         self, cost: Cost, placement: Placement, context: EngineContext, statistics: ServableStatistics, reports: Reports
     ) -> None:
         self._settings, self._batch_pass = context.settings, context.batch_pass
+        settings = context.settings
+        self.overrun_ns = settings.inline_overruns * settings.inline_limit_us * 1000
         self._statistics, self._reports = statistics, reports
-        first_ns = int(context.settings.loop_retry_s * 1e9)
+        first_ns = int(settings.loop_retry_s * 1e9)
         self._loop, self._joined = Breaker(LOOP_OVERRUNS, first_ns), Breaker(1, first_ns)
         self._loop_left = self._joining_stopped = ""
         self.measured(cost, placement)
@@ -45,7 +48,7 @@ class CostInUse:
 
     def overran(self) -> bool:
         """Note a long run on the event loop if it took the CPU time itself. Return True if the loop is left now."""
-        used_ns, limit_ns = self._batch_pass.used_ns(), self._settings.overrun_ns
+        used_ns, limit_ns = self._batch_pass.used_ns(), self.overrun_ns
         if used_ns <= limit_ns:
             return False
         self._statistics.overruns += 1

@@ -70,7 +70,6 @@ class Servable:
         self.used_ns, self.threads = time.monotonic_ns(), threads
         settings = context.settings
         self._context, self._batch_pass = context, context.batch_pass
-        self._overrun_ns = settings.overrun_ns
         rows = manifest.rows_limit(settings.max_batch_rows)
         self.sizes = request_sizes(manifest, rows, settings.request_slack_bytes)
         self._admission = Admission(manifest, cost, max_batch_rows=rows, forms=settings.forms)
@@ -78,7 +77,7 @@ class Servable:
         self._refusals = ModelRefusals(manifest.name, settings.retry_after_s)
         self._reports = reports = Reports(manifest, placement.variant, context.publish)
         self._usage = CostInUse(cost, placement, context, self.statistics, reports)
-        self._cost, self._retry_ns = cost, self._usage.retry_ns
+        self._cost, self._retry_ns, self._overrun_ns = cost, self._usage.retry_ns, self._usage.overrun_ns
         self._answers = AnswerDelivery(manifest, placement.variant, self.statistics, context.publish)
         self._runner = Runner(session, runs, witness, interpreter)
         waits = settings.queue_of(manifest.name)

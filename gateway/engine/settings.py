@@ -127,11 +127,6 @@ class EngineSettings:
         _refuse_twice("queue", [queue.model for queue in self.queue])
         _refuse_twice("quota", [quota.caller for quota in self.quota])
 
-    @property
-    def overrun_ns(self) -> int:
-        """Return the CPU time of the event loop above which a run is an overrun."""
-        return self.inline_overruns * self.inline_limit_us * 1000
-
     def queue_of(self, model: str) -> QueueSettings:
         """Return the queue settings of `model`, with `requests` set."""
         own = next((queue for queue in self.queue if queue.model == model), QueueSettings(model))

@@ -21,6 +21,6 @@ def test_the_conditions_of_a_measurement_are_told() -> None:
         "a: measured while the machine was busy (load 9); the gateway measures it again when it is idle"
     ]
     told = candidate_json(candidate)["measured"]
-    assert (told["p50_us"], told["quiet_us"], told["row_us"], told["quiet_row_us"]) == (36_000.0, 7400.0, 687.0, 60.0)
+    assert (told["p50_us"], told["run_us"], told["row_us"], told["quiet_row_us"]) == (36_000.0, 7400.0, 687.0, 60.0)
     assert told["conditions"] == {"load": 9.0, "steal": 0.1, "waited": 0.8, "switches": 40, "mhz": 1500}
     assert (told["disturbed"], told["remark"]) == ("load 9", figures.remark)

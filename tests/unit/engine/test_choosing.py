@@ -196,10 +196,10 @@ async def test_new_releases_are_tried_while_a_repetition_waits() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("_repeats_at_once")
 async def test_load_does_not_change_the_choice() -> None:
     rig = Rig(trials={"a": measured(100.0), "b": busy(36_000.0, 50.0)})
     await rig.serve(manifest(variants=("a", "b")))
-    rig.trials["b"] = measured(50.0)
     await rig.repository.refine()
     assert rig.engine.placement("m").variant == "b"
     await rig.repository.close()
