@@ -27,11 +27,13 @@ from gateway.bench.bodies import (
 from gateway.bench.cores import CoreSplit
 from gateway.bench.figures import BenchFigures, figures
 from gateway.bench.http_connection import HttpLoadConnection, LoadError
-from gateway.bench.load import LoadPlan, ask_once, drive
+from gateway.bench.load import LoadPlan, LoadResult, ask_once, drive
 from gateway.bench.served import GATEWAY_ID, ServedModel
 from gateway.bench.settings import BenchSettings
 from gateway.domain.errors import UnreachableError, VariantError
+from gateway.domain.noise import NoiseSnapshot
 from gateway.domain.tensor import Tensor
+from gateway.machine_noise import conditions_since, snapshot
 
 Result = TypeVar("Result")
 GRPC, HTTP, MQTT, SHARED = "grpc", "http", "mqtt", "shm"
@@ -60,11 +62,21 @@ class BenchRun:
 
 @dataclass(slots=True)
 class BenchResult:
-    """Figures, and what was left out with the reason. `variant`: of the bare runtime."""
+    """Figures, and what was left out with the reason. `variant`: of the bare runtime.
+
+    `disturbed` says what made figures unreliable, by their label.
+    """
 
     figures: list[BenchFigures] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     variant: str = ""
+    disturbed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, connections: int, found: LoadResult, first: NoiseSnapshot) -> None:
+        """Add the figures of a measurement that began at `first`, and what else the machine did meanwhile."""
+        self.figures.append(figures(name, connections, found.laps_ns, found.span_s, found.cpu_s))
+        _, disturbed = conditions_since(first)
+        self.disturbed |= {self.figures[-1].label: disturbed} if disturbed else {}
 
 
 def http_plan(run: BenchRun, path: str, body: bytes, headers: Sequence[tuple[str, str]]) -> LoadPlan:
@@ -86,8 +98,9 @@ def measure(run: BenchRun, bare: BarePlan | None, advance: Callable[[str], None]
         if bare:
             advance(BARE)
             try:
+                first = snapshot()
                 result.variant, found = _in_process(pool, run_bare, bare, run.settings)
-                result.figures.append(figures(BARE, 1, found.laps_ns, found.span_s, found.cpu_s))
+                result.add(BARE, 1, found, first)
             except VariantError as error:
                 result.left_out[BARE] = str(error)
         for name in run.front_ends:
@@ -103,8 +116,9 @@ def _measure_front_end(
             ask_once(plan, run.settings)
             for connections in run.concurrency:
                 advance(f"{name} ×{connections}")
+                first = snapshot()
                 found = _in_process(pool, drive, replace(plan, connections=connections), run.settings)
-                result.figures.append(figures(name, connections, found.laps_ns, found.span_s, found.cpu_s))
+                result.add(name, connections, found, first)
     except OSError as error:
         result.left_out[name] = f"it cannot be reached: {error.strerror or error}"
     except (LoadError, ValueError) as error:

@@ -29,7 +29,8 @@ def remarks(result: BenchResult, cores: CoreSplit, *, here: bool) -> list[str]:
     placed = [apart if cores.is_apart else shared] if here else [elsewhere]
     shm = [INPUTS_ONLY] if any(each.front_end == "shm" for each in result.figures) else []
     mqtt = [THROUGH_BROKER] if any(each.front_end == "mqtt" for each in result.figures) else []
-    return [*placed, ONE_MACHINE, CLOSED_LOOP, GENERATED, *shm, *mqtt]
+    busy = [f"{label}: measured while the machine was busy ({why})" for label, why in result.disturbed.items()]
+    return [*busy, *placed, ONE_MACHINE, CLOSED_LOOP, GENERATED, *shm, *mqtt]
 
 
 def print_result(result: BenchResult, notes: Sequence[str], buckets: int) -> None:
@@ -67,6 +68,7 @@ def result_json(result: BenchResult, notes: Sequence[str], buckets: int) -> dict
         "variant": result.variant or None,
         "measurements": [document(each, edges) for each in result.figures],
         "left_out": result.left_out,
+        "disturbed": result.disturbed,
         "notes": list(notes),
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from gateway import assembly
@@ -114,13 +114,7 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
         "rank": candidate.rank,
         "eligible": candidate.eligible,
         "reason": candidate.reason,
-        "measured": measured
-        and {
-            "p50_us": measured.p50_us,
-            "p99_us": measured.p99_us,
-            "cpu_us": measured.cpu_us,
-            "memory_bytes": measured.memory_bytes,
-        },
+        "measured": measured and {**asdict(measured), "run_us": measured.run_us, "remark": measured.remark},
         "level": candidate.level or None,
         "joining": joining and {"allowed": joining.allowed, "reason": joining.reason},
         "remarks": list(verdict.remarks) if verdict else [],
@@ -164,7 +158,7 @@ def _print(
     print_table(columns, [_row(candidate, chosen) for candidate in candidates])
     print()
     print_table(("rank", "variant", "reason"), [(*_row(c, chosen)[:2], c.reason) for c in candidates])
-    for line in _remarks(release, candidates):
+    for line in remarks(release, candidates):
         print(line)
 
 
@@ -180,13 +174,16 @@ def _decision(candidates: Sequence[Candidate], chosen: Candidate | None, objecti
     return f"chosen: {where}; {argument(candidates, chosen, objective)}"
 
 
-def _remarks(release: Release, candidates: Sequence[Candidate]) -> Iterator[str]:
+def remarks(release: Release, candidates: Sequence[Candidate]) -> Iterator[str]:
+    """Yield what trials found beyond their verdicts, by variant."""
     for candidate in candidates:
         verdict = candidate.verdict
         if release.manifest is None or verdict is None or not verdict.passed:
             continue
         joining = joining_obstacle(release.manifest, verdict)
-        for remark in (*verdict.remarks, *([f"requests are not joined: {joining}"] if joining else [])):
+        measured = verdict.measured.remark if verdict.measured else ""
+        apart = f"requests are not joined: {joining}" if joining else ""
+        for remark in (*verdict.remarks, *filter(None, (apart, measured))):
             yield f"{candidate.variant.name}: {remark}"
 
 

@@ -193,8 +193,8 @@ def _served(client: GatewayClient, line: dict[str, Any]) -> Served:
         return Served(name, version, "UNAVAILABLE", error.message)
     facts = {key: value["string_value"] for key, value in config["parameters"].items()}
     variant, accelerator, level, why = (facts.get(key, "") for key in ("variant", "accelerator", "level", "reason"))
-    signed = facts.get("signed") == "true"
-    return Served(name, version, state, line["reason"], variant, accelerator, signed, level, why)
+    signed, reason = facts.get("signed") == "true", "; ".join(filter(None, (line["reason"], facts.get("loop"))))
+    return Served(name, version, state, reason, variant, accelerator, signed, level, why)
 
 
 def _ask_control(config: Config) -> RunningGateway:

@@ -70,13 +70,28 @@ class RunFailed:
 
 @dataclass(frozen=True, slots=True)
 class LoopLeft:
-    """Run that took longer on the event loop than allowed: from then on its model runs on its worker."""
+    """Runs that took longer on the event loop than allowed, `took_us` the last: their model runs on its worker.
+
+    After `retry_s` it is tried again on the event loop.
+    """
 
     model: str
     version: str
     variant: str
     took_us: int
     limit_us: int
+    overruns: int
+    retry_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerRetried:
+    """Attempt of `what` a model had left after faults: runs on the event loop, or joined runs."""
+
+    model: str
+    version: str
+    variant: str
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +117,13 @@ class RunHung:
 
 @dataclass(frozen=True, slots=True)
 class JoiningStopped:
-    """End of joining: a joined run failed whose requests succeeded one by one. Requests are not joined any more."""
+    """End of joining for `retry_s`: a joined run failed whose requests succeeded one by one."""
 
     model: str
     version: str
     variant: str
     reason: str
+    retry_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +164,7 @@ Event = (
     | EntryIgnored
     | RunFailed
     | LoopLeft
+    | BreakerRetried
     | RunOverlong
     | RunHung
     | JoiningStopped

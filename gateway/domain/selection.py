@@ -14,8 +14,8 @@ from gateway.domain.profile import LadderStep, Profile
 from gateway.domain.verdict import Measurement, RuntimeStatus, SessionBudget, Verdict
 
 OBJECTIVES: Mapping[str, Callable[[Measurement], float]] = {
-    "latency": lambda measured: measured.p50_us,
-    "throughput": lambda measured: measured.row_us or measured.p50_us,
+    "latency": lambda measured: measured.run_us,
+    "throughput": lambda measured: measured.batch_row_us or measured.run_us,
     "energy": lambda measured: measured.cpu_us,
 }
 """Measurements that each objective minimises. Energy is estimated by CPU time."""
@@ -63,6 +63,11 @@ class Candidate:
     def passed(self) -> bool:
         """Return True if it is eligible and its trial here passed, at any level."""
         return self.eligible and self.verdict is not None and self.verdict.passed
+
+    @property
+    def disturbed(self) -> bool:
+        """Return True if it was measured while the machine was busy."""
+        return bool(self.verdict and self.verdict.measured and self.verdict.measured.disturbed)
 
     @property
     def level(self) -> str:

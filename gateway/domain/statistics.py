@@ -110,8 +110,8 @@ class ServableStatistics:
     `drops` counts requests that were refused or cancelled before they ran, by reason. `lanes` counts runs by where they
     ran (inline: on the event loop, worker: on the model's thread). `ignored_parameters` counts unknown parameters.
     `failed_runs`: runs that raised, which is the version's fault. `rejected_runs`: runs that raised for the data of
-    their only request. `overruns`: runs that took so long on the event loop that the model left it. `overlong_runs`:
-    runs that exceeded their time limit. `hung_runs`: those of them that did not end. `weight`: its share now, in
+    their only request. `overruns`: runs that took too much CPU time of the event loop. `overlong_runs`: runs that
+    exceeded their time limit. `hung_runs`: those of them that did not end. `weight`: its share now, in
     percent, of the requests that name no version. `queued`: requests that wait now. `busy`: some wait, or are in a run.
     `shadow`: comparisons with another version's answers. Comparisons have no caller, and of the other counters only
     `failed_runs` counts them.
@@ -181,7 +181,7 @@ class Placement:
 
     `signed`: its owner signed it, and this gateway verified that; otherwise it was added by hand. `level` is the result
     of its trial (one of LEVELS), with `remarks`. `joining` says why requests are not joined, or is "" if they are when
-    that saves time.
+    that saves time. `loop` says why and until when a model has left the event loop, or is "" if it did not.
     """
 
     variant: str
@@ -194,3 +194,4 @@ class Placement:
     level: str = ""
     joining: str = ""
     remarks: tuple[str, ...] = ()
+    loop: str = ""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from gateway.domain.inventory import CPU, Accelerator, Cpu
 from gateway.domain.manifest import LEVELS, ModelManifest, TensorSpec, Variant
+from gateway.domain.noise import Conditions
 from gateway.domain.tensor import DATATYPES
 
 
@@ -31,7 +33,9 @@ class SessionBudget:
 class Measurement:
     """Cost of one-row runs on this device: wall time p50 and p99, CPU time (user + system), process memory added.
 
-    `row_us` is the wall time per row in a batch (0: not batched).
+    `row_us` is the wall time per row in a batch (0: not batched). `quiet_us` and `quiet_row_us` are estimates for a
+    quiet machine (0: as measured). `disturbed` says which of the `conditions` made the figures unreliable ("": none).
+    `again_s`: when it was measured again for that reason, in seconds since the epoch (0: never).
     """
 
     p50_us: float
@@ -39,6 +43,29 @@ class Measurement:
     cpu_us: float
     memory_bytes: int
     row_us: float = 0.0
+    quiet_us: float = 0.0
+    quiet_row_us: float = 0.0
+    conditions: Conditions = Conditions()
+    disturbed: str = ""
+    again_s: float = 0.0
+
+    @property
+    def run_us(self) -> float:
+        """Return the time of a run, by which decisions are made: load alone does not change it."""
+        return self.quiet_us or self.p50_us
+
+    @property
+    def batch_row_us(self) -> float:
+        """Return the time of a row in a batch, by which decisions are made (0: not batched)."""
+        return self.quiet_row_us or self.row_us
+
+    @property
+    def remark(self) -> str:
+        """Return what people must know of the conditions, or ""."""
+        busy = f"measured while the machine was busy ({self.disturbed})" if self.disturbed else ""
+        at = datetime.fromtimestamp(self.again_s, UTC).isoformat(timespec="seconds") if self.again_s else ""
+        later = f"measured again at {at}" if at else busy and "the gateway measures it again when it is idle"
+        return "; ".join(filter(None, (busy, later)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +163,20 @@ def verdict_key(
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
+def remeasured(old: Verdict, new: Verdict, at_s: float) -> Verdict:
+    """Return the verdict to keep after another trial of a variant whose measurement was disturbed.
+
+    The new one must be undisturbed or better. A failure changes nothing: a time-out or a killed process on a busy
+    machine is not a property of the variant.
+    """
+    kept, now = old.measured, new.measured
+    if new.passed and kept and now:
+        stops_joining = old.joining and old.joining.allowed and not (new.joining and new.joining.allowed)
+        if not now.disturbed or (now.run_us < kept.run_us and not stops_joining):
+            old, kept = new, now
+    return replace(old, measured=replace(kept, again_s=at_s)) if kept else old
+
+
 def verdict_document(verdict: Verdict) -> dict[str, Any]:
     """Return plain values, as JSON transports them between processes and stores them over restarts."""
     return asdict(verdict)
@@ -144,8 +185,10 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
 def read_verdict(document: Mapping[str, Any]) -> Verdict:
     """Read the output of `verdict_document`. Raises KeyError, TypeError or ValueError for anything else."""
     measured, joining = document["measured"], document["joining"]
+    if measured is not None:
+        measured = Measurement(**{**measured, "conditions": Conditions(**measured.get("conditions", {}))})
     values = {
-        "measured": Measurement(**measured) if measured is not None else None,
+        "measured": measured,
         "joining": Joining(**joining) if joining is not None else None,
         "remarks": tuple(document["remarks"]),
     }

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
+from gateway import machine_noise
 from gateway.engine.collector import collected_ns, watch_collector
 from gateway.engine.pauses import Pauses
 
@@ -25,11 +27,13 @@ class BatchPass:
     """One callback per pass of the event loop, however many requests wait.
 
     After `budget_us` it lets the event loop poll its sockets and continues after them. Hundreds of waiting requests
-    thus delay no other work.
+    thus delay no other work. `noise_ns` returns a counter of the time that the machine took from the event loop.
     """
 
-    def __init__(self, budget_us: int, pauses: Pauses) -> None:
-        self.pauses = pauses
+    def __init__(
+        self, budget_us: int, pauses: Pauses, noise_ns: Callable[[], int] = machine_noise.thread_noise_ns
+    ) -> None:
+        self.pauses, self.noise_ns = pauses, noise_ns
         self._budget_ns = budget_us * 1000
         self._ready: deque[Inline] = deque()
         self._called = self._held = False

@@ -78,7 +78,7 @@ def estimate_cost(
     measured = verdict.measured if verdict else None
     if verdict is None or measured is None:
         return Cost()
-    run_ns, row_ns = int(measured.p50_us * 1e3), int(measured.row_us * 1e3)
+    run_ns, row_ns = int(measured.run_us * 1e3), int(measured.batch_row_us * 1e3)
     pays = joins and row_ns > 0 and run_ns >= row_ns * batch_gain
     bounded = accelerator == CPU and not verdict.unbounded and run_ns <= inline_limit_us * 1000
     limit_ns = inline_limit_us * 1000 if bounded else 0

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.inventory import CPU
+from gateway.domain.manifest import ModelManifest
 from gateway.domain.release import Release
-from gateway.domain.selection import Candidate, argument, joining_obstacle
+from gateway.domain.selection import Candidate, argument, joining_obstacle, settled
 from gateway.domain.statistics import Placement
 from gateway.engine.context import EngineContext
 from gateway.engine.cost import Cost, estimate_cost, of_one_shape
@@ -55,12 +56,12 @@ class Fitting:
             manifest = opened.served if interpreter is None else interpreter.described
             return Servable(
                 manifest,
-                self._placement(opened),
+                self._placement(opened.release, opened.manifest, opened.candidate),
                 opened.session,
                 declared=opened.manifest,
                 interpreter=interpreter,
                 witness=opened.witness,
-                cost=self._cost(opened),
+                cost=self._cost(opened.manifest, opened.candidate),
                 threads=_threads(opened.candidate),
                 context=self.context,
                 statistics=old.statistics if old and old.manifest == manifest else None,
@@ -73,41 +74,52 @@ class Fitting:
             what, remedy = f"no thread for its runs: {error}", "allow the gateway more (TasksMax, ulimit -u)"
             raise VariantError(what, remedy=remedy, transient=True) from error
 
-    def _placement(self, opened: Opened) -> Placement:
-        manifest, candidate = opened.served, opened.candidate
-        variant = candidate.variant
+    def refit(self, servable: Servable, release: Release, candidate: Candidate) -> bool:
+        """Give a servable the cost of its candidate's present verdict. Return False if it must be opened again."""
+        declared = servable.declared
+        served = settled(declared, candidate.verdict)
+        interpreter = interpreter_of(served)
+        if (interpreter.described if interpreter else served) != servable.manifest:
+            return False
+        if _threads(candidate) != servable.threads:
+            return False
+        servable.remeasured(self._cost(declared, candidate), self._placement(release, declared, candidate))
+        return True
+
+    def _placement(self, release: Release, declared: ModelManifest, candidate: Candidate) -> Placement:
+        manifest, variant = settled(declared, candidate.verdict), candidate.variant
         return Placement(
             variant=variant.name,
             runtime=variant.runtime,
             precision=variant.precision,
             accelerator=candidate.accelerator or "",
-            reason=argument(self.loader.candidates(opened.manifest), candidate, self.loader.objective),
+            reason=argument(self.loader.candidates(declared), candidate, self.loader.objective),
             max_batch_rows=manifest.rows_limit(self.context.settings.max_batch_rows) if manifest.batched else 0,
-            signed=opened.release.signed,
+            signed=release.signed,
             level=candidate.level,
-            joining=self._not_joined(opened),
+            joining=self._not_joined(declared, candidate),
             remarks=candidate.verdict.remarks if candidate.verdict else (),
         )
 
-    def _not_joined(self, opened: Opened) -> str:
+    def _not_joined(self, declared: ModelManifest, candidate: Candidate) -> str:
         """Return why requests are not joined, or "" if they may be."""
-        if not self.context.settings.queue_of(opened.manifest.name).join:
+        if not self.context.settings.queue_of(declared.name).join:
             return "[[limits.queue]] switches it off"
-        return joining_obstacle(opened.manifest, opened.candidate.verdict)
+        return joining_obstacle(declared, candidate.verdict)
 
-    def _cost(self, opened: Opened) -> Cost:
+    def _cost(self, declared: ModelManifest, candidate: Candidate) -> Cost:
         """Return the cost of a candidate.
 
         A model whose requests wait to be joined runs on its worker: the event loop's timers are too coarse for that. A
         model with open axes runs there, too: they let a caller choose how long a run takes.
         """
-        settings, manifest, candidate = self.context.settings, opened.served, opened.candidate
+        settings, manifest = self.context.settings, settled(declared, candidate.verdict)
         on_loop = of_one_shape(manifest) and not settings.queue_of(manifest.name).delay_us
         joining = candidate.verdict.joining if candidate.verdict else None
         return estimate_cost(
             candidate.verdict,
             candidate.accelerator or CPU,
-            joins=not self._not_joined(opened),
+            joins=not self._not_joined(declared, candidate),
             inline_limit_us=settings.inline_limit_us if on_loop else 0,
             batch_rows=min(manifest.rows_limit(settings.batch_rows), joining.rows if joining else 1),
             batch_gain=settings.batch_gain,

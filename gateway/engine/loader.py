@@ -6,6 +6,7 @@ Functions of other packages are passed in as callables. This file decides the or
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from gateway.domain.selection import (
     with_verdict,
 )
 from gateway.domain.tensor import Tensors
-from gateway.domain.verdict import SessionBudget, Signature, Verdict, verdict_key
+from gateway.domain.verdict import SessionBudget, Signature, Verdict, remeasured, verdict_key
 from gateway.engine.priority import stepped_back
 from gateway.engine.threads import begin
 
@@ -102,8 +103,10 @@ class Loader:
         return tuple(self._recalled(candidate, manifest) for candidate in self.plan(manifest))
 
     async def prove(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> Candidate:
-        """Try one candidate in a child process, and keep the verdict."""
+        """Try one candidate in a child process, and keep the verdict; after an earlier one see `remeasured`."""
         verdict = await self.trial(manifest, candidate.variant, release.folder, candidate.budget)
+        if (before := candidate.verdict) is not None:
+            verdict = remeasured(before, verdict, time.time())
         if not verdict.transient:
             self.verdicts.keep_verdict(self._key(manifest, candidate), verdict)
         tried = with_verdict(candidate, verdict, manifest)
@@ -114,7 +117,7 @@ class Loader:
                 candidate.variant.name,
                 candidate.accelerator or "",
                 tried.eligible,
-                tried.reason,
+                f"measured again: {tried.reason}" if before else tried.reason,
             )
         )
         return tried

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.domain.events import (
+    BreakerRetried,
     JoiningStopped,
     LoopLeft,
     PriorityRefused,
@@ -24,9 +25,13 @@ class Reports:
         """Report a run that failed, or another problem of the model."""
         self._publish(RunFailed(*self._version, self._variant, problem))
 
-    def loop_left(self, used_us: int, limit_us: int) -> None:
-        """Report that the model leaves the event loop for a run of `used_us`."""
-        self._publish(LoopLeft(*self._version, self._variant, used_us, limit_us))
+    def loop_left(self, used_us: int, limit_us: int, overruns: int, retry_s: float) -> None:
+        """Report that the model leaves the event loop after `overruns` runs, the last of which took `used_us`."""
+        self._publish(LoopLeft(*self._version, self._variant, used_us, limit_us, overruns, retry_s))
+
+    def retried(self, what: str) -> None:
+        """Report that something is tried again that was left after faults."""
+        self._publish(BreakerRetried(*self._version, self._variant, what))
 
     def overlong(self, rows: int, limit_s: float) -> None:
         """Report a run that exceeds its time limit."""
@@ -36,9 +41,9 @@ class Reports:
         """Report a run that does not end."""
         self._publish(RunHung(*self._version, self._variant, rows))
 
-    def joining_stopped(self, reason: str) -> None:
-        """Report that requests are not joined any more."""
-        self._publish(JoiningStopped(*self._version, self._variant, reason))
+    def joining_stopped(self, reason: str, retry_s: float) -> None:
+        """Report that requests are not joined for `retry_s`."""
+        self._publish(JoiningStopped(*self._version, self._variant, reason, retry_s))
 
     def priority_refused(self, reason: str) -> None:
         """Report that the kernel refused a thread's priority."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
@@ -14,6 +15,7 @@ from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.ports import IndexEntry, Loaded, Replayed, VersionStatus
 from gateway.domain.release import NO_VERSION, Release
+from gateway.domain.retry import longest_pause_s
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate, choose, untried
 from gateway.engine.comparing import Comparing
@@ -32,6 +34,13 @@ from gateway.engine.versions import LoadedVersion
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
 TrialKey = tuple[str, str, str | None]
 """Key of a trial: release digest, variant, accelerator."""
+REPEATS = 6
+"""Most repetitions of a disturbed measurement until the next start."""
+REPEAT_S, LONGEST_REPEAT_S = 60.0, 3600.0
+"""Wait after the first repetition, doubled after each, and the longest."""
+
+Repeats = dict[TrialKey, tuple[int, int]]
+"""Trials with the number of their repetitions, and when the next one is due (monotonic ns)."""
 
 
 class ModelRepository:
@@ -55,7 +64,7 @@ class ModelRepository:
     ) -> None:
         self._registry, self._engine, self._loader, self._scan_model = registry, engine, loader, scan_model
         self._settings, self._selection, self._control, self._publish = settings, selection, control, publish
-        self._changing = asyncio.Lock()
+        self._changing, self._followed = asyncio.Lock(), asyncio.Event()
         self._decoders = Threads(settings.image_threads, "decode")
         self._comparing = Comparing(settings.comparisons)
         self._context = EngineContext(
@@ -144,13 +153,22 @@ class ModelRepository:
     async def refine(self) -> None:
         """Measure untried variants while the device is idle; swap if the objective then requires it.
 
-        Returns when nothing is left to try. Nothing is tried twice, even if its verdict could not be kept.
+        What was measured on a busy machine is measured again, at most REPEATS times with back-off. Returns when nothing
+        is left to try. Nothing else is tried twice, even if its verdict could not be kept.
         """
-        tried: set[TrialKey] = set()
-        while (job := self._next_trial(tried)) is not None:
+        tried: Repeats = {}
+        while (job := self._next_trial(tried) or self._next_repeat(tried)) is not None:
             release, manifest, candidate = job
-            tried.add(_trial_key(release, candidate))
+            count, due_ns = tried.get(key := _trial_key(release, candidate), (0, 0))
+            if (wait_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:
+                self._followed.clear()
+                with suppress(TimeoutError):  # or until there are other releases
+                    await asyncio.wait_for(self._followed.wait(), wait_s)
+                continue
             await self._wait_for_quiet()
+            count += candidate.verdict is not None
+            pause_ns = int(longest_pause_s(count, REPEAT_S, LONGEST_REPEAT_S) * 1e9) if count else 0
+            tried[key] = count, time.monotonic_ns() + pause_ns
             await self._loader.prove(release, manifest, candidate)
             async with self._changing:
                 serving = self._registry.record(release.name, release.version).serving
@@ -206,6 +224,7 @@ class ModelRepository:
                 loads.create_task(self._bring_up_through(gate, release))
         wanted = {(release.name, release.version) for release in releases}
         kept = {release.name for release in releases if self._keeps_others(release)}
+        self._followed.set()
         for name, version in self._registry.listed() - wanted:
             if name not in kept and only in {"", name}:
                 await self._remove(name, version)
@@ -287,7 +306,7 @@ class ModelRepository:
         self._registry.entry(model).forget(version)
         self._registry.tidy(model)
 
-    def _next_trial(self, tried: set[TrialKey]) -> tuple[Release, ModelManifest, Candidate] | None:
+    def _next_trial(self, tried: Container[TrialKey]) -> tuple[Release, ModelManifest, Candidate] | None:
         for serving in (record.serving for record in self._registry.records() if record.serving):
             manifest = serving.servable.declared
             for candidate in untried(self._loader.candidates(manifest)):
@@ -295,18 +314,31 @@ class ModelRepository:
                     return serving.release, manifest, candidate
         return None
 
+    def _next_repeat(self, tried: Repeats) -> tuple[Release, ModelManifest, Candidate] | None:
+        """Return the variant whose disturbed measurement is repeated next."""
+        jobs = [
+            (due_ns, (serving.release, serving.servable.declared, candidate))
+            for serving in (record.serving for record in self._registry.records() if record.serving)
+            for candidate in self._loader.candidates(serving.servable.declared)
+            for repeats, due_ns in [tried.get(_trial_key(serving.release, candidate), (0, 0))]
+            if repeats < REPEATS and candidate.passed and candidate.disturbed
+        ]
+        return min(jobs, key=lambda job: job[0])[1] if jobs else None
+
     async def _wait_for_quiet(self) -> None:
         wanted_ns = int(self._selection.idle_before_trial_s * 1e9)
         while (quiet_ns := self._engine.quiet_ns(time.monotonic_ns())) < wanted_ns:  # noqa: ASYNC110  computed, not polled
             await asyncio.sleep((wanted_ns - quiet_ns) / 1e9)
 
-    async def _choose_again(self, held: LoadedVersion[Servable], tried: set[TrialKey]) -> None:
+    async def _choose_again(self, held: LoadedVersion[Servable], tried: Container[TrialKey]) -> None:
         release, serving = held.release, held.servable
         manifest = serving.declared
         candidates = self._loader.candidates(manifest)
         best = choose(candidates, self._loader.objective)
         left = [candidate for candidate in untried(candidates) if _trial_key(release, candidate) not in tried]
-        if best is None or left or _serves(serving, best) or self._loader.obstacle(release, manifest, best):
+        if best is None or left or self._loader.obstacle(release, manifest, best):
+            return
+        if _serves(serving, best) and self._fitting.refit(serving, release, best):
             return
         try:
             servable = self._made(await self._loader.open(release, best, manifest))

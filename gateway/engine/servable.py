@@ -25,6 +25,7 @@ from gateway.engine.admission import Admission, Form
 from gateway.engine.answers import AnswerDelivery, expired, overlong
 from gateway.engine.context import EngineContext
 from gateway.engine.cost import Cost
+from gateway.engine.cost_in_use import CostInUse
 from gateway.engine.decoding import Decoded, ImageDecoding
 from gateway.engine.limiter import Share
 from gateway.engine.overlong import RunLimits, RunWatch
@@ -41,7 +42,10 @@ from gateway.tasks.interpreter import Interpreter
 
 
 class Servable:
-    """One version of one model with one session. Create it on the event loop; `close` drains and frees it."""
+    """One version of one model with one session. Create it on the event loop; `close` drains and frees it.
+
+    It has 29 attributes: with 30, CPython 3.11 looks them up so slowly that a request takes 0.2 µs longer.
+    """
 
     def __init__(
         self,
@@ -63,17 +67,17 @@ class Servable:
         """Manifest as it was tried; `manifest` is the part that callers see."""
         self.statistics = statistics or ServableStatistics(manifest.name, manifest.version)
         self.state = ServableState.START
-        self.used_ns = time.monotonic_ns()
+        self.used_ns, self.threads = time.monotonic_ns(), threads
         settings = context.settings
-        self._settings, self._batch_pass, self._publish = settings, context.batch_pass, context.publish
-        self._cost, self._loop = cost, asyncio.get_running_loop()
-        self._overrun_ns = settings.inline_overruns * settings.inline_limit_us * 1000
+        self._context, self._batch_pass = context, context.batch_pass
         rows = manifest.rows_limit(settings.max_batch_rows)
         self.sizes = request_sizes(manifest, rows, settings.request_slack_bytes)
         self._admission = Admission(manifest, cost, max_batch_rows=rows, forms=settings.forms)
         self.check = self._admission.check
         self._refusals = ModelRefusals(manifest.name, settings.retry_after_s)
         self._reports = reports = Reports(manifest, placement.variant, context.publish)
+        self._usage = CostInUse(cost, placement, context, self.statistics, reports)
+        self._cost, self._retry_ns, self._overrun_ns = cost, self._usage.retry_ns, self._usage.overrun_ns
         self._answers = AnswerDelivery(manifest, placement.variant, self.statistics, context.publish)
         self._runner = Runner(session, runs, witness, interpreter)
         waits = settings.queue_of(manifest.name)
@@ -91,11 +95,10 @@ class Servable:
             share=Share(threads),
             delay_us=waits.delay_us,
         )
-        limits = RunLimits(self._run_limit_ns, int(settings.run_end_s * 1e9))
+        limits = RunLimits(self._usage.run_limit_ns, int(settings.run_end_s * 1e9))
         self._watch = RunWatch(
             self._worker, limits, busy=lambda: self.busy, cancel=self._cancel_run, hung=self._run_hung
         )
-        self._replace = context.replace
         self._on_turn = self._closed = False
         self._delivered = 0
         self._decoding = ImageDecoding(context.decoders, settings, self._queue, self._image_decoded)
@@ -106,7 +109,7 @@ class Servable:
     def move(self, to: ServableState, reason: str = "") -> None:
         """Change to another state of the table and publish it."""
         self.state = advance(self.state, to)
-        self._publish(ServableChanged(self.manifest.name, self.manifest.version, to.value, reason))
+        self._context.publish(ServableChanged(self.manifest.name, self.manifest.version, to.value, reason))
 
     @property
     def pending(self) -> int:
@@ -192,8 +195,8 @@ class Servable:
             ran = self._runner.run(queue.take(now_ns, self._cost.loop_rows))
             self._ran(ran)
             self._on_turn = queue.length > 0
-            if ran.ended_ns - ran.began_ns > self._overrun_ns:
-                self._check_overrun()
+            if ran.ended_ns - ran.began_ns > self._overrun_ns and self._usage.overran():
+                self._reprice()
         return self._on_turn
 
     def _run_raw(self) -> bool:
@@ -206,8 +209,10 @@ class Servable:
         if run is not None:
             self._learn(run.form, run.ran_ns - run.gathered_ns)
             self.used_ns = run.ended_ns
-            if run.ended_ns - run.began_ns > self._overrun_ns:
-                self._check_overrun()
+            if run.ended_ns >= self._retry_ns:
+                self._retry(run.ended_ns)
+            if run.ended_ns - run.began_ns > self._overrun_ns and self._usage.overran():
+                self._reprice()
         return self._on_turn
 
     def _learn(self, form: Form, cost_ns: int) -> None:
@@ -216,21 +221,9 @@ class Servable:
         if form.costly:
             self.raw.close()
 
-    def _check_overrun(self) -> None:
-        """Leave the event loop permanently if a run used too much CPU time; other processes do not count."""
-        used_ns = self._batch_pass.used_ns()
-        if used_ns > self._overrun_ns:
-            self.statistics.overruns += 1
-            self._reprice(self._cost.off_loop())
-            self._reports.loop_left(used_ns // 1000, self._overrun_ns // 1000)
-
-    def _run_limit_ns(self, rows: int) -> int:
-        settings = self._settings
-        return max(int(settings.run_limit_s * 1e9), settings.run_overruns * self._cost.expected_ns(rows))
-
     def _cancel_run(self, plan: RunPlan) -> None:
         self.statistics.overlong_runs += 1
-        self._reports.overlong(plan.rows, self._run_limit_ns(plan.rows) / 1e9)
+        self._reports.overlong(plan.rows, self._usage.run_limit_ns(plan.rows) / 1e9)
         if not self._runner.cancel(plan):
             self._answers.refuse(plan.batch, overlong(self.manifest.name))
 
@@ -239,13 +232,19 @@ class Servable:
         self._reports.hung(plan.rows)
         self._worker.abandon_run()
         self._answers.refuse(plan.batch, overlong(self.manifest.name))
-        self._replace(self)
+        self._context.replace(self)
 
-    def _reprice(self, cost: Cost) -> None:
-        self._cost = cost
+    def remeasured(self, cost: Cost, placement: Placement) -> None:
+        """Use another measurement of the same variant with the same threads from now on."""
+        self._usage.measured(cost, placement)
+        self._reprice()
+
+    def _reprice(self) -> None:
+        usage = self._usage
+        self._cost, self._retry_ns, self.placement = usage.cost, usage.retry_ns, usage.placement
         self.raw.close()
-        self._admission.reprice(cost)
-        self._worker.reprice(cost)
+        self._admission.reprice(usage.cost)
+        self._worker.reprice(usage.cost)
 
     def leave(self, ticket: Ticket) -> None:
         """Free a cancelled ticket's place at once. A run that it is part of continues for the others."""
@@ -266,7 +265,7 @@ class Servable:
         if late:
             self._closed = True
             self._answers.refuse([*self._decoding.abandon(), *self._worker.abandon()], self._refusals.unloaded())
-            self._begin_closing()
+            self._answers.refuse(self._worker.begin_closing(), self._refusals.unloaded())
             if (running := self._worker.running) is not None:
                 self._runner.cancel(running[0])
             _, hanging = await asyncio.wait({closing}, timeout=drain_s)
@@ -287,11 +286,8 @@ class Servable:
         self._closed = True
         if not self._worker.owns:
             self._arm(self._queue)
-        self._begin_closing()
-        await self._worker.closed()
-
-    def _begin_closing(self) -> None:
         self._answers.refuse(self._worker.begin_closing(), self._refusals.unloaded())
+        await self._worker.closed()
 
     def _wait(self, ticket: Ticket) -> None:
         """Enqueue a ticket with the queue's owner. Raises RequestError OVERLOADED if the queue is full."""
@@ -317,7 +313,7 @@ class Servable:
             self.statistics.drop("queue_full")
             raise self._refusals.full(self.pending)
         error, reason = self._refusals.displaced(displaced, newcomer, self._queue.policy)
-        self._loop.call_soon(self._answers.refuse, (displaced,), error, reason)
+        asyncio.get_running_loop().call_soon(self._answers.refuse, (displaced,), error, reason)
 
     def _decode(self, ticket: Ticket) -> None:
         displaced = self._decoding.begin(ticket)
@@ -353,7 +349,7 @@ class Servable:
         for ticket in tickets:
             deadline_ns = ticket.request.deadline_ns
             if deadline_ns is not None and ticket.timer is None:
-                ticket.timer = self._loop.call_at(deadline_ns / 1e9, self._expire, ticket)
+                ticket.timer = asyncio.get_running_loop().call_at(deadline_ns / 1e9, self._expire, ticket)
 
     def _expire(self, ticket: Ticket) -> None:
         self._forget(ticket)
@@ -391,10 +387,13 @@ class Servable:
             self._learn(batch[0].form, ran.cost_ns)
         self._answers.deliver(ran)
         if ran.parts and not any(part.failure for part in ran.parts):
-            self._stop_joining(ran.failure)
-        self.used_ns = time.monotonic_ns()
+            self._usage.joined_run_failed(ran.failure)
+            self._reprice()
+        self.used_ns = now_ns = time.monotonic_ns()
+        if now_ns >= self._retry_ns:
+            self._retry(now_ns)
 
-    def _stop_joining(self, reason: str) -> None:
-        self._reprice(self._cost.apart())
-        self.placement = replace(self.placement, joining=f"a joined run failed: {reason}")
-        self._reports.joining_stopped(reason)
+    def _retry(self, now_ns: int) -> None:
+        """Try again what was left after faults. The end of a run leads here: no timer is needed."""
+        self._usage.retry(now_ns)
+        self._reprice()

@@ -82,7 +82,10 @@ class EngineSettings:
     batch_gain: float = 1.2  # least ratio of one row's time to a batched row's time; below it requests are not joined
     queue_requests: int = 1024  # requests waiting per model version, as many as calls; one more is OVERLOADED
     inline_limit_us: int = 300  # a run measured shorter happens on the event loop; 0: none does
-    inline_overruns: int = 10  # times inline_limit_us that a run may take; above it, its model leaves the event loop
+    inline_overruns: int = (
+        10  # times inline_limit_us that a run may take; its model leaves the event loop after three above
+    )
+    loop_retry_s: float = 60.0  # wait before a model that left the event loop, or joining, is tried again; doubles
     run_limit_s: float = 30.0  # a longer run on a worker is ended if its runtime can do that; its callers are refused
     run_overruns: int = 10  # ... or this many times what the trial measured for its rows, if that is longer
     run_end_s: float = 10.0  # an overlong run that does not end after this long takes its version out of service
@@ -118,7 +121,7 @@ class EngineSettings:
         if self.worker_nice > NICE_LIMIT:
             problem = f"must be at most {NICE_LIMIT}, not {self.worker_nice}"
             raise ConfigurationError(problem, table="limits", key="worker_nice")
-        for key in ("run_limit_s", "run_end_s"):
+        for key in ("run_limit_s", "run_end_s", "loop_retry_s"):
             if getattr(self, key) <= 0:
                 raise ConfigurationError("must be more than 0", table="limits", key=key)
         _refuse_twice("queue", [queue.model for queue in self.queue])

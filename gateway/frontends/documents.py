@@ -77,9 +77,8 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
         for spec in manifest.inputs
     ]
     kind = "KIND_CPU" if placement.accelerator == "cpu" else "KIND_MODEL"
-    facts = {
-        name: getattr(placement, name) for name in ("variant", "precision", "accelerator", "reason", "level", "joining")
-    }
+    told = ("variant", "precision", "accelerator", "reason", "level", "joining", "loop")
+    facts = {name: getattr(placement, name) for name in told}
     facts["signed"] = "true" if placement.signed else "false"
     facts |= {PREPROCESS + spec.name: _sent_images(spec.preprocess) for spec in manifest.inputs if spec.preprocess}
     config = {

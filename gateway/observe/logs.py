@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO, cast
 
 from gateway.domain.events import (
+    BreakerRetried,
     EntryIgnored,
     Event,
     JoiningStopped,
@@ -48,6 +49,7 @@ EVENTS: Mapping[type[Event], tuple[str, str]] = {
     EntryIgnored: ("warning", "entry ignored"),
     RunFailed: ("error", "run failed"),
     LoopLeft: ("warning", "model left the event loop"),
+    BreakerRetried: ("info", "tried again"),
     RunOverlong: ("warning", "run overlong"),
     RunHung: ("error", "run hung"),
     JoiningStopped: ("warning", "joining stopped"),

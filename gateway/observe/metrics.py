@@ -149,7 +149,7 @@ def _updates(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
     """Return the metrics that decide whether a new version takes over."""
     failed = _counter("failed_runs", "Runs that raised: the version's fault, not its callers'.", MODEL_LABELS)
     rejected = _counter("rejected_runs", "Runs that raised for the data of their only request.", MODEL_LABELS)
-    overruns = _counter("loop_overruns", "Runs too long for the event loop, which their model left.", MODEL_LABELS)
+    overruns = _counter("loop_overruns", "Runs that took too much CPU time of the event loop.", MODEL_LABELS)
     overlong = _counter("overlong_runs", "Runs that took longer than [limits] run_limit_s allows.", MODEL_LABELS)
     hung = _counter(
         "hung_runs", "Overlong runs that did not end: their version was taken out of service.", MODEL_LABELS

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from gateway import machine_noise
 from gateway.domain.errors import VariantError
 from gateway.domain.golden import GoldenSet, compare_golden, joined, portions
 from gateway.domain.manifest import LEVELS, ModelManifest, Tolerance, fits
+from gateway.domain.noise import NoiseSnapshot, median, quiet_ns
 from gateway.domain.ports import Session
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.tensor import Array, Tensors
@@ -20,7 +23,6 @@ from gateway.runtimes.settings import TrialSettings
 
 LEAST_RUNS = 5
 WARMUP_RUNS = 3
-BATCH_RUNS = 5
 
 
 def judged(manifest: ModelManifest, session: Session, golden: GoldenSet, runtime: str, batch_rows: int) -> Verdict:
@@ -35,31 +37,73 @@ def judged(manifest: ModelManifest, session: Session, golden: GoldenSet, runtime
     return Verdict(result.passed, reason, accuracy=result.accuracy, accuracy_loss=loss, answered=True, level=level)
 
 
+@dataclass(frozen=True, slots=True)
+class TimedRuns:
+    """Wall and CPU times of runs, between two snapshots of the machine's noise. CPU time is that of the process."""
+
+    walls_ns: list[int]
+    cpus_ns: list[int]
+    first: NoiseSnapshot
+    last: NoiseSnapshot
+
+    def quiet_ns(self, *, single: bool) -> float:
+        """Return the time of a run; if a `single` thread of the CPU runs it, without its waits for a processor."""
+        return quiet_ns(self.walls_ns, self.cpus_ns, self.first, self.last) if single else median(self.walls_ns)
+
+
 def measured(
-    session: Session, rows: Sequence[Tensors], settings: TrialSettings, memory_before_bytes: int, *, joined: bool
+    session: Session,
+    rows: Sequence[Tensors],
+    settings: TrialSettings,
+    memory_before_bytes: int,
+    *,
+    joined: bool,
+    single: bool,
 ) -> Measurement:
-    """Measure one-row runs and, if `joined`, rows in a batch. CPU time is that of the whole process."""
-    row = rows[0]
+    """Measure one-row runs and, if `joined`, rows in a batch. `single`: one thread of the CPU runs the model."""
     for _ in range(WARMUP_RUNS):
-        session.run(row)
-    cpu_ns, walls_ns = time.process_time_ns(), list(_timed(session, row, settings))
-    cpu_us = (time.process_time_ns() - cpu_ns) / len(walls_ns) / 1000
-    walls_ns.sort()
+        session.run(rows[0])
+    timing = timed(session, rows[0], max(settings.measure_runs, LEAST_RUNS), settings.measure_s)
+    walls_ns, run_ns = sorted(timing.walls_ns), timing.quiet_ns(single=single)
+    p50_ns, row_us, quiet_row_us = median(walls_ns), 0.0, 0.0
+    if joined:
+        batch = stacked(rows)
+        session.run(batch)
+        together = timed(session, batch, LEAST_RUNS)
+        row_us = median(together.walls_ns) / len(rows) / 1000
+        quiet_row_us = together.quiet_ns(single=single) / len(rows) / 1000
+    waited_ns = timing.last.waited_ns - timing.first.waited_ns
+    waited = 1 - run_ns / p50_ns if single else waited_ns / sum(walls_ns)
+    found, disturbed = machine_noise.conditions_since(timing.first, waited)
     return Measurement(
-        p50_us=walls_ns[len(walls_ns) // 2] / 1000,
+        p50_us=p50_ns / 1000,
         p99_us=walls_ns[int(len(walls_ns) * 0.99)] / 1000,
-        cpu_us=cpu_us,
+        cpu_us=sum(timing.cpus_ns) / len(walls_ns) / 1000,
         memory_bytes=max(0, resident_bytes() - memory_before_bytes),
-        row_us=_row_us(session, rows) if joined else 0.0,
+        row_us=row_us,
+        quiet_us=run_ns / 1000,
+        quiet_row_us=quiet_row_us,
+        conditions=found,
+        disturbed=disturbed,
     )
 
 
-def once_us(session: Session, row: Tensors) -> float:
-    """Return the wall time of one run, after one that warms up."""
+def once_us(session: Session, row: Tensors, *, single: bool) -> float:
+    """Return the time of one run, after one that warms up; see `TimedRuns.quiet_ns`."""
     session.run(row)
-    start_ns = time.monotonic_ns()
-    session.run(row)
-    return (time.monotonic_ns() - start_ns) / 1000
+    return timed(session, row, 1).quiet_ns(single=single) / 1000
+
+
+def timed(session: Session, inputs: Tensors, most: int, longest_s: float = 0.0) -> TimedRuns:
+    """Run `most` times; if that takes longer than `longest_s`, LEAST_RUNS times at least."""
+    clock, cpu_clock, walls_ns, cpus_ns = time.monotonic_ns, time.process_time_ns, list[int](), list[int]()
+    first, end_ns = machine_noise.snapshot(), clock() + int(longest_s * 1e9)
+    while len(walls_ns) < most and (len(walls_ns) < LEAST_RUNS or clock() < end_ns):
+        cpu_ns, start_ns = cpu_clock(), clock()
+        session.run(inputs)
+        walls_ns.append(clock() - start_ns)
+        cpus_ns.append(cpu_clock() - cpu_ns)
+    return TimedRuns(walls_ns, cpus_ns, first, machine_noise.snapshot())
 
 
 def golden_rows(manifest: ModelManifest, golden: GoldenSet, count: int) -> list[dict[str, Array]]:
@@ -85,27 +129,6 @@ def resident_bytes() -> int:
 def finished(manifest: ModelManifest, session: Session, inputs: Tensors) -> dict[str, Array]:
     """Return the finished outputs of one run, copied because the session only lends them. Raises VariantError."""
     return {name: answer.copy() for name, answer in finish_outputs(manifest, session.run(inputs)).items()}
-
-
-def _timed(session: Session, row: Tensors, settings: TrialSettings) -> Iterator[int]:
-    end_ns = time.monotonic_ns() + int(settings.measure_s * 1e9)
-    for run in range(max(settings.measure_runs, LEAST_RUNS)):
-        start_ns = time.monotonic_ns()
-        if run >= LEAST_RUNS and start_ns >= end_ns:
-            return
-        session.run(row)
-        yield time.monotonic_ns() - start_ns
-
-
-def _row_us(session: Session, rows: Sequence[Tensors]) -> float:
-    batch = stacked(rows)
-    session.run(batch)
-    walls_ns = []
-    for _ in range(BATCH_RUNS):
-        start_ns = time.monotonic_ns()
-        session.run(batch)
-        walls_ns.append(time.monotonic_ns() - start_ns)
-    return sorted(walls_ns)[BATCH_RUNS // 2] / len(rows) / 1000
 
 
 def answered(manifest: ModelManifest, session: Session, golden: GoldenSet, batch_rows: int) -> dict[str, Array]:

@@ -103,7 +103,7 @@ def _try(trial: Trial, job: ChildTask, say: Say) -> Verdict:
         if single_us < job.settings.one_thread_below_us:
             return exam.judged(session, 1)
     several = _several(exam)
-    if several is not None and several.measured and several.measured.p50_us < single_us * (1.0 - TIE_LEAD):
+    if several is not None and several.measured and several.measured.run_us < single_us * (1.0 - TIE_LEAD):
         return several
     if several is not None and several.passed and time.monotonic() - began_s > job.settings.deadline_s / 2:
         return several  # another round might exceed the deadline, and lose this verdict
@@ -128,11 +128,13 @@ class _Exam:
         self._exercised: Exercised | None = None
         self._unended = frozenset(trial.left_out) - {JOINING}
         self._before_bytes = measure.resident_bytes()
+        self._single = True
 
     @contextmanager
     def opened(self, threads: int) -> Iterator[Session]:
         """Open a session with `threads` threads; closing it is part of the trial, too."""
         trial, budget = self.trial, replace(self.trial.budget, threads=threads)
+        self._single = threads == 1 and budget.accelerator == CPU
         self._enter(f"opening it with {threads} threads" if threads > 1 else "opening it")
         session = get_runtime(trial.variant.runtime).open(trial.manifest, trial.variant, trial.files, budget)
         try:
@@ -168,9 +170,9 @@ class _Exam:
         return Verdict(True, reason, unbounded=unbounded(operators), remarks=remarks)
 
     def once_us(self, session: Session) -> float:
-        """Return the approximate duration of a run in µs."""
+        """Return the approximate duration of a run in µs; see `measure.TimedRuns.quiet_ns`."""
         self._enter("running it once")
-        return measure.once_us(session, self._rows[0])
+        return measure.once_us(session, self._rows[0], single=self._single)
 
     def held(self, threads: int) -> Verdict:
         """Open, evaluate and measure with `threads` threads."""
@@ -186,7 +188,8 @@ class _Exam:
         joining = self._joining(session, operators)
         self._enter("measuring it")
         joined = joining is not None and joining.independent
-        cost = measure.measured(session, self._rows, self._settings, self._before_bytes, joined=joined)
+        before_bytes, single = self._before_bytes, self._single
+        cost = measure.measured(session, self._rows, self._settings, before_bytes, joined=joined, single=single)
         if joining is not None:
             joining = self._widened(session, joining, cost)
         words = f"{verdict.reason}, p50 {cost.p50_us:.0f} µs" + (f" with {threads} threads" if threads > 1 else "")
@@ -229,7 +232,7 @@ class _Exam:
         trial, settings, row = self.trial, self._settings, self._rows[0]
         row_bytes = sum(array.nbytes for array in row.values())
         most = min(trial.manifest.rows_limit(settings.joined_rows), settings.joined_bytes // max(1, row_bytes))
-        if (cost.row_us * most + cost.p50_us * self._count) / 1e6 > settings.joining_s:
+        if (cost.batch_row_us * most + cost.run_us * self._count) / 1e6 > settings.joining_s:
             return joining
         self._enter("running many rows together")
         run = partial(measure.finished, trial.manifest, session)

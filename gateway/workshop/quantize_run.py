@@ -73,6 +73,7 @@ class QuantizeRun:
         self._notes: dict[str, str] = {}
         self._failures: dict[str, str] = {}
         self._cached: list[str] = []
+        self._remarks: list[str] = []
 
     async def run(self, heldout: SampleSet) -> QuantizeResult:
         """Make, try and measure the variants, and replace the manifest.
@@ -100,7 +101,12 @@ class QuantizeRun:
         self._publish(manifest, notes, made)
         basis, failures = evaluation.basis, self._failures
         return QuantizeResult(
-            tuple(results), self._reference.name, basis, failures, manifest, (*heldout.remarks, *remarks)
+            tuple(results),
+            self._reference.name,
+            basis,
+            failures,
+            manifest,
+            (*heldout.remarks, *remarks, *self._remarks),
         )
 
     async def _made(self, kind: VariantKind, source: Variant) -> Variant | None:
@@ -159,7 +165,9 @@ class QuantizeRun:
         verdict = await self._tried(manifest, variant)
         if not verdict.passed:
             return VariantResult(variant, None, None, False, f"does not run here: {verdict.reason}")
-        p50_us = verdict.measured.p50_us if verdict.measured else None
+        p50_us = verdict.measured.run_us if verdict.measured else None
+        if verdict.measured and (disturbed := verdict.measured.disturbed):
+            self._remarks.append(f"{variant.name}: measured while the machine was busy ({disturbed})")
         try:
             answers = self._answers(manifest, variant, evaluation.golden)
             found, kept = evaluation.quality(answers), self._golden_quality(evaluation.golden, answers)

@@ -3,8 +3,12 @@
 import asyncio
 import os
 import re
+import subprocess
+import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -14,10 +18,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from gateway.domain.errors import VariantError
-from gateway.domain.manifest import Artifact, Golden, ModelManifest, Tolerance, Variant
+from gateway.domain.manifest import Artifact, Golden, ModelManifest, TensorSpec, Tolerance, Variant
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.runtimes import RUNTIMES
+from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Joining, SessionBudget
+from gateway.engine.cost import estimate_cost
 from gateway.runtimes import child, child_end, fork_server
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.generate import samples
@@ -67,6 +73,71 @@ def test_every_variant_passes_and_is_measured(case):
     else:
         assert verdict.reason.startswith("no golden set; ran on generated inputs")
         assert verdict.accuracy is None
+
+
+@pytest.fixture
+def busy_machine():
+    """Keep the processors busy with eight loops while the block runs."""
+
+    @contextmanager
+    def busy():
+        loops = [
+            subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=-1) for _ in range(8)
+        ]
+        try:
+            assert [loop.stdout.readline() for loop in loops] == [b"\n"] * 8
+            yield
+        finally:
+            for loop in loops:
+                loop.kill()
+                loop.communicate()
+
+    return busy
+
+
+def decisions(case):
+    """Return what a trial decides: threads, whether runs happen on the event loop, and whether requests are joined."""
+    settings = replace(QUICK, measure_s=0.2)
+    verdict = asyncio.run(try_variant(case.manifest, case.variant, case.files, SessionBudget(2), settings))
+    assert verdict.passed, verdict.reason
+    cost = estimate_cost(verdict, "cpu", joins=True, inline_limit_us=300, batch_rows=32, batch_gain=1.2)
+    return verdict.measured.disturbed, (verdict.threads, cost.limit_ns > 0, cost.worker_rows > 1)
+
+
+def convolution(tmp_path):
+    """Return a model of a few milliseconds, which runs no faster in a batch."""
+    weights = [
+        numpy_helper.from_array(np.full((24, 3 if n == 0 else 24, 3, 3), 0.01, np.float32), f"w{n}") for n in range(4)
+    ]
+    nodes = [helper.make_node("Conv", [f"x{n}" if n else "x", f"w{n}"], [f"x{n + 1}"], pads=[1] * 4) for n in range(4)]
+    nodes.append(helper.make_node("GlobalAveragePool", ["x4"], ["y"]))
+    x, y = (TensorSpec(name, Datatype.FP32, shape) for name, shape in (("x", (-1, 3, 64, 64)), ("y", (-1, 24, 1, 1))))
+    ends = [[helper.make_tensor_value_info(s.name, TensorProto.FLOAT, ["n", *s.shape[1:]])] for s in (x, y)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", *ends, weights), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    model.ir_version = 8
+    (tmp_path / "c.onnx").write_bytes(model.SerializeToString())
+    variant = Variant("c", "onnx", "fp32", (Artifact("c.onnx", "0" * 64, 1),))
+    manifest = ModelManifest("c", "1", variants=(variant,), inputs=(x,), outputs=(y,), batch=True)
+    return SimpleNamespace(manifest=manifest, variant=variant, files=tmp_path)
+
+
+def test_a_trial_decides_the_same_on_a_busy_machine(small, busy_machine):
+    _, quiet = decisions(small)
+    with busy_machine():
+        disturbed, loaded = decisions(small)
+    assert loaded == quiet
+    assert disturbed.startswith("load ")
+
+
+def test_a_slow_model_is_judged_by_its_cpu_time_on_a_busy_machine(tmp_path, busy_machine):
+    case = convolution(tmp_path)
+    _, quiet = decisions(case)
+    with busy_machine():
+        disturbed, loaded = decisions(case)
+    assert loaded == quiet
+    assert disturbed.startswith("load ")
 
 
 def test_a_golden_set_that_agrees(small):

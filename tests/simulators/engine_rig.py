@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -128,6 +129,8 @@ class Rig:
     budget: ProfileBudget = field(default_factory=ProfileBudget)
     witness: Tensors | None = field(default_factory=lambda: {"x": np.full((1, 1), WITNESS, np.float32)})
     require: str = ""
+    noise_ns: Callable[[], int] = lambda: 0
+    """Counter of the time that the machine took from the event loop."""
 
     def __post_init__(self) -> None:
         self.runtime, self.verdicts = SimulatedRuntime(), MemoryVerdicts()
@@ -135,7 +138,7 @@ class Rig:
         for gate in (self.trial_gate, self.scan_gate, self.fetch_gate):
             gate.set()
         self.registry = Registry(self.settings.retry_after_s)
-        batch_pass = BatchPass(self.settings.turn_us, Pauses(self.settings.worker_wait_ms))
+        batch_pass = BatchPass(self.settings.turn_us, Pauses(self.settings.worker_wait_ms), self._noise_ns)
         self.engine = Engine(self.registry, batch_pass, quotas(self.settings))
         self.engine.serving = True
         steps = (LadderStep("cpu", "reference", ("fp32", "int8")), LadderStep("cpu", "onnx", ("fp32",)))
@@ -185,6 +188,9 @@ class Rig:
     def told(self, kind: type) -> list[Event]:
         """Return the events of one kind, in order."""
         return [event for event in self.events if isinstance(event, kind)]
+
+    def _noise_ns(self) -> int:
+        return self.noise_ns()
 
     async def _fetch(self, of: Release) -> Release:
         self.fetched.append(of.version)

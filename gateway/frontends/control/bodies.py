@@ -268,7 +268,7 @@ def candidate_document(candidate: Candidate) -> CandidateDocument:
 def loaded_document(loaded: Loaded) -> LoadedDocument:
     """Return the answer to POST …/load."""
     m = loaded.measured
-    measured = None if m is None else MeasuredDocument(m.p50_us, m.p99_us, m.cpu_us, m.memory_bytes)
+    measured = None if m is None else MeasuredDocument(m.run_us, m.p99_us, m.cpu_us, m.memory_bytes)
     return LoadedDocument(loaded.variant, loaded.accelerator, loaded.reason, measured)
 
 

@@ -108,6 +108,9 @@ def test_remarks_say_what_the_figures_do_not_tell() -> None:
     notes = " ".join(remarks(result, CoreSplit((0,), (0,)), here=True))
     assert "share one core" in notes
     assert "answers come over HTTP" in notes
+    busy = BenchResult([measured()], disturbed={"http ×1": "load 9"})
+    assert "http ×1: measured while the machine was busy (load 9)" in remarks(busy, CoreSplit((0,), (1,)), here=True)
+    assert result_json(busy, [], 8)["disturbed"] == {"http ×1": "load 9"}
     assert "did not start" in remarks(BenchResult([measured()]), CoreSplit((0,), (1,)), here=False)[0]
     assert json.loads(json.dumps(result_json(result, ["n"], 8)))["notes"] == ["n"]
 

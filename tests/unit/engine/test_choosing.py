@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import ModelRefused, TrialFinished
 from gateway.domain.verdict import Joining, Verdict
+from gateway.engine import repository
 from gateway.engine.settings import EngineSettings, QueueSettings
 from tests.simulators.engine_rig import PASSED, Rig, bare, manifest, measured, refused, request
 
@@ -116,6 +118,90 @@ async def test_nothing_is_measured_while_a_request_is_under_way() -> None:
     await asked
     await refining
     assert rig.tried == ["a", "b"]
+    await rig.repository.close()
+
+
+def busy(p50_us: float, quiet_us: float, row_us: float = 0.0) -> Verdict:
+    """Return a verdict whose figures were taken on a busy machine."""
+    verdict = measured(p50_us, row_us)
+    return replace(verdict, measured=replace(verdict.measured, quiet_us=quiet_us, disturbed="load 9"))  # type: ignore[type-var]
+
+
+@pytest.fixture
+def _repeats_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repository, "REPEAT_S", 0.001)
+
+
+@pytest.mark.asyncio
+async def test_what_was_measured_on_a_busy_machine_is_measured_again_and_used_in_place() -> None:
+    rig = Rig(trials={"a": busy(36_000.0, 36_000.0, 35_000.0)})
+    await rig.serve(manifest())
+    await rig.engine.infer(request())
+    assert threading.get_ident() not in rig.session.threads
+    rig.trials["a"] = measured(60.0, 10.0)
+    await rig.repository.refine()
+    assert (rig.tried, rig.runtime.opened) == (["a", "a"], ["a"])
+    (kept,) = rig.verdicts.verdicts.values()
+    assert kept.measured
+    assert (kept.measured.p50_us, kept.measured.remark[:17]) == (60.0, "measured again at")
+    assert rig.engine.placement("m").reason == "the only one that passed here, 60 µs"
+    rig.session.threads.clear()
+    while threading.get_ident() not in rig.session.threads:
+        await asyncio.gather(*[rig.engine.infer(request(float(value))) for value in range(4)])
+    assert [0.0, 1.0, 2.0, 3.0] in rig.session.runs, "joined, and on the event loop"
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_session_with_other_threads_is_opened_again() -> None:
+    rig = Rig(trials={"a": busy(36_000.0, 36_000.0)})
+    await rig.serve(manifest())
+    rig.trials["a"] = replace(measured(9_000.0), threads=2)
+    await rig.repository.refine()
+    assert rig.runtime.opened == ["a", "a"]
+    assert [session.closed for session in rig.runtime.sessions] == [1, 0]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("again", [busy(40_000.0, 8000.0), Verdict(False, "took longer than 60 s")])
+@pytest.mark.usefixtures("_repeats_at_once")
+async def test_a_machine_that_stays_busy_changes_nothing_and_is_asked_a_few_times(again: Verdict) -> None:
+    rig = Rig(trials={"a": busy(36_000.0, 7400.0)})
+    await rig.serve(manifest())
+    rig.trials["a"] = again
+    await rig.repository.refine()
+    assert rig.tried == ["a"] * (1 + repository.REPEATS)
+    (kept,) = rig.verdicts.verdicts.values()
+    assert kept.passed
+    assert kept.measured
+    assert (kept.measured.run_us, kept.measured.disturbed, kept.measured.again_s > 0) == (7400.0, "load 9", True)
+    assert rig.runtime.opened == ["a"]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_new_releases_are_tried_while_a_repetition_waits() -> None:
+    rig = Rig(trials={"a": busy(36_000.0, 7400.0)})
+    await rig.serve(manifest())
+    refining = asyncio.ensure_future(rig.repository.refine())
+    while rig.tried != ["a", "a"]:
+        await asyncio.sleep(0.001)
+    await rig.serve(manifest(variants=("a", "b")), digest="d2")
+    while "b" not in rig.tried:
+        await asyncio.sleep(0.001)
+    refining.cancel()
+    await asyncio.wait({refining})
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("_repeats_at_once")
+async def test_load_does_not_change_the_choice() -> None:
+    rig = Rig(trials={"a": measured(100.0), "b": busy(36_000.0, 50.0)})
+    await rig.serve(manifest(variants=("a", "b")))
+    await rig.repository.refine()
+    assert rig.engine.placement("m").variant == "b"
     await rig.repository.close()
 
 

@@ -177,15 +177,16 @@ async def test_a_model_that_changes_while_requests_wait(change: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_run_that_overran_sends_the_rest_to_the_worker() -> None:
+async def test_runs_that_overran_send_the_rest_to_the_worker() -> None:
     rig = await quick_rig(None, 200.0, 100.0)
     exclusive(rig.session)
     sink, rig.session.burn_s = RawRecorder(rig.engine), 0.02
-    assert all(sink.ask(request(value), value) for value in range(5))
-    await sink.until(5)
-    assert (len(rig.told(LoopLeft)), sink.again) == (1, [3, 4])
-    assert {token: values(got) for token, got in sink.answers.items()} == {value: [value] for value in range(5)}
-    assert rig.engine.statistics("m")[0].lanes == {"inline": 1, "worker": 1}
+    for first in (0, 5):
+        assert all(sink.ask(request(value), value) for value in range(first, first + 5))
+        await sink.until(first + 5)
+    assert (len(rig.told(LoopLeft)), sink.again) == (1, [8, 9])
+    assert {token: values(got) for token, got in sink.answers.items()} == {value: [value] for value in range(10)}
+    assert rig.engine.statistics("m")[0].lanes == {"inline": 3, "worker": 1}
     assert rig.engine.raw_batch(request()) is None
     await rig.repository.close()
 

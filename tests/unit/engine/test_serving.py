@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gateway.domain.errors import Fault, RequestError, VariantError
-from gateway.domain.events import JoiningStopped, RunFailed
+from gateway.domain.events import BreakerRetried, JoiningStopped, RunFailed
 from gateway.domain.infer import InferRequest, RequestedOutput
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype, Tensor, Tensors
@@ -190,8 +190,8 @@ async def test_answers_are_copies_of_what_the_session_lends() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_joined_run_with_rows_too_many_is_repeated_apart_and_nothing_is_joined_after() -> None:
-    rig = await joining_rig()
+async def test_a_joined_run_with_rows_too_many_is_repeated_apart_and_joining_ends_for_a_while() -> None:
+    rig = await joining_rig(loop_retry_s=0.2)
     first = await hold(rig)
     tasks = [ask(rig, value) for value in (1.0, 2.0)]
     await queued(rig, 2)
@@ -200,11 +200,25 @@ async def test_a_joined_run_with_rows_too_many_is_repeated_apart_and_nothing_is_
     results = await asyncio.gather(*tasks)
     assert [values(result) for result in results] == [[1.0], [2.0]]
     await first
-    assert len(rig.told(JoiningStopped)) == 1
-    assert rig.registry.find("m").placement.joining.startswith("a joined run failed: ")
+    (stopped,) = rig.told(JoiningStopped)
+    assert stopped.retry_s == 0.2  # type: ignore[union-attr]
+    placement = rig.registry.find("m").placement
+    assert placement.joining.startswith("a joined run failed: ")
+    assert "tried again from" in placement.joining
     tasks = [ask(rig, value) for value in (3.0, 4.0)]
     await asyncio.gather(*tasks)
-    assert rig.session.runs[-2:] == [[3.0], [4.0]], "never joined again"
+    assert rig.session.runs[-2:] == [[3.0], [4.0]], "not joined for now"
+    rig.session.extra_rows = 0
+    while not rig.told(BreakerRetried):
+        await ask(rig, 5.0)
+        await asyncio.sleep(0.01)
+    assert rig.registry.find("m").placement.joining == ""
+    first = await hold(rig)
+    tasks = [ask(rig, value) for value in (6.0, 7.0)]
+    await queued(rig, 2)
+    rig.session.gate.set()
+    await asyncio.gather(first, *tasks)
+    assert rig.session.runs[-1][-2:] == [6.0, 7.0]
     await rig.repository.close()
 
 

@@ -230,5 +230,5 @@ def test_an_empty_golden_set_proves_nothing():
 def test_at_least_five_runs_are_measured_however_little_time_there_is():
     session = Echo()
     rows = [{"x": np.zeros((1, 3), np.float32)}] * 4
-    measure.measured(session, rows, TrialSettings(measure_s=0.0), 0, joined=False)
+    measure.measured(session, rows, TrialSettings(measure_s=0.0), 0, joined=False, single=True)
     assert session.rows == [(1, 3)] * (measure.WARMUP_RUNS + measure.LEAST_RUNS)
