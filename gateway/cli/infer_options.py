@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 
-from gateway.terminal.numbers import positive, span
+from gateway.cli.waiting import WAIT_S
+from gateway.terminal.numbers import number, positive, span
 from gateway.terminal.program import named
 
 INFER_EXAMPLES = (
@@ -43,6 +44,13 @@ def infer_options(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         help="draw boxes, masks, keypoints and labels into copies of the images; of a video into a .png with the last "
         "frame, or a .mp4 with all that were answered",
+    )
+    parser.add_argument(
+        "--wait",
+        type=number,
+        metavar="S",
+        default=WAIT_S,
+        help=f"longest wait for a gateway that starts and a model that loads (default: {WAIT_S:g}; 0: none)",
     )
     video = parser.add_argument_group("with --video and --camera")
     video.add_argument(

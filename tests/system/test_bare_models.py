@@ -48,7 +48,9 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def gateway(library, tmp_path_factory, state):
-    config = f"{QUIET}{SHORT_TRIALS}[limits]\nready_within_s = 50.0\n"  # of twenty models, however busy this machine is
+    config = (
+        f"{QUIET}{SHORT_TRIALS}[limits]\nnotify_within_s = 50.0\n"  # of twenty models, however busy this machine is
+    )
     with running(tmp_path_factory.mktemp("gateway"), models=library, state=state, config=config) as daemon:
         yield daemon
 
