@@ -27,8 +27,9 @@ from gateway.cli.common import configured, warn
 from gateway.cli.explain import find_release
 from gateway.cli.files import images, tensors
 from gateway.cli.http_client import GatewayAddress, GatewayClient, Keys, read_url
+from gateway.cli.infer_options import WAIT_S
 from gateway.cli.remote import checked, model_path, read_object
-from gateway.cli.waiting import WAIT_S, ModelWait
+from gateway.cli.waiting import ModelWait
 from gateway.config import Config, parse_config, state_folder
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 from gateway.domain.manifest import ModelManifest

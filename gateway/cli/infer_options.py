@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 
-from gateway.cli.waiting import WAIT_S
 from gateway.terminal.numbers import number, positive, span
 from gateway.terminal.program import named
 
@@ -23,6 +22,8 @@ INFER_EXAMPLES = (
 FASTEST = math.inf
 """Value of `--rate max`."""
 RATE_MIN_PER_S, RATE_MAX_PER_S = 0.01, 1_000.0
+WAIT_S = 60.0
+"""Longest wait for a gateway that starts and a model that loads, unless --wait is given."""
 
 
 def infer_options(parser: argparse.ArgumentParser) -> None:

@@ -15,8 +15,6 @@ from gateway.cli.remote import read_array
 from gateway.domain.errors import Fault, RequestError, UnreachableError
 
 Answer = TypeVar("Answer")
-WAIT_S = 60.0
-"""Longest wait if no option says otherwise."""
 PAUSE_S = 0.2
 START_S = 60.0
 """Time that a start takes at most until it listens: vendor libraries and runtimes are asked before."""

@@ -156,4 +156,4 @@ def test_several_bare_files_in_one_folder_are_refused(tmp_path, state):
         (line,) = client.get_model_repository_index().models
         assert (line.name, line.version, line.state) == ("double", "1", "UNAVAILABLE")
         assert "holds several models: model.onnx, model.tflite" in line.reason
-        assert client.is_server_ready()
+        assert not client.is_server_ready(), "nothing serves"
