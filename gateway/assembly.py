@@ -174,6 +174,7 @@ def serving(
     registry, limits = Registry(config.limits.retry_after_s), config.limits
     turn = BatchPass(limits.turn_us, Pauses(limits.worker_wait_ms))
     engine = Engine(registry, turn, quotas(limits), DecodePool(limits))
+    engine.ready_when, registry.is_read = limits.ready, False
     repository = ModelRepository(
         registry,
         engine,

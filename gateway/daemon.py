@@ -82,7 +82,7 @@ class Daemon:
             self._say_stopping()
             self._log.info("stopping", drain_s=self._config.limits.drain_s)
             if self._up:
-                self._engine.serving = False
+                self._engine.draining = True
         self._log.info("stopped")
 
     async def _started(self, stack: AsyncExitStack) -> bool:
@@ -113,10 +113,14 @@ class Daemon:
         await self._start_grpc(stack)
         await self._start_http(stack)
         await self._start_control(stack)
-        await self._first_synchronisation()
-        self._engine.serving = True
-        await self._start_mqtt(stack)
-        self._begin_refining()
+        self._loading = asyncio.create_task(self._first_synchronisation(stack), name="load")
+        done, _ = await asyncio.wait({self._loading}, timeout=self._config.limits.notify_within_s)
+        if done:
+            loading, self._loading = self._loading, None
+            await loading
+        else:
+            self._log.warning("started while models are still loading", serving=self._summary())
+            self._loading.add_done_callback(self._answers)
 
     async def _build(self, state: StateStore) -> None:
         config, store = self._config, CommittedStore(self._config.fleet, self._config.library)
@@ -133,22 +137,17 @@ class Daemon:
         self._fleet = Fleet(store, self._repository, loader, config.fleet)
         self._listed = MarkedRepository(self._repository, store)
 
-    async def _first_synchronisation(self) -> None:
-        """Load the models; those that take longer than `ready_within_s` continue to load behind a ready server."""
-        self._loading = asyncio.create_task(self._synchronise(self._config), name="load")
-        done, _ = await asyncio.wait({self._loading}, timeout=self._config.limits.ready_within_s)
-        if done:
-            loading, self._loading = self._loading, None
-            await loading
-        else:
-            self._log.warning("ready while models are still loading", serving=self._summary())
-            self._loading.add_done_callback(self._loaded_late)
-
-    def _loaded_late(self, loading: asyncio.Task[None]) -> None:
-        if loading.cancelled():
-            return
-        if (error := loading.exception()) is not None:
+    async def _first_synchronisation(self, stack: AsyncExitStack) -> None:
+        """Load the models, then become ready and connect to brokers: messages for models that load would be refused."""
+        try:
+            await self._synchronise(self._config)
+        except Exception as error:
+            if not self._up:  # the start fails
+                raise
             self._log.error("the model directory could not be read to its end", problem=str(error))
+        self._engine.settled = True
+        self._readiness_changed()
+        await self._start_mqtt(stack)
         self._begin_refining()
 
     async def _synchronise(self, config: Config) -> None:
@@ -216,7 +215,7 @@ class Daemon:
         stack.push_async_callback(self._end_answering, answering)
 
     def _answers(self, answering: asyncio.Task[None]) -> None:
-        """End a gateway that cannot answer where it listens; `_end_answering` raises the reason."""
+        """End a gateway that cannot answer where it should; the task's owner on the stack raises the reason."""
         if not answering.cancelled() and answering.exception() is not None:
             self._stop.set()
 
@@ -262,7 +261,9 @@ class Daemon:
 
     def _broker(self) -> bool | None:
         """Return whether all MQTT brokers grant everything, for the control API; None without MQTT."""
-        return self._mqtt.online if self._mqtt else None
+        if self._mqtt is None:
+            return False if mqtt_brokers(self._config) else None
+        return self._mqtt.online
 
     def _mqtt_samples(self) -> Iterable[MetricSample]:
         return () if self._mqtt is None else self._mqtt.samples()
@@ -280,11 +281,12 @@ class Daemon:
             self._mqtt.readiness_changed()  # a version is found by name only once its variant is chosen
 
     def _summary(self) -> str:
-        """Return one line for people: what is ready, what is refused."""
-        index = self._repository.index()
-        refused = [f"{line.name} {line.version}" for line in index if line.state == "UNAVAILABLE"]
-        ready = sum(line.state == "READY" for line in index)
-        return f"{ready} model versions ready" + (f"; refused: {', '.join(refused)}" if refused else "")
+        """Return one line for people: what is ready, loading, refused or undecided."""
+        index, others = self._repository.index(), []
+        for state, words in (("LOADING", "loading"), ("UNAVAILABLE", "unavailable")):
+            if named := [f"{line.name} {line.version}" for line in index if line.state == state]:
+                others.append(f"; {words}: {', '.join(named)}")
+        return f"{sum(line.state == 'READY' for line in index)} model versions ready{''.join(others)}"
 
     # ---- signals ---------------------------------------------------------------------------------------------------
     def _catch_signals(self) -> None:
@@ -380,6 +382,8 @@ class Daemon:
         for task in tasks:
             task.cancel()
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, ConfigurationError):
+                raise ended
             if isinstance(ended, Exception):
                 self._log.error("background work ended badly", problem=f"{type(ended).__name__}: {ended}")
 

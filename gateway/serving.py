@@ -59,6 +59,7 @@ class Fleet:
         self._profiles: Mapping[str, str] | None = None
         self._changing = asyncio.Lock()
         self._retry: asyncio.Task[None] | None = None
+        repository.decided = self._decided
         self.problem = ""
         """Problem of the last attempt to read what is committed ("": none)."""
 
@@ -149,17 +150,23 @@ class Fleet:
         if self._profiles is None:
             self._profiles = self._committed.profiles
 
-    def _retry_if_needed(self) -> None:
-        if self.problem and (self._retry is None or self._retry.done()):
-            self._retry = asyncio.create_task(self._try_again(), name="committed")
+    def _retry_if_needed(self, *, now: bool = False) -> None:
+        if (self.problem or now) and (self._retry is None or self._retry.done()):
+            self._retry = asyncio.create_task(self._try_again(0.0 if now else self._settings.retry_s), name="committed")
 
-    async def _try_again(self) -> None:
-        while self.problem:
-            await asyncio.sleep(self._settings.retry_s)
+    def _decided(self) -> None:
+        """Serve what is committed again: if a release has decided, the one that stood in for it may have to go."""
+        self._retry_if_needed(now=any(slot.previous for slot in self._committed.slots.values()))
+
+    async def _try_again(self, pause_s: float) -> None:
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = self._settings.retry_s
             async with self._changing:
                 await self._read()
                 if not self.problem:
                     await self._serve()
+                    break
         _log.info("what is committed serves now")
 
     async def _serve(self) -> None:
@@ -170,14 +177,15 @@ class Fleet:
         await self._repository.synchronise((*found.signed, *found.admitted))
         if await self._let_previous_step_in():
             found = self._merged(self._hand)
-            await self._repository.synchronise((*found.signed, *found.admitted))
+            await self._repository.synchronise((*found.signed, *found.admitted), again=False)
         if found.denied:
-            await self._repository.synchronise(found.every)
+            await self._repository.synchronise(found.every, again=False)
 
     async def _let_previous_step_in(self) -> bool:
         """Serve previous releases in place of committed ones that are verified but cannot be opened.
 
-        A renewed runtime is a possible cause. Return True if there is such a slot.
+        A renewed runtime is a possible cause. An undecided release is tried again, and `_decided` follows. Return True
+        if there is such a slot.
         """
         standings = {(one.model, one.version): one for one in self._repository.standings()}
         slots = dict(self._committed.slots)
@@ -186,7 +194,8 @@ class Fleet:
             if slot.release.problem or standing is None or standing.state != "UNAVAILABLE":
                 continue
             if (previous := await self._store.previous(name)) is not None:
-                slots[name] = CommittedSlot(replace(slot.release, manifest=None, problem=standing.reason), previous)
+                refused = replace(slot.release, manifest=None, problem=standing.reason)
+                slots[name] = CommittedSlot(slot.release if standing.undecided else refused, previous)
         found = slots != self._committed.slots
         self._committed = replace(self._committed, slots=slots)
         return found

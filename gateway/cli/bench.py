@@ -27,7 +27,9 @@ from gateway.cli.common import configured, warn
 from gateway.cli.explain import find_release
 from gateway.cli.files import images, tensors
 from gateway.cli.http_client import GatewayAddress, GatewayClient, Keys, read_url
+from gateway.cli.infer_options import WAIT_S
 from gateway.cli.remote import checked, model_path, read_object
+from gateway.cli.waiting import ModelWait
 from gateway.config import Config, parse_config, state_folder
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 from gateway.domain.manifest import ModelManifest
@@ -103,7 +105,8 @@ def _run_elsewhere(
     """Return the run on a running gateway, and the model as that describes it."""
     place, keys = _plain(arguments.address, "--address"), Keys(token_file=arguments.token_file)
     with GatewayClient(place, keys) as client, checked(place):
-        found = read_object(*client.exchange("GET", model_path(arguments.model, arguments.model_version)))
+        path, wait = model_path(arguments.model, arguments.model_version), ModelWait(arguments.model, WAIT_S)
+        found = wait.answer(place, keys, lambda: read_object(*client.exchange("GET", path)))
         manifest = described(found["name"], arguments.model_version or found["versions"][-1], found)
     grpc = _plain(arguments.grpc_address, "--grpc-address") if arguments.grpc_address else None
     gateway = ServedModel((place.host, place.port), (grpc.host, grpc.port) if grpc else None, None)

@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gateway.cli.files import images, read_file, tensors
 from gateway.cli.remote import ask
 from gateway.cli.result_view import documents_of, print_documents
 from gateway.cli.running import disk_meant, find_running
+from gateway.cli.waiting import ModelWait, is_starting
 from gateway.config import Config, state_folder
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.infer import InferRequest, InferResponse
@@ -40,9 +42,13 @@ def command(arguments: argparse.Namespace) -> int:
         return infer_video.command(arguments)
     _check_still(arguments)
     labels: tuple[str, ...] = ()
-    found = find_running(arguments)
+    found, wait = find_running(arguments), ModelWait(arguments.model, arguments.wait)
+    while isinstance(found, str) and not disk_meant(arguments):
+        starting, found = is_starting(), find_running(arguments)  # it may listen since the last question
+        if not (isinstance(found, str) and starting and wait.pause("the gateway starts")):
+            break
     if not isinstance(found, str):
-        answer = ask(arguments, *found)
+        answer = wait.answer(*found, partial(ask, arguments, *found))
     else:
         if not disk_meant(arguments):
             print(f"answered in this process, from the disk: {found}", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-from gateway.terminal.numbers import positive, span
+from gateway.terminal.numbers import number, positive, span
 from gateway.terminal.program import named
 
 INFER_EXAMPLES = (
@@ -22,6 +22,8 @@ INFER_EXAMPLES = (
 FASTEST = math.inf
 """Value of `--rate max`."""
 RATE_MIN_PER_S, RATE_MAX_PER_S = 0.01, 1_000.0
+WAIT_S = 60.0
+"""Longest wait for a gateway that starts and a model that loads, unless --wait is given."""
 
 
 def infer_options(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +45,13 @@ def infer_options(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         help="draw boxes, masks, keypoints and labels into copies of the images; of a video into a .png with the last "
         "frame, or a .mp4 with all that were answered",
+    )
+    parser.add_argument(
+        "--wait",
+        type=number,
+        metavar="S",
+        default=WAIT_S,
+        help=f"longest wait for a gateway that starts and a model that loads (default: {WAIT_S:g}; 0: none)",
     )
     video = parser.add_argument_group("with --video and --camera")
     video.add_argument(

@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.camera.frames import PreparedFrame, prepare
@@ -22,6 +23,7 @@ from gateway.cli.result_view import documents_of
 from gateway.cli.running import find_running
 from gateway.cli.video_drawing import Drawing, drawing
 from gateway.cli.video_view import Show, live_line, print_line, print_summary, result_of, short_result
+from gateway.cli.waiting import ModelWait
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 from gateway.domain.retry import longest_pause_s
 from gateway.terminal.program import FINDING, OK
@@ -47,7 +49,8 @@ def command(arguments: argparse.Namespace) -> int:
     clean_up_on_signals()
     with ExitStack() as stack:
         feed = stack.enter_context(FrameFeed(*found, settings, warn))
-        model = feed.describe(arguments.model, arguments.model_version)
+        wait = ModelWait(arguments.model, arguments.wait)
+        model = wait.answer(*found, partial(feed.describe, arguments.model, arguments.model_version))
         if arguments.draw and not model.result:
             problem = f"model '{model.name}' has no task, so that nothing can be drawn"
             raise ConfigurationError(f"{problem}; declare [task] in its manifest", key="--draw")

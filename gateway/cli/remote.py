@@ -20,6 +20,8 @@ from gateway.frontends.documents import PREPROCESS
 Answer = TypeVar("Answer")
 ANSWER_KEYS = ("model_name", "model_version", "outputs")
 """Members that every answer to an inference request has."""
+FAULTS = {status: fault for fault, status in HTTP_STATUS.items()}
+"""Fault of each status; 503 is UNAVAILABLE: the text tells a model that is overloaded from one that is loading."""
 
 
 def ask(arguments: argparse.Namespace, place: GatewayAddress, keys: Keys) -> dict[str, Any]:
@@ -108,7 +110,7 @@ def _read_answer(status: int, content: bytes, kind: type[Answer], name: str) -> 
     except ValueError:
         raise UnreachableError(f"the answer (HTTP {status}) is not JSON; is this address a gateway's?") from None
     if status != http.HTTPStatus.OK:
-        fault = next((fault for fault, known in HTTP_STATUS.items() if known == status), Fault.INTERNAL)
+        fault = FAULTS.get(status, Fault.INTERNAL)
         said = answer.get("error", answer.get("detail", "")) if isinstance(answer, dict) else ""
         remedy = "; name the file that holds it with --token-file FILE" if fault is Fault.UNAUTHENTICATED else ""
         raise RequestError(fault, f"HTTP {status}: {said or content[:200].decode('utf-8', 'replace')}{remedy}")

@@ -64,11 +64,13 @@ def _denial(release: Release, committed: Committed, *, unsigned: bool) -> str:
 
 
 def _chosen(slot: CommittedSlot, serving: Collection[tuple[str, str]]) -> list[Release]:
-    """Return a slot's release; also the previous one if that release is refused and not loaded."""
+    """Return a slot's release; also the previous one if that release is refused or undecided, and not loaded."""
     release, previous = slot.release, slot.previous
     if previous is None or (release.name, release.version) in serving:
         return [release]
     if previous.version == release.version:
         return [previous]
+    if not release.problem:
+        return [release, previous]
     told = f"{release.problem}; the previous release, version {previous.version}, serves instead"
     return [replace(release, problem=told), previous]

@@ -51,6 +51,15 @@ class ModelRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelUndecided:
+    """End of an attempt to load a model that did not decide; `reason` states the problem and the next attempt."""
+
+    model: str
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class EntryIgnored:
     """Entry of the model directory that belongs to no model version. `path` is relative to the directory."""
 
@@ -161,6 +170,7 @@ Event = (
     | VariantChosen
     | TrialFinished
     | ModelRefused
+    | ModelUndecided
     | EntryIgnored
     | RunFailed
     | LoopLeft

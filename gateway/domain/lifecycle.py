@@ -1,4 +1,4 @@
-"""Lifecycle of a servable: TensorFlow Serving's states, with one table of allowed transitions.
+"""Lifecycle of a servable: TensorFlow Serving's states, with one table of allowed transitions. Readiness of the server.
 
 AVAILABLE is announced after the fact, UNLOADING before it: the announced state never names a model that is absent.
 """
@@ -26,6 +26,19 @@ MOVES: Mapping[ServableState, frozenset[ServableState]] = {
     ServableState.UNLOADING: frozenset({ServableState.END}),
     ServableState.END: frozenset(),
 }
+
+
+READY = ("all", "first")
+"""When a start becomes ready: all models have been tried, or the first one serves."""
+
+
+def server_ready(when: str, *, settled: bool, listed: bool, serving: bool) -> bool:
+    """Return True if the server is ready. `when`: one of READY.
+
+    `settled`: each model of the first synchronisation serves, is refused, or was tried without a result. `listed`:
+    there is a model; without any the server is ready, and with models only if one is `serving`.
+    """
+    return (settled and not listed) or (serving and (settled or when == "first"))
 
 
 def advance(state: ServableState, to: ServableState) -> ServableState:

@@ -200,7 +200,7 @@ class Repository(Protocol):
     """Models, as a frontend may list and control them."""
 
     def index(self) -> Sequence[IndexEntry]:
-        """Return every known model version, refused ones with the reason, sorted by name and version."""
+        """Return every known model version, with the reason if it is not ready, sorted by name and version."""
 
     def versions(self, model: str) -> Sequence[str]:
         """Return the versions of `model` that are ready, oldest first. Raises NOT_FOUND for an unknown model."""
@@ -326,6 +326,7 @@ class VersionStatus:
     """State of a model version: `state` as in IndexEntry, or LOADED if it serves nothing yet.
 
     `weight` is its share, in percent, of the requests that name no version. `placement` is None if it is not loaded.
+    `undecided`: the last attempt to load it had no result, and it is tried again.
     """
 
     model: str
@@ -334,6 +335,7 @@ class VersionStatus:
     reason: str = ""
     weight: int = 0
     placement: Placement | None = None
+    undecided: bool = False
 
 
 class Standings(Protocol):

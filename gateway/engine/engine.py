@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest, InferResponse
+from gateway.domain.lifecycle import READY, server_ready
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import Pending, RawBatch, Sink
 from gateway.domain.sizes import RequestSizes, widest
@@ -35,8 +36,8 @@ class Engine:
         self.decoding = decoding or DecodePool(EngineSettings())
         self.batch_pass, self.hold, self.release = batch_pass, batch_pass.hold, batch_pass.release
         self._futures = Futures()
-        self.serving = False
-        """Readiness: set once the model directory was read for the first time, cleared when draining begins."""
+        self.ready_when, self.settled, self.draining = READY[0], False, False
+        """Readiness: `server_ready` has the rule; never while it drains."""
 
     def submit(self, request: InferRequest, sink: Sink, token: Any) -> Pending:
         """Implement `Submission.submit`: find the version and pass the request to it."""
@@ -91,7 +92,10 @@ class Engine:
     def ready(self, model: str = "", version: str = "") -> bool:
         """Implement `Inference.ready`."""
         if not model:
-            return self.serving
+            serving = any(record.serving for record in self._registry.records())
+            listed = bool(self._registry.listed())
+            ready = server_ready(self.ready_when, settled=self.settled, listed=listed, serving=serving)
+            return ready and not self.draining
         try:
             self._registry.find(model, version)
         except RequestError:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from gateway.domain.errors import VariantError
+from gateway.domain.errors import VariantError, lacks_memory
 from gateway.domain.events import Publish, TrialFinished
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, Variant
@@ -134,26 +134,29 @@ class Loader:
         except VariantError:
             raise
         except Exception as error:  # a thread's boundary: an error of an engine refuses this model only
-            raise VariantError(f"{type(error).__name__}: {error}") from error
+            words = f"{type(error).__name__}: {error}"
+            raise VariantError(words, transient=lacks_memory(words)) from error
 
     async def first(self, release: Release) -> Opened:
         """Open the variant that serves first: the choice among those that passed, else the first that passes a trial.
 
-        Raises VariantError with every variant's reason if none passes.
+        Raises VariantError with every variant's reason if none passes: a transient one if a trial did not decide.
         """
         manifest = await self.manifest(release)
         candidates = self.candidates(manifest)
-        reasons = [f"{c.variant.name}: {c.reason}" for c in candidates if not c.eligible]
+        reasons, transient = [f"{c.variant.name}: {c.reason}" for c in candidates if not c.eligible], False
         for candidate in self._in_order(candidates):
             tried = candidate if candidate.passed else await self.prove(release, manifest, candidate)
             obstacle = self.obstacle(release, manifest, tried) if tried.passed else tried.reason
+            transient |= tried.verdict is not None and tried.verdict.transient
             if not obstacle:
                 try:
                     return await self.open(release, tried, manifest)
                 except VariantError as error:
-                    obstacle = str(error)
+                    obstacle, transient = str(error), transient or error.transient
             reasons.append(f"{tried.variant.name}: {obstacle}")
-        raise VariantError(f"no variant can serve on this device: {'; '.join(reasons) or 'the release has none'}")
+        problem = f"no variant can serve on this device: {'; '.join(reasons) or 'the release has none'}"
+        raise VariantError(problem, transient=transient)
 
     def obstacle(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> str:
         """Return why a candidate that passed may not serve this release, or "" if it may."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -12,7 +13,7 @@ from gateway.domain.sharing import WHOLE, WeightedRoundRobin, percentages
 from gateway.engine.servable import Servable
 from gateway.engine.split import Split
 from gateway.engine.target import ModelTarget
-from gateway.engine.versions import LoadedVersion, VersionChange, VersionRecord, changed
+from gateway.engine.versions import Attempt, LoadedVersion, VersionChange, VersionRecord, attempted, changed
 
 Record = VersionRecord[Servable]
 NEW: Record = VersionRecord()
@@ -115,7 +116,7 @@ class ModelEntry:
         """Stop serving a version, for `reason`. Return its servable, or None."""
         servable = self._change(version, VersionChange.WITHDRAW) if self.record(version).serving else None
         if reason:
-            self.refuse(version, reason)
+            self.attempt(version, Attempt.REFUSED, reason)
         self.committed = "" if version == self.committed else self.committed
         self.settle()
         return servable
@@ -130,13 +131,9 @@ class ModelEntry:
         """Forget a version that was removed from disk, except its staged release."""
         self.note(version, replace(NEW, staged=self.record(version).staged))
 
-    def refuse(self, version: str, reason: str) -> None:
-        """Record why the newest release of a version does not serve ("": it does)."""
-        self.note(version, replace(self.record(version), refused=reason))
-
-    def load(self, version: str, *, under_way: bool) -> None:
-        """Record whether a release is being loaded to serve."""
-        self.note(version, replace(self.record(version), loading=under_way))
+    def attempt(self, version: str, attempt: Attempt, reason: str = "") -> None:
+        """Record the stage of the newest release of a version, with the reason if it does not serve."""
+        self.note(version, attempted(self.record(version), attempt, reason))
 
     def _change(
         self, version: str, change: VersionChange, held: LoadedVersion[Servable] | None = None
@@ -173,14 +170,22 @@ class Registry:
     def __init__(self, retry_after_s: float) -> None:
         self._entries: dict[str, ModelEntry] = {}
         self._retry_after_s = retry_after_s
+        self.is_read = True
+        """Whether the models of this device are known: False until a daemon has read them for the first time."""
 
     def entry(self, model: str) -> ModelEntry:
         """Return the entry of `model`; create it if there is none."""
         return self._entries.setdefault(model, ModelEntry())
 
     def known(self, model: str) -> ModelEntry:
-        """Return the entry of `model`. Raises RequestError NOT_FOUND with the text that clients match (Triton's)."""
+        """Return the entry of `model`.
+
+        Raises RequestError NOT_FOUND with the text that clients match (Triton's), UNAVAILABLE at the start.
+        """
         entry = self._entries.get(model)
+        if entry is None and not self.is_read:
+            what = f"model '{model:.200}' is loading: the gateway starts and reads its models; try again"
+            raise RequestError(Fault.UNAVAILABLE, what, retry_after_s=self._retry_after_s)
         if entry is None:
             raise RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model:.200}' is not found")
         return entry
@@ -220,7 +225,7 @@ class Registry:
             yield from ((loaded[version], weights.get(version, 0)) for version in sorted(loaded, key=version_order))
 
     def listed(self) -> set[tuple[str, str]]:
-        """Return model and version of every version that serves, loads or is refused."""
+        """Return model and version of every version that serves, may serve soon, or is refused."""
         return {(name, v) for name, entry in self._entries.items() for v, one in entry.records.items() if one.is_listed}
 
     def staged(self) -> set[tuple[str, str]]:
@@ -233,7 +238,7 @@ class Registry:
             del self._entries[model]
 
     def index(self) -> list[IndexEntry]:
-        """Return each version that callers may name once: as serving, else as loading, else as refused."""
+        """Return each version that callers may name once: as serving, else as loading, else with its obstacle."""
         return [line for name in sorted(self._entries) for line in _lines(name, self._entries[name])]
 
     def standings(self) -> list[VersionStatus]:
@@ -242,16 +247,19 @@ class Registry:
 
     def _absent(self, model: str, version: str, entry: ModelEntry) -> RequestError:
         listed = {name: one for name, one in entry.records.items() if one.is_listed}
-        if version and not (entry.record(version).loading or entry.record(version).refused):
+        if version and entry.record(version).attempt is Attempt.NONE:
             what = f"Request for unknown model: '{model}' version {version:.200} is not found"
             return RequestError(Fault.NOT_FOUND, what)
         if entry.records and not listed:
             return RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model:.200}' is not found")
-        reasons = [one.refused for name, one in listed.items() if one.refused and version in {"", name}]
-        loads = any(one.loading for one in listed.values())
-        what = "; ".join(reasons) or ("it is loading" if loads else "it is being unloaded")
         named = f"'{model}' version {version}" if version else f"'{model}'"
-        return RequestError(Fault.UNAVAILABLE, f"model {named} is not ready: {what}", retry_after_s=self._retry_after_s)
+        asked, now_ns = [one for name, one in listed.items() if version in {"", name}], time.monotonic_ns()
+        if loads := [one.obstacle(now_ns) for one in asked if one.is_loading]:
+            what = f"model {named} is loading: {loads[-1]}; try again"
+        else:
+            reasons = "; ".join(filter(None, (one.obstacle(now_ns) for one in asked)))
+            what = f"model {named} is not ready: {reasons or 'it is being unloaded'}"
+        return RequestError(Fault.UNAVAILABLE, what, retry_after_s=self._retry_after_s)
 
 
 def _healed(route: Route | None, loaded: Mapping[str, Servable]) -> Route | None:
@@ -267,17 +275,16 @@ def _healed(route: Route | None, loaded: Mapping[str, Servable]) -> Route | None
 
 
 def _lines(name: str, entry: ModelEntry) -> list[IndexEntry]:
-    known = {version for version, one in entry.records.items() if one.loading or one.refused}
+    known = {version for version, one in entry.records.items() if one.attempt is not Attempt.NONE}
     return [_line(name, version, entry) for version in sorted(entry.reachable | known, key=version_order)]
 
 
 def _line(name: str, version: str, entry: ModelEntry) -> IndexEntry:
-    record = entry.record(version)
+    record, reason = entry.record(version), entry.record(version).obstacle(time.monotonic_ns())
     if version in entry.reachable:
-        return IndexEntry(name, version, "READY", record.refused and f"a newer file is refused: {record.refused}")
-    if record.loading:
-        return IndexEntry(name, version, "LOADING")
-    return IndexEntry(name, version, "UNAVAILABLE", record.refused)
+        kind = "undecided" if record.retry else "refused"
+        return IndexEntry(name, version, "READY", record.reason and f"a newer file is {kind}: {record.reason}")
+    return IndexEntry(name, version, "LOADING" if record.is_loading else "UNAVAILABLE", reason)
 
 
 def _standings(name: str, entry: ModelEntry) -> Iterator[VersionStatus]:
@@ -292,4 +299,5 @@ def _standings(name: str, entry: ModelEntry) -> Iterator[VersionStatus]:
             line.reason,
             weights.get(version, 0),
             servable.placement if servable else None,
+            undecided=entry.record(version).attempt is Attempt.UNDECIDED,
         )

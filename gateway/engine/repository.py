@@ -4,50 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
-from gateway.domain.events import EntryIgnored, ModelRefused, Publish
+from gateway.domain.events import EntryIgnored, ModelRefused, ModelUndecided, Publish
 from gateway.domain.lifecycle import ServableState
-from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.ports import IndexEntry, Loaded, Replayed, VersionStatus
 from gateway.domain.release import NO_VERSION, Release
-from gateway.domain.retry import longest_pause_s
+from gateway.domain.retry import SECOND_NS
 from gateway.domain.routing import version_order
-from gateway.domain.selection import Candidate, choose, untried
+from gateway.domain.selection import Candidate, choose
 from gateway.engine.comparing import Comparing
 from gateway.engine.context import EngineContext
 from gateway.engine.engine import Engine
 from gateway.engine.fitting import Fitting, worker_settings
 from gateway.engine.leases import Leases
 from gateway.engine.loader import Loader, Opened
+from gateway.engine.loading import load_all
 from gateway.engine.registry import Registry
 from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.engine.staging import Staging, chosen
 from gateway.engine.threads import Threads
-from gateway.engine.versions import LoadedVersion
+from gateway.engine.trial_plan import TrialPlan
+from gateway.engine.versions import Attempt, LoadedVersion, NextAttempt, attempted, undecided
 
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
-TrialKey = tuple[str, str, str | None]
-"""Key of a trial: release digest, variant, accelerator."""
-REPEATS = 6
-"""Most repetitions of a disturbed measurement until the next start."""
-REPEAT_S, LONGEST_REPEAT_S = 60.0, 3600.0
-"""Wait after the first repetition, doubled after each, and the longest."""
-
-Repeats = dict[TrialKey, tuple[int, int]]
-"""Trials with the number of their repetitions, and when the next one is due (monotonic ns)."""
 
 
 class ModelRepository:
     """Implementation of Repository and Standings.
 
     One change at a time: loads, unloads and swaps wait for each other. Staging waits for none of them. A staged release
-    belongs to its stager until a release of the same digest is to be served.
+    belongs to its stager until a release of the same digest is to be served. Undecided releases are tried again until
+    they decide; any other change interrupts that.
     """
 
     def __init__(
@@ -77,6 +71,9 @@ class ModelRepository:
             replace=self._replace_later,
         )
         self._replacing: set[asyncio.Task[None]] = set()
+        self._retrying: asyncio.Task[None] | None = None
+        self.decided: Callable[[], None] = lambda: None
+        """Callback after a later attempt of an undecided release served or refused it."""
         self._fitting = Fitting(loader, self._context)
         self._leases = Leases(registry, settings.lease_limit_s, publish)
         self._staging = Staging(registry, self._fitting, self._leases, settings, publish)
@@ -123,7 +120,7 @@ class ModelRepository:
         """Implement `Repository.load`. Raises UNAVAILABLE with the reason if a version found on disk does not pass."""
         self._check_control("load")
         named = NAME_PATTERN.fullmatch(model)
-        async with self._changing:
+        async with self._change():
             releases = await self._scan_model(model) if named else ()
             if not releases:
                 what = f"failed to load '{model:.200}': the model directory does not hold it"
@@ -132,52 +129,51 @@ class ModelRepository:
             for version, record in list(entry.records.items()):
                 entry.note(version, replace(record, hangs=0))
             await self._follow(releases, only=model)
-            refused = [one.refused for one in self._registry.entry(model).records.values() if one.refused]
-            if refused:
-                raise RequestError(Fault.UNAVAILABLE, f"failed to load '{model}': {'; '.join(refused)}")
+            obstacles = [one.obstacle(time.monotonic_ns()) for one in self._registry.entry(model).records.values()]
+            if any(obstacles):
+                raise RequestError(Fault.UNAVAILABLE, f"failed to load '{model}': {'; '.join(filter(None, obstacles))}")
 
     async def unload(self, model: str) -> None:
         """Implement `Repository.unload`: requests under way finish; the version stays in the index as UNAVAILABLE."""
         self._check_control("unload")
-        async with self._changing:
+        async with self._change():
             entry = self._registry.known(model)
             self._leases.end(model, "unloaded")
-            for version in entry.serving:
-                await self._retire(self._withdraw(model, version, "unloaded"))
+            for version, record in list(entry.records.items()):
+                if record.serving or record.retry:
+                    await self._retire(self._withdraw(model, version, "unloaded"))
 
-    async def synchronise(self, releases: Sequence[Release]) -> None:
-        """Serve `releases`: load new and changed ones, retire versions that are gone."""
-        async with self._changing:
-            await self._follow(releases)
+    async def synchronise(self, releases: Sequence[Release], *, again: bool = True) -> None:
+        """Serve `releases`: load new and changed ones, retire versions that are gone.
+
+        Undecided ones are tried at once, or with `again=False` when their next attempt is due.
+        """
+        async with self._change():
+            await self._follow(releases, again=again)
 
     async def refine(self) -> None:
         """Measure untried variants while the device is idle; swap if the objective then requires it.
 
-        What was measured on a busy machine is measured again, at most REPEATS times with back-off. Returns when nothing
-        is left to try. Nothing else is tried twice, even if its verdict could not be kept.
+        What was measured on a busy machine is measured again, with back-off. Returns when nothing is left to try.
         """
-        tried: Repeats = {}
-        while (job := self._next_trial(tried) or self._next_repeat(tried)) is not None:
-            release, manifest, candidate = job
-            count, due_ns = tried.get(key := _trial_key(release, candidate), (0, 0))
-            if (wait_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:
+        plan = TrialPlan(self._registry, self._loader)
+        while (trial := plan.next()) is not None:
+            if (wait_s := (trial.due_ns - time.monotonic_ns()) / 1e9) > 0:
                 self._followed.clear()
                 with suppress(TimeoutError):  # or until there are other releases
                     await asyncio.wait_for(self._followed.wait(), wait_s)
                 continue
             await self._wait_for_quiet()
-            count += candidate.verdict is not None
-            pause_ns = int(longest_pause_s(count, REPEAT_S, LONGEST_REPEAT_S) * 1e9) if count else 0
-            tried[key] = count, time.monotonic_ns() + pause_ns
-            await self._loader.prove(release, manifest, candidate)
-            async with self._changing:
-                serving = self._registry.record(release.name, release.version).serving
-                if serving is not None and serving.release is release:
-                    await self._choose_again(serving, tried)
+            plan.begin(trial, time.monotonic_ns())
+            await self._loader.prove(trial.release, trial.manifest, trial.candidate)
+            async with self._change():
+                serving = self._registry.record(trial.release.name, trial.release.version).serving
+                if serving is not None and serving.release is trial.release:
+                    await self._choose_again(serving, plan)
 
     async def close(self) -> None:
         """Drain and free everything, in parallel."""
-        async with self._changing:
+        async with self._change(last=True):
             self._staging.close()
             self._leases.close()
             self._comparing.close()
@@ -200,7 +196,7 @@ class ModelRepository:
         The old session's memory and its thread are lost: nothing in this process can end them.
         """
         model, version = hung.manifest.name, hung.manifest.version
-        async with self._changing:
+        async with self._change():
             record = self._registry.record(model, version)
             if record.serving is None or record.serving.servable is not hung:  # staged, or already replaced
                 await hung.close(0.0)
@@ -210,18 +206,55 @@ class ModelRepository:
             self._withdraw(model, version)
             await hung.close(0.0)
             if hangs <= self._settings.max_hangs:
-                await self._bring_up(record.serving.release)
+                await self._bring_up_all([record.serving.release])
                 return
             reason = f"{hangs} of its runs did not end; correct the model or its callers' inputs, then load it"
-            self._registry.entry(model).refuse(version, reason)
+            self._registry.entry(model).attempt(version, Attempt.REFUSED, reason)
             self._publish(ModelRefused(model, version, reason))
 
-    async def _follow(self, releases: Sequence[Release], only: str = "") -> None:
+    @asynccontextmanager
+    async def _change(self, *, last: bool = False) -> AsyncIterator[None]:
+        """Make a change. It interrupts an attempt of undecided releases, which are tried again after it."""
+        if self._retrying is not None:
+            self._retrying.cancel()
+        async with self._changing:
+            try:
+                yield
+            finally:
+                if self._retrying is not None:
+                    self._retrying.cancel()
+                self._retrying = None
+                if not last and any(self._retries()):
+                    self._retrying = asyncio.create_task(self._try_again(), name="undecided")
+
+    def _retries(self) -> list[NextAttempt]:
+        return [
+            record.retry for record in self._registry.records() if record.attempt is Attempt.UNDECIDED and record.retry
+        ]
+
+    async def _try_again(self) -> None:
+        """Try undecided releases again, each when it is due, until all have decided."""
+        while retries := self._retries():
+            first_ns = min(retry.due_ns for retry in retries)
+            await asyncio.sleep(max(0, first_ns - time.monotonic_ns()) / SECOND_NS)
+            async with self._changing:
+                now_ns = max(first_ns, time.monotonic_ns())
+                due = [retry.release for retry in retries if retry.due_ns <= now_ns]
+                await self._bring_up_all(due)
+                if any(self._registry.record(one.name, one.version).retry is None for one in due):
+                    self.decided()
+
+    async def _follow(self, releases: Sequence[Release], only: str = "", *, again: bool = True) -> None:
         """Serve `releases` as `synchronise` does; only those of model `only` if it is given."""
-        gate = asyncio.Semaphore(self._selection.loads_at_once)
-        async with asyncio.TaskGroup() as loads:
-            for release in releases:
-                loads.create_task(self._bring_up_through(gate, release))
+        waiting = []
+        for release in releases:
+            entry = self._registry.entry(release.name)
+            retry = entry.record(release.version).retry
+            if not again and retry is not None and retry.release == release:
+                continue
+            entry.note(release.version, replace(entry.record(release.version), retry=None))
+            waiting.append(release)
+        await self._bring_up_all(waiting)
         wanted = {(release.name, release.version) for release in releases}
         kept = {release.name for release in releases if self._keeps_others(release)}
         self._followed.set()
@@ -239,33 +272,55 @@ class ModelRepository:
             return True
         return release.signed and self._registry.serving(release.name, release.version) is None
 
-    async def _bring_up_through(self, gate: asyncio.Semaphore, release: Release) -> None:
-        """Load a few releases at once, so that one whose trial hangs until its deadline delays no other."""
-        async with gate:
-            await self._bring_up(release)
+    async def _bring_up_all(self, releases: Sequence[Release]) -> None:
+        """Load several releases at once. All that have to be loaded are listed from the beginning."""
+        releases = list({(release.name, release.version): release for release in releases}.values())
+        for release in releases:
+            entry = self._registry.entry(release.name)
+            if not entry.record(release.version).serves(release):
+                entry.attempt(release.version, Attempt.WAITING)
+        self._registry.is_read = True
+        try:
+            await load_all((partial(self._bring_up, release) for release in releases), self._selection.loads_at_once)
+        finally:
+            for release in releases:
+                self._give_up(release)
 
-    async def _bring_up(self, release: Release) -> None:
-        """Serve a release, or record why it is refused."""
+    def _give_up(self, release: Release) -> None:
+        """End an attempt that was interrupted: an undecided release stays so, another one is forgotten."""
         entry = self._registry.entry(release.name)
         record = entry.record(release.version)
+        if record.is_loading:
+            stage = Attempt.UNDECIDED if record.retry else Attempt.NONE
+            entry.note(release.version, attempted(record, stage, record.reason, record.retry))
+        self._registry.tidy(release.name)
+
+    async def _bring_up(self, release: Release) -> None:
+        """Serve a release, or record why it does not serve."""
+        entry, version = self._registry.entry(release.name), release.version
+        record = entry.record(version)
         if record.serving is not None and record.serves(release):
-            entry.refuse(release.version, "")
+            entry.attempt(version, Attempt.NONE)
             self._serve(record.serving, committed=release.signed)
             return
-        entry.load(release.version, under_way=True)
+        entry.attempt(version, Attempt.RUNNING)
         try:
             servable = self._staging.staged(release) or await self._opened(release)
         except (VariantError, ConfigurationError) as error:
-            self._refuse(release, str(error))
+            if isinstance(error, VariantError) and error.transient:
+                entry.note(version, undecided(entry.record(version), release, str(error), time.monotonic_ns()))
+                self._publish(
+                    ModelUndecided(release.name, version, entry.record(version).obstacle(time.monotonic_ns()))
+                )
+            else:
+                self._refuse(release, str(error))
         else:
-            entry.refuse(release.version, "")
-            await self._retire(self._serve(LoadedVersion(release, servable), committed=release.signed))
-        finally:
-            entry.load(release.version, under_way=False)
-            self._registry.tidy(release.name)
+            entry.attempt(version, Attempt.NONE)
+            old = self._serve(LoadedVersion(release, servable), committed=release.signed)
+            await asyncio.shield(self._retire(old))  # an interrupted attempt must not leave it open
 
     def _refuse(self, release: Release, reason: str) -> None:
-        self._registry.entry(release.name).refuse(release.version, reason)
+        self._registry.entry(release.name).attempt(release.version, Attempt.REFUSED, reason)
         is_version = release.version != NO_VERSION
         refusal = ModelRefused(release.name, release.version, reason)
         self._publish(refusal if is_version else EntryIgnored(release.name, reason))
@@ -306,37 +361,18 @@ class ModelRepository:
         self._registry.entry(model).forget(version)
         self._registry.tidy(model)
 
-    def _next_trial(self, tried: Container[TrialKey]) -> tuple[Release, ModelManifest, Candidate] | None:
-        for serving in (record.serving for record in self._registry.records() if record.serving):
-            manifest = serving.servable.declared
-            for candidate in untried(self._loader.candidates(manifest)):
-                if _trial_key(serving.release, candidate) not in tried:
-                    return serving.release, manifest, candidate
-        return None
-
-    def _next_repeat(self, tried: Repeats) -> tuple[Release, ModelManifest, Candidate] | None:
-        """Return the variant whose disturbed measurement is repeated next."""
-        jobs = [
-            (due_ns, (serving.release, serving.servable.declared, candidate))
-            for serving in (record.serving for record in self._registry.records() if record.serving)
-            for candidate in self._loader.candidates(serving.servable.declared)
-            for repeats, due_ns in [tried.get(_trial_key(serving.release, candidate), (0, 0))]
-            if repeats < REPEATS and candidate.passed and candidate.disturbed
-        ]
-        return min(jobs, key=lambda job: job[0])[1] if jobs else None
-
     async def _wait_for_quiet(self) -> None:
         wanted_ns = int(self._selection.idle_before_trial_s * 1e9)
         while (quiet_ns := self._engine.quiet_ns(time.monotonic_ns())) < wanted_ns:  # noqa: ASYNC110  computed, not polled
             await asyncio.sleep((wanted_ns - quiet_ns) / 1e9)
 
-    async def _choose_again(self, held: LoadedVersion[Servable], tried: Container[TrialKey]) -> None:
+    async def _choose_again(self, held: LoadedVersion[Servable], plan: TrialPlan) -> None:
         release, serving = held.release, held.servable
         manifest = serving.declared
         candidates = self._loader.candidates(manifest)
         best = choose(candidates, self._loader.objective)
-        left = [candidate for candidate in untried(candidates) if _trial_key(release, candidate) not in tried]
-        if best is None or left or self._loader.obstacle(release, manifest, best):
+        complete = plan.is_complete(release, manifest, candidates)
+        if best is None or not complete or self._loader.obstacle(release, manifest, best):
             return
         if _serves(serving, best) and self._fitting.refit(serving, release, best):
             return
@@ -346,10 +382,6 @@ class ModelRepository:
             self._publish(ModelRefused(release.name, release.version, f"{best.variant.name} stays out: {error}"))
         else:
             await self._retire(self._serve(LoadedVersion(release, servable), committed=release.signed))
-
-
-def _trial_key(release: Release, candidate: Candidate) -> TrialKey:
-    return release.digest, candidate.variant.name, candidate.accelerator
 
 
 def _serves(servable: Servable, candidate: Candidate) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.lifecycle import READY
 from gateway.domain.manifest import LEVELS
 from gateway.domain.profile import NICE_LIMIT
 from gateway.domain.selection import OBJECTIVES
@@ -97,7 +98,8 @@ class EngineSettings:
     thread_wait_s: float = 1.0  # longest wait of a run for the profile's threads; then it runs without them
     quota_callers: int = 1024  # callers whose quotas are kept; above it, the longest idle is forgotten
     retry_after_s: float = 1.0  # wait that an OVERLOADED or UNAVAILABLE caller is asked for
-    ready_within_s: float = 10.0  # longest time until a start reports itself ready, whatever models still load
+    ready: str = "all"  # when a start is ready: "all" models were tried once, or the "first" one serves
+    notify_within_s: float = 10.0  # longest time until a start sends READY=1 to systemd, whatever models still load
     drain_s: float = 10.0  # longest time that a replaced or unloaded version has to finish its queue
     staged_versions: int = 8  # versions loaded for updates that are not committed yet
     lease_limit_s: float = 3600.0  # longest time that a route lasts without being renewed
@@ -124,6 +126,9 @@ class EngineSettings:
         for key in ("run_limit_s", "run_end_s", "loop_retry_s"):
             if getattr(self, key) <= 0:
                 raise ConfigurationError("must be more than 0", table="limits", key=key)
+        if self.ready not in READY:
+            problem = f"must be one of {', '.join(READY)}, not {self.ready!r:.40}"
+            raise ConfigurationError(problem, table="limits", key="ready")
         _refuse_twice("queue", [queue.model for queue in self.queue])
         _refuse_twice("quota", [quota.caller for quota in self.quota])
 

@@ -1,4 +1,4 @@
-"""Record of one model version, and the table of its transitions. Pure: loaded objects are opaque values."""
+"""Record of one model version, and the tables of its transitions. Pure: loaded objects are opaque values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from gateway.domain.release import Release
+from gateway.domain.retry import SECOND_NS, longest_pause_s
 
 S = TypeVar("S")
 
@@ -49,6 +50,40 @@ TRANSITIONS: Mapping[tuple[Holding, VersionChange], Holding] = {
 }
 
 
+class Attempt(enum.Enum):
+    """Stage of the newest release of a version, which is to serve. NONE: it serves, or there is none.
+
+    UNDECIDED: its last trial had no result, for lack of memory for example; it is tried again.
+    """
+
+    NONE = "none"
+    WAITING = "it waits for its trial"
+    RUNNING = "its trial runs"
+    UNDECIDED = "undecided"
+    REFUSED = "refused"
+
+
+ATTEMPTS: Mapping[Attempt, frozenset[Attempt]] = {
+    Attempt.NONE: frozenset({Attempt.NONE, Attempt.WAITING, Attempt.REFUSED}),
+    Attempt.WAITING: frozenset({Attempt.NONE, Attempt.RUNNING, Attempt.UNDECIDED}),
+    Attempt.RUNNING: frozenset({Attempt.NONE, Attempt.UNDECIDED, Attempt.REFUSED}),
+    Attempt.UNDECIDED: frozenset({Attempt.NONE, Attempt.WAITING, Attempt.REFUSED}),
+    Attempt.REFUSED: frozenset({Attempt.NONE, Attempt.WAITING, Attempt.REFUSED}),
+}
+"""Stages that may follow each stage. UNDECIDED follows WAITING if another change interrupts the next attempt."""
+RETRY_S, RETRY_LIMIT_S = 3.0, 300.0
+"""Pause before an undecided release is tried again: the first one, and the longest, to which it is doubled."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextAttempt:
+    """Next attempt of an undecided release, and the attempts in a row that did not decide."""
+
+    release: Release
+    failures: int
+    due_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedVersion(Generic[S]):
     """Loaded object (a servable), and the release that it was loaded from."""
@@ -61,14 +96,16 @@ class LoadedVersion(Generic[S]):
 class VersionRecord(Generic[S]):
     """State of one model version.
 
-    `serving` answers requests; `staged` answers only what a route gives it. `loading`: a release is being loaded to
-    serve. `refused`: why the newest release does not serve. `hangs`: runs that did not end since the last load by hand.
+    `serving` answers requests; `staged` answers only what a route gives it. `attempt`, `reason`: stage of the newest
+    release, and why it did not serve at the last attempt. `retry`: its next attempt, kept while that runs. `hangs`:
+    runs that did not end since the last load by hand.
     """
 
     serving: LoadedVersion[S] | None = None
     staged: LoadedVersion[S] | None = None
-    loading: bool = False
-    refused: str = ""
+    attempt: Attempt = Attempt.NONE
+    reason: str = ""
+    retry: NextAttempt | None = None
     hangs: int = 0
 
     @property
@@ -80,13 +117,27 @@ class VersionRecord(Generic[S]):
 
     @property
     def is_listed(self) -> bool:
-        """Return True if the version belongs in an index: it serves, will serve, or is refused."""
-        return self.serving is not None or self.loading or bool(self.refused)
+        """Return True if the version belongs in an index: it serves, may serve soon, or is refused."""
+        return self.serving is not None or self.attempt is not Attempt.NONE
+
+    @property
+    def is_loading(self) -> bool:
+        """Return True if its newest release is being loaded to serve, or waits for that."""
+        return self.attempt in {Attempt.WAITING, Attempt.RUNNING}
 
     @property
     def is_empty(self) -> bool:
         """Return True if there is nothing to remember of the version."""
         return self.staged is None and not self.hangs and not self.is_listed
+
+    def obstacle(self, now_ns: int) -> str:
+        """Return why the newest release does not serve now, for people; "" if it does."""
+        if self.is_loading:
+            return self.attempt.value
+        if self.attempt is not Attempt.UNDECIDED or self.retry is None:
+            return self.reason
+        wait_s = max(0, self.retry.due_ns - now_ns) / SECOND_NS
+        return f"undecided: {self.reason}; next attempt in {wait_s:.0f} s"
 
     def serves(self, release: Release) -> bool:
         """Return True if exactly this release serves, by its digest."""
@@ -95,6 +146,28 @@ class VersionRecord(Generic[S]):
     def stages(self, release: Release) -> bool:
         """Return True if exactly this release is staged, by its digest."""
         return self.staged is not None and self.staged.release.digest == release.digest
+
+
+def attempted(
+    record: VersionRecord[S], attempt: Attempt, reason: str = "", retry: NextAttempt | None = None
+) -> VersionRecord[S]:
+    """Return the record with its newest release at the stage `attempt`.
+
+    The reason of the last attempt stays until the next one decides. Raises ValueError for a stage that the table does
+    not allow: a defect of the caller.
+    """
+    if attempt not in ATTEMPTS[record.attempt]:
+        raise ValueError(f"an attempt that is {record.attempt.name} cannot become {attempt.name}")
+    if attempt in {Attempt.WAITING, Attempt.RUNNING}:
+        return replace(record, attempt=attempt)
+    return replace(record, attempt=attempt, reason=reason, retry=retry)
+
+
+def undecided(record: VersionRecord[S], release: Release, reason: str, now_ns: int) -> VersionRecord[S]:
+    """Return the record after an attempt that did not decide, with the time of the next one."""
+    failures = record.retry.failures + 1 if record.retry else 1
+    pause_ns = int(longest_pause_s(failures, RETRY_S, RETRY_LIMIT_S) * SECOND_NS)
+    return attempted(record, Attempt.UNDECIDED, reason, NextAttempt(release, failures, now_ns + pause_ns))
 
 
 def changed(

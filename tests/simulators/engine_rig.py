@@ -140,7 +140,7 @@ class Rig:
         self.registry = Registry(self.settings.retry_after_s)
         batch_pass = BatchPass(self.settings.turn_us, Pauses(self.settings.worker_wait_ms), self._noise_ns)
         self.engine = Engine(self.registry, batch_pass, quotas(self.settings))
-        self.engine.serving = True
+        self.engine.settled = True
         steps = (LadderStep("cpu", "reference", ("fp32", "int8")), LadderStep("cpu", "onnx", ("fp32",)))
         profile = Profile("rig", "", 0, DeviceMatch(), self.budget, steps)
         inventory = Inventory("x86_64", Board(), Cpu(features=("avx2",)), 1)

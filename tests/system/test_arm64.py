@@ -38,7 +38,7 @@ listing_deadline_s = 100.0
 measure_s = 0.02
 nice = 0
 [limits]
-ready_within_s = 250.0
+notify_within_s = 250.0
 [selection]
 idle_before_trial_s = 3600.0
 """

@@ -52,4 +52,4 @@ def test_no_watchdog_for_another_process(tmp_path, state):
 def test_refused_models_are_named_in_the_status(tmp_path, state):
     (tmp_path / "models" / "broken" / "1").mkdir(parents=True)
     with running(tmp_path / "gateway", models=tmp_path / "models", state=state) as daemon:
-        assert "STATUS=0 model versions ready; refused: broken 1" in daemon.heard[0]
+        assert "STATUS=0 model versions ready; unavailable: broken 1" in daemon.heard[0]

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from gateway.committed.settings import SignedReleaseSettings
+from gateway.committed.store import Committed, CommittedSlot
 from gateway.domain.activation import Activation
 from gateway.domain.errors import VariantError
 from gateway.domain.release import Release
+from gateway.domain.verdict import Verdict
+from gateway.engine import versions
 from gateway.serving import Fleet
-from tests.simulators.engine_rig import Rig, manifest, release
+from tests.simulators.engine_rig import PASSED, Rig, manifest, release, request
 
 
 @pytest.mark.asyncio
@@ -64,4 +67,41 @@ async def test_what_is_unloaded_while_its_release_is_judged_is_not_loaded() -> N
     with pytest.raises(VariantError, match="version 2 was unloaded or loaded again meanwhile"):
         await loading
     assert [(line.version, line.state) for line in rig.repository.standings()] == [("1", "READY")]
+    await rig.repository.close()
+
+
+class CommittedRelease:
+    """A store with one committed release, and the one before it."""
+
+    def __init__(self, now: Release, before: Release) -> None:
+        self._now, self._before = now, before
+
+    async def committed(self) -> Committed:
+        return Committed({self._now.name: CommittedSlot(self._now)})
+
+    async def previous(self, slot: str) -> Release:
+        assert slot == self._before.name
+        return self._before
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("passes", [True, False])
+async def test_the_previous_release_stands_in_for_an_undecided_one_until_that_decides(
+    monkeypatch: pytest.MonkeyPatch, *, passes: bool
+) -> None:
+    monkeypatch.setattr(versions, "RETRY_S", 0.0)
+    rig = Rig(trials={"b": Verdict(False, "died by SIGKILL", transient=True)})
+    before, now = manifest(), manifest(version="2", variants=("b",))
+    store: Any = CommittedRelease(release(now, "d2", signed=True), release(before, signed=True))
+    nothing: Any = SimpleNamespace()
+    fleet = Fleet(store, rig.repository, nothing, SignedReleaseSettings())
+    await fleet.synchronise(())
+    assert (await rig.engine.infer(request())).variant == "a"
+    assert rig.repository.standings()[1].undecided
+    rig.trials["b"] = PASSED if passes else Verdict(False, "died by SIGSEGV")
+    expected = [("2", "READY")] if passes else [("1", "READY"), ("2", "UNAVAILABLE")]
+    while [(line.version, line.state) for line in rig.repository.index()] != expected:
+        await asyncio.sleep(0)
+    assert (await rig.engine.infer(request())).variant == ("b" if passes else "a")
+    await fleet.close()
     await rig.repository.close()

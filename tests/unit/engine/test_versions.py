@@ -10,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.release import Release
-from gateway.engine.versions import TRANSITIONS, Holding, LoadedVersion, VersionChange, VersionRecord, changed
+from gateway.engine.versions import (
+    ATTEMPTS,
+    RETRY_LIMIT_S,
+    RETRY_S,
+    TRANSITIONS,
+    Attempt,
+    Holding,
+    LoadedVersion,
+    VersionChange,
+    VersionRecord,
+    attempted,
+    changed,
+    undecided,
+)
 
 CHANGES = st.lists(st.sampled_from(VersionChange), max_size=30)
 NEW: VersionRecord[int] = VersionRecord()
@@ -62,7 +75,33 @@ def test_a_change_leads_where_the_table_says_or_is_refused(holding: Holding, cha
 
 def test_a_version_is_forgotten_only_if_nothing_is_known_of_it() -> None:
     assert NEW.is_empty
-    known = [VersionRecord(staged=held(1)), VersionRecord(held(1)), replace(NEW, loading=True)]
-    known += [replace(NEW, refused="damaged"), replace(NEW, hangs=1)]
+    known = [VersionRecord(staged=held(1)), VersionRecord(held(1)), attempted(NEW, Attempt.WAITING)]
+    known += [attempted(NEW, Attempt.REFUSED, "damaged"), replace(NEW, hangs=1)]
     assert [one.is_empty for one in known] == [False] * 5
     assert [one.is_listed for one in known] == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize("after", Attempt)
+@pytest.mark.parametrize("before", Attempt)
+def test_an_attempt_goes_where_the_table_says_or_is_refused(before: Attempt, after: Attempt) -> None:
+    record = replace(NEW, attempt=before)
+    if after in ATTEMPTS[before]:
+        assert attempted(record, after).attempt is after
+        return
+    with pytest.raises(ValueError, match=f"{before.name} cannot become {after.name}"):
+        attempted(record, after)
+
+
+def test_pauses_of_an_undecided_release_double_up_to_a_limit_and_a_decision_ends_them() -> None:
+    record, release, pauses = NEW, held(1).release, list[float]()
+    for _ in range(12):
+        record = attempted(attempted(record, Attempt.WAITING), Attempt.RUNNING)
+        assert record.obstacle(0) == "its trial runs"
+        record = undecided(record, release, "died by SIGKILL", 5_000_000_000)
+        assert record.retry is not None
+        assert record.obstacle(5_000_000_000).startswith("undecided: died by SIGKILL; next attempt in ")
+        pauses.append(record.retry.due_ns / 1e9 - 5)
+    assert pauses[:3] == [RETRY_S, 2 * RETRY_S, 4 * RETRY_S]
+    assert pauses[-2:] == [RETRY_LIMIT_S] * 2
+    record = attempted(attempted(attempted(record, Attempt.WAITING), Attempt.RUNNING), Attempt.NONE)
+    assert (record.retry, record.reason, record.obstacle(0)) == (None, "", "")
