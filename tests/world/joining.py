@@ -240,7 +240,7 @@ def _tensor_apart(got: Array, expected: Array) -> float:
     true = expected[finite].astype(np.float64)
     with np.errstate(divide="ignore"):
         apart = np.abs(got[finite].astype(np.float64) - true).max() / (np.abs(true).max() * LIMITS[expected.itemsize])
-    return float(np.nan_to_num(apart, nan=np.inf))
+    return float(np.nan_to_num(apart, nan=np.inf, posinf=np.inf))
 
 
 def _in_child(trial: Trial, sample: int, most: int, options: Options) -> Observed:
