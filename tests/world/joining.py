@@ -39,7 +39,7 @@ from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file, try_variant
 from tests.simulators.daemon import ROOT
 from tests.world.corpus import GROUPS, collect, sampled
-from tests.world.entry import Array, Entry, Tensors
+from tests.world.entry import Array, Entry, Hint, Tensors
 
 SCALES = (0.0, 1e-6, 1e-3, 1.0, 1e2, 3e4)
 """Factors of a row's floats. Zero is also a factor of integers: tokens, flags and lengths."""
@@ -60,11 +60,12 @@ JOINED = ("proved", "declared", "sampled")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a run, per model: requests at most, seconds at most, and the seed of rows and neighbours."""
+    """Options of a run, per model: requests at most, seconds at most, the seed of rows and neighbours, known inputs."""
 
     requests: int = 10_000
     seconds: float = 30.0
     seed: int = 20
+    hints: Mapping[str, Hint] = field(default_factory=dict)
 
 
 DEFAULTS = Options()
@@ -142,7 +143,9 @@ def examined(group: str, entry: Entry, file: Path, options: Options) -> Row | No
     if verdict.sample is None or any(spec.shape[:1] != (ROWS,) for spec in signature.outputs):
         return replace(row, observed=Observed(problem="no runs of several rows"))
     rows = verdict.joining.rows if verdict.joining and result in JOINED else UNJOINED_ROWS
-    asked = options if result in JOINED else replace(options, requests=options.requests // 10)
+    asked = replace(options, hints=entry.hints)
+    if result not in JOINED:
+        asked = replace(asked, requests=options.requests // 10)
     trial = Trial(manifest, variant, file.parent, SessionBudget())
     seen = _in_child(trial, verdict.sample, rows, asked)
     return replace(row, rows=rows if result in JOINED else 1, observed=seen)
@@ -154,7 +157,7 @@ def observed(trial: Trial, sample: int, most: int, options: Options) -> Observed
     manifest, variant = trial.manifest, trial.variant
     session = get_runtime(variant.runtime).open(manifest, variant, trial.files, trial.budget)
     rows, alone = [], []
-    for row in _pool(manifest, sample, random):
+    for row in _pool(manifest, sample, options.hints, random):
         try:
             alone.append(finished(manifest, session, row))
         except VariantError:
@@ -183,19 +186,34 @@ def observed(trial: Trial, sample: int, most: int, options: Options) -> Observed
     return seen
 
 
-def _pool(manifest: ModelManifest, sample: int, random: np.random.Generator) -> Iterator[Tensors]:
+def _pool(
+    manifest: ModelManifest, sample: int, hints: Mapping[str, Hint], random: np.random.Generator
+) -> Iterator[Tensors]:
     """Yield different rows of very different size. Inputs without an open first dimension are the same in each."""
     kind = next(kind for index, kind in enumerate(samples(manifest)) if index == sample)
-    shared = {spec.name for spec in manifest.inputs if spec.shape[:1] != (ROWS,)}
-    first = generated(manifest, kind)
+    shared: Tensors = {}
     for number in range(POOL):
         row, scale = generated(manifest, kind, number), random.choice(SCALES)
         if number % SPECIAL_EVERY == SPECIAL_EVERY - 1:
             scale = random.choice(SPECIAL)
-        for name, array in row.items():
-            own = random.choice(SCALES) if random.random() < 0.25 else scale  # sometimes inputs of different sizes
-            row[name] = first[name] if name in shared else _scaled(array, own, random)
+        for spec in manifest.inputs:
+            array = _hinted(row[spec.name], hints.get(spec.name), random)
+            if spec.shape[:1] == (ROWS,):
+                own = random.choice(SCALES) if random.random() < 0.25 else scale  # sometimes inputs of different sizes
+                row[spec.name] = _scaled(array, own, random)
+            else:
+                row[spec.name] = shared.setdefault(spec.name, array)
         yield row
+
+
+def _hinted(array: Array, hint: Hint | None, random: np.random.Generator) -> Array:
+    """Return values of the first shape that the source names: generated ones are short."""
+    if hint is None or array.dtype.kind not in "fiu":
+        return array
+    shape = hint.shapes[0] if hint.shapes else array.shape
+    if array.dtype.kind == "f":
+        return random.uniform(hint.low, hint.high, shape).astype(array.dtype)
+    return random.integers(int(hint.low), max(int(hint.high), int(hint.low) + 1), shape).astype(array.dtype)
 
 
 def _scaled(array: Array, scale: float, random: np.random.Generator) -> Array:
