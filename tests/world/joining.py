@@ -340,9 +340,9 @@ def main() -> int:
                 if row is not None:
                     rows.append(row)
                     print(_line(row, options), flush=True)
-    if chosen.json:
-        told = [{**asdict(row), "right": row.right} for row in rows]
-        chosen.json.write_text(json.dumps(told, indent=1) + "\n")
+                    if chosen.json:  # after each model: a run takes an hour
+                        told = [{**asdict(each), "right": each.right} for each in rows]
+                        chosen.json.write_text(json.dumps(told, indent=1) + "\n")
     if chosen.markdown:
         chosen.markdown.write_text(markdown(rows))
     print(markdown(rows).partition("\n\n")[0])
