@@ -105,7 +105,10 @@ def _run_elsewhere(
     """Return the run on a running gateway, and the model as that describes it."""
     place, keys = _plain(arguments.address, "--address"), Keys(token_file=arguments.token_file)
     with GatewayClient(place, keys) as client, checked(place):
-        path, wait = model_path(arguments.model, arguments.model_version), ModelWait(arguments.model, WAIT_S)
+        path, wait = (
+            model_path(arguments.model, arguments.model_version),
+            ModelWait(arguments.model, WAIT_S, arguments.config),
+        )
         found = wait.answer(place, keys, lambda: read_object(*client.exchange("GET", path)))
         manifest = described(found["name"], arguments.model_version or found["versions"][-1], found)
     grpc = _plain(arguments.grpc_address, "--grpc-address") if arguments.grpc_address else None

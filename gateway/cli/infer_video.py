@@ -49,7 +49,7 @@ def command(arguments: argparse.Namespace) -> int:
     clean_up_on_signals()
     with ExitStack() as stack:
         feed = stack.enter_context(FrameFeed(*found, settings, warn))
-        wait = ModelWait(arguments.model, arguments.wait)
+        wait = ModelWait(arguments.model, arguments.wait, arguments.config)
         model = wait.answer(*found, partial(feed.describe, arguments.model, arguments.model_version))
         if arguments.draw and not model.result:
             problem = f"model '{model.name}' has no task, so that nothing can be drawn"

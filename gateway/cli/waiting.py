@@ -21,10 +21,10 @@ START_S = 60.0
 
 
 class ModelWait:
-    """One wait of at most `limit_s`. At the end of `with`, the line on a terminal is cleared."""
+    """One wait of at most `limit_s`. `config`: --config of the command, by which it finds a gateway that starts."""
 
-    def __init__(self, model: str, limit_s: float) -> None:
-        self._model, self._limit_s, self._began_s = model, limit_s, time.monotonic()
+    def __init__(self, model: str, limit_s: float, config: str | None) -> None:
+        self._model, self._limit_s, self._config, self._began_s = model, limit_s, config, time.monotonic()
         self._shown = ""
 
     def answer(self, place: GatewayAddress, keys: Keys, question: Callable[[], Answer]) -> Answer:
@@ -34,7 +34,10 @@ class ModelWait:
             try:
                 answer = question()
             except NoListenerError:
-                before, starting = starting, is_starting()  # it may listen since the question, so that one more follows
+                before, starting = (
+                    starting,
+                    is_starting(self._config),
+                )  # it may listen since the question, so that one more follows
                 if not (before or starting) or (starting and not self.pause("the gateway starts")):
                     raise
             except RequestError as error:
@@ -76,14 +79,15 @@ class ModelWait:
         return stages[-1] if stages else "" if lines else "the gateway reads its models"
 
 
-def is_starting() -> bool:
-    """Return True if `edge-gateway run` was begun on this device a moment ago and does not listen yet."""
+def is_starting(config: str | None) -> bool:
+    """Return True if `edge-gateway run` was begun here a moment ago, with this --config, and does not listen yet."""
     import psutil
 
     for process in psutil.process_iter(["cmdline", "create_time"]):
-        words = [PurePath(word).name for word in process.info["cmdline"] or ()]
-        begun = any(name in {"edge-gateway", "gateway"} and verb == "run" for name, verb in itertools.pairwise(words))
-        if begun and time.time() - process.info["create_time"] < START_S:
+        words = [*itertools.pairwise(process.info["cmdline"] or ())]
+        begun = any(PurePath(name).name in {"edge-gateway", "gateway"} and verb == "run" for name, verb in words)
+        of_config = next((file for option, file in words if option == "--config"), None) == config
+        if begun and of_config and time.time() - process.info["create_time"] < START_S:
             with suppress(psutil.Error):  # ended, or of another user
                 if all(one.status != psutil.CONN_LISTEN for one in process.net_connections("inet")):
                     return True

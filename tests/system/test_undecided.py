@@ -176,3 +176,21 @@ def test_infer_waits_for_a_model_that_loads_and_not_if_told_so(tmp_path):
         answer, said = patient.communicate(timeout=UNTIL_S)
         assert patient.returncode == 0, said
         assert answer.startswith("meter-reader version 1")
+
+
+def test_infer_waits_for_a_gateway_that_starts(tmp_path):
+    """As in the tutorial: the gateway is started in the background, and the next command asks it at once."""
+    copy_model("meter-reader", tmp_path / "models", name="elsewhere")
+    socket, config = tmp_path / "h.sock", tmp_path / "edge-gateway.toml"
+    config.write_text(f'{QUIET}{SHORT_TRIALS}[grpc]\nlisten = ["127.0.0.1:0"]\n[http]\nlisten = ["unix:{socket}"]\n')
+    options = ["--config", str(config), "--models", str(tmp_path / "models"), "--state", str(tmp_path / "state")]
+    daemon = subprocess.Popen([*COMMAND, "run", *options], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        command = [sys.executable, "-m", "gateway", "infer", "elsewhere", *GOLDEN, "--config", str(config)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=UNTIL_S, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("elsewhere version 1")
+        assert "from the disk" not in done.stderr
+    finally:
+        daemon.terminate()
+        daemon.communicate(timeout=UNTIL_S)
