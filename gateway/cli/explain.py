@@ -116,7 +116,7 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
         "reason": candidate.reason,
         "measured": measured and {**asdict(measured), "run_us": measured.run_us, "remark": measured.remark},
         "level": candidate.level or None,
-        "joining": joining and {"allowed": joining.allowed, "reason": joining.reason},
+        "joining": joining and {"allowed": joining.allowed, **asdict(joining)},
         "remarks": list(verdict.remarks) if verdict else [],
     }
 
@@ -180,7 +180,9 @@ def remarks(release: Release, candidates: Sequence[Candidate]) -> Iterator[str]:
         verdict = candidate.verdict
         if release.manifest is None or verdict is None or not verdict.passed:
             continue
-        joining = joining_obstacle(release.manifest, verdict)
+        joining, tried = joining_obstacle(release.manifest, verdict), verdict.joining
+        if tried is not None and tried.allowed and tried.difference:
+            yield f"{candidate.variant.name}: its rows are declared independent; sample rows differ: {tried.difference}"
         measured = verdict.measured.remark if verdict.measured else ""
         apart = f"requests are not joined: {joining}" if joining else ""
         for remark in (*verdict.remarks, *filter(None, (apart, measured))):

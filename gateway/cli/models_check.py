@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gateway import assembly
 from gateway.cli.common import warn
-from gateway.cli.explain import candidate_json
+from gateway.cli.explain import candidate_json, remarks
 from gateway.config import Config
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.release import Release
@@ -49,7 +50,7 @@ async def _check_release(loader: Loader, release: Release) -> Checked:
         planned = loader.plan(manifest)
         tried = [await loader.prove(listed, manifest, c) if c.eligible else c for c in planned]
     problem = "" if any(candidate.passed for candidate in tried) else "no variant passes on this machine"
-    return release, problem, tried
+    return replace(release, manifest=manifest), problem, tried
 
 
 def passed(entry: Checked) -> bool:
@@ -80,4 +81,5 @@ def print_checked(checked: Sequence[Checked]) -> None:
         for candidate in candidates:
             verdict = mark(candidate.eligible if candidate.verdict else None)
             rows.append((release.name, release.version, candidate.variant.name, verdict, candidate.reason))
+        rows += [(release.name, release.version, "", mark(None), remark) for remark in remarks(release, candidates)]
     print_table(("model", "version", "variant", "passes", "why"), rows)

@@ -136,6 +136,16 @@ class JoiningStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class ProofContradicted:
+    """A graph proves that rows are independent, and runs of sample rows differ: the proof or a kernel is wrong."""
+
+    model: str
+    version: str
+    variant: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PriorityRefused:
     """Refusal of the kernel to lower the priority of a model's thread, which now competes with the event loop."""
 
@@ -178,6 +188,7 @@ Event = (
     | RunOverlong
     | RunHung
     | JoiningStopped
+    | ProofContradicted
     | PriorityRefused
     | RouteChanged
     | LeaseRanOut

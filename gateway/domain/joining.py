@@ -1,4 +1,4 @@
-"""Rules for sharing a run among requests: comparison of answers, and operators that forbid it. Pure functions.
+"""Comparison of answers apart and joined, and operators that forbid joining or bounds. Pure functions.
 
 Answers of the same rows, computed apart and together, differ by rounding: engines sum in another order if a matrix
 has another number of rows. Measured with ONNX Runtime on models of packages, that is 0 to 4 steps of the least
@@ -7,7 +7,7 @@ significant bit of the largest element; rows that do depend on each other differ
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -20,8 +20,6 @@ ROUNDING: Mapping[str, float] = {"fp32": 2.0**-13, "int8": 2.0**-13, "fp16": 2.0
 """
 HALF_BYTES = 2
 """Size of the floats whose rounding is at least that of fp16, whatever the variant's precision says."""
-SPREAD_SHARE = 0.25
-"""Largest share of rounding in the difference between the answers to different rows."""
 
 UNREADABLE = "unreadable graph"
 """Placeholder for the operators of a file that could not be read: it may contain any."""
@@ -29,13 +27,6 @@ CONTROL_FLOW = frozenset(
     {UNREADABLE, "If", "Loop", "Scan", "TensorIterator", "WHILE", "IF", "CALL_ONCE", "STABLEHLO_WHILE"}
 )
 """Operators that choose or repeat parts of a graph (ONNX, OpenVINO, TensorFlow Lite)."""
-RANDOM = frozenset(
-    {
-        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"),
-        *("RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "STABLEHLO_RNG_BIT_GENERATOR"),
-    }
-)
-"""Operators whose answers differ from run to run."""
 STATE = frozenset({"ReadValue", "Assign", "VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE"})
 """Operators that keep values between runs."""
 DATA_DEPENDENT = frozenset(
@@ -47,12 +38,10 @@ DATA_DEPENDENT = frozenset(
 """Operators whose output shape depends on values."""
 
 
-def forbidden(operators: frozenset[str]) -> str:
+def has_state(operators: frozenset[str]) -> str:
     """Return why a graph with these operators may not run several requests together, or ""."""
-    for kind, known in (("control flow", CONTROL_FLOW), ("randomness", RANDOM), ("state", STATE)):
-        if found := sorted(operators & known):
-            return f"the model has {kind} ({', '.join(found)})"
-    return ""
+    found = sorted(operators & STATE)
+    return f"the model keeps state between runs ({', '.join(found)})" if found else ""
 
 
 def unbounded(operators: frozenset[str]) -> str:
@@ -87,31 +76,11 @@ def rounding(expected: Array, precision: str) -> float:
     return float(finite.max(initial=0.0)) * max(ROUNDING[precision], ROUNDING["fp16"] if half else 0.0)
 
 
-def spreads(answers: Sequence[Tensors]) -> dict[str, float]:
-    """Return the largest difference between the answer to the first row and those to other rows, by output."""
-    first, others = answers[0], answers[1:]
-    return {
-        name: max((difference(array, other[name]) for other in others), default=0.0) for name, array in first.items()
-    }
-
-
-def worst(
-    expected: Tensors, answers: Tensors, precision: str, spread: Mapping[str, float] | None = None
-) -> tuple[float, str]:
-    """Return the largest difference beyond rounding over all outputs, and that output's name; (0, "") for none.
-
-    A difference that is small relative to the output, but not relative to its `spread`, is not rounding.
-    """
-    found, most = (0.0, ""), spread or {}
+def worst(expected: Tensors, answers: Tensors, precision: str) -> tuple[float, str]:
+    """Return the largest difference beyond rounding over all outputs, and that output's name; (0, "") for none."""
+    found = (0.0, "")
     for name, array in expected.items():
         apart = difference(array, answers[name])
-        allowed = min(rounding(array, precision), SPREAD_SHARE * most.get(name, np.inf))
-        if apart > allowed and apart > found[0]:
+        if apart > rounding(array, precision) and apart > found[0]:
             found = (apart, name)
     return found
-
-
-def constant(answers: Sequence[Tensors]) -> str:
-    """Return the name of an output that is the same for every row, or "" if each differs somewhere."""
-    first = answers[0]
-    return next((name for name, apart in spreads(answers).items() if not (apart and first[name].size)), "")

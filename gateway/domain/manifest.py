@@ -20,6 +20,8 @@ OWN_LAYOUTS = (*LAYOUTS, "LNC")
 """Layouts that a variant's own tensors may have. LNC is the default of recurrent networks: rows come second."""
 LEVELS = ("unverified", "exercised", "proven")
 """Results of a trial, ascending: the variant opens; it ran on generated inputs; its golden set passed."""
+INDEPENDENT = "independent"
+"""Value of `rows`."""
 ROWS = -1
 """A dimension whose size the caller chooses; in first place it counts batch rows."""
 
@@ -179,7 +181,8 @@ class ModelManifest:
     `task_options` are the keys of the table `[task]` except `kind`, which is `task`; None: there is no such table, and
     outputs are not interpreted. `answered` are the outputs of an answer whose request names none; empty: all.
     `require` is the least level of verification (one of LEVELS) that its owner demands, "" for the
-    default. `max_batch_rows` bounds the rows of one request (0: the limit of the engine).
+    default. `max_batch_rows` bounds the rows of one request (0: the limit of the engine). `rows` is INDEPENDENT if the
+    author declares that no row's answer depends on other rows of a run; "" leaves it to a proof.
     """
 
     name: str
@@ -196,6 +199,7 @@ class ModelManifest:
     batch: bool | None = None
     require: str = ""
     max_batch_rows: int = 0
+    rows: str = ""
     answered: tuple[str, ...] = ()
 
     @property

@@ -15,6 +15,7 @@ import numpy as np
 from gateway.domain.audio_toml import check_audio_input, read_audio
 from gateway.domain.document import Table, read_document
 from gateway.domain.manifest import (
+    INDEPENDENT,
     LAYOUTS,
     LEVELS,
     OWN_LAYOUTS,
@@ -68,6 +69,7 @@ def read_manifest(text: str, file: str) -> ModelManifest:
         batch=top.flag("batch", True),
         require=top.text("require", "", among=("", *LEVELS)),
         max_batch_rows=top.integer("max_batch_rows", 0, low=0, high=ROWS_LIMIT),
+        rows=top.text("rows", "", among=("", INDEPENDENT)),
         variants=tuple(_variant(table) for table in top.tables("variant")),
     )
     top.finish()

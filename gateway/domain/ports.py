@@ -11,6 +11,7 @@ from gateway.domain.activation import Activation
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest, InferResponse, ResponseForm
 from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.rows.proof import RowProof, RowTensors
 from gateway.domain.selection import Candidate
 from gateway.domain.sizes import RequestSizes
 from gateway.domain.statistics import Placement, ServableStatistics
@@ -30,6 +31,10 @@ class Session(Protocol):
     @property
     def remarks(self) -> tuple[str, ...]:
         """Return findings of the runtime about parts of the file that are not served. They do not refuse the file."""
+
+    @property
+    def rows(self) -> RowTensors | None:
+        """Return the file's own tensors with the axes of their rows; None if its rows run one after the other."""
 
     def run(self, inputs: Tensors) -> Tensors:
         """Run with the manifest's names, dtypes and layouts for inputs and outputs, before postprocess.
@@ -63,6 +68,9 @@ class Runtime(Protocol):
 
     def inspect(self, file: Path) -> Signature:
         """Return inputs and outputs of a bare model file. Called in a child that may die. Raises VariantError."""
+
+    def prove_rows(self, variant: Variant, files: Path, tensors: RowTensors) -> RowProof:
+        """Return whether the graph proves that rows are independent. Runs in a child. Raises VariantError."""
 
     def operators(self, variant: Variant, files: Path) -> frozenset[str]:
         """Return the operators of the variant's graph, by the format's names. Runs in a child. Raises VariantError."""

@@ -105,9 +105,9 @@ def with_verdict(candidate: Candidate, verdict: Verdict | None, manifest: ModelM
 
 
 def settled(manifest: ModelManifest, verdict: Verdict | None) -> ModelManifest:
-    """Return the manifest as it is served: a bare model has rows only if its trial proved them independent."""
+    """Return the manifest as it is served: a bare model has rows only if they are independent."""
     joining = verdict.joining if verdict else None
-    if not manifest.inspected or (joining is not None and joining.independent):
+    if not manifest.inspected or (joining is not None and joining.allowed):
         return manifest
     return replace(manifest, batch=False)
 

@@ -73,7 +73,8 @@ class VersionPolicy:
 class TritonConfig:
     """Configuration as read. `max_batch_size` None: not stated. `runtime` "": not stated.
 
-    `remarks`: fields that were accepted and have no effect here, each with its replacement.
+    `remarks`: fields that were accepted and have no effect here, each with its replacement. `joins`: it has
+    dynamic_batching, which states that requests may share a run.
     """
 
     file: str
@@ -85,6 +86,7 @@ class TritonConfig:
     model_filename: str = ""
     versions: VersionPolicy = VersionPolicy()
     remarks: tuple[str, ...] = ()
+    joins: bool = False
 
     @property
     def batched(self) -> bool | None:
@@ -141,6 +143,7 @@ def read_config(text: str, file: str, model: str) -> TritonConfig:
         label_filename=labels,
         model_filename=_plain_name(top, "default_model_filename"),
         versions=_versions(top.block("version_policy")),
+        joins="dynamic_batching" in top,
         remarks=tuple(_scheduling(top, model)),
     )
     top.finish()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gateway.domain.errors import VariantError
-from gateway.domain.manifest import ROWS, Binding, ModelManifest, TensorSpec
+from gateway.domain.manifest import INDEPENDENT, ROWS, Binding, ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.domain.triton_config import ConfigTensor, TritonConfig
 
@@ -29,6 +29,7 @@ def described(manifest: ModelManifest, config: TritonConfig, labels: tuple[str, 
         labels=labels,
         batch=config.batched,
         max_batch_rows=config.max_batch_size or 0,
+        rows=INDEPENDENT if config.joins and config.batched else "",
         variants=(replace(variant, bind=dict(_reshapes(config))),),
     )
 

@@ -70,17 +70,22 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Result of the joining proof of one variant.
+    """Whether requests may share a run of one variant.
 
-    `independent`: the first dimension of every tensor counts rows, and no row's answer depends on the other rows of the
-    run. `allowed`: requests may share a run, which requires more than that (no state, no randomness, no control flow).
-    `reason` says why not. `rows` is the size of the largest run that showed it: no run may join more.
+    `basis` permits it: the graph has "proved" that no row's answer depends on other rows, or the author has "declared"
+    it; "" for neither. `reason` says why not all the same. `difference` is what runs of sample rows showed: it ends a
+    proof, and is a remark on a declaration. `rows` is the size of the largest run that was tried: no run joins more.
     """
 
-    independent: bool = False
-    allowed: bool = False
+    basis: str = ""
     reason: str = ""
+    difference: str = ""
     rows: int = 1
+
+    @property
+    def allowed(self) -> bool:
+        """Return True if requests may share a run."""
+        return bool(self.basis) and not self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,7 @@ def verdict_key(
         manifest.outputs,
         manifest.golden,
         manifest.batch,
+        manifest.rows,
         manifest.max_batch_rows,
         variant.runtime,
         variant.precision,

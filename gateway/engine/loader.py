@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.domain.errors import VariantError, lacks_memory
-from gateway.domain.events import Publish, TrialFinished
+from gateway.domain.events import ProofContradicted, Publish, TrialFinished
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, Variant
 from gateway.domain.ports import Session
@@ -120,6 +120,9 @@ class Loader:
                 f"measured again: {tried.reason}" if before else tried.reason,
             )
         )
+        if (joining := verdict.joining) and joining.basis == "proved" and joining.difference:
+            named = manifest.name, manifest.version, candidate.variant.name
+            self.publish(ProofContradicted(*named, joining.difference))
         return tried
 
     async def open(self, release: Release, candidate: Candidate, manifest: ModelManifest) -> Opened:

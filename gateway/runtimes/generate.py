@@ -6,14 +6,14 @@ first; `sample` numbers them, and the same number always gives the same sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
-from gateway.domain.tensor import Array, Datatype
+from gateway.domain.tensor import Array, Datatype, Tensors
 
 SEED = 20
 IMAGE_SIZES = (64, 224, 640, 32, 1, 8, 16, 3, 2)
@@ -37,6 +37,8 @@ FLOATS = ("unit", "normal", "pixels")
 
 No model accepts some of them and refuses others.
 """
+EXTREME_SIZES = (0.0, 1e-6, 1e-3, 1e2, 3e4)
+"""Factors of rows beside which other rows must keep their answers: silence, noise, an overflow of half precision."""
 TEXTS = ("words", "numbers", "empty", "sentences")
 """Values of BYTES inputs."""
 _WORDS: Mapping[str, Sequence[bytes]] = {
@@ -83,6 +85,25 @@ def generated(manifest: ModelManifest, sample: InputKind, row: int = 0) -> dict[
     shapes = [_shape(spec, sample, sizes, leads=index == 0) for index, spec in enumerate(manifest.inputs)]
     pairs = zip(manifest.inputs, shapes, strict=True)
     return {spec.name: _values(spec, shape, sample, random, row) for spec, shape in pairs}
+
+
+def extreme_rows(manifest: ModelManifest, row: Tensors) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:
+    """Return rows like `row` of very different size, and rows of NaN and infinity, for a model with floats.
+
+    A NaN or infinity is left out where the manifest refuses it.
+    """
+    scaled = {spec.name for spec in manifest.inputs if row[spec.name].dtype.kind == "f" and spec.default is None}
+    filled = {spec.name for spec in manifest.inputs if spec.name in scaled and not spec.finite}
+    sizes = [_changed(row, scaled, size, 0.0) for size in EXTREME_SIZES] if scaled else []
+    return sizes, [_changed(row, filled, 0.0, each) for each in (np.nan, np.inf)] if filled else []
+
+
+def _changed(row: Tensors, names: Collection[str], factor: float, added: float) -> dict[str, Array]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {
+            name: (array * factor + added).astype(array.dtype) if name in names else np.asarray(array)
+            for name, array in row.items()
+        }
 
 
 def _shapes(manifest: ModelManifest) -> list[tuple[int, int, int]]:

@@ -23,6 +23,7 @@ from gateway.domain.joining import UNREADABLE
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Variant
 from gateway.domain.model_files import COPY_AGAIN
 from gateway.domain.ports import Session
+from gateway.domain.rows.proof import RowProof, RowTensors
 from gateway.domain.tensor import Array, Datatype, datatype_of
 from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
@@ -84,6 +85,10 @@ class LiteRtRuntime:
         signature = Signature(tuple(map(_spec, engine.inputs)), tuple(map(_spec, engine.outputs)))
         engine.close()
         return signature
+
+    def prove_rows(self, variant: Variant, files: Path, tensors: RowTensors) -> RowProof:
+        """Return that nothing is proved: the graph of a TFLite file is not followed."""
+        return RowProof(reason="the graph of a TFLite file is not followed")
 
     def operators(self, variant: Variant, files: Path) -> frozenset[str]:
         """Return the operators of the graph that is served. Raises VariantError."""

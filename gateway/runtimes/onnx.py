@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,9 @@ from gateway.domain.errors import VariantError, lacks_memory
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 from gateway.domain.onnx_file import read_onnx
+from gateway.domain.onnx_graph import read_onnx_graph
 from gateway.domain.ports import Session
+from gateway.domain.rows.proof import RowProof, RowTensors, prove_rows
 from gateway.domain.tensor import Array, Datatype, bfloat16_to_float32, float32_to_bfloat16
 from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
@@ -59,6 +61,7 @@ FATAL_SEVERITY = 4
 
 Errors are raised, too: on stderr, each bad request would add a line to the daemon's log.
 """
+T = TypeVar("T")
 _MAKING = threading.Lock()
 BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 
@@ -116,14 +119,22 @@ class OnnxRuntime:
         session = _load(ort, existing(file), session_options(ort, budget), ["CPUExecutionProvider"])
         return Signature(tuple(map(_spec, session.get_inputs())), tuple(map(_spec, session.get_outputs())))
 
+    def prove_rows(self, variant: Variant, files: Path, tensors: RowTensors) -> RowProof:
+        """Follow the rows through the graph of the file. Raises VariantError."""
+        return prove_rows(_read(variant, files, read_onnx_graph), tensors)
+
     def operators(self, variant: Variant, files: Path) -> frozenset[str]:
         """Return the operators of the graph, of its subgraphs and functions. Raises VariantError."""
-        file = model_file(variant, files, ".onnx")
-        try:
-            with file.open("rb") as stream:
-                return read_onnx(stream).operators
-        except (OSError, ValueError) as error:
-            raise VariantError(f"the graph of {file.name} cannot be read: {error}") from error
+        return _read(variant, files, read_onnx).operators
+
+
+def _read(variant: Variant, files: Path, read: Callable[[BinaryIO], T]) -> T:
+    file = model_file(variant, files, ".onnx")
+    try:
+        with file.open("rb") as stream:
+            return read(stream)
+    except (OSError, ValueError) as error:
+        raise VariantError(f"the graph of {file.name} cannot be read: {error}") from error
 
 
 class OnnxEngine:

@@ -16,6 +16,7 @@ from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 from gateway.domain.model_files import COPY_AGAIN
 from gateway.domain.ports import Session
+from gateway.domain.rows.proof import RowProof, RowTensors
 from gateway.domain.tensor import Array, Datatype
 from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
@@ -103,6 +104,10 @@ class OpenVinoRuntime:
             raise VariantError(f"{file.name} is not an OpenVINO IR file (.xml)")
         model = _read(_engine().Core(), existing(file))
         return Signature(tuple(map(_spec, _ports(model.inputs))), tuple(map(_spec, _ports(model.outputs))))
+
+    def prove_rows(self, variant: Variant, files: Path, tensors: RowTensors) -> RowProof:
+        """Return that nothing is proved: the graph of an IR file is not followed."""
+        return RowProof(reason="the graph of an IR file is not followed")
 
     def operators(self, variant: Variant, files: Path) -> frozenset[str]:
         """Return the operators of the graph, without those in bodies of loops. Raises VariantError."""

@@ -22,6 +22,8 @@ from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 from gateway.domain.ports import Session
+from gateway.domain.rows import graph as rows
+from gateway.domain.rows.proof import RowProof, RowTensors, prove_rows
 from gateway.domain.tensor import DATATYPES, Array
 from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
@@ -31,6 +33,8 @@ from gateway.runtimes.operators import OPERATORS
 from gateway.runtimes.session import bind
 
 GRAPH = "graph"
+OPSET = 13
+"""Opset of ONNX whose operators the graph has."""
 DAMAGE = (
     *(ValueError, TypeError, IndexError, AttributeError, RuntimeError, MemoryError, OSError, EOFError),
     *(zipfile.BadZipFile, zlib.error, SyntaxError, struct.error),
@@ -68,6 +72,20 @@ class ReferenceRuntime:
         """Return inputs and outputs as the graph declares them."""
         graph = read_graph(existing(file))
         return Signature(tuple(map(_spec, graph.inputs)), tuple(map(_spec, graph.outputs)))
+
+    def prove_rows(self, variant: Variant, files: Path, tensors: RowTensors) -> RowProof:
+        """Follow the rows through the graph, whose operators are ONNX's. Raises VariantError."""
+        graph = read_graph(model_file(variant, files, ".npz"))
+        nodes = tuple(
+            rows.Node(node.op, "", node.inputs, (node.output,), _tuples(node.attributes)) for node in graph.nodes
+        )
+        constants = {
+            name: rows.Constant(array.shape, tuple(array.ravel().tolist()) if array.dtype.kind in "iu" else None)
+            for name, array in graph.weights.items()
+        }
+        shapes = {port.name: tuple(None if size < 0 else size for size in port.shape or ()) for port in graph.inputs}
+        followed = rows.Graph(shapes, tuple(port.name for port in graph.outputs), constants, nodes)
+        return prove_rows(rows.ModelGraph(followed, {"": OPSET}), tensors)
 
     def operators(self, variant: Variant, files: Path) -> frozenset[str]:
         """Return the operators of the graph. Raises VariantError."""
@@ -155,6 +173,10 @@ def _port(described: Mapping[str, Any]) -> Port:
     return Port(
         str(described["name"]), DATATYPES[described["datatype"]], tuple(int(size) for size in described["shape"])
     )
+
+
+def _tuples(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in attributes.items()}
 
 
 def _node(described: Mapping[str, Any]) -> OperatorNode:

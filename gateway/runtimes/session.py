@@ -14,6 +14,7 @@ import numpy as np
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.rows.proof import RowInput, RowTensors
 from gateway.domain.tensor import Array, Tensors
 from gateway.runtimes.binding import Passage, Port, convert, plan_inputs, plan_outputs, takes_single_rows
 
@@ -81,6 +82,7 @@ class BoundSession:
         ports = engine.inputs + engine.outputs
         single = takes_single_rows(manifest, self._into + self._out, ports)
         self._engine: CompiledGraph | None = SingleRows(engine) if single else engine
+        self.rows = None if single or not manifest.batched else _row_tensors(manifest, self._into, self._out)
         self._wanted = [passage.port for passage in self._out]
         self._plain = all(
             passage.axes is None and passage.dtype is None and passage.shape is None
@@ -114,6 +116,16 @@ class BoundSession:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+
+
+def _row_tensors(manifest: ModelManifest, into: Sequence[Passage], out: Sequence[Passage]) -> RowTensors:
+    shapes = {spec.name: spec.shape for spec in manifest.inputs}
+    inputs = {}
+    for passage in into:
+        axes, shape = passage.axes or tuple(range(len(shapes[passage.name]))), shapes[passage.name]
+        own = passage.shape or tuple(shape[axis] for axis in axes)
+        inputs[passage.port] = RowInput(own, axes.index(0))
+    return RowTensors(inputs, {passage.port: passage.axes[0] if passage.axes else 0 for passage in out})
 
 
 def _contiguous(_: Passage, array: Array) -> Array:

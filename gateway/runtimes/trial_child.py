@@ -19,21 +19,25 @@ from typing import Any
 from gateway.domain.errors import ConfigurationError, VariantError, is_temporary
 from gateway.domain.golden import GoldenSet, read_golden
 from gateway.domain.inventory import CPU
-from gateway.domain.joining import UNREADABLE, unbounded
-from gateway.domain.manifest import LEVELS
+from gateway.domain.joining import UNREADABLE, has_state, unbounded
+from gateway.domain.manifest import INDEPENDENT, LEVELS
 from gateway.domain.ports import Session
+from gateway.domain.rows.proof import RowProof
 from gateway.domain.selection import TIE_LEAD
 from gateway.domain.verdict import Joining, Measurement, Verdict, signature_document, verdict_document
 from gateway.runtimes import measure
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.exercise import Exercised, exercise
+from gateway.runtimes.generate import extreme_rows
 from gateway.runtimes.job import ChildLine, ChildTask, Inspection, Listing, Trial, read_job
-from gateway.runtimes.joining import prove, row_runs, widened
+from gateway.runtimes.joining import decided, difference, row_runs, widened
 from gateway.runtimes.settings import TrialSettings
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 REMARK_LIMIT_CHARS = 500
 """Most characters of an engine's message that a remark keeps."""
+DECLARE = f'if no row depends on others, declare rows = "{INDEPENDENT}" in its manifest.toml'
+"""Remedy for a graph that proves nothing."""
 JOINING = "joining"
 """Name of the joining proof among the parts of a trial that may be left out."""
 Say = Callable[[ChildLine], None]
@@ -187,7 +191,7 @@ class _Exam:
         operators = self._operators()
         joining = self._joining(session, operators)
         self._enter("measuring it")
-        joined = joining is not None and joining.independent
+        joined = joining is not None and joining.allowed
         before_bytes, single = self._before_bytes, self._single
         cost = measure.measured(session, self._rows, self._settings, before_bytes, joined=joined, single=single)
         if joining is not None:
@@ -209,20 +213,45 @@ class _Exam:
         return Verdict(True, reason, answered=True, level=LEVELS[1], sample=index, remarks=remarks)
 
     def _joining(self, session: Session, operators: frozenset[str]) -> Joining | None:
-        """Return the joining proof, or None for a model whose shapes do not count rows."""
-        if not self.trial.manifest.batched:
+        """Return whether requests may share a run, or None for a model whose shapes do not count rows.
+
+        The graph or the author permit it. Runs of sample rows cannot: they can only end what the graph proves.
+        """
+        trial = self.trial
+        if not trial.manifest.batched:
             return None
         if self._count == 1:
             return Joining(reason="one row is the most that a run may have")
-        if JOINING in self.trial.left_out:
-            return Joining(reason="a run of several generated rows did not end")
+        basis, obstacle = self._permission(session, operators)
+        if JOINING in trial.left_out:
+            return Joining(basis, obstacle or "a run of several generated rows did not end")
         taken_s = self.once_us(session) * row_runs(self._count) / 1e6
         if taken_s > self._settings.joining_s:
             remedy = "raise [trial] joining_s, then run explain --again"
-            return Joining(reason=f"the proof would take {taken_s:.0f} s; {remedy}")
+            return Joining(basis, obstacle or f"runs of sample rows would take {taken_s:.0f} s; {remedy}")
         self._begin("running rows apart and together", JOINING, self._settings.joining_s)
-        run = partial(measure.finished, self.trial.manifest, session)
-        return prove(run, self._rows, self.trial.variant.precision, operators)
+        run = partial(measure.finished, trial.manifest, session)
+        extremes = extreme_rows(trial.manifest, self._rows[0])
+        found = difference(run, self._rows, extremes, trial.variant.precision)
+        return decided(basis, obstacle, found, len(self._rows))
+
+    def _permission(self, session: Session, operators: frozenset[str]) -> tuple[str, str]:
+        """Return the basis of joining ("": none), and why requests may not share a run ("": they may)."""
+        trial = self.trial
+        if session.rows is None:
+            return "", "its file takes one row at a time, so that a joined run would gain nothing"
+        if state := has_state(operators):
+            return "", state
+        self._enter("following its rows through the graph")
+        try:
+            proof = get_runtime(trial.variant.runtime).prove_rows(trial.variant, trial.files, session.rows)
+        except VariantError as error:
+            proof = RowProof(reason=error.reason)
+        if proof.is_proved:
+            return "proved", ""
+        if trial.manifest.rows == INDEPENDENT:
+            return "declared", ""
+        return "", f"{proof}; {DECLARE}"
 
     def _widened(self, session: Session, joining: Joining, cost: Measurement) -> Joining:
         """Return the proof extended to as many rows as the gateway may join, within the limits of the settings.

@@ -55,6 +55,8 @@ def _head(manifest: ModelManifest, notes: Notes) -> str:
         values["batch"] = manifest.batch is not False
     if manifest.max_batch_rows:
         values["max_batch_rows"] = manifest.max_batch_rows
+    if manifest.rows:
+        values["rows"] = manifest.rows
     if manifest.require:
         values["require"] = manifest.require
     text = "".join(toml_lines(values, notes, ""))

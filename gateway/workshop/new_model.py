@@ -19,7 +19,6 @@ from gateway.domain.verdict import SessionBudget, Verdict
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.exercise import CORRECT_SHAPE
 from gateway.runtimes.generate import generated, samples
-from gateway.runtimes.joining import UNDECIDED
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import try_variant
 from gateway.store.references import read_artifact
@@ -149,13 +148,13 @@ def tensors_only(lacking: str) -> str:
 def _dependence(draft: ManifestDraft, verdicts: dict[str, Verdict]) -> str:
     """Return why the first dimension cannot count rows, or "".
 
-    Files with one row run several one after the other, so that these cannot affect each other. A proof that could not
-    decide is none: the gateway joins nothing then, and requests have rows all the same.
+    Files with one row run several one after the other, so that these cannot affect each other. Rows that merely were
+    not proved independent count as rows: the gateway joins nothing then.
     """
     if not all(guess_rows(rows_first(file.signature)).open for file in draft.files):
         return ""
     proofs = [verdict.joining for verdict in verdicts.values() if verdict.joining is not None]
-    return next((p.reason for p in proofs if not p.independent and not p.reason.endswith(UNDECIDED)), "")
+    return next((each.difference for each in proofs if each.difference), "")
 
 
 def _scores(manifest: ModelManifest, draft: ManifestDraft) -> TensorSpec | None:

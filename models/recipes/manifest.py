@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.domain.manifest import Binding, Golden, ModelManifest, TensorSpec, Tolerance, Variant
+from gateway.domain.manifest import INDEPENDENT, Binding, Golden, ModelManifest, TensorSpec, Tolerance, Variant
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Datatype
 from gateway.store.plain import file_digest
@@ -55,6 +55,7 @@ def write_manifest(recipe: Recipe, verdicts: Mapping[str, Quality], rows: int, f
         task=recipe.task,
         labels=recipe.labels,
         max_accuracy_loss=MAX_ACCURACY_LOSS,
+        rows=INDEPENDENT,  # both networks work row by row; TFLite files have no other proof
         window=recipe.window,
         golden=Golden(GOLDEN, file_digest(folder / GOLDEN), golden_tolerances(verdicts, rows)),
     )

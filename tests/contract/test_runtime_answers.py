@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain.errors import VariantError
 from gateway.domain.golden import GoldenSet, compare_golden
-from gateway.domain.joining import forbidden, unbounded
+from gateway.domain.joining import has_state, unbounded
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.verdict import SessionBudget
@@ -55,7 +55,7 @@ def test_a_row_is_answered_alike_alone_and_in_a_batch(case):
 def test_names_the_operators_of_its_graph(case):
     operators = get_runtime(case.variant.runtime).operators(case.variant, case.files)
     assert {name.casefold().replace("_", "") for name in operators} & KNOWN_OPERATORS
-    assert (forbidden(operators), unbounded(operators)) == ("", "")
+    assert (has_state(operators), unbounded(operators)) == ("", "")
 
 
 def test_outputs_are_lent_until_the_next_run_and_never_alias_the_inputs(case):

@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from gateway.domain.errors import VariantError
-from gateway.domain.manifest import Artifact, Golden, ModelManifest, TensorSpec, Tolerance, Variant
+from gateway.domain.manifest import INDEPENDENT, Artifact, Golden, ModelManifest, TensorSpec, Tolerance, Variant
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Datatype
@@ -63,8 +63,10 @@ def test_every_variant_passes_and_is_measured(case):
     assert verdict.passed, verdict.reason
     assert verdict.measured.p99_us >= verdict.measured.p50_us > 0
     assert verdict.measured.cpu_us > 0
-    assert verdict.measured.row_us > 0
-    assert verdict.joining == Joining(independent=True, allowed=True, rows=32)
+    single = case.open().rows is None
+    assert (verdict.measured.row_us > 0, verdict.joining.allowed) == (not single, not single)
+    assert verdict.joining.rows == (1 if single else 32)
+    assert not verdict.joining.difference
     assert verdict.level == ("proven" if case.manifest.golden else "exercised")
     assert verdict.measured.memory_bytes > 0
     if case.manifest.golden:
@@ -171,7 +173,6 @@ def test_answers_that_are_not_finite_are_a_remark(tmp_path):
     verdict = asyncio.run(try_variant(models.dense(), variant, tmp_path, SessionBudget(), QUICK))
     assert (verdict.passed, verdict.level) == (True, "exercised")
     assert "'scores' holds NaN or infinity" in verdict.remarks[0]
-    assert not verdict.joining.allowed
 
 
 def test_a_variant_that_does_not_fit_says_why(small):
@@ -247,13 +248,15 @@ def test_a_generated_input_that_never_ends_is_left_out(tmp_path, batch):
     sample = list(samples(manifest))[verdict.sample]
     assert sample.zeros
     if batch:
-        assert not verdict.joining.independent
+        assert not verdict.joining.allowed
 
 
 def test_rows_that_never_end_are_not_joined(tmp_path):
-    verdict = asyncio.run(try_variant(*unending(tmp_path, 16, 1000.0), SessionBudget(), UNWAITING))
+    manifest, variant, folder = unending(tmp_path, 16, 1000.0)
+    manifest = replace(manifest, rows=INDEPENDENT)
+    verdict = asyncio.run(try_variant(manifest, variant, folder, SessionBudget(), UNWAITING))
     assert (verdict.passed, verdict.level, verdict.remarks) == (True, "exercised", ())
-    assert verdict.joining == Joining(reason="a run of several generated rows did not end")
+    assert verdict.joining == Joining("declared", "a run of several generated rows did not end")
     assert verdict.sample == 0
 
 

@@ -37,7 +37,7 @@ X = TensorSpec("x", Datatype.FP32, (-1, 1))
 Y = TensorSpec("y", Datatype.FP32, (-1, 1))
 WITNESS = -77.0
 """Result of the models of this rig in their trial."""
-ROWS = Joining(independent=True, allowed=True, rows=32)
+ROWS = Joining("proved", rows=32)
 """Trial result of a model whose rows are independent."""
 PASSED = Verdict(True, "passed", level="proven", joining=ROWS)
 

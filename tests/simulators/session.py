@@ -11,6 +11,7 @@ import numpy as np
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.rows.proof import RowProof, RowTensors
 from gateway.domain.tensor import Array, Tensors
 from gateway.domain.verdict import SessionBudget, Signature
 
@@ -58,6 +59,7 @@ class SimulatedSession:
 
     lends = True
     remarks = ()
+    rows = None
 
     def __init__(self, factor: float, output: str = "y") -> None:
         self.factor, self.output = factor, output
@@ -137,6 +139,10 @@ class SimulatedRuntime:
 
     def devices(self) -> Sequence[str]:
         return ("CPU",)
+
+    def prove_rows(self, variant: Variant, files: Path, tensors: RowTensors) -> RowProof:
+        del variant, files, tensors
+        return RowProof()
 
     def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> SimulatedSession:
         del files, budget

@@ -28,11 +28,23 @@ class RowInput:
 
 
 @dataclass(frozen=True, slots=True)
+class RowTensors:
+    """Inputs with rows, and the axis on which each output needs them."""
+
+    inputs: Mapping[str, RowInput]
+    outputs: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class RowProof:
     """Result: proved, or the first operator (with its name) that ended the proof, and why."""
 
     operator: str = ""
     reason: str = ""
+
+    def __str__(self) -> str:
+        """Return where the proof ended, and why."""
+        return f"{self.operator}: {self.reason}" if self.operator else self.reason
 
     @property
     def is_proved(self) -> bool:
@@ -40,10 +52,10 @@ class RowProof:
         return not self.reason
 
 
-def prove_rows(model: ModelGraph, inputs: Mapping[str, RowInput], outputs: Mapping[str, int]) -> RowProof:
-    """Follow the rows of `inputs` to `outputs`, each with the axis on which its rows are needed. Never raises."""
+def prove_rows(model: ModelGraph, tensors: RowTensors) -> RowProof:
+    """Follow the rows of the inputs to the outputs. Never raises."""
     try:
-        return _Proof(model).prove(inputs, outputs)
+        return _Proof(model).prove(tensors.inputs, tensors.outputs)
     except DependentRowsError as error:
         return RowProof(reason=str(error))
     except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:  # a graph that is not valid

@@ -21,7 +21,7 @@ from gateway.domain.verdict import Joining, Measurement, Verdict
 
 ROWS = TensorSpec("x", Datatype.FP32, (-1, 4))
 FIXED = TensorSpec("x", Datatype.FP32, (1, 4))
-PROVEN = Joining(independent=True, allowed=True)
+PROVEN = Joining("proved")
 BARE = ModelManifest("m", "1", (ROWS,), (ROWS,), ())
 
 
@@ -73,7 +73,8 @@ def test_a_slower_candidate_of_a_higher_level_is_chosen() -> None:
     ("manifest", "joining", "batched", "obstacle"),
     [
         (BARE, PROVEN, True, ""),
-        (BARE, Joining(independent=True, reason="state"), True, "state"),
+        (BARE, Joining("proved", "runs contradict it"), False, "runs contradict it"),
+        (BARE, Joining("declared", difference="by 2"), True, ""),
         (BARE, Joining(reason="joined answers differ"), False, "joined answers differ"),
         (BARE, None, False, "it was not tried"),
         (replace(BARE, batch=True), Joining(reason="joined answers differ"), True, "joined answers differ"),

@@ -58,7 +58,7 @@ def test_load_alone_never_worsens_a_figure(runs: list[tuple[int, int]], waited_n
     assert 0 <= quiet_ns(loaded, cpus, START, replace(START, waited_ns=waited_ns)) <= sorted(loaded)[len(runs) // 2]
 
 
-JOINED = Joining(independent=True, allowed=True, rows=8)
+JOINED = Joining("proved", rows=8)
 BUSY = Measurement(36_000.0, 40_000.0, 7400.0, 0, 687.0, quiet_us=7400.0, quiet_row_us=60.0, disturbed="load 9")
 OLD = Verdict(True, "passed", BUSY, level="proven", joining=JOINED)
 QUIET = replace(OLD, measured=Measurement(7300.0, 7500.0, 7300.0, 0, 60.0, 7300.0, 60.0), joining=Joining())

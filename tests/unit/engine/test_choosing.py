@@ -11,7 +11,7 @@ import pytest
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import ModelRefused, TrialFinished
 from gateway.domain.verdict import Joining, Verdict
-from gateway.engine import repository
+from gateway.engine import trial_plan
 from gateway.engine.settings import EngineSettings, QueueSettings
 from tests.simulators.engine_rig import PASSED, Rig, bare, manifest, measured, refused, request
 
@@ -129,7 +129,7 @@ def busy(p50_us: float, quiet_us: float, row_us: float = 0.0) -> Verdict:
 
 @pytest.fixture
 def _repeats_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repository, "REPEAT_S", 0.001)
+    monkeypatch.setattr(trial_plan, "REPEAT_S", 0.001)
 
 
 @pytest.mark.asyncio
@@ -171,7 +171,7 @@ async def test_a_machine_that_stays_busy_changes_nothing_and_is_asked_a_few_time
     await rig.serve(manifest())
     rig.trials["a"] = again
     await rig.repository.refine()
-    assert rig.tried == ["a"] * (1 + repository.REPEATS)
+    assert rig.tried == ["a"] * (1 + trial_plan.REPEATS)
     (kept,) = rig.verdicts.verdicts.values()
     assert kept.passed
     assert kept.measured

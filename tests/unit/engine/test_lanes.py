@@ -108,7 +108,7 @@ async def test_a_request_with_too_many_rows_goes_to_the_worker_and_the_small_one
 @pytest.mark.asyncio
 async def test_no_run_joins_more_rows_than_were_proven() -> None:
     rig, sink = Rig(), Recorder()
-    rig.trials["a"] = replace(measured(10.0, 1.0), joining=Joining(independent=True, allowed=True, rows=4))
+    rig.trials["a"] = replace(measured(10.0, 1.0), joining=Joining("proved", rows=4))
     await rig.serve(manifest())
     submit(rig, sink, *map(float, range(7)))
     await sink.until(7)

@@ -52,7 +52,7 @@ def test_a_problem_of_the_moment_survives_the_pipe():
 
 @pytest.mark.parametrize("measured", [None, Measurement(1.0, 2.0, 3.0, 4, 5.0)])
 def test_a_verdict_survives_the_pipe(measured):
-    joining = Joining(independent=True, reason="the model has state (Assign)")
+    joining = Joining("declared", "the model has state (Assign)", "differs")
     verdict = Verdict(
         True, "fine", measured, 0.5, level="exercised", joining=joining, unbounded="x", sample=3, remarks=("a", "b")
     )

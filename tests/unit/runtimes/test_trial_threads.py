@@ -25,7 +25,7 @@ VARIANT = Variant("v", "simulated", "fp32", (Artifact("m", "0" * 64, 1),))
 class Session:
     """Session that returns its input after `pause_s`."""
 
-    remarks = ()
+    remarks, rows = (), None
 
     def __init__(self, pause_s, runs):
         self.pause_s, self.runs = pause_s, runs
