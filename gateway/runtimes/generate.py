@@ -38,7 +38,7 @@ FLOATS = ("unit", "normal", "pixels")
 No model accepts some of them and refuses others.
 """
 EXTREME_SIZES = (0.0, 1e-6, 1e-3, 1e2, 3e4)
-"""Factors of rows beside which other rows must keep their answers: silence, noise, an overflow of half precision."""
+"""Factors of rows next to which other rows must keep their answers: silence, noise, an overflow of half precision."""
 TEXTS = ("words", "numbers", "empty", "sentences")
 """Values of BYTES inputs."""
 _WORDS: Mapping[str, Sequence[bytes]] = {

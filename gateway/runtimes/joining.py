@@ -26,7 +26,7 @@ Run = Callable[[Tensors], dict[str, Array]]
 
 
 def difference(run: Run, rows: Sequence[Tensors], extremes: Sequence[Sequence[Tensors]], precision: str) -> str:
-    """Run `rows` (one row each) apart and together, and beside groups of extreme rows. Return what differs, or "".
+    """Run `rows` (one row each) apart and together, and next to groups of extreme rows. Return what differs, or "".
 
     `run` returns finished outputs that it does not change later.
     """
@@ -94,18 +94,18 @@ def _dependent(run: Run, rows: Sequence[Tensors], apart: Sequence[Tensors], prec
 def _disturbed(
     run: Run, rows: Sequence[Tensors], apart: Sequence[Tensors], extremes: Sequence[Tensors], precision: str
 ) -> str:
-    """Compare rows beside extreme ones, as many as `rows` in all. Extreme rows that the model refuses are left out."""
-    beside: list[Tensors] = []
+    """Compare rows next to extreme ones, as many as `rows` in all. Extreme rows that the model refuses are left out."""
+    added: list[Tensors] = []
     answers: list[Tensors] = []
     for row in extremes[: len(rows) - 1]:
         try:
             answer = run(row)
         except VariantError:
             continue
-        beside.append(row)
+        added.append(row)
         answers.append(answer if all(map(_is_finite, answer.values())) else {})
-    mixed, own = [*beside, *rows[: len(rows) - len(beside)]], [*answers, *apart]
-    return _joined_differs(run, mixed, own, range(len(mixed)), precision) if beside else ""
+    mixed, own = [*added, *rows[: len(rows) - len(added)]], [*answers, *apart]
+    return _joined_differs(run, mixed, own, range(len(mixed)), precision) if added else ""
 
 
 def _is_finite(array: Array) -> bool:

@@ -103,8 +103,8 @@ class OperatorNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
-    """Graph with its nodes in order of evaluation."""
+class ReferenceGraph:
+    """ReferenceGraph with its nodes in order of evaluation."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -118,9 +118,9 @@ class ReferenceEngine:
     Outputs are new arrays, never views of an input: the caller may refill inputs while the outputs are still lent.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: ReferenceGraph) -> None:
         self.inputs, self.outputs = graph.inputs, graph.outputs
-        self._graph: Graph | None = graph
+        self._graph: ReferenceGraph | None = graph
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
         """Return the `wanted` outputs. Raises VariantError with the operator that failed."""
@@ -141,12 +141,12 @@ class ReferenceEngine:
         self._graph = None
 
 
-def read_graph(file: Path) -> Graph:
+def read_graph(file: Path) -> ReferenceGraph:
     """Parse and check a graph file. Raises VariantError."""
     try:
         arrays = _load(file)
         described = json.loads(arrays.pop(GRAPH).tobytes())
-        graph = Graph(
+        graph = ReferenceGraph(
             tuple(_port(each) for each in described["inputs"]),
             tuple(_port(each) for each in described["outputs"]),
             tuple(_node(each) for each in described["nodes"]),
@@ -190,7 +190,7 @@ def _node(described: Mapping[str, Any]) -> OperatorNode:
     )
 
 
-def _check(graph: Graph, file: Path) -> None:
+def _check(graph: ReferenceGraph, file: Path) -> None:
     known = {port.name for port in graph.inputs} | graph.weights.keys()
     for node in graph.nodes:
         if node.op not in OPERATORS:

@@ -15,10 +15,10 @@ class TrialSettings:
     measure_runs: int = 100  # most one-row runs that are measured
     measure_s: float = 0.5  # longest time for them (five runs are made in any case)
     one_thread_below_us: float = 5_000.0  # a CPU run shorter than this is not tried with more than one thread
-    batch_rows: int = 8  # different rows that the joining proof runs apart and together
-    joined_rows: int = 32  # rows of the largest run of the joining proof, and so of any joined run
+    batch_rows: int = 8  # different rows that are run apart and together
+    joined_rows: int = 32  # rows of the largest such run, and so of any joined run
     joined_bytes: int = 16_777_216  # largest inputs of that run; large rows are fewer
-    joining_s: float = 10.0  # a model whose joining proof would take longer is not joined
+    joining_s: float = 10.0  # a model whose runs apart and together would take longer is not joined
     exercise_s: float = 10.0  # longest time for generated inputs that a model without a golden set refuses
     input_s: float = 15.0  # a generated input that takes longer on the CPU is left out, in a new process
     exercise_samples: int = 64  # most generated inputs that are tried

@@ -9,7 +9,7 @@ from graphlib import TopologicalSorter
 from gateway.domain.rows.graph import Attribute, Constant, Graph, ModelGraph, Node, Reference
 from gateway.domain.rows.rules import RANDOM, REASONS, RULES
 from gateway.domain.rows.sizes import ONE, ROWS, DependentRowsError, Symbols, size
-from gateway.domain.rows.values import Blocked, Operation, Scope, Value, constant_value, rowed
+from gateway.domain.rows.values import Blocked, Operation, TensorScope, Value, constant_value, rowed
 
 OLDEST_OPSET = 7
 """Before it, operands were aligned by attributes when they were broadcast."""
@@ -80,12 +80,12 @@ class _Proof:
                 return RowProof(reason=f"output {name!r:.80} {_rows_of(value, axis)}")
         return RowProof()
 
-    def follow(self, inputs: Mapping[str, RowInput]) -> Scope:
+    def follow(self, inputs: Mapping[str, RowInput]) -> TensorScope:
         """Return the values of the graph's tensors. Raises DependentRowsError for a graph without rules."""
         if self._model.opsets.get("", OLDEST_OPSET) < OLDEST_OPSET:
             raise DependentRowsError(f"it is of an opset before {OLDEST_OPSET}")
         graph = self._model.graph
-        scope = Scope({name: constant_value(self._symbols, each) for name, each in graph.constants.items()})
+        scope = TensorScope({name: constant_value(self._symbols, each) for name, each in graph.constants.items()})
         for name, declared in graph.inputs.items():
             if name in inputs or name not in graph.constants:
                 scope.values[name] = self._input(name, declared, inputs.get(name))
@@ -110,7 +110,7 @@ class _Proof:
             raise DependentRowsError(f"input {name!r:.80} takes {known[rows.axis]} rows")
         return rowed((*sizes[: rows.axis], ROWS, *sizes[rows.axis + 1 :]), rows.axis)
 
-    def _follow(self, graph: Graph, scope: Scope, attributes: Mapping[str, Attribute]) -> None:
+    def _follow(self, graph: Graph, scope: TensorScope, attributes: Mapping[str, Attribute]) -> None:
         for node in _ordered(graph):
             self._steps += 1
             if self._steps > STEPS_LIMIT:
@@ -121,7 +121,9 @@ class _Proof:
                 made = [Blocked(error.operator or _label(node), str(error))] * len(node.outputs)
             scope.values.update(zip(node.outputs, made, strict=False))
 
-    def _results(self, node: Node, scope: Scope, attributes: Mapping[str, Attribute]) -> Sequence[Value | Blocked]:
+    def _results(
+        self, node: Node, scope: TensorScope, attributes: Mapping[str, Attribute]
+    ) -> Sequence[Value | Blocked]:
         values = [scope.find(name) if name else None for name in node.inputs]
         if blocked := next((value for value in values if isinstance(value, Blocked)), None):
             return [blocked] * len(node.outputs)
@@ -159,7 +161,7 @@ class _Proof:
         return constant_value(self._symbols, found) if isinstance(found, Constant) else Value()
 
     def _body(
-        self, graph: Graph, fed: Mapping[str, Value], outer: Scope | None, attributes: Mapping[str, Attribute]
+        self, graph: Graph, fed: Mapping[str, Value], outer: TensorScope | None, attributes: Mapping[str, Attribute]
     ) -> list[Value]:
         """Follow a body or a function, and return its outputs. Raises with the operator that ended the proof."""
         self._depth += 1
@@ -171,7 +173,7 @@ class _Proof:
                 raise DependentRowsError(f"its body declares {declared[value.axis]} rows of {name!r:.80}")
         try:
             constants = {name: constant_value(self._symbols, each) for name, each in graph.constants.items()}
-            scope = Scope({**constants, **fed}, outer)
+            scope = TensorScope({**constants, **fed}, outer)
             self._follow(graph, scope, attributes)
             found = [scope.find(name) for name in graph.outputs]
         finally:

@@ -72,15 +72,15 @@ class Blocked:
 
 
 @dataclass(slots=True)
-class Scope:
+class TensorScope:
     """Names and their values in a graph and the graphs around it."""
 
     values: dict[str, Value | Blocked]
-    outer: Scope | None = None
+    outer: TensorScope | None = None
 
     def find(self, name: str) -> Value | Blocked:
         """Return the value of a name. Raises DependentRowsError if nothing has that name."""
-        scope: Scope | None = self
+        scope: TensorScope | None = self
         while scope is not None:
             if name in scope.values:
                 return scope.values[name]

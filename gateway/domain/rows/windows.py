@@ -57,7 +57,7 @@ def global_pool(op: Operation) -> list[Value]:
 
 
 def _window_sizes(op: Operation, sizes: Shape, kernel: Shape) -> Shape:
-    """Return the sizes after windows moved over each axis (onnx/docs/Operators.md, Conv and MaxPool)."""
+    """Return the sizes after windows moved over each axis (operators Conv and MaxPool of ONNX)."""
     count, automatic = len(sizes), op.text("auto_pad", "NOTSET")
     strides = _listed(op, "strides", count, 1)
     dilations = _listed(op, "dilations", count, 1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import VariantError
 from gateway.runtimes.operators import OPERATORS
-from gateway.runtimes.reference import Graph, ReferenceEngine, read_graph
+from gateway.runtimes.reference import ReferenceGraph, ReferenceEngine, read_graph
 from tests.simulators import models
 
 GRAPH = {
@@ -36,7 +36,7 @@ nodes = st.fixed_dictionaries(
 def refused_or_read(file):
     """Return whether the file is a graph, or refused with its name; anything else is raised."""
     try:
-        return isinstance(read_graph(file), Graph)
+        return isinstance(read_graph(file), ReferenceGraph)
     except VariantError as error:
         return file.name in error.reason
 
