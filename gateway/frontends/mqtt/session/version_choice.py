@@ -55,6 +55,7 @@ NEXT = {
     (VersionStage.CHECK, ConnectOutcome.UNSUPPORTED): VersionStage.OLD,
     (VersionStage.CHECK, ConnectOutcome.REFUSED): VersionStage.FIRST,
     (VersionStage.OLD, ConnectOutcome.UNSUPPORTED): VersionStage.FIRST,
+    (VersionStage.OLD, ConnectOutcome.LOST): VersionStage.FIRST,
     (VersionStage.ONLY_OLD_WORKS, ConnectOutcome.CLOSED): VersionStage.FIRST,
     (VersionStage.ONLY_OLD_WORKS, ConnectOutcome.UNSUPPORTED): VersionStage.FIRST,
     (VersionStage.ONLY_OLD_WORKS, ConnectOutcome.REFUSED): VersionStage.FIRST,
