@@ -121,9 +121,8 @@ def outcome(verdict: Verdict) -> tuple[str, str]:
         return "unverified", verdict.reason
     if joining is None:
         return "no rows", "a tensor has no open first dimension"
-    basis = getattr(joining, "basis", "sampled" if getattr(joining, "allowed", False) else "")
-    vetoed = not basis and getattr(joining, "vetoed", False)
-    return basis or ("vetoed" if vetoed else "not joined"), joining.reason
+    contradicted = "vetoed" if joining.basis == "proved" and joining.difference else "not joined"
+    return joining.basis if joining.allowed else contradicted, joining.reason
 
 
 def examined(group: str, entry: Entry, file: Path, options: Options) -> Row | None:
