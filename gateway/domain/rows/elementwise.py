@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gateway.domain.rows.sizes import DIMENSION, FRACTION, NUMBER, ONE, ZERO, DependentRowsError, Size, Symbols, size
-from gateway.domain.rows.values import Numbers, Operation, Shape, Value, like, numbered, rowed
+from gateway.domain.rows.values import Numbers, Operation, Shape, Value, few, like, numbered, rowed, without_rows
 
-FLOATS = frozenset({1, 10, 11, 16})
-"""TensorProto.DataType of floats: 32, 16 and 64 bits, bfloat16."""
+FLOATS, INTEGERS, TRUTH = frozenset({1, 11}), frozenset({6, 7, 12, 13}), 9
+"""TensorProto.DataType of floats and integers of 32 and 64 bits, which hold every size, and of truth values."""
 
 
 def elementwise(op: Operation) -> list[Value]:
@@ -33,12 +33,14 @@ def unary(op: Operation) -> list[Value]:
 
 
 def cast(op: Operation) -> list[Value]:
-    """Return the rule of Cast: a fraction becomes an integer of its own."""
-    value, floats = op.sizes(0), op.integer("to", 0) in FLOATS
-    if value.numbers is None:
-        return [like(value)]
-    numbers = value.numbers if floats else computed(op.symbols, "Cast", [value.numbers])
-    return [numbered(numbers, floats=floats)]
+    """Return the rule of Cast: a fraction becomes an integer of its own, and a truth value is 0 or 1."""
+    value, to = op.sizes(0), op.integer("to", 0)
+    if value.numbers is None or to not in FLOATS | INTEGERS | {TRUTH}:
+        return [like(without_rows(value))]
+    numbers = value.numbers
+    if to not in FLOATS:
+        numbers = computed(op.symbols, "Truth" if to == TRUTH else "Cast", [numbers])
+    return [numbered(numbers, floats=to in FLOATS)]
 
 
 def where(op: Operation) -> list[Value]:
@@ -180,6 +182,12 @@ def _selected(sizes: Sequence[Size], floats: bool) -> Size | None:
     return chosen if chosen == other else None
 
 
+def _truth(sizes: Sequence[Size], floats: bool) -> Size | None:
+    if sizes[0].constant is not None:
+        return size(sizes[0] != ZERO)
+    return ONE if sizes[0].is_positive else None
+
+
 def _whole(sizes: Sequence[Size], floats: bool) -> Size | None:
     return sizes[0] if sizes[0].is_integer else None
 
@@ -205,6 +213,7 @@ SIZES: Mapping[str, Arithmetic] = {
     "Min": _extreme(-1),
     "Where": _selected,
     "Cast": _whole,
+    "Truth": _truth,
     "Floor": _whole,
     "Ceil": _whole,
     "Round": _whole,

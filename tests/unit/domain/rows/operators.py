@@ -124,6 +124,9 @@ def _compared(placed: Placed, session: Any, proved: Mapping[str, Value]) -> Outc
             wrong.append(f"{len(order)} rows do not run together")
             continue
         for name, value in proved.items():
+            sizes = [each.constant for each in value.sizes]
+            if any(one not in {None, two} for one, two in zip(sizes, joined[name].shape, strict=True)):
+                wrong.append(f"output {name!r} has shape {joined[name].shape}, not {sizes}")
             for place, row in enumerate(order):
                 own = (alone[row] or {})[name]
                 if problem := _difference(own, joined[name], value.axis or 0, place, exact_row=row < 3):
