@@ -178,9 +178,7 @@ def fourier(op: Operation) -> list[Value]:
     axis = from_left(axes[0], value.rank)
     apart(value, [axis, value.rank - 1])
     known = length.single if length is not None else None
-    count = (
-        op.symbols.dimension("points", op) if length is not None or op.integer("onesided", 0) else None
-    )
+    count = op.symbols.dimension("points", op) if length is not None or op.integer("onesided", 0) else None
     shape = [*value.sizes[:-1], ONE if op.integer("inverse", 0) and op.integer("onesided", 0) else size(2)]
     shape[axis] = (
         shape[axis] if count is None else known if known is not None and not op.integer("onesided", 0) else count

@@ -36,7 +36,9 @@ def proof(nodes: str, inputs: str = "float[B,4,6] x", *, opset: int = 17, functi
     )
     graph = read_onnx_graph(io.BytesIO(model.SerializeToString()))
     rows = {
-        name: RowInput(tuple(-1 if each == "B" or not each.isdigit() else int(each) for each in shape), shape.index("B"))
+        name: RowInput(
+            tuple(-1 if each == "B" or not each.isdigit() else int(each) for each in shape), shape.index("B")
+        )
         for name, shape in (
             (name, tuple(each.strip() for each in sizes.split(",")))
             for sizes, name in re.findall(r"\[([^\]]*)\] (\w+)", inputs)
@@ -158,7 +160,12 @@ REFUSED = {
         "ReduceMax",
         "along the axis of rows",
     ),
-    "a condition with rows": ("c = Cast<to = 9>(v)" + BRANCHES % "Neg(x)", "If", "condition", "float[B] v, float[B,4,6] x"),
+    "a condition with rows": (
+        "c = Cast<to = 9>(v)" + BRANCHES % "Neg(x)",
+        "If",
+        "condition",
+        "float[B] v, float[B,4,6] x",
+    ),
     "branches that disagree": (BRANCHES % "Transpose<perm = [1, 0, 2]>(x)", "If", "", "float[B,4,6] x, bool c"),
     "rounds from the data": (LOOP, "Loop", "number of rounds", "float[B,4,6] x, int64[B] n, bool go"),
     "rounds from the number of rows": (
@@ -210,7 +217,11 @@ REFUSED = {
     "random like the input": ("y = RandomNormalLike(x)", "RandomNormalLike", "no rule"),
     "random beside the input": ("r = RandomNormal<shape = [6]>() y = Add(x, r)", "RandomNormal", "random"),
     "an operator without a rule": ("y = own.Unknown(x)", "own::Unknown", "no rule"),
-    "a range of all": ("q, s, z = DynamicQuantizeLinear(x) y = Cast<to = 1>(q)", "DynamicQuantizeLinear", "whole tensor"),
+    "a range of all": (
+        "q, s, z = DynamicQuantizeLinear(x) y = Cast<to = 1>(q)",
+        "DynamicQuantizeLinear",
+        "whole tensor",
+    ),
     "several entries a row": ("y = Reshape(x, i(-1, 6))", "", "several entries for each row"),
     "rows on another axis": ("y = Transpose<perm = [1, 0, 2]>(x)", "", "rows on axis 1"),
     "a result without rows": ("y = Identity(f(1, 2))", "", "same for every number of rows"),
@@ -229,7 +240,9 @@ def test_rows_are_proved(case: str | tuple[str, str]) -> None:
 def test_rows_that_may_depend_on_others_are_refused_with_the_operator(case: tuple[str, ...]) -> None:
     nodes, operator, reason, *inputs = case
     if "takes 1 rows" in reason:
-        model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 17]> g (float[1,4] x) => (float y) { y = Relu(x) }')
+        model = onnx.parser.parse_model(
+            '<ir_version: 10, opset_import: ["": 17]> g (float[1,4] x) => (float y) { y = Relu(x) }'
+        )
         found = prove_rows(read_onnx_graph(io.BytesIO(model.SerializeToString())), {"x": RowInput((-1, 4))}, {"y": 0})
     else:
         found = proof(nodes, *inputs)
@@ -238,7 +251,9 @@ def test_rows_that_may_depend_on_others_are_refused_with_the_operator(case: tupl
     assert reason in found.reason
 
 
-@pytest.mark.parametrize(("opset", "axis", "proved"), [(11, 1, False), (11, 2, True), (13, 0, True), (13, 1, False), (13, 2, True)])
+@pytest.mark.parametrize(
+    ("opset", "axis", "proved"), [(11, 1, False), (11, 2, True), (13, 0, True), (13, 1, False), (13, 2, True)]
+)
 def test_softmax_takes_every_later_axis_before_opset_13(opset: int, axis: int, proved: bool) -> None:
     nodes = f"s = Softmax<axis = {axis}>(x) y = Transpose<perm = [1, 0, 2]>(s)"
     assert proof(nodes, "float[4,B,6] x", opset=opset).is_proved is proved
@@ -276,9 +291,16 @@ def test_an_input_with_rows_replaces_its_initializer() -> None:
         "z = Expand(f(1:), i(1000000, 1000000)) y = Add(x, z)",
         "z = Tile(f(1), i(1000000000000)) y = Add(x, z)",
         "z = Range(i(0:), i(1000000000000:), i(1:)) y = Add(x, z)",
-        "n = Shape(x) " + " ".join(f"n{at} = Concat<axis = 0>({each}, {each})" for at, each in enumerate(["n", *(f"n{at}" for at in range(40))])) + " y = Reshape(x, n40)",
+        "n = Shape(x) "
+        + " ".join(
+            f"n{at} = Concat<axis = 0>({each}, {each})"
+            for at, each in enumerate(["n", *(f"n{at}" for at in range(40))])
+        )
+        + " y = Reshape(x, n40)",
         "n0 = Shape(x) " + " ".join(f"n{at + 1} = Mul(n{at}, n{at})" for at in range(40)) + " y = Reshape(x, n40)",
-        "n0 = Identity(i(7:)) " + " ".join(f"n{at + 1} = Mul(n{at}, n{at})" for at in range(40)) + " y = Reshape(x, n40)",
+        "n0 = Identity(i(7:)) "
+        + " ".join(f"n{at + 1} = Mul(n{at}, n{at})" for at in range(40))
+        + " y = Reshape(x, n40)",
     ],
 )
 def test_large_tensors_of_sizes_are_not_computed(nodes: str) -> None:
@@ -287,7 +309,9 @@ def test_large_tensors_of_sizes_are_not_computed(nodes: str) -> None:
 
 SYMBOLS = ("B", "d1", "d2", "n3")
 POLYNOMIALS = st.lists(st.tuples(st.lists(st.sampled_from(SYMBOLS), max_size=2), st.integers(-9, 9)), max_size=4)
-POINTS = st.fixed_dictionaries({"B": st.integers(1, 9), "d1": st.integers(0, 9), "d2": st.integers(0, 9), "n3": st.integers(-9, 9)})
+POINTS = st.fixed_dictionaries(
+    {"B": st.integers(1, 9), "d1": st.integers(0, 9), "d2": st.integers(0, 9), "n3": st.integers(-9, 9)}
+)
 
 
 def polynomial(terms: list[tuple[list[str], int]]) -> Size:
@@ -318,7 +342,10 @@ def test_sizes_compute_as_the_integers_that_they_stand_for(
     assert at(left - right, point) == at(left, point) - at(right, point)
     assert at(left * right, point) == at(left, point) * at(right, point)
     assert left.constant in {None, at(left, point)}
-    assert left.has_rows == (left != polynomial([(each, factor) for each, factor in one if "B" not in each]) and any("B" in s for s, _ in left.terms))
+    assert left.has_rows == (
+        left != polynomial([(each, factor) for each, factor in one if "B" not in each])
+        and any("B" in s for s, _ in left.terms)
+    )
     assert not left.is_positive or at(left, point) >= 1
     assert (left - left).constant == 0 and left + right == right + left and left * right == right * left
 
@@ -336,6 +363,10 @@ def test_quotients_of_sizes_are_exact(
 
 def test_symbols_are_equal_for_equal_expressions_without_rows() -> None:
     symbols = Symbols()
-    assert symbols.dimension("ratio", size(3)) == symbols.dimension("ratio", size(3)) != symbols.dimension("ratio", size(4))
+    assert (
+        symbols.dimension("ratio", size(3))
+        == symbols.dimension("ratio", size(3))
+        != symbols.dimension("ratio", size(4))
+    )
     with pytest.raises(DependentRowsError, match="number of rows"):
         symbols.dimension("ratio", ROWS)
