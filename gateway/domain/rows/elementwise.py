@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gateway.domain.rows.sizes import DIMENSION, FRACTION, NUMBER, ONE, ZERO, DependentRowsError, Size, Symbols, size
-from gateway.domain.rows.values import Numbers, Operation, Shape, Value, few, like, numbered, rowed, without_rows
+from gateway.domain.rows.values import Numbers, Operation, Shape, Value, like, numbered, rowed, without_rows
 
 FLOATS, INTEGERS, TRUTH = frozenset({1, 11}), frozenset({6, 7, 12, 13}), 9
 """TensorProto.DataType of floats and integers of 32 and 64 bits, which hold every size, and of truth values."""

@@ -107,10 +107,8 @@ def top_k(op: Operation) -> list[Value]:
     axis = op.axis(-1, value.rank)
     apart(value, [axis])
     known = op.attributes.get("k")
-    if isinstance(known, int):
-        count = size(known)
-    else:
-        count = (found and found.single) or op.symbols.dimension("count", op)
+    unknown = (found and found.single) or op.symbols.dimension("count", op)
+    count = size(known) if isinstance(known, int) else unknown
     shape = (*value.sizes[:axis], count, *value.sizes[axis + 1 :])
     return [rowed(shape, value.axis, value.entries)] * 2
 

@@ -102,7 +102,8 @@ RULES: Mapping[str, Rule] = {
     **_named(elementwise.unary, "Binarizer LabelEncoder CategoryMapper", LEARNING),
     **_named(
         layers.table,
-        "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor LinearClassifier LinearRegressor SVMClassifier SVMRegressor",
+        "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor LinearClassifier LinearRegressor SVMClassifier "
+        "SVMRegressor",
         LEARNING,
     ),
     **_named(layers.select_features, "ArrayFeatureExtractor", LEARNING),
