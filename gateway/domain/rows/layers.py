@@ -72,7 +72,7 @@ def dropout(op: Operation) -> list[Value]:
 def reduce(op: Operation) -> list[Value]:
     """Return the rule of the reductions, of data and of sizes."""
     value, axes = op.sizes(0), op.integers(1, "axes", role="axes")
-    if not axes and op.integer("noop_with_empty_axes", 0):
+    if not axes and op.integer("noop_with_empty_axes", 0) == 1:
         return [like(op[0])]
     if value.shape is None:
         return [Value()]
@@ -81,15 +81,15 @@ def reduce(op: Operation) -> list[Value]:
         total = ZERO if op.node.kind == "ReduceSum" else ONE
         for each in value.elements:
             total = total + each if op.node.kind == "ReduceSum" else total * each
-        kept = (1,) if op.integer("keepdims", 1) else ()
+        kept = (1,) if op.integer("keepdims", 1) == 1 else ()
         return [numbered(array_of([total]).reshape(kept), floats=value.floats)]
-    return [_reduced(op[0], gone, keeps=bool(op.integer("keepdims", 1)))]
+    return [_reduced(op[0], gone, keeps=op.integer("keepdims", 1) == 1)]
 
 
 def arg_extreme(op: Operation) -> list[Value]:
     """Return the rule of ArgMax and ArgMin."""
     value = op[0]
-    return [_reduced(value, [op.axis(0, value.rank)], keeps=bool(op.integer("keepdims", 1)))]
+    return [_reduced(value, [op.axis(0, value.rank)], keeps=op.integer("keepdims", 1) == 1)]
 
 
 def _reduced(value: Value, gone: Sequence[int], *, keeps: bool) -> Value:

@@ -54,7 +54,7 @@ def reshape(op: Operation) -> list[Value]:
     value, target = op.sizes(0), op.numbers(1, "shape", role="target")
     if target is None:
         raise DependentRowsError("its target is missing")
-    if not op.integer("allowzero", 0):
+    if op.integer("allowzero", 0) != 1:
         target = [
             value.sizes[place] if each.constant == 0 and place < value.rank else each
             for place, each in enumerate(target)

@@ -21,7 +21,7 @@ sys.modules["rows_operators"] = operators
 _SPEC.loader.exec_module(operators)
 
 SEED, OF_A_KIND = 35, 2
-ALL_PROVED, SAMPLE_PROVED = 3_200, 420
+ALL_PROVED, SAMPLE_PROVED = 3_600, 800
 """Least placements that are proved and run: a rule that is lost shows here."""
 
 
@@ -54,7 +54,7 @@ def ran(cases: Iterable[Any]) -> tuple[int, set[str]]:
 
 
 def test_a_sample_of_the_operator_tests_gives_equal_rows_apart_and_joined() -> None:
-    count, found = ran(sample())
+    count, _ = ran(sample())
     assert count >= SAMPLE_PROVED
 
 
