@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gateway.domain.rows.sizes import DIMENSION, FRACTION, NUMBER, ONE, ZERO, DependentRowsError, Size, Symbols, size
-from gateway.domain.rows.values import Numbers, Operation, Shape, Value, like, numbered, rowed, without_rows
+from gateway.domain.rows.values import Numbers, Operation, Shape, Value, few, like, numbered, rowed, without_rows
 
 FLOATS, INTEGERS, TRUTH = frozenset({1, 11}), frozenset({6, 7, 12, 13}), 9
 """TensorProto.DataType of floats and integers of 32 and 64 bits, which hold every size, and of truth values."""
@@ -17,7 +17,7 @@ def elementwise(op: Operation) -> list[Value]:
     """Return the rule of an operator with any number of operands, which are broadcast."""
     given = [value for value in op.inputs if value is not None]
     known = [value.numbers for value in given if value.numbers is not None]
-    if len(known) == len(given) and op.node.kind in SIZES:
+    if len(known) == len(given) and op.node.kind in SIZES and _few_made(known):
         floats = any(value.floats for value in given)
         return [numbered(computed(op.symbols, op.node.kind, known, floats=floats), floats=floats)]
     return [broadcast(op.symbols, [op[index] for index, value in enumerate(op.inputs) if value is not None])]
@@ -47,10 +47,14 @@ def where(op: Operation) -> list[Value]:
     """Return the rule of Where."""
     given = [op.sizes(index) for index in range(3)]
     known = [value.numbers for value in given if value.numbers is not None]
-    if len(known) == 3:
+    if len(known) == 3 and _few_made(known):
         floats = given[1].floats
         return [numbered(computed(op.symbols, "Where", known), floats=floats)]
     return [broadcast(op.symbols, [op[index] for index in range(3)])]
+
+
+def _few_made(arrays: Sequence[Numbers]) -> bool:
+    return few(np.broadcast_shapes(*(each.shape for each in arrays)))
 
 
 def broadcast(symbols: Symbols, values: Sequence[Value]) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import onnx.parser
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.onnx_graph import read_onnx_graph
+from gateway.domain.rows.elementwise import SIZES
 from gateway.domain.rows.graph import Constant, Graph, ModelGraph, Node
 from gateway.domain.rows.proof import RowInput, RowProof, prove_rows
 from gateway.domain.rows.sizes import ROWS, DependentRowsError, Size, Symbols, product, size
@@ -236,6 +237,12 @@ def test_an_input_with_rows_replaces_its_initializer() -> None:
 )
 def test_large_tensors_of_sizes_are_not_computed(node: str) -> None:
     assert not proof(f"z = {node} y = Add(x, z)").is_proved
+
+
+def test_products_of_many_sizes_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cast("dict[str, Any]", SIZES), "Mul", pytest.fail)
+    table = "a = ConstantOfShape<value = int64[1] {3}>(i(200, 1)) b = Transpose(a)"
+    assert proof(f"{table} c = Mul(a, b) y = Relu(x)").is_proved
 
 
 @pytest.mark.parametrize("first", ["Shape(x)", "Identity(i(7:))"])
