@@ -22,7 +22,7 @@ INTEGERS_LIMIT = 256
 FLOATS_LIMIT = 16
 """Most floats of a constant that is read: scales of a resize."""
 LIST_LIMIT = 4096
-"""Most numbers of an attribute."""
+"""Most numbers of an attribute that are read."""
 NODES_LIMIT = 200_000
 """Most operators of one file."""
 LEARNING = "ai.onnx.ml"
@@ -149,15 +149,17 @@ class _GraphReader:
             return self._tensor(message.place(5))[1]
         if message.places[6] or kind == _GRAPH:
             return self._graph(message.place(6), depth + 1)
+        count = len(message.places[9] or message.numbers[8] or message.places[7])
+        if message.places[22] or message.places[9] or count > LIST_LIMIT:  # only the shape, of a sparse one when dense
+            sparse = self._integers(self._message(message.place(22)), 3)
+            return Constant(tuple(sparse) if message.places[22] else (count,))
         if message.places[8] or message.numbers[8] or kind == _INTEGER_LIST:
             return tuple(self._integers(message, 8))
         if message.places[7] or kind == _FLOAT_LIST:
             return tuple(self._floats(message, 7, "<f4"))
         if message.places[2] or kind == _FLOAT:
             return (*self._floats(message, 2, "<f4"), 0.0)[0]
-        if message.places[4] or kind == _TEXT:
-            return self._text(message, 4)
-        return message.number(3)
+        return self._text(message, 4) if message.places[4] or kind == _TEXT else message.number(3)
 
     def _input(self, place: _Place) -> tuple[str, tuple[int | None, ...] | None]:
         message = self._message(place)

@@ -76,7 +76,7 @@ def _sliced(value: Value, axis: int) -> Value:
 def _stacked(op: Operation, value: Value, axis: int, run: int) -> Value:
     """Return the values of all rounds, stacked on a new axis."""
     place = from_left(axis, value.rank + 1)
-    rounds = op.symbols.dimension("rounds", op.node.outputs[run])
+    rounds = op.symbols.dimension("rounds", op, run)
     shape = (*value.sizes[:place], rounds, *value.sizes[place:])
     return rowed(shape, value.axis if value.axis is None or value.axis < place else value.axis + 1, value.entries)
 
@@ -92,7 +92,9 @@ def _agreed(op: Operation, one: Value, other: Value, place: int) -> Value:
             raise DependentRowsError("its results differ in their number of dimensions")
         return Value()
     shape = tuple(_size(op, *pair, place, at) for at, pair in enumerate(zip(one.shape, other.shape, strict=True)))
-    return replace(rowed(shape, one.axis, one.entries), numbers=one.numbers if _same(one, other) else None)
+    return replace(
+        rowed(shape, one.axis, one.entries), numbers=one.numbers if _same(one, other) else None, floats=one.floats
+    )
 
 
 def _size(op: Operation, one: Size, other: Size, place: int, at: int) -> Size:
@@ -100,7 +102,7 @@ def _size(op: Operation, one: Size, other: Size, place: int, at: int) -> Size:
         return one
     if one.has_rows or other.has_rows:
         raise DependentRowsError("its results have different numbers of rows")
-    return op.symbols.dimension("either", op.node.outputs[place], at)
+    return op.symbols.dimension("either", op, place, at)
 
 
 def _same(one: Value, other: Value) -> bool:

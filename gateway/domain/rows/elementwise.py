@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gateway.domain.rows.sizes import DIMENSION, FRACTION, NUMBER, ONE, ZERO, DependentRowsError, Size, Symbols, size
-from gateway.domain.rows.values import Numbers, Operation, Shape, Value, like, numbered, rowed
+from gateway.domain.rows.values import Numbers, Operation, Shape, Value, few, like, numbered, rowed, without_rows
 
-FLOATS = frozenset({1, 10, 11, 16})
-"""TensorProto.DataType of floats: 32, 16 and 64 bits, bfloat16."""
+FLOATS, INTEGERS, TRUTH = frozenset({1, 11}), frozenset({6, 7, 12, 13}), 9
+"""TensorProto.DataType of floats and integers of 32 and 64 bits, which hold every size, and of truth values."""
 
 
 def elementwise(op: Operation) -> list[Value]:
     """Return the rule of an operator with any number of operands, which are broadcast."""
     given = [value for value in op.inputs if value is not None]
     known = [value.numbers for value in given if value.numbers is not None]
-    if len(known) == len(given) and op.node.kind in SIZES:
+    if len(known) == len(given) and op.node.kind in SIZES and _few_made(known):
         floats = any(value.floats for value in given)
         return [numbered(computed(op.symbols, op.node.kind, known, floats=floats), floats=floats)]
     return [broadcast(op.symbols, [op[index] for index, value in enumerate(op.inputs) if value is not None])]
@@ -33,22 +33,28 @@ def unary(op: Operation) -> list[Value]:
 
 
 def cast(op: Operation) -> list[Value]:
-    """Return the rule of Cast: a fraction becomes an integer of its own."""
-    value, floats = op.sizes(0), op.integer("to", 0) in FLOATS
-    if value.numbers is None:
-        return [like(value)]
-    numbers = value.numbers if floats else computed(op.symbols, "Cast", [value.numbers])
-    return [numbered(numbers, floats=floats)]
+    """Return the rule of Cast: a fraction becomes an integer of its own, and a truth value is 0 or 1."""
+    value, to = op.sizes(0), op.integer("to", 0)
+    if value.numbers is None or to not in FLOATS | INTEGERS | {TRUTH}:
+        return [like(without_rows(value))]
+    numbers = value.numbers
+    if to not in FLOATS:
+        numbers = computed(op.symbols, "Truth" if to == TRUTH else "Cast", [numbers])
+    return [numbered(numbers, floats=to in FLOATS)]
 
 
 def where(op: Operation) -> list[Value]:
     """Return the rule of Where."""
     given = [op.sizes(index) for index in range(3)]
     known = [value.numbers for value in given if value.numbers is not None]
-    if len(known) == 3:
+    if len(known) == 3 and _few_made(known):
         floats = given[1].floats
         return [numbered(computed(op.symbols, "Where", known), floats=floats)]
     return [broadcast(op.symbols, [op[index] for index in range(3)])]
+
+
+def _few_made(arrays: Sequence[Numbers]) -> bool:
+    return few(np.broadcast_shapes(*(each.shape for each in arrays)))
 
 
 def broadcast(symbols: Symbols, values: Sequence[Value]) -> Value:
@@ -180,6 +186,12 @@ def _selected(sizes: Sequence[Size], floats: bool) -> Size | None:
     return chosen if chosen == other else None
 
 
+def _truth(sizes: Sequence[Size], floats: bool) -> Size | None:
+    if sizes[0].constant is not None:
+        return size(sizes[0] != ZERO)
+    return ONE if sizes[0].is_positive else None
+
+
 def _whole(sizes: Sequence[Size], floats: bool) -> Size | None:
     return sizes[0] if sizes[0].is_integer else None
 
@@ -205,6 +217,7 @@ SIZES: Mapping[str, Arithmetic] = {
     "Min": _extreme(-1),
     "Where": _selected,
     "Cast": _whole,
+    "Truth": _truth,
     "Floor": _whole,
     "Ceil": _whole,
     "Round": _whole,

@@ -72,7 +72,7 @@ def dropout(op: Operation) -> list[Value]:
 def reduce(op: Operation) -> list[Value]:
     """Return the rule of the reductions, of data and of sizes."""
     value, axes = op.sizes(0), op.integers(1, "axes", role="axes")
-    if not axes and op.integer("noop_with_empty_axes", 0):
+    if not axes and op.integer("noop_with_empty_axes", 0) == 1:
         return [like(op[0])]
     if value.shape is None:
         return [Value()]
@@ -81,15 +81,15 @@ def reduce(op: Operation) -> list[Value]:
         total = ZERO if op.node.kind == "ReduceSum" else ONE
         for each in value.elements:
             total = total + each if op.node.kind == "ReduceSum" else total * each
-        kept = (1,) if op.integer("keepdims", 1) else ()
+        kept = (1,) if op.integer("keepdims", 1) == 1 else ()
         return [numbered(array_of([total]).reshape(kept), floats=value.floats)]
-    return [_reduced(op[0], gone, keeps=bool(op.integer("keepdims", 1)))]
+    return [_reduced(op[0], gone, keeps=op.integer("keepdims", 1) == 1)]
 
 
 def arg_extreme(op: Operation) -> list[Value]:
     """Return the rule of ArgMax and ArgMin."""
     value = op[0]
-    return [_reduced(value, [op.axis(0, value.rank)], keeps=bool(op.integer("keepdims", 1)))]
+    return [_reduced(value, [op.axis(0, value.rank)], keeps=op.integer("keepdims", 1) == 1)]
 
 
 def _reduced(value: Value, gone: Sequence[int], *, keeps: bool) -> Value:
@@ -107,10 +107,8 @@ def top_k(op: Operation) -> list[Value]:
     axis = op.axis(-1, value.rank)
     apart(value, [axis])
     known = op.attributes.get("k")
-    if isinstance(known, int):
-        count = size(known)
-    else:
-        count = (found and found.single) or op.symbols.dimension("count", op.node.outputs[0])
+    unknown = (found and found.single) or op.symbols.dimension("count", op)
+    count = size(known) if isinstance(known, int) else unknown
     shape = (*value.sizes[:axis], count, *value.sizes[axis + 1 :])
     return [rowed(shape, value.axis, value.entries)] * 2
 
@@ -178,10 +176,8 @@ def fourier(op: Operation) -> list[Value]:
     axis = from_left(axes[0], value.rank)
     apart(value, [axis, value.rank - 1])
     known = length.single if length is not None else None
-    count = (
-        op.symbols.dimension("points", op.node.outputs[0]) if length is not None or op.integer("onesided", 0) else None
-    )
-    shape = [*value.sizes[:-1], size(2)]
+    count = op.symbols.dimension("points", op) if length is not None or op.integer("onesided", 0) else None
+    shape = [*value.sizes[:-1], ONE if op.integer("inverse", 0) and op.integer("onesided", 0) else size(2)]
     shape[axis] = (
         shape[axis] if count is None else known if known is not None and not op.integer("onesided", 0) else count
     )
@@ -194,7 +190,7 @@ def short_time_fourier(op: Operation) -> list[Value]:
     for index in (1, 2, 3):
         op.shared(index, "window")
     rows_first(value)
-    frames, bins = (op.symbols.dimension(part, op.node.outputs[0]) for part in ("frames", "bins"))
+    frames, bins = (op.symbols.dimension(part, op) for part in ("frames", "bins"))
     return [rowed((value.sizes[0], frames, bins, size(2)), value.axis, value.entries)]
 
 
@@ -209,6 +205,9 @@ def quantized_elementwise(op: Operation) -> list[Value]:
 
 def quantized_concat(op: Operation) -> list[Value]:
     """Return the rule of QLinearConcat: scale and zero point of the result, then three inputs for each tensor."""
+    for index in range(len(op.inputs)):
+        if index % 3 != 2:
+            op.shared(index, "parameter")
     values = [op[index] for index in range(2, len(op.inputs), 3)]
     return [concatenated(op.symbols, values, op.axis(0, values[0].rank))]
 
@@ -221,7 +220,7 @@ def table(op: Operation) -> list[Value]:
     if value.rank != 2 or value.axis != 0:
         raise DependentRowsError("its input is not a table with the rows first")
     made = [
-        rowed((value.sizes[0], op.symbols.dimension("columns", name)), 0, value.entries) for name in op.node.outputs
+        rowed((value.sizes[0], op.symbols.dimension("columns", op, name)), 0, value.entries) for name in op.node.outputs
     ]
     if op.node.kind.endswith("Classifier"):
         made[0] = rowed((value.sizes[0],), 0, value.entries)
@@ -243,7 +242,7 @@ def select_features(op: Operation) -> list[Value]:
 def one_hot_features(op: Operation) -> list[Value]:
     """Return the rule of OneHotEncoder: it adds an axis."""
     value = op[0]
-    return [rowed((*value.sizes, op.symbols.dimension("categories", op.node.outputs[0])), value.axis, value.entries)]
+    return [rowed((*value.sizes, op.symbols.dimension("categories", op)), value.axis, value.entries)]
 
 
 def feature_vector(op: Operation) -> list[Value]:
@@ -251,4 +250,4 @@ def feature_vector(op: Operation) -> list[Value]:
     values = [op[index] for index in range(len(op.inputs))]
     if any(value.axis != 0 or value.rank != 2 or value.entries != values[0].entries for value in values):
         raise DependentRowsError("its inputs are not tables with the rows first")
-    return [rowed((values[0].sizes[0], op.symbols.dimension("columns", op.node.outputs[0])), 0, values[0].entries)]
+    return [rowed((values[0].sizes[0], op.symbols.dimension("columns", op)), 0, values[0].entries)]

@@ -58,7 +58,7 @@ def prove_rows(model: ModelGraph, tensors: RowTensors) -> RowProof:
         return _Proof(model).prove(tensors.inputs, tensors.outputs)
     except DependentRowsError as error:
         return RowProof(reason=str(error))
-    except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:  # a graph that is not valid
+    except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:  # a graph that is not valid
         return RowProof(reason=f"its graph could not be followed: {type(error).__name__}: {error}"[:200])
 
 

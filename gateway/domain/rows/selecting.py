@@ -66,7 +66,7 @@ def one_hot(op: Operation) -> list[Value]:
     op.shared(2, "values")
     axis = op.axis(-1, indices.rank + 1)
     known = depth.single if depth is not None else None
-    added = op.symbols.dimension("depth", op.node.outputs[0]) if known is None else known
+    added = op.symbols.dimension("depth", op) if known is None else known
     shape = (*indices.sizes[:axis], added, *indices.sizes[axis:])
     place = indices.axis if indices.axis is None or indices.axis < axis else indices.axis + 1
     return [rowed(shape, place, indices.entries)]

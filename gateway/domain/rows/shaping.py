@@ -10,7 +10,17 @@ import numpy as np
 from gateway.domain.rows.elementwise import merged_shapes
 from gateway.domain.rows.graph import Constant
 from gateway.domain.rows.sizes import ONE, ROWS, DependentRowsError, Size, Symbols, product, size
-from gateway.domain.rows.values import Operation, Shape, Value, array_of, constant_value, from_left, numbered, rowed
+from gateway.domain.rows.values import (
+    Operation,
+    Shape,
+    Value,
+    array_of,
+    constant_value,
+    few,
+    from_left,
+    numbered,
+    rowed,
+)
 
 TO_THE_END = 10**6
 """Least end of a slice that means the whole axis: exporters write 2^31 − 1, 2^63 − 1 or 10^9."""
@@ -44,7 +54,7 @@ def reshape(op: Operation) -> list[Value]:
     value, target = op.sizes(0), op.numbers(1, "shape", role="target")
     if target is None:
         raise DependentRowsError("its target is missing")
-    if not op.integer("allowzero", 0):
+    if op.integer("allowzero", 0) != 1:
         target = [
             value.sizes[place] if each.constant == 0 and place < value.rank else each
             for place, each in enumerate(target)
@@ -250,7 +260,7 @@ def expand(op: Operation) -> list[Value]:
         raise DependentRowsError("it repeats the number of rows")
     shape = merged_shapes(op.symbols, [value.sizes, tuple(target)])
     constants = [each.constant for each in shape]
-    if value.numbers is not None and all(each is not None for each in constants):
+    if value.numbers is not None and few(constants):
         return [numbered(np.broadcast_to(value.numbers, [each or 0 for each in constants]), floats=value.floats)]
     if value.axis is not None:
         return [rowed(shape, len(shape) - value.rank + value.axis, value.entries)]
@@ -272,7 +282,7 @@ def tile(op: Operation) -> list[Value]:
     """Return the rule of Tile: what has no rows is repeated for each."""
     value, repeats = op.sizes(0), op.numbers(1, role="repeats") or []
     constants = [each.constant for each in repeats]
-    if value.numbers is not None and all(each is not None for each in constants):
+    if value.numbers is not None and few([*constants, value.numbers.size]):
         return [numbered(np.tile(value.numbers, [each or 0 for each in constants]), floats=value.floats)]
     if value.counts_rows:
         raise DependentRowsError("it repeats the number of rows")
@@ -288,7 +298,7 @@ def filled(op: Operation) -> list[Value]:
     found = op.attributes.get("value")
     value = constant_value(op.symbols, found if isinstance(found, Constant) else Constant((1,), (0.0,), floats=True))
     constants = [each.constant for each in target]
-    if value.numbers is not None and all(each is not None for each in constants):
+    if value.numbers is not None and few(constants):
         return [
             numbered(np.broadcast_to(value.numbers.ravel()[0], [each or 0 for each in constants]), floats=value.floats)
         ]
@@ -301,13 +311,9 @@ def numbers_from(op: Operation) -> list[Value]:
     known = [value.single if value is not None else None for value in bounds]
     constants = [each.constant for each in known if each is not None and each.constant is not None]
     if len(constants) == 3:
-        found = np.arange(constants[0], constants[1], constants[2])
-        return (
-            [numbered(array_of([size(int(each)) for each in found]))]
-            if found.size <= ENTRIES_LIMIT
-            else [Value((size(found.size),))]
-        )
-    return [Value((op.symbols.dimension("range", op.node.outputs[0] if None in known else "", *known),))]
+        found = range(constants[0], constants[1], constants[2])
+        return [numbered(array_of(list(map(size, found)))) if few([len(found)]) else Value((size(len(found)),))]
+    return [Value((op.symbols.dimension("range", op if None in known else "", *known),))]
 
 
 def pad(op: Operation) -> list[Value]:

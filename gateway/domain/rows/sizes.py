@@ -10,6 +10,8 @@ ROWS_SYMBOL = "B"
 """Symbol of the number of rows of a run, which is at least 1."""
 TERMS_LIMIT = 64
 """Most terms of a polynomial; the size of a real graph has fewer than ten."""
+DEGREE_LIMIT, BITS_LIMIT = 16, 256
+"""Most symbols in a term, and most bits of its coefficient: one that is squared again and again has no end."""
 
 Monomial: TypeAlias = tuple[str, ...]
 
@@ -94,6 +96,8 @@ def _size(terms: Iterable[tuple[Monomial, int]]) -> Size:
         total[symbols] = total.get(symbols, 0) + factor
     if len(total) > TERMS_LIMIT:
         raise DependentRowsError(f"a size with more than {TERMS_LIMIT} terms")
+    if any(len(symbols) > DEGREE_LIMIT or factor.bit_length() > BITS_LIMIT for symbols, factor in total.items()):
+        raise DependentRowsError("a size is too large")
     kept = [(symbols, factor) for symbols, factor in total.items() if factor]
     return Size(tuple(sorted(kept, key=lambda term: (len(term[0]), term[0]))))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -92,9 +93,12 @@ Body: TypeAlias = Callable[[Graph, Mapping[str, Value]], "list[Value]"]
 """Function that follows a graph in an attribute, with values for its inputs, and returns its outputs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """An operator with its inputs, as its rule sees it. `inputs` has None where one is left out."""
+    """An operator with its inputs, as its rule sees it. `inputs` has None where one is left out.
+
+    It is part of the expressions of sizes that only its data decide: calls of a function have their own.
+    """
 
     node: Node
     inputs: Sequence[Value | None]
@@ -105,10 +109,7 @@ class Operation:
 
     def __getitem__(self, index: int) -> Value:
         """Return an input that is data. Raises DependentRowsError if it is left out, or counts rows."""
-        found = self.sizes(index)
-        if found.counts_rows:
-            raise DependentRowsError("it computes with the number of rows")
-        return found
+        return without_rows(self.sizes(index))
 
     def sizes(self, index: int) -> Value:
         """Return an input that may hold sizes. Raises DependentRowsError if it is left out."""
@@ -202,9 +203,21 @@ def array_of(sizes: Sequence[Size]) -> Numbers:
 
 
 def numbered(numbers: Numbers, *, floats: bool = False) -> Value:
-    """Return a tensor of sizes. Those that are too many are not kept, unless they count rows."""
+    """Return a tensor of sizes. Those that are too many are not kept. Raises DependentRowsError if they count rows."""
     value = Value(tuple(map(size, numbers.shape)), numbers=numbers, floats=floats)
-    return value if numbers.size <= NUMBERS_LIMIT or value.counts_rows else Value(value.shape)
+    return value if few(numbers.shape) else like(without_rows(value))
+
+
+def few(shape: Sequence[int | None]) -> bool:
+    """Return True if a shape is known and has so few elements that they are computed."""
+    return None not in shape and prod(each or 0 for each in shape) <= NUMBERS_LIMIT
+
+
+def without_rows(value: Value) -> Value:
+    """Return a value that does not count rows. Raises DependentRowsError if it does."""
+    if value.counts_rows:
+        raise DependentRowsError("it computes with the number of rows")
+    return value
 
 
 def rowed(shape: Shape, axis: int | None, entries: Size = ONE) -> Value:

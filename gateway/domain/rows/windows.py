@@ -28,7 +28,7 @@ def convolution(op: Operation) -> list[Value]:
 
 def _unsized(op: Operation, value: Value) -> Value:
     """Return a tensor of the same rank with rows on the first axis, whose other sizes are not known."""
-    sizes = (op.symbols.dimension("size", op.node.outputs[0], place) for place in range(1, value.rank))
+    sizes = (op.symbols.dimension("size", op, place) for place in range(1, value.rank))
     return rowed((value.sizes[0], *sizes), value.axis, value.entries)
 
 
@@ -38,6 +38,8 @@ def pool(op: Operation) -> list[Value]:
         op.shared(index, "parameter")
     value = op[0]
     rows_first(value)
+    if op.integer("channels_last", 0):
+        raise DependentRowsError("its channels are last")
     if len([name for name in op.node.outputs if name]) > 1:
         raise DependentRowsError("its indices count through all rows")
     kernel = op.integers(len(op.inputs), "kernel_shape", role="kernel") or []
@@ -68,13 +70,16 @@ def _window_sizes(op: Operation, sizes: Shape, kernel: Shape) -> Shape:
         if automatic.startswith("SAME"):
             found.append(_ratio(op.symbols, whole + (step - 1), step))
             continue
-        padding = 0 if automatic == "VALID" else pads[place] + pads[place + count]
-        rest = whole + padding - wide
-        found.append(_ratio(op.symbols, rest, step, up=bool(op.integer("ceil_mode", 0))) + ONE)
+        before, behind = (0, 0) if automatic == "VALID" else (pads[place], pads[place + count])
+        up = before + 1 if op.integer("ceil_mode", 0) else 0
+        windows = _ratio(op.symbols, whole + (before + behind) - wide, step, up=up) + ONE
+        starts_behind = (windows.constant or 0) * step - step >= (whole.constant or 0) + before
+        found.append(windows - ONE if up and whole.constant is not None and starts_behind else windows)
     return tuple(found)
 
 
-def _ratio(symbols: Symbols, whole: Size, step: int, *, up: bool = False) -> Size:
+def _ratio(symbols: Symbols, whole: Size, step: int, *, up: int = 0) -> Size:
+    """Return the quotient, rounded up if `up` is not 0: then it is 1 more than the padding before, which matters."""
     if step == 1:
         return whole
     if whole.constant is not None:
