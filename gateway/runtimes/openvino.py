@@ -15,7 +15,9 @@ from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 from gateway.domain.model_files import COPY_AGAIN
+from gateway.domain.openvino_graph import read_openvino_graph
 from gateway.domain.ports import Session
+from gateway.domain.rows.graph import ModelGraph
 from gateway.domain.tensor import Array, Datatype
 from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
@@ -144,6 +146,16 @@ class OpenVinoEngine:
     def close(self) -> None:
         """Free the request and, with it, the compiled model."""
         self._request = None
+
+
+def row_graph(variant: Variant, files: Path) -> ModelGraph:
+    """Return the graph with all names of the ports of inputs and outputs. Raises VariantError if it cannot be read."""
+    file = model_file(variant, files, ".xml")
+    try:
+        with file.open("rb") as xml, file.with_suffix(".bin").open("rb") as weights:
+            return read_openvino_graph(xml, weights)
+    except (OSError, ValueError) as error:
+        raise VariantError(f"the graph of {file.name} cannot be read: {error}") from error
 
 
 def compile_options(budget: SessionBudget, precision: str, machine: str) -> dict[str, str]:
