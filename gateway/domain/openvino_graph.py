@@ -60,19 +60,6 @@ _REDUCTIONS = _renamed(
     "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceLogicalAnd=ReduceMin "
     "ReduceLogicalOr=ReduceMax"
 )
-_NUMBERED: Mapping[str, tuple[str, str, str, str]] = {
-    "softmax": ("Softmax", "axis", "axis", "1"),
-    "logsoftmax": ("LogSoftmax", "axis", "axis", "1"),
-    "concat": ("Concat", "axis", "axis", ""),
-    "topk": ("TopK", "axis", "axis", ""),
-    "gatherelements": ("GatherElements", "axis", "axis", ""),
-    "depthtospace": ("DepthToSpace", "blocksize", "block_size", "1"),
-    "spacetodepth": ("SpaceToDepth", "blocksize", "block_size", "1"),
-    "reversesequence": ("ReverseSequence", "batch_axis", "batch_axis", "0"),
-}
-"""Operators with one number that is needed: ONNX's name, its attribute, that of OpenVINO, and the default."""
-_AXIS_LAST = {"gather": "Gather", "scatterelementsupdate": "ScatterElements"}
-"""Operators whose last input is the axis."""
 
 
 def read_openvino_graph(xml: BinaryIO, weights: BinaryIO) -> ModelGraph:
@@ -80,7 +67,7 @@ def read_openvino_graph(xml: BinaryIO, weights: BinaryIO) -> ModelGraph:
 
     Raises ValueError if it is damaged or exceeds the limits of this module. Raises OSError.
     """
-    document, content = _Document(), xml.read(XML_LIMIT + 1)
+    document, content = _IrDocument(), xml.read(XML_LIMIT + 1)
     if len(content) > XML_LIMIT:
         raise ValueError(f"the .xml has more than {XML_LIMIT} bytes")
     parser = expat.ParserCreate()
@@ -88,13 +75,13 @@ def read_openvino_graph(xml: BinaryIO, weights: BinaryIO) -> ModelGraph:
     parser.StartDoctypeDeclHandler = document.doctype
     try:
         parser.Parse(content, True)
-        return _Reader(document, weights).model()
+        return _IrReader(document, weights).model()
     except (expat.ExpatError, LookupError) as error:
         raise ValueError(f"the .xml is damaged: {type(error).__name__}: {error}") from error
 
 
 @dataclass(slots=True)
-class _Layer:
+class _IrLayer:
     """Element <layer>: its attributes, those of <data>, ports of inputs, and names of the tensors of its outputs."""
 
     attributes: Mapping[str, str]
@@ -108,14 +95,14 @@ class _Layer:
         return self.attributes["type"].lower()
 
 
-class _Document:
+class _IrDocument:
     """Layers of the outermost graph by their identifier, and the output that feeds each input."""
 
     def __init__(self) -> None:
-        self.layers: dict[str, _Layer] = {}
+        self.layers: dict[str, _IrLayer] = {}
         self.edges: dict[tuple[str, str], tuple[str, str]] = {}
         self._path: list[str] = []
-        self._last = _Layer({})
+        self._last = _IrLayer({})
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._path.append(tag)
@@ -126,7 +113,7 @@ class _Document:
                 key = attributes["id"]
                 if key in self.layers or len(self.layers) >= NODES_LIMIT:
                     raise ValueError(f"two layers are called {key:.80}, or there are more than {NODES_LIMIT}")
-                self._last = self.layers[key] = _Layer(attributes)
+                self._last = self.layers[key] = _IrLayer(attributes)
             case ["layers", "layer", "data"]:
                 self._last.data = self._last.data or attributes
             case ["layers", "layer", "input", "port"]:
@@ -146,10 +133,10 @@ class _Document:
         raise ValueError("the .xml has a DOCTYPE, which OpenVINO does not write")
 
 
-class _Reader:
+class _IrReader:
     """Reader of the layers, constants first."""
 
-    def __init__(self, document: _Document, weights: BinaryIO) -> None:
+    def __init__(self, document: _IrDocument, weights: BinaryIO) -> None:
         self._document, self._weights = document, weights
         self._names: dict[tuple[str, str], str] = {}
         self._inputs: dict[str, tuple[int | None, ...] | None] = {}
@@ -205,7 +192,7 @@ class _Reader:
         if name != tensor:
             self._aliases[name] = tensor
 
-    def _parameter(self, key: str, layer: _Layer) -> None:
+    def _parameter(self, key: str, layer: _IrLayer) -> None:
         ((port, told),) = layer.outputs.items()
         name, *others = sorted(told) or [layer.attributes["name"]]
         if name in self._inputs or name in self._aliases:
@@ -225,7 +212,7 @@ class _Reader:
             raise ValueError(f"a constant has the shape {shape!s:.80}")
         if kind not in _TYPES or count > (FLOATS_LIMIT if floats else INTEGERS_LIMIT):
             return Constant(shape, floats=floats)
-        offset, size = int(data["offset"]), int(data["size"])
+        offset, size = int(data["offset"]), int(data["size"]) if count else 0  # OpenVINO writes a byte for none
         if size != count * dtype.itemsize or not 0 <= offset < 2**63:
             raise ValueError(f"a constant of {count} elements has {size} bytes at {offset}")
         self._weights.seek(offset)
@@ -234,10 +221,10 @@ class _Reader:
             raise ValueError(f"the .bin ends before byte {offset + size}, where a constant ends")
         return Constant(shape, tuple(np.frombuffer(content, dtype).tolist()), floats=floats)
 
-    def _translate(self, layer: _Layer, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-        op, before = _Translation(self, layer, inputs, outputs), len(self.nodes)
+    def _translate(self, layer: _IrLayer, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+        op, before = _IrTranslation(self, layer, inputs, outputs), len(self.nodes)
         try:
-            op.require(layer.attributes["version"] in OPSETS)
+            op.only_if(layer.attributes["version"] in OPSETS)
             _TRANSLATIONS[layer.kind](op)
         except (_UntranslatedError, LookupError, ValueError, TypeError):
             del self.nodes[before:]
@@ -249,28 +236,26 @@ class _UntranslatedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Translation:
+class _IrTranslation:
     """A layer with the names of its tensors, and the nodes that it becomes."""
 
-    reader: _Reader
-    layer: _Layer
+    reader: _IrReader
+    layer: _IrLayer
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
-    def add(self, kind: str, inputs: Sequence[str], **attributes: Attribute) -> str:
-        """Add a node, and return the name of its result."""
-        made = self.reader.fresh()
-        self._append(kind, inputs, (made,), attributes)
-        return made
+    def add(
+        self, kind: str, inputs: Sequence[str], outputs: Sequence[str] = (), /, **attributes: Attribute | None
+    ) -> str:
+        """Add a node, and return the name of its result. An attribute None is left out."""
+        made = tuple(outputs) or (self.reader.fresh(),)
+        given = {name: each for name, each in attributes.items() if each is not None}
+        self.reader.nodes.append(Node(kind, self.layer.attributes["name"], tuple(inputs), made, given))
+        return made[0]
 
-    def end(self, kind: str, inputs: Sequence[str], **attributes: Attribute) -> None:
-        """Add the node that makes the layer's results."""
-        self._append(kind, inputs, self.outputs, attributes)
-
-    def _append(
-        self, kind: str, inputs: Sequence[str], outputs: tuple[str, ...], attributes: Mapping[str, Attribute]
-    ) -> None:
-        self.reader.nodes.append(Node(kind, self.layer.attributes["name"], tuple(inputs), outputs, attributes))
+    def end(self, kind: str, inputs: Sequence[str] | None = None, /, **attributes: Attribute | None) -> None:
+        """Add the node that makes the layer's results, of all its inputs if none are named."""
+        self.add(kind, self.inputs if inputs is None else inputs, self.outputs, **attributes)
 
     def number(self, *numbers: int, scalar: bool = False) -> str:
         """Return the name of a new constant."""
@@ -286,25 +271,22 @@ class _Translation:
         return tuple(int(each) for each in found.numbers)
 
     def text(self, name: str, default: str = "") -> str:
-        """Return an attribute."""
         return self.layer.data.get(name, default).lower()
 
     def flag(self, name: str, default: str = "false") -> bool:
-        """Return an attribute that is true or false."""
         return self.text(name, default) in {"true", "1"}
 
     def listed(self, name: str) -> tuple[int, ...]:
-        """Return an attribute that is a list of integers."""
         return _integers(self.layer.data.get(name, ""))
 
-    def require(self, holds: bool) -> None:
-        """End the translation unless it holds."""
+    def only_if(self, holds: bool) -> _IrTranslation:
+        """Return itself. Raises _UntranslatedError unless it holds."""
         if not holds:
             raise _UntranslatedError
+        return self
 
     @property
     def version(self) -> int:
-        """Return the number of the operation set."""
         return int(self.layer.attributes["version"].removeprefix("opset"))
 
 
@@ -318,9 +300,9 @@ def _integers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(","))) if text.strip() else ()
 
 
-def _broadcast(op: _Translation) -> None:
+def _broadcast(op: _IrTranslation) -> None:
     kind = _NUMPY[op.layer.kind]
-    op.require(op.text("auto_broadcast", "numpy") == "numpy")
+    op.only_if(op.text("auto_broadcast", "numpy") == "numpy")
     if op.layer.kind == "divide" and not op.flag("m_pythondiv", "true"):
         kind = "Div"  # else integers are rounded down
     if op.layer.kind == "notequal":
@@ -328,34 +310,29 @@ def _broadcast(op: _Translation) -> None:
     elif op.layer.kind == "squareddifference":
         op.end("Mul", [op.add(kind, op.inputs)] * 2)
     else:
-        op.end(kind, op.inputs)
+        op.end(kind)
 
 
-def _numbered(op: _Translation) -> None:
-    kind, attribute, own, default = _NUMBERED[op.layer.kind]
-    op.end(kind, op.inputs, **{attribute: int(op.text(own, default))})
+def _numbered(kind: str, attribute: str, own: str = "", default: str = "") -> Callable[[_IrTranslation], None]:
+    """Return the translation of an operator of which one number is needed."""
+    return lambda op: op.end(kind, **{attribute: int(op.text(own or attribute, default))})
 
 
-def _prelu(op: _Translation) -> None:
-    shape = op.reader.shapes[op.inputs[1]]
-    op.end("openvino::PReLU" if len(shape) == 1 and shape != (1,) else "PRelu", op.inputs)
+def _prelu(op: _IrTranslation) -> None:
+    shape = op.reader.shapes[op.inputs[1]]  # one axis: along that of the channels
+    op.end("openvino::PReLU" if len(shape) == 1 and shape != (1,) else "PRelu")
 
 
-def _convert(op: _Translation) -> None:
+def _convert(op: _IrTranslation) -> None:
     kind = op.text("destination_type")
     if op.inputs[0] in op.reader.shapes:
         op.reader.shapes[op.outputs[0]] = op.reader.shapes[op.inputs[0]]
-    types = {"f32": 1, "f64": 11, "i32": 6, "i64": 7}
-    op.end("Cast" if kind in types else "openvino::Convert", op.inputs, to=types.get(kind, 0))
+    types = {"f32": 1, "f64": 11, "i32": 6, "i64": 7}  # narrower ones change numbers
+    op.end("Cast" if kind in types else "openvino::Convert", to=types.get(kind))
 
 
-def _mat_mul(op: _Translation) -> None:
-    op.end("MatMul", op.inputs, transA=int(op.flag("transpose_a")), transB=int(op.flag("transpose_b")))
-
-
-def _attention(op: _Translation) -> None:
-    op.require(3 <= len(op.inputs) <= 5)
-    products = op.add("MatMul", op.inputs[:2], transB=1)
+def _attention(op: _IrTranslation) -> None:
+    products = op.only_if(3 <= len(op.inputs) <= 5).add("MatMul", op.inputs[:2], transB=1)
     for each in op.inputs[3:]:  # a mask, and a scale
         products = op.add("Add", [products, each])
     if op.flag("causal"):
@@ -363,8 +340,8 @@ def _attention(op: _Translation) -> None:
     op.end("MatMul", [op.add("Softmax", [products], axis=-1), op.inputs[2]])
 
 
-def _windows(op: _Translation) -> dict[str, Attribute]:
-    op.require(op.text("rounding_type", "floor") in {"floor", "ceil"})
+def _windows(op: _IrTranslation) -> dict[str, Attribute]:
+    op.only_if(op.text("rounding_type", "floor") in {"floor", "ceil"})
     return {
         **{name: op.listed(name) for name in ("strides", "dilations", "output_padding")},
         "kernel_shape": op.listed("kernel"),
@@ -374,166 +351,129 @@ def _windows(op: _Translation) -> dict[str, Attribute]:
     }
 
 
-def _convolution(op: _Translation) -> None:
-    image, weights = op.inputs[:2]
-    attributes = _windows(op)
+def _convolution(op: _IrTranslation) -> None:
+    image, weights, *_ = op.inputs
+    attributes, is_back = _windows(op), "backprop" in op.layer.kind
     if op.layer.kind.startswith("group"):  # [groups, first, second, …] becomes [groups × first, second, …]
+        attributes["group"] = op.reader.shapes[weights][0] if is_back else 1
         sizes = op.add("Concat", [op.number(-1), op.add("Shape", [weights], start=2)], axis=0)
-        if "backprop" in op.layer.kind:
-            attributes["group"] = op.reader.shapes[weights][0]
         weights = op.add("Reshape", [weights, sizes])
     if len(op.inputs) > 2:
         attributes["output_shape"] = op.integers(2)
-    is_back = "backprop" in op.layer.kind
-    op.require(not is_back or len(op.inputs) > 2 or not attributes["auto_pad"])
+    op.only_if(not is_back or len(op.inputs) > 2 or not attributes["auto_pad"])
     op.end("ConvTranspose" if is_back else "Conv", [image, weights], **attributes)
 
 
-def _reduce(op: _Translation) -> None:
-    kept = int(op.flag("keep_dims"))
-    op.end(_REDUCTIONS[op.layer.kind], op.inputs, keepdims=kept, noop_with_empty_axes=1)
-
-
-def _axis_last(op: _Translation) -> None:
-    op.require(op.text("batch_dims", "0") == "0" and op.text("reduction", "none") == "none")
+def _axis_last(op: _IrTranslation) -> None:
     (axis,) = op.integers(len(op.inputs) - 1)
-    op.end(_AXIS_LAST[op.layer.kind], op.inputs[:-1], axis=axis)
+    op.only_if(op.text("batch_dims", "0") == "0" and op.text("reduction", "none") == "none")
+    op.end("Gather" if op.layer.kind == "gather" else "ScatterElements", op.inputs[:-1], axis=axis)
 
 
-def _gather_nd(op: _Translation) -> None:
-    same = int(op.text("batch_dims", "0"))
-    op.require(op.version >= 8 or same == 0)
-    op.end("GatherND", op.inputs, batch_dims=same)
+def _squeeze(op: _IrTranslation) -> None:
+    axes = op.integers(1) if len(op.inputs) > 1 else ()  # none: every axis of size 1
+    op.only_if(not op.flag("allow_axis_skip")).end("Squeeze", op.inputs if axes else op.inputs[:1])
 
 
-def _one_hot(op: _Translation) -> None:
-    op.require(all(name in op.reader.constants for name in op.inputs[2:4]))
-    op.end("OneHot", op.inputs[:3], axis=int(op.text("axis")))
-
-
-def _reshape(op: _Translation) -> None:
-    op.end("Reshape", op.inputs, allowzero=int(not op.flag("special_zero")))
-
-
-def _transpose(op: _Translation) -> None:
-    order = op.integers(1)
-    op.end("Transpose", op.inputs[:1], **({"perm": order} if order else {}))
-
-
-def _squeeze(op: _Translation) -> None:
-    op.require(not op.flag("allow_axis_skip"))
-    axes = op.integers(1) if len(op.inputs) > 1 else ()  # empty: every axis of size 1
-    op.end(op.layer.attributes["type"].capitalize(), op.inputs if axes else op.inputs[:1])
-
-
-def _broadcast_to(op: _Translation) -> None:
-    op.require(len(op.inputs) == 2 and op.text("mode", "numpy") in {"numpy", "bidirectional"})
-    op.end("Expand", op.inputs)
-
-
-def _split(op: _Translation) -> None:
-    (axis,), is_even = op.integers(1), op.layer.kind == "split"
-    lengths = () if is_even else op.integers(2)
+def _lengths(op: _IrTranslation) -> None:
+    """Translate VariadicSplit, with slices if a length is left open."""
+    (axis,), lengths = op.integers(1), op.integers(2)
     if -1 not in lengths:
-        op.end("Split", op.inputs[:1] if is_even else op.inputs[::2], axis=axis)
-    rest = lengths.index(-1) if -1 in lengths else 0
-    for place, output in enumerate(op.outputs if -1 in lengths else ()):
+        return op.end("Split", op.inputs[::2], axis=axis)
+    for place, (length, output) in enumerate(zip(lengths, op.outputs, strict=True)):
         before, after = sum(lengths[:place]), sum(lengths[place + 1 :])
-        start = before if place <= rest else -after - lengths[place]
-        end = before + lengths[place] if place < rest else -after or WHOLE_END
-        cut = [op.inputs[0], op.number(start), op.number(end), op.number(axis)]
-        op.reader.nodes.append(Node("Slice", op.layer.attributes["name"], tuple(cut), (output,)))
+        start = before if -1 not in lengths[:place] else -after - length
+        end = before + length if -1 in lengths[place + 1 :] else -after or WHOLE_END
+        op.add("Slice", [op.inputs[0], op.number(start), op.number(end), op.number(axis)], [output])
+    return None
 
 
-def _slice(op: _Translation) -> None:
-    data, start, end, step, *axes = op.inputs
-    op.end("Slice", [data, start, end, axes[0] if axes else "", step])
-
-
-def _strided_slice(op: _Translation) -> None:
-    """Translate to a chain along one axis each."""
-    value, begin, end = op.inputs[:3]
-    op.require(not any(op.listed("ellipsis_mask")))
-    count = next(len(op.integers(index)) for index in range(1, len(op.inputs)) if op.inputs[index] in op.reader.shapes)
+def _strided_slice(op: _IrTranslation) -> None:
+    """Translate to a chain of operators along one axis each."""
+    (value, begin, end), axis = op.inputs[:3], 0
+    count = len(op.reader.constants[next(each for each in op.inputs[1:] if each in op.reader.shapes)].numbers or ())
     steps = op.integers(3) if len(op.inputs) > 3 else (1,) * count
-    masks = (op.listed(f"{name}_mask") for name in ("begin", "end", "new_axis", "shrink_axis"))
-    axis = 0
+    masks = (op.listed(f"{name}_mask") for name in ("begin", "end", "new_axis", "shrink_axis", "ellipsis"))
     for place, flags in enumerate(zip(*((*mask, *(0,) * count)[:count] for mask in masks), strict=True)):
-        no_begin, no_end, is_new, is_shrunk = flags
-        one, step = op.number(place), steps[place]
+        no_begin, no_end, is_new, is_shrunk, is_rest = flags
+        op.only_if(not is_rest and not (is_shrunk and no_begin))
+        far = WHOLE_END if steps[place] > 0 else -WHOLE_END
         if is_new:
             value = op.add("Unsqueeze", [value, op.number(axis)])
         elif is_shrunk:
-            op.require(not no_begin)
             value = op.add("Gather", [value, op.add("Gather", [begin, op.number(place, scalar=True)])], axis=axis)
             continue
         else:
-            far = WHOLE_END if step > 0 else -WHOLE_END
-            start = op.number(0 if step > 0 else WHOLE_END) if no_begin else op.add("Gather", [begin, one])
-            stop = op.number(far) if no_end else op.add("Gather", [end, one])
-            value = op.add("Slice", [value, start, stop, op.number(axis), op.number(step)])
+            start = op.number(max(0, -far)) if no_begin else op.add("Gather", [begin, op.number(place)])
+            stop = op.number(far) if no_end else op.add("Gather", [end, op.number(place)])
+            value = op.add("Slice", [value, start, stop, op.number(axis), op.number(steps[place])])
         axis += 1
     op.end("Identity", [value])
 
 
-def _pad(op: _Translation) -> None:
-    data, before, after, *value = op.inputs
-    op.end("Pad", [data, op.add("Concat", [before, after], axis=0), *value])
+def _interpolate(op: _IrTranslation) -> None:
+    op.only_if(op.version >= 4 and not any(op.listed("pads_begin") + op.listed("pads_end")))
+    by_scales, (data, *amounts) = op.text("shape_calculation_mode") == "scales", op.inputs
+    place = 2 if op.version >= 11 else 3
+    given = [data, "", amounts[by_scales and place - 2]] if by_scales else [data, "", "", amounts[0]]
+    op.end("Resize", given, mode=op.text("mode"), axes=op.integers(place) if len(op.inputs) > place else None)
 
 
-def _interpolate(op: _Translation) -> None:
-    op.require(op.version >= 4 and not any(op.listed("pads_begin") + op.listed("pads_end")))
-    by_scales, is_new = op.text("shape_calculation_mode") == "scales", op.version >= 11
-    amount = op.inputs[1 if is_new or not by_scales else 2]
-    axes = {"axes": op.integers(2 if is_new else 3)} if len(op.inputs) > (2 if is_new else 3) else {}
-    given = [op.inputs[0], "", amount] if by_scales else [op.inputs[0], "", "", amount]
-    op.end("Resize", given, mode=op.text("mode"), **axes)
-
-
-def _recurrent(op: _Translation) -> None:
+def _recurrent(op: _IrTranslation) -> None:
     x, state, *cell, lengths, weights, recurrence, bias = op.inputs
-    every = op.reader.fresh()
-    inputs = (x, weights, recurrence, bias, lengths, state, *cell)
     own: dict[str, Attribute] = {"hidden_size": int(op.text("hidden_size")), "direction": op.text("direction")}
-    kind = op.layer.kind.removesuffix("sequence").upper()
-    name = op.layer.attributes["name"]
-    op.reader.nodes.append(Node(kind, name, inputs, (every, *op.outputs[1:]), {**own, "layout": 1}))
-    op.reader.nodes.append(Node("Transpose", name, (every,), op.outputs[:1], {"perm": (0, 2, 1, 3)}))
+    inputs, outputs = [x, weights, recurrence, bias, lengths, state, *cell], [op.reader.fresh(), *op.outputs[1:]]
+    every = op.add(op.layer.kind.removesuffix("sequence").upper(), inputs, outputs, layout=1, **own)
+    op.add("Transpose", [every], op.outputs[:1], perm=(0, 2, 1, 3))
 
 
-_TRANSLATIONS: Mapping[str, Callable[[_Translation], None]] = {
-    **dict.fromkeys(_PLAIN, lambda op: op.end(_PLAIN[op.layer.kind], op.inputs)),
+_TRANSLATIONS: Mapping[str, Callable[[_IrTranslation], None]] = {
+    **dict.fromkeys(_PLAIN, lambda op: op.end(_PLAIN[op.layer.kind])),
     **dict.fromkeys(_NUMPY, _broadcast),
-    **dict.fromkeys(_REDUCTIONS, _reduce),
-    **dict.fromkeys(_NUMBERED, _numbered),
-    **dict.fromkeys(_AXIS_LAST, _axis_last),
+    **dict.fromkeys(
+        _REDUCTIONS,
+        lambda op: op.end(_REDUCTIONS[op.layer.kind], keepdims=int(op.flag("keep_dims")), noop_with_empty_axes=1),
+    ),
+    **dict.fromkeys(
+        ("convolution", "groupconvolution", "convolutionbackpropdata", "groupconvolutionbackpropdata"), _convolution
+    ),
+    **dict.fromkeys(("lstmsequence", "grusequence", "rnnsequence"), _recurrent),
+    **dict.fromkeys(("gather", "scatterelementsupdate"), _axis_last),
+    "softmax": _numbered("Softmax", "axis", default="1"),
+    "logsoftmax": _numbered("LogSoftmax", "axis", default="1"),
+    "concat": _numbered("Concat", "axis"),
+    "topk": _numbered("TopK", "axis"),
+    "gatherelements": _numbered("GatherElements", "axis"),
+    "depthtospace": _numbered("DepthToSpace", "blocksize", "block_size", "1"),
+    "spacetodepth": _numbered("SpaceToDepth", "blocksize", "block_size", "1"),
+    "reversesequence": _numbered("ReverseSequence", "batch_axis", default="0"),
     "prelu": _prelu,
     "convert": _convert,
-    "matmul": _mat_mul,
+    "matmul": lambda op: op.end("MatMul", transA=int(op.flag("transpose_a")), transB=int(op.flag("transpose_b"))),
     "scaleddotproductattention": _attention,
-    "convolution": _convolution,
-    "groupconvolution": _convolution,
-    "convolutionbackpropdata": _convolution,
-    "groupconvolutionbackpropdata": _convolution,
-    "maxpool": lambda op: op.end("MaxPool", op.inputs, **_windows(op)),
-    "avgpool": lambda op: op.end("AveragePool", op.inputs, **_windows(op)),
-    "batchnorminference": lambda op: op.end("BatchNormalization" if op.version >= 5 else "", op.inputs),
-    "gathernd": _gather_nd,
-    "onehot": _one_hot,
-    "einsum": lambda op: op.end("Einsum", op.inputs, equation=op.layer.data["equation"]),
-    "reshape": _reshape,
-    "transpose": _transpose,
+    "maxpool": lambda op: op.end("MaxPool", **_windows(op)),
+    "avgpool": lambda op: op.end("AveragePool", **_windows(op)),
+    "batchnorminference": lambda op: op.only_if(op.version >= 5).end("BatchNormalization"),
+    "gathernd": lambda op: op.only_if(op.version >= 8 or op.text("batch_dims", "0") == "0").end(
+        "GatherND", batch_dims=int(op.text("batch_dims", "0"))
+    ),
+    "onehot": lambda op: op.only_if(all(name in op.reader.constants for name in op.inputs[2:4])).end(
+        "OneHot", op.inputs[:3], axis=int(op.text("axis"))
+    ),
+    "reverse": lambda op: op.only_if(op.text("mode") == "index").end("openvino::Reverse"),
+    "einsum": lambda op: op.end("Einsum", equation=op.layer.data["equation"]),
+    "reshape": lambda op: op.end("Reshape", allowzero=int(not op.flag("special_zero"))),
+    "transpose": lambda op: op.end("Transpose", op.inputs[:1], perm=op.integers(1) or None),
     "squeeze": _squeeze,
-    "unsqueeze": _squeeze,
-    "broadcast": _broadcast_to,
-    "split": _split,
-    "variadicsplit": _split,
-    "slice": _slice,
+    "unsqueeze": lambda op: op.end("Unsqueeze"),
+    "broadcast": lambda op: op.only_if(
+        len(op.inputs) == 2 and op.text("mode", "numpy") in {"numpy", "bidirectional"}
+    ).end("Expand"),
+    "split": lambda op: op.end("Split", op.inputs[:1], axis=op.integers(1)[0]),
+    "variadicsplit": _lengths,
+    "slice": lambda op: op.end("Slice", [*op.inputs[:3], *(op.inputs[4:] or [""]), op.inputs[3]]),
     "stridedslice": _strided_slice,
-    "pad": _pad,
+    "pad": lambda op: op.end("Pad", [op.inputs[0], op.add("Concat", op.inputs[1:3], axis=0), *op.inputs[3:]]),
     "interpolate": _interpolate,
-    "lstmsequence": _recurrent,
-    "grusequence": _recurrent,
-    "rnnsequence": _recurrent,
 }
 """Translation of each operator, by its type in lower case."""

@@ -111,7 +111,7 @@ RULES: Mapping[str, Rule] = {
     **_named(elementwise.elementwise, "Divide FakeQuantize Mod", OPENVINO),
     **_named(elementwise.unary, "Convert", OPENVINO),
     **_named(layers.batch_norm, "PReLU", OPENVINO),
-    **_named(layers.cumulative, "MVN NormalizeL2 LRN", OPENVINO),
+    **_named(layers.cumulative, "MVN NormalizeL2 LRN Reverse", OPENVINO),
 }
 """Rule of each operator."""
 RANDOM = frozenset(

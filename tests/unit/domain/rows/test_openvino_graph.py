@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx.parser
 import openvino as ov
+import openvino.opset13 as ops
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -182,6 +184,100 @@ def test_every_name_of_a_port_finds_its_tensor(tmp_path: Path) -> None:
         for result in [each for port in results for each in (port.name, *port.aliases)]:
             assert prove_rows(graph, {name: RowInput((-1, 4))}, {result: 0}) == RowProof()
     assert "no input called 'q'" in prove_rows(graph, {"q": RowInput((-1, 4))}, {}).reason
+
+
+def whole(*numbers: int) -> Any:
+    return ops.constant(np.array(numbers, np.int64))
+
+
+def one(number: int) -> Any:
+    return ops.constant(np.int64(number))
+
+
+def masked(x: Any, begin: tuple[int, ...], end: tuple[int, ...], masks: tuple[list[int], ...]) -> Any:
+    return ops.strided_slice(x, whole(*begin), whole(*end), whole(*(1 for _ in begin)), *masks)
+
+
+def sequence(x: Any) -> Any:
+    rows = ops.gather(ops.shape_of(x), whole(0), one(0))
+    state = ops.broadcast(ops.constant(np.float32(0)), ops.concat([rows, whole(1, 3)], 0))
+    lengths = ops.broadcast(one(4), rows)
+    weights = (ops.constant(floats(1, 12, size)) for size in (6, 3))
+    return ops.lstm_sequence(x, state, state, lengths, *weights, ops.constant(floats(1, 12)), 3, "forward").output(0)
+
+
+OWN = {
+    "MVN": (lambda x: ops.mvn(x, whole(-1), True, 1e-6, "inside_sqrt"), True),
+    "MVN over rows": (lambda x: ops.mvn(x, whole(0, 2), True, 1e-6, "inside_sqrt"), False),
+    "NormalizeL2": (lambda x: ops.normalize_l2(x, whole(1), 1e-6, "add"), True),
+    "NormalizeL2 over rows": (lambda x: ops.normalize_l2(x, whole(0), 1e-6, "add"), False),
+    "VariadicSplit": (
+        lambda x: ops.concat(list(ops.variadic_split(x, one(2), whole(1, -1, 2)).outputs())[::-1], 2),
+        True,
+    ),
+    "VariadicSplit of rows": (lambda x: ops.variadic_split(x, one(0), whole(-1, 1)).output(0), False),
+    "StridedSlice": (
+        lambda x: masked(x, (0, 0, 1, -2), (0, 0, 0, 9), ([1, 0, 0, 0], [1] * 4, [0, 1, 0, 0], [0] * 4, [0] * 4)),
+        True,
+    ),
+    "StridedSlice, one entry": (
+        lambda x: masked(x, (0, -1), (0, 0), ([1, 0], [1, 0], [0, 0], [0, 1], [0, 0])),
+        True,
+    ),
+    "StridedSlice, first row": (lambda x: masked(x, (0,), (1,), ([0], [0], [0], [0], [0])), False),
+    "StridedSlice with ellipsis": (
+        lambda x: masked(x, (0, 1), (0, 9), ([0, 0], [0, 0], [0, 0], [0, 0], [1, 0])),
+        False,
+    ),
+    "attention": (lambda x: ops.scaled_dot_product_attention(x, x, x, causal=True), True),
+    "attention of rows": (lambda x: ops.scaled_dot_product_attention(*[ops.transpose(x, whole(1, 0, 2))] * 3), False),
+    "LSTMSequence": (sequence, True),
+    "GatherND": (lambda x: ops.gather_nd(x, ops.constant([[0, 1]]), 0), False),
+    "Gather in a batch": (lambda x: ops.gather(x, ops.constant([[0, 1]]), one(1), 1), False),
+    "SquaredDifference": (lambda x: ops.squared_difference(x, ops.reduce_mean(x, whole(1, 2), True)), True),
+    "ReduceSum without axes": (lambda x: ops.reduce_sum(x, ops.constant(np.zeros(0, np.int64)), True), True),
+    "Squeeze without axes": (lambda x: ops.squeeze(x, ops.constant(np.zeros(0, np.int64))), False),
+    "Multiply, not broadcast": (lambda x: ops.multiply(x, x, "none"), False),
+    "PRelu": (lambda x: ops.prelu(ops.multiply(x, x), ops.constant(floats(4))), True),
+    "PRelu of rows": (
+        lambda x: ops.transpose(ops.prelu(ops.transpose(x, whole(1, 0, 2)), ops.constant(floats(3))), whole(1, 0, 2)),
+        False,
+    ),
+    "FakeQuantize": (
+        lambda x: ops.fake_quantize(
+            x, *(ops.constant(np.full((4, 1), each, np.float32)) for each in (-1, 1, -1, 1)), 256
+        ),
+        True,
+    ),
+    "FakeQuantize of rows": (
+        lambda x: ops.fake_quantize(x, *(ops.constant(floats(2, 1, 1)) for _ in range(4)), 256),
+        False,
+    ),
+    "rounded down": (
+        lambda x: ops.reshape(x, ops.concat([whole(0), ops.divide(whole(-1), whole(2))], 0), True),
+        True,
+    ),
+    "unknown operator": (lambda x: ops.roll(x, whole(1), whole(1)), False),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_an_operator_of_its_own_is_followed(tmp_path: Path, name: str) -> None:
+    make, proved = OWN[name]
+    x = ops.parameter([-1, 4, 6], np.float32)
+    model = ov.Model([ops.result(make(x))], [x], "model")
+    ov.save_model(model, tmp_path / "model.xml")
+    (given,), (result,) = _ports(model.inputs), _ports(model.outputs)
+    found = prove_rows(graph_of(tmp_path / "model.xml"), {given.name: RowInput((-1, 4, 6))}, {result.name: 0})
+    assert found.is_proved == proved, found
+    if proved:
+        run = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        rows = [floats(1, 4, 6) * scale for scale in np.array([0, 1e-6, 1, 1e2, 3e4, np.nan], np.float32)]
+        together = run([np.concatenate(rows)])[0]
+        for place, row in enumerate(rows):
+            alone = run([row])[0]
+            limit = 1e-4 * float(np.abs(np.nan_to_num(alone)).max(initial=0.0))
+            np.testing.assert_allclose(together[place : place + 1], alone, rtol=0, atol=limit)
 
 
 SMALL = """<?xml version="1.0"?><net name="n" version="11"><layers>
