@@ -1,30 +1,24 @@
 """Graph of an OpenVINO IR file (.xml with .bin) in ONNX's operators, with the small constants that sizes come from.
 
-Weights are not read, nor the sizes that ports state: OpenVINO computes them again. An operator that is not translated
-is of the kind `openvino::NAME`, which ends every proof. Source: the operation sets of OpenVINO 2026.4.
+Weights are not read, nor the sizes that ports state: OpenVINO computes them again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from math import prod
 from typing import BinaryIO
 from xml.parsers import expat
 
 import numpy as np
 
-from gateway.domain.onnx_graph import FLOATS_LIMIT, INTEGERS_LIMIT, LIST_LIMIT, NODES_LIMIT
-from gateway.domain.rows.graph import Attribute, Constant, Graph, ModelGraph, Node
-from gateway.domain.rows.shaping import WHOLE_END
+from gateway.domain.onnx_graph import FLOATS_LIMIT, INTEGERS_LIMIT, NODES_LIMIT
+from gateway.domain.openvino_operators import ONNX_OPSET, IrGraph, IrLayer, integers_of
+from gateway.domain.rows.graph import Constant, Graph, ModelGraph
 
 XML_LIMIT = 64 * 2**20
-"""Most bytes of an .xml that is read; a language model with 7,000 operators has 5 MiB."""
-OPSETS = frozenset(f"opset{number}" for number in range(1, 18))
-"""Operation sets whose operators are translated."""
-ONNX_OPSET = 20
-"""Opset of ONNX whose forms the translations have."""
+"""Most bytes of an .xml that is read."""
 _TYPES: Mapping[str, str] = dict(
     zip(
         ("boolean", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "f32", "f64"),
@@ -33,33 +27,6 @@ _TYPES: Mapping[str, str] = dict(
     )
 )
 """Types of elements that are read, as they are in the .bin."""
-_PADDING = {"": "", "explicit": "", "notset": "", "valid": "VALID", "same_upper": "SAME", "same_lower": "SAME"}
-_NO_BODY = Graph({}, (), {}, ())
-
-
-def _renamed(names: str) -> dict[str, str]:
-    return {(name := pair.partition("="))[0].lower(): name[2] or name[0] for pair in names.split()}
-
-
-_PLAIN = _renamed(
-    "ReLU=Relu Clamp=Clip Negative=Neg HSwish=HardSwish HSigmoid=HardSigmoid HardSigmoid Ceiling=Ceil LogicalNot=Not "
-    "Acos Acosh Asin Asinh Atan Atanh Cos Cosh Sin Sinh Tan Tanh Abs Floor Round Sqrt Exp Log Sign Sigmoid Elu Selu "
-    "Erf Mish Gelu Swish Softplus Softsign BitwiseNot IsNaN IsInf IsFinite=IsNaN ShapeOf=Shape ConvertLike=CastLike "
-    "Identity Range CumSum Tile GroupNormalization GridSample "
-    "MVN=openvino::MVN NormalizeL2=openvino::NormalizeL2 LRN=openvino::LRN"
-)
-"""Operators with ONNX's inputs, or with a rule of their own, none of whose attributes is needed."""
-_NUMPY = _renamed(
-    "Add Subtract=Sub Multiply=Mul Divide=openvino::Divide Power=Pow Maximum=Max Minimum=Min FloorMod=Mod Equal "
-    "NotEqual=Equal Greater GreaterEqual=GreaterOrEqual Less LessEqual=LessOrEqual LogicalAnd=And LogicalOr=Or "
-    "LogicalXor=Xor BitwiseAnd BitwiseOr BitwiseXor Select=Where SquaredDifference=Sub "
-    "Mod=openvino::Mod FakeQuantize=openvino::FakeQuantize"
-)
-"""Operators whose inputs are broadcast."""
-_REDUCTIONS = _renamed(
-    "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceLogicalAnd=ReduceMin "
-    "ReduceLogicalOr=ReduceMax"
-)
 
 
 def read_openvino_graph(xml: BinaryIO, weights: BinaryIO) -> ModelGraph:
@@ -80,29 +47,14 @@ def read_openvino_graph(xml: BinaryIO, weights: BinaryIO) -> ModelGraph:
         raise ValueError(f"the .xml is damaged: {type(error).__name__}: {error}") from error
 
 
-@dataclass(slots=True)
-class _IrLayer:
-    """Element <layer>: its attributes, those of <data>, ports of inputs, and names of the tensors of its outputs."""
-
-    attributes: Mapping[str, str]
-    data: Mapping[str, str] = field(default_factory=dict)
-    inputs: list[str] = field(default_factory=list)
-    outputs: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> str:
-        """Return the type in lower case, as OpenVINO compares it."""
-        return self.attributes["type"].lower()
-
-
 class _IrDocument:
     """Layers of the outermost graph by their identifier, and the output that feeds each input."""
 
     def __init__(self) -> None:
-        self.layers: dict[str, _IrLayer] = {}
+        self.layers: dict[str, IrLayer] = {}
         self.edges: dict[tuple[str, str], tuple[str, str]] = {}
         self._path: list[str] = []
-        self._last = _IrLayer({})
+        self._last = IrLayer({})
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._path.append(tag)
@@ -113,7 +65,7 @@ class _IrDocument:
                 key = attributes["id"]
                 if key in self.layers or len(self.layers) >= NODES_LIMIT:
                     raise ValueError(f"two layers are called {key:.80}, or there are more than {NODES_LIMIT}")
-                self._last = self.layers[key] = _IrLayer(attributes)
+                self._last = self.layers[key] = IrLayer(attributes)
             case ["layers", "layer", "data"]:
                 self._last.data = self._last.data or attributes
             case ["layers", "layer", "input", "port"]:
@@ -141,10 +93,7 @@ class _IrReader:
         self._names: dict[tuple[str, str], str] = {}
         self._inputs: dict[str, tuple[int | None, ...] | None] = {}
         self._aliases: dict[str, str] = {}
-        self.constants: dict[str, Constant] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self.nodes: list[Node] = []
-        self._made = 0
+        self._made = IrGraph()
 
     def model(self) -> ModelGraph:
         layers = self._document.layers
@@ -153,9 +102,9 @@ class _IrReader:
                 self._parameter(key, layer)
             elif layer.kind == "const":
                 (port,) = layer.outputs
-                self._names[key, port] = name = self.fresh()
-                self.constants[name] = self._constant(layer.data)
-                self.shapes[name] = self.constants[name].shape
+                self._names[key, port] = name = self._made.fresh()
+                self._made.constants[name] = self._constant(layer.data)
+                self._made.shapes[name] = self._made.constants[name].shape
         used, outputs = set(self._document.edges.values()), []
         for key, layer in layers.items():
             given = tuple(self._fed(key, port) for port in layer.inputs)
@@ -171,14 +120,9 @@ class _IrReader:
                     self._name(key, port) if place == 0 or (key, port) in used or layer.kind != "maxpool" else ""
                     for place, port in enumerate(layer.outputs)
                 )
-                self._translate(layer, given, made)
-        graph = Graph(self._inputs, tuple(outputs), self.constants, tuple(self.nodes))
+                self._made.add(layer, given, made)
+        graph = Graph(self._inputs, tuple(outputs), self._made.constants, tuple(self._made.nodes))
         return ModelGraph(graph, {"": ONNX_OPSET}, aliases=self._aliases)
-
-    def fresh(self) -> str:
-        """Return a new name, which no XML can contain."""
-        self._made += 1
-        return f"\0{self._made}"
 
     def _name(self, layer: str, port: str) -> str:
         return self._names.setdefault((layer, port), f"{layer}\0{port}")
@@ -192,7 +136,7 @@ class _IrReader:
         if name != tensor:
             self._aliases[name] = tensor
 
-    def _parameter(self, key: str, layer: _IrLayer) -> None:
+    def _parameter(self, key: str, layer: IrLayer) -> None:
         ((port, told),) = layer.outputs.items()
         name, *others = sorted(told) or [layer.attributes["name"]]
         if name in self._inputs or name in self._aliases:
@@ -205,7 +149,7 @@ class _IrReader:
             self._call(other, name)
 
     def _constant(self, data: Mapping[str, str]) -> Constant:
-        shape, kind = _integers(data["shape"]), data["element_type"]
+        shape, kind = integers_of(data["shape"]), data["element_type"]
         floats = "f" in kind
         count, dtype = prod(shape), np.dtype(_TYPES.get(kind, "u1"))
         if min(shape, default=0) < 0:
@@ -221,259 +165,6 @@ class _IrReader:
             raise ValueError(f"the .bin ends before byte {offset + size}, where a constant ends")
         return Constant(shape, tuple(np.frombuffer(content, dtype).tolist()), floats=floats)
 
-    def _translate(self, layer: _IrLayer, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-        op, before = _IrTranslation(self, layer, inputs, outputs), len(self.nodes)
-        try:
-            op.only_if(layer.attributes["version"] in OPSETS)
-            _TRANSLATIONS[layer.kind](op)
-        except (_UntranslatedError, LookupError, ValueError, TypeError):
-            del self.nodes[before:]
-            op.end(f"openvino::{layer.attributes['type']}", inputs, body=_NO_BODY)
-
-
-class _UntranslatedError(Exception):
-    """ONNX has no such operator, or not with these attributes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _IrTranslation:
-    """A layer with the names of its tensors, and the nodes that it becomes."""
-
-    reader: _IrReader
-    layer: _IrLayer
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-    def add(
-        self, kind: str, inputs: Sequence[str], outputs: Sequence[str] = (), /, **attributes: Attribute | None
-    ) -> str:
-        """Add a node, and return the name of its result. An attribute None is left out."""
-        made = tuple(outputs) or (self.reader.fresh(),)
-        given = {name: each for name, each in attributes.items() if each is not None}
-        self.reader.nodes.append(Node(kind, self.layer.attributes["name"], tuple(inputs), made, given))
-        return made[0]
-
-    def end(self, kind: str, inputs: Sequence[str] | None = None, /, **attributes: Attribute | None) -> None:
-        """Add the node that makes the layer's results, of all its inputs if none are named."""
-        self.add(kind, self.inputs if inputs is None else inputs, self.outputs, **attributes)
-
-    def number(self, *numbers: int, scalar: bool = False) -> str:
-        """Return the name of a new constant."""
-        name = self.reader.fresh()
-        self.reader.constants[name] = Constant(() if scalar else (len(numbers),), numbers)
-        return name
-
-    def integers(self, index: int) -> tuple[int, ...]:
-        """Return an input that is a constant of integers."""
-        found = self.reader.constants[self.inputs[index]]
-        if found.numbers is None or found.floats:
-            raise _UntranslatedError
-        return tuple(int(each) for each in found.numbers)
-
-    def text(self, name: str, default: str = "") -> str:
-        return self.layer.data.get(name, default).lower()
-
-    def flag(self, name: str, default: str = "false") -> bool:
-        return self.text(name, default) in {"true", "1"}
-
-    def listed(self, name: str) -> tuple[int, ...]:
-        return _integers(self.layer.data.get(name, ""))
-
-    def only_if(self, holds: bool) -> _IrTranslation:
-        """Return itself. Raises _UntranslatedError unless it holds."""
-        if not holds:
-            raise _UntranslatedError
-        return self
-
-    @property
-    def version(self) -> int:
-        return int(self.layer.attributes["version"].removeprefix("opset"))
-
 
 def _names(text: str) -> list[str]:
     return [each.replace("\\,", ",") for each in re.split(r"(?<!\\),", text) if each]
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    if len(text) > 20 * LIST_LIMIT:
-        raise ValueError(f"a list has more than {LIST_LIMIT} numbers")
-    return tuple(map(int, text.split(","))) if text.strip() else ()
-
-
-def _broadcast(op: _IrTranslation) -> None:
-    kind = _NUMPY[op.layer.kind]
-    op.only_if(op.text("auto_broadcast", "numpy") == "numpy")
-    if op.layer.kind == "divide" and not op.flag("m_pythondiv", "true"):
-        kind = "Div"  # else integers are rounded down
-    if op.layer.kind == "notequal":
-        op.end("Not", [op.add(kind, op.inputs)])
-    elif op.layer.kind == "squareddifference":
-        op.end("Mul", [op.add(kind, op.inputs)] * 2)
-    else:
-        op.end(kind)
-
-
-def _numbered(kind: str, attribute: str, own: str = "", default: str = "") -> Callable[[_IrTranslation], None]:
-    """Return the translation of an operator of which one number is needed."""
-    return lambda op: op.end(kind, **{attribute: int(op.text(own or attribute, default))})
-
-
-def _prelu(op: _IrTranslation) -> None:
-    shape = op.reader.shapes[op.inputs[1]]  # one axis: along that of the channels
-    op.end("openvino::PReLU" if len(shape) == 1 and shape != (1,) else "PRelu")
-
-
-def _convert(op: _IrTranslation) -> None:
-    kind = op.text("destination_type")
-    if op.inputs[0] in op.reader.shapes:
-        op.reader.shapes[op.outputs[0]] = op.reader.shapes[op.inputs[0]]
-    types = {"f32": 1, "f64": 11, "i32": 6, "i64": 7}  # narrower ones change numbers
-    op.end("Cast" if kind in types else "openvino::Convert", to=types.get(kind))
-
-
-def _attention(op: _IrTranslation) -> None:
-    products = op.only_if(3 <= len(op.inputs) <= 5).add("MatMul", op.inputs[:2], transB=1)
-    for each in op.inputs[3:]:  # a mask, and a scale
-        products = op.add("Add", [products, each])
-    if op.flag("causal"):
-        products = op.add("Trilu", [products])
-    op.end("MatMul", [op.add("Softmax", [products], axis=-1), op.inputs[2]])
-
-
-def _windows(op: _IrTranslation) -> dict[str, Attribute]:
-    op.only_if(op.text("rounding_type", "floor") in {"floor", "ceil"})
-    return {
-        **{name: op.listed(name) for name in ("strides", "dilations", "output_padding")},
-        "kernel_shape": op.listed("kernel"),
-        "pads": op.listed("pads_begin") + op.listed("pads_end"),
-        "auto_pad": _PADDING[op.text("auto_pad")],
-        "ceil_mode": int(op.text("rounding_type") == "ceil"),
-    }
-
-
-def _convolution(op: _IrTranslation) -> None:
-    image, weights, *_ = op.inputs
-    attributes, is_back = _windows(op), "backprop" in op.layer.kind
-    if op.layer.kind.startswith("group"):  # [groups, first, second, …] becomes [groups × first, second, …]
-        attributes["group"] = op.reader.shapes[weights][0] if is_back else 1
-        sizes = op.add("Concat", [op.number(-1), op.add("Shape", [weights], start=2)], axis=0)
-        weights = op.add("Reshape", [weights, sizes])
-    if len(op.inputs) > 2:
-        attributes["output_shape"] = op.integers(2)
-    op.only_if(not is_back or len(op.inputs) > 2 or not attributes["auto_pad"])
-    op.end("ConvTranspose" if is_back else "Conv", [image, weights], **attributes)
-
-
-def _axis_last(op: _IrTranslation) -> None:
-    (axis,) = op.integers(len(op.inputs) - 1)
-    op.only_if(op.text("batch_dims", "0") == "0" and op.text("reduction", "none") == "none")
-    op.end("Gather" if op.layer.kind == "gather" else "ScatterElements", op.inputs[:-1], axis=axis)
-
-
-def _squeeze(op: _IrTranslation) -> None:
-    axes = op.integers(1) if len(op.inputs) > 1 else ()  # none: every axis of size 1
-    op.only_if(not op.flag("allow_axis_skip")).end("Squeeze", op.inputs if axes else op.inputs[:1])
-
-
-def _lengths(op: _IrTranslation) -> None:
-    """Translate VariadicSplit, with slices if a length is left open."""
-    (axis,), lengths = op.integers(1), op.integers(2)
-    if -1 not in lengths:
-        return op.end("Split", op.inputs[::2], axis=axis)
-    for place, (length, output) in enumerate(zip(lengths, op.outputs, strict=True)):
-        before, after = sum(lengths[:place]), sum(lengths[place + 1 :])
-        start = before if -1 not in lengths[:place] else -after - length
-        end = before + length if -1 in lengths[place + 1 :] else -after or WHOLE_END
-        op.add("Slice", [op.inputs[0], op.number(start), op.number(end), op.number(axis)], [output])
-    return None
-
-
-def _strided_slice(op: _IrTranslation) -> None:
-    """Translate to a chain of operators along one axis each."""
-    (value, begin, end), axis = op.inputs[:3], 0
-    count = len(op.reader.constants[next(each for each in op.inputs[1:] if each in op.reader.shapes)].numbers or ())
-    steps = op.integers(3) if len(op.inputs) > 3 else (1,) * count
-    masks = (op.listed(f"{name}_mask") for name in ("begin", "end", "new_axis", "shrink_axis", "ellipsis"))
-    for place, flags in enumerate(zip(*((*mask, *(0,) * count)[:count] for mask in masks), strict=True)):
-        no_begin, no_end, is_new, is_shrunk, is_rest = flags
-        op.only_if(not is_rest and not (is_shrunk and no_begin))
-        far = WHOLE_END if steps[place] > 0 else -WHOLE_END
-        if is_new:
-            value = op.add("Unsqueeze", [value, op.number(axis)])
-        elif is_shrunk:
-            value = op.add("Gather", [value, op.add("Gather", [begin, op.number(place, scalar=True)])], axis=axis)
-            continue
-        else:
-            start = op.number(max(0, -far)) if no_begin else op.add("Gather", [begin, op.number(place)])
-            stop = op.number(far) if no_end else op.add("Gather", [end, op.number(place)])
-            value = op.add("Slice", [value, start, stop, op.number(axis), op.number(steps[place])])
-        axis += 1
-    op.end("Identity", [value])
-
-
-def _interpolate(op: _IrTranslation) -> None:
-    op.only_if(op.version >= 4 and not any(op.listed("pads_begin") + op.listed("pads_end")))
-    by_scales, (data, *amounts) = op.text("shape_calculation_mode") == "scales", op.inputs
-    place = 2 if op.version >= 11 else 3
-    given = [data, "", amounts[by_scales and place - 2]] if by_scales else [data, "", "", amounts[0]]
-    op.end("Resize", given, mode=op.text("mode"), axes=op.integers(place) if len(op.inputs) > place else None)
-
-
-def _recurrent(op: _IrTranslation) -> None:
-    x, state, *cell, lengths, weights, recurrence, bias = op.inputs
-    own: dict[str, Attribute] = {"hidden_size": int(op.text("hidden_size")), "direction": op.text("direction")}
-    inputs, outputs = [x, weights, recurrence, bias, lengths, state, *cell], [op.reader.fresh(), *op.outputs[1:]]
-    every = op.add(op.layer.kind.removesuffix("sequence").upper(), inputs, outputs, layout=1, **own)
-    op.add("Transpose", [every], op.outputs[:1], perm=(0, 2, 1, 3))
-
-
-_TRANSLATIONS: Mapping[str, Callable[[_IrTranslation], None]] = {
-    **dict.fromkeys(_PLAIN, lambda op: op.end(_PLAIN[op.layer.kind])),
-    **dict.fromkeys(_NUMPY, _broadcast),
-    **dict.fromkeys(
-        _REDUCTIONS,
-        lambda op: op.end(_REDUCTIONS[op.layer.kind], keepdims=int(op.flag("keep_dims")), noop_with_empty_axes=1),
-    ),
-    **dict.fromkeys(
-        ("convolution", "groupconvolution", "convolutionbackpropdata", "groupconvolutionbackpropdata"), _convolution
-    ),
-    **dict.fromkeys(("lstmsequence", "grusequence", "rnnsequence"), _recurrent),
-    **dict.fromkeys(("gather", "scatterelementsupdate"), _axis_last),
-    "softmax": _numbered("Softmax", "axis", default="1"),
-    "logsoftmax": _numbered("LogSoftmax", "axis", default="1"),
-    "concat": _numbered("Concat", "axis"),
-    "topk": _numbered("TopK", "axis"),
-    "gatherelements": _numbered("GatherElements", "axis"),
-    "depthtospace": _numbered("DepthToSpace", "blocksize", "block_size", "1"),
-    "spacetodepth": _numbered("SpaceToDepth", "blocksize", "block_size", "1"),
-    "reversesequence": _numbered("ReverseSequence", "batch_axis", default="0"),
-    "prelu": _prelu,
-    "convert": _convert,
-    "matmul": lambda op: op.end("MatMul", transA=int(op.flag("transpose_a")), transB=int(op.flag("transpose_b"))),
-    "scaleddotproductattention": _attention,
-    "maxpool": lambda op: op.end("MaxPool", **_windows(op)),
-    "avgpool": lambda op: op.end("AveragePool", **_windows(op)),
-    "batchnorminference": lambda op: op.only_if(op.version >= 5).end("BatchNormalization"),
-    "gathernd": lambda op: op.only_if(op.version >= 8 or op.text("batch_dims", "0") == "0").end(
-        "GatherND", batch_dims=int(op.text("batch_dims", "0"))
-    ),
-    "onehot": lambda op: op.only_if(all(name in op.reader.constants for name in op.inputs[2:4])).end(
-        "OneHot", op.inputs[:3], axis=int(op.text("axis"))
-    ),
-    "reverse": lambda op: op.only_if(op.text("mode") == "index").end("openvino::Reverse"),
-    "einsum": lambda op: op.end("Einsum", equation=op.layer.data["equation"]),
-    "reshape": lambda op: op.end("Reshape", allowzero=int(not op.flag("special_zero"))),
-    "transpose": lambda op: op.end("Transpose", op.inputs[:1], perm=op.integers(1) or None),
-    "squeeze": _squeeze,
-    "unsqueeze": lambda op: op.end("Unsqueeze"),
-    "broadcast": lambda op: op.only_if(
-        len(op.inputs) == 2 and op.text("mode", "numpy") in {"numpy", "bidirectional"}
-    ).end("Expand"),
-    "split": lambda op: op.end("Split", op.inputs[:1], axis=op.integers(1)[0]),
-    "variadicsplit": _lengths,
-    "slice": lambda op: op.end("Slice", [*op.inputs[:3], *(op.inputs[4:] or [""]), op.inputs[3]]),
-    "stridedslice": _strided_slice,
-    "pad": lambda op: op.end("Pad", [op.inputs[0], op.add("Concat", op.inputs[1:3], axis=0), *op.inputs[3:]]),
-    "interpolate": _interpolate,
-}
-"""Translation of each operator, by its type in lower case."""
