@@ -17,7 +17,7 @@ from gateway.domain.onnx_graph import FLOATS_LIMIT, INTEGERS_LIMIT, NODES_LIMIT
 from gateway.domain.openvino_operators import ONNX_OPSET, IrGraph, IrLayer, integers_of
 from gateway.domain.rows.graph import Constant, Graph, ModelGraph
 
-XML_LIMIT = 64 * 2**20
+XML_LIMIT = 32 * 2**20
 """Most bytes of an .xml that is read."""
 _TYPES: Mapping[str, str] = dict(
     zip(
