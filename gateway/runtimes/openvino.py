@@ -15,8 +15,10 @@ from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 from gateway.domain.model_files import COPY_AGAIN
+from gateway.domain.openvino_graph import read_openvino_graph
 from gateway.domain.ports import Session
-from gateway.domain.rows.proof import RowProof, RowTensors
+from gateway.domain.rows.graph import ModelGraph
+from gateway.domain.rows.proof import RowProof, RowTensors, prove_rows
 from gateway.domain.tensor import Array, Datatype
 from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
@@ -106,8 +108,8 @@ class OpenVinoRuntime:
         return Signature(tuple(map(_spec, _ports(model.inputs))), tuple(map(_spec, _ports(model.outputs))))
 
     def prove_rows(self, variant: Variant, files: Path, tensors: RowTensors) -> RowProof:
-        """Return that nothing is proved: the graph of an IR file is not followed."""
-        return RowProof(reason="the graph of an IR file is not followed")
+        """Follow the rows through the graph of the file, as ONNX's operators. Raises VariantError."""
+        return prove_rows(row_graph(variant, files), tensors)
 
     def operators(self, variant: Variant, files: Path) -> frozenset[str]:
         """Return the operators of the graph, without those in bodies of loops. Raises VariantError."""
@@ -149,6 +151,16 @@ class OpenVinoEngine:
     def close(self) -> None:
         """Free the request and, with it, the compiled model."""
         self._request = None
+
+
+def row_graph(variant: Variant, files: Path) -> ModelGraph:
+    """Return the graph with all names of the ports of inputs and outputs. Raises VariantError if it cannot be read."""
+    file = model_file(variant, files, ".xml")
+    try:
+        with file.open("rb") as xml, file.with_suffix(".bin").open("rb") as weights:
+            return read_openvino_graph(xml, weights)
+    except (OSError, ValueError) as error:
+        raise VariantError(f"the graph of {file.name} cannot be read: {error}") from error
 
 
 def compile_options(budget: SessionBudget, precision: str, machine: str) -> dict[str, str]:

@@ -143,6 +143,11 @@ def _divided(sizes: Sequence[Size], floats: bool) -> Size | None:
     return quotient
 
 
+def _rounded_down(sizes: Sequence[Size], floats: bool) -> Size | None:
+    left, right = sizes[0].constant, sizes[1].constant
+    return sizes[0].divided(sizes[1]) if floats or left is None or not right else size(left // right)
+
+
 def _extreme(sign: int) -> Arithmetic:
     def extreme(sizes: Sequence[Size], floats: bool) -> Size | None:
         found = sizes[0]
@@ -213,6 +218,7 @@ SIZES: Mapping[str, Arithmetic] = {
     "Sub": _folded(lambda left, right: left - right),
     "Mul": _folded(lambda left, right: left * right),
     "Div": _divided,
+    "openvino::Divide": _rounded_down,
     "Max": _extreme(1),
     "Min": _extreme(-1),
     "Where": _selected,

@@ -55,8 +55,12 @@ Attribute: TypeAlias = int | float | str | tuple[float, ...] | Constant | Graph 
 
 @dataclass(frozen=True, slots=True)
 class ModelGraph:
-    """Graph of a file. `opsets`: version by domain ("": ONNX's own). `functions`: the file's own operators."""
+    """Graph of a file. `opsets`: version by domain ("": ONNX's own). `functions`: the file's own operators.
+
+    `aliases`: other names of inputs and outputs, with the names that the graph uses.
+    """
 
     graph: Graph
     opsets: Mapping[str, int]
     functions: Mapping[str, Graph] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)

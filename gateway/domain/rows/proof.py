@@ -73,7 +73,7 @@ class _Proof:
         """Return the result for outputs that need their rows on an axis."""
         scope = self.follow(inputs)
         for name, axis in outputs.items():
-            value = scope.find(name)
+            value = scope.find(self._model.aliases.get(name, name))
             if isinstance(value, Blocked):
                 return RowProof(value.operator, value.reason)
             if value.axis != axis or value.entries != ONE:
@@ -85,6 +85,9 @@ class _Proof:
         if self._model.opsets.get("", OLDEST_OPSET) < OLDEST_OPSET:
             raise DependentRowsError(f"it is of an opset before {OLDEST_OPSET}")
         graph = self._model.graph
+        inputs = {self._model.aliases.get(name, name): rows for name, rows in inputs.items()}
+        if unknown := inputs.keys() - graph.inputs.keys():
+            raise DependentRowsError(f"it has no input called {min(unknown)!r:.80}")
         scope = TensorScope({name: constant_value(self._symbols, each) for name, each in graph.constants.items()})
         for name, declared in graph.inputs.items():
             if name in inputs or name not in graph.constants:

@@ -12,7 +12,7 @@ def _named(rule: Rule, kinds: str, domain: str = "") -> dict[str, Rule]:
     return dict.fromkeys((domain + kind for kind in kinds.split()), rule)
 
 
-MICROSOFT, LEARNING = "com.microsoft::", "ai.onnx.ml::"
+MICROSOFT, LEARNING, OPENVINO = "com.microsoft::", "ai.onnx.ml::", "openvino::"
 RULES: Mapping[str, Rule] = {
     **_named(
         elementwise.elementwise,
@@ -109,6 +109,10 @@ RULES: Mapping[str, Rule] = {
     **_named(layers.select_features, "ArrayFeatureExtractor", LEARNING),
     **_named(layers.one_hot_features, "OneHotEncoder", LEARNING),
     **_named(layers.feature_vector, "FeatureVectorizer", LEARNING),
+    **_named(elementwise.elementwise, "Divide FakeQuantize Mod", OPENVINO),
+    **_named(elementwise.unary, "Convert", OPENVINO),
+    **_named(layers.batch_norm, "PReLU", OPENVINO),
+    **_named(layers.cumulative, "MVN NormalizeL2 LRN Reverse", OPENVINO),
 }
 """Rule of each operator."""
 RANDOM = frozenset(

@@ -32,6 +32,7 @@ MODEL_KEYS = {
     "task",
     "labels",
     "max_accuracy_loss",
+    "rows",
     "input",
     "output",
     "golden",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import VariantError
 from gateway.runtimes.operators import OPERATORS
-from gateway.runtimes.reference import ReferenceGraph, ReferenceEngine, read_graph
+from gateway.runtimes.reference import ReferenceEngine, ReferenceGraph, read_graph
 from tests.simulators import models
 
 GRAPH = {

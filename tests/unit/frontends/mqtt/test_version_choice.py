@@ -31,8 +31,14 @@ def versions(*outcomes: ConnectOutcome) -> str:
         ((CLOSED, CLOSED, ACCEPTED, CLOSED, ACCEPTED), "554544"),  # a broker that closes MQTT 5
         ((CLOSED, CLOSED, ACCEPTED, CLOSED, ACCEPTED, LOST, ACCEPTED), "55454455"),  # and was updated
         ((CLOSED, CLOSED, ACCEPTED, CLOSED, CLOSED), "554545"),
-        ((CLOSED, CLOSED, ACCEPTED, UNSUPPORTED, ACCEPTED, LOST), "5545445"),  # after each end, it may have been updated
-        ((UNSUPPORTED, ACCEPTED, LOST, CLOSED, REFUSED), "544555"),  # refused by name: settled until the end of the connection
+        (
+            (CLOSED, CLOSED, ACCEPTED, UNSUPPORTED, ACCEPTED, LOST),
+            "5545445",
+        ),  # after each end, it may have been updated
+        (
+            (UNSUPPORTED, ACCEPTED, LOST, CLOSED, REFUSED),
+            "544555",
+        ),  # refused by name: settled until the end of the connection
         ((UNSUPPORTED, UNSUPPORTED), "545"),
         ((REFUSED, CLOSED, REFUSED, CLOSED, CLOSED), "555554"),  # a wrong password says that the broker speaks MQTT 5
         ((CLOSED, CLOSED, REFUSED), "5545"),
