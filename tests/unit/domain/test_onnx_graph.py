@@ -20,7 +20,7 @@ from onnx.backend.test.loader import load_model_tests
 from gateway.domain import onnx_graph
 from gateway.domain.onnx_graph import FLOATS_LIMIT, INTEGERS_LIMIT, LIST_LIMIT, read_onnx_graph
 from gateway.domain.rows.graph import Constant, Graph, ModelGraph, Reference
-from gateway.domain.rows.proof import RowInput, prove_rows
+from gateway.domain.rows.proof import RowInput, RowTensors, prove_rows
 
 SAVED = sorted((Path(onnx.__file__).parent / "backend/test/data").rglob("*.onnx"))
 MODELS = sorted((Path(__file__).parents[3] / "models").glob("*/1/onnx-*/model.onnx"))
@@ -197,7 +197,7 @@ def survives(raw: bytes) -> bool:
         found = read(raw)
     except ValueError:
         return False
-    prove_rows(found, {"x": RowInput((-1, 4))}, {"y": 0})
+    prove_rows(found, RowTensors({"x": RowInput((-1, 4))}, {"y": 0}))
     return True
 
 

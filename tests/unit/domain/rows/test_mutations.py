@@ -19,7 +19,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from gateway.domain.onnx_graph import read_onnx_graph
-from gateway.domain.rows.proof import RowInput, prove_rows
+from gateway.domain.rows.proof import RowInput, RowTensors, prove_rows
 from gateway.domain.tensor import Array
 
 ROOT = Path(__file__).parents[4]
@@ -164,8 +164,9 @@ def verdict(model: onnx.ModelProto) -> str:
     rows = open_inputs(model)
     result = prove_rows(
         read_onnx_graph(io.BytesIO(content)),
-        {name: RowInput(shape) for name, shape in rows.items()},
-        {each.name: 0 for each in model.graph.output},
+        RowTensors(
+            {name: RowInput(shape) for name, shape in rows.items()}, {each.name: 0 for each in model.graph.output}
+        ),
     )
     try:
         options = onnxruntime.SessionOptions()

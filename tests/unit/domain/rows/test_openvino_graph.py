@@ -21,7 +21,7 @@ from gateway.domain.onnx_graph import read_onnx_graph
 from gateway.domain.openvino_graph import read_openvino_graph
 from gateway.domain.release import bare_variant
 from gateway.domain.rows.graph import ModelGraph
-from gateway.domain.rows.proof import RowInput, RowProof, prove_rows
+from gateway.domain.rows.proof import RowInput, RowProof, RowTensors, prove_rows
 from gateway.domain.tensor import Array
 from gateway.runtimes.openvino import _ports, row_graph
 
@@ -156,7 +156,7 @@ def graph_of(xml: Path) -> ModelGraph:
 
 
 def proof(model: ModelGraph, made: Made) -> RowProof:
-    return prove_rows(model, {"x": RowInput((-1, *made.shape))}, {"y": 0})
+    return prove_rows(model, RowTensors({"x": RowInput((-1, *made.shape))}, {"y": 0}))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -182,8 +182,8 @@ def test_every_name_of_a_port_finds_its_tensor(tmp_path: Path) -> None:
     assert (given.name, len(given.aliases), len(results)) == ('a,"<', 2, 2)
     for name in (given.name, *given.aliases):
         for result in [each for port in results for each in (port.name, *port.aliases)]:
-            assert prove_rows(graph, {name: RowInput((-1, 4))}, {result: 0}) == RowProof()
-    assert "no input called 'q'" in prove_rows(graph, {"q": RowInput((-1, 4))}, {}).reason
+            assert prove_rows(graph, RowTensors({name: RowInput((-1, 4))}, {result: 0})) == RowProof()
+    assert "no input called 'q'" in prove_rows(graph, RowTensors({"q": RowInput((-1, 4))}, {})).reason
 
 
 def whole(*numbers: int) -> Any:
@@ -268,7 +268,9 @@ def test_an_operator_of_its_own_is_followed(tmp_path: Path, name: str) -> None:
     model = ov.Model([ops.result(make(x))], [x], "model")
     ov.save_model(model, tmp_path / "model.xml")
     (given,), (result,) = _ports(model.inputs), _ports(model.outputs)
-    found = prove_rows(graph_of(tmp_path / "model.xml"), {given.name: RowInput((-1, 4, 6))}, {result.name: 0})
+    found = prove_rows(
+        graph_of(tmp_path / "model.xml"), RowTensors({given.name: RowInput((-1, 4, 6))}, {result.name: 0})
+    )
     assert found.is_proved == proved, found
     if proved:
         run = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
@@ -296,7 +298,7 @@ WEIGHTS = np.array([0, -1], np.int64).tobytes()
 
 def read_small(xml: str = SMALL, weights: bytes = WEIGHTS) -> RowProof:
     graph = read_openvino_graph(io.BytesIO(xml.encode()), io.BytesIO(weights))
-    return prove_rows(graph, {"x": RowInput((-1, 4))}, {"y": 0})
+    return prove_rows(graph, RowTensors({"x": RowInput((-1, 4))}, {"y": 0}))
 
 
 def test_a_small_file_is_read() -> None:

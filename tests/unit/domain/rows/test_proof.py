@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.domain.onnx_graph import read_onnx_graph
 from gateway.domain.rows.elementwise import SIZES
 from gateway.domain.rows.graph import Constant, Graph, ModelGraph, Node
-from gateway.domain.rows.proof import RowInput, RowProof, prove_rows
+from gateway.domain.rows.proof import RowInput, RowProof, RowTensors, prove_rows
 from gateway.domain.rows.sizes import ROWS, DependentRowsError, Size, Symbols, product, size
 
 NUMBER = re.compile(r"\b([ifb])\(([^()]*)\)")
@@ -49,7 +49,7 @@ def proof(nodes: str, inputs: str = "float[B,4,6] x", *, opset: int = 17, functi
         )
         if "B" in shape
     }
-    return prove_rows(graph, rows, {"y": 0})
+    return prove_rows(graph, RowTensors(rows, {"y": 0}))
 
 
 LOOP = r"""y = Loop(\1, go, x) <body = inner (int64 at, bool on, float[b,4,6] state) => (bool goes, float[b,4,6] next) {
@@ -185,7 +185,7 @@ def test_rows_that_may_depend_on_others_are_refused_with_the_operator(operator: 
 def test_a_file_for_one_row_is_refused() -> None:
     file = '<ir_version: 10, opset_import: ["": 17]> g (float[1,4] x) => (float y) { y = Relu(x) }'
     graph = read_onnx_graph(io.BytesIO(onnx.parser.parse_model(file).SerializeToString()))
-    assert "takes 1 rows" in prove_rows(graph, {"x": RowInput((-1, 4))}, {"y": 0}).reason
+    assert "takes 1 rows" in prove_rows(graph, RowTensors({"x": RowInput((-1, 4))}, {"y": 0})).reason
 
 
 @pytest.mark.parametrize(("opset", "axis", "proved"), [(11, 1, False), (11, 2, True), (13, 1, False), (13, 0, True)])
@@ -222,8 +222,11 @@ def test_an_input_with_rows_replaces_its_initializer() -> None:
     nodes = (Node("Add", "", ("x", "v"), ("y",)),)
     graph = Graph({"x": (None, 4), "v": (None, 4)}, ("y",), {"v": Constant((3, 4))}, nodes)
     inputs = {name: RowInput((-1, 4)) for name in "xv"}
-    assert prove_rows(ModelGraph(graph, {"": 17}), inputs, {"y": 0}).is_proved
-    assert "more than one entry" in prove_rows(ModelGraph(graph, {"": 17}), {"x": inputs["x"]}, {"y": 0}).reason
+    assert prove_rows(ModelGraph(graph, {"": 17}), RowTensors(inputs, {"y": 0})).is_proved
+    assert (
+        "more than one entry"
+        in prove_rows(ModelGraph(graph, {"": 17}), RowTensors({"x": inputs["x"]}, {"y": 0})).reason
+    )
 
 
 @pytest.mark.parametrize(
