@@ -52,7 +52,7 @@ def poll(question, tries=UNTIL_S * 50):
 def trials(daemon):
     """Return the trial processes of a daemon."""
     with suppress(psutil.Error):
-        return [one for one in psutil.Process(daemon.pid).children() if "gateway.runtimes.trial_child" in one.cmdline()]
+        return [trial for server in psutil.Process(daemon.pid).children() for trial in server.children()]
     return []
 
 
