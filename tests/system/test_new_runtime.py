@@ -13,6 +13,7 @@ FILE = '''
 """Scale a vector by the number in a .scale file."""
 import numpy as np
 from gateway.domain.manifest import TensorSpec
+from gateway.domain.rows.proof import RowProof
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Signature
 from gateway.runtimes.binding import Port
@@ -26,6 +27,7 @@ class ScaleRuntime:
     version, devices = (lambda self: "1"), (lambda self: ["CPU"])
     inspect = lambda self, file: Signature((X,), (Y,))
     operators = lambda self, variant, files: frozenset({"Scale"})
+    prove_rows = lambda self, variant, files, tensors: RowProof()
     def open(self, manifest, variant, files, budget):
         return bind(Scale(model_file(variant, files, ".scale")), manifest, variant)
 
