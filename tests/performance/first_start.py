@@ -35,7 +35,7 @@ def main() -> None:
         for number in range(options.models):
             _write(folder / "models" / f"model-{number}", options.kind, folder)
         load = os.getloadavg()[0]
-        daemon = Daemon(folder, models=folder / "models", config=f"{QUIET}[limits]\nready_within_s = {LIMIT_S}\n")
+        daemon = Daemon(folder, models=folder / "models", config=f"{QUIET}[limits]\nnotify_within_s = {LIMIT_S}\n")
         began_s = time.monotonic()
         daemon.start(ready=False)
         most_bytes, most = 0, 0
