@@ -17,9 +17,14 @@ SWITCH_NS = 1_000_000
 CORES = os.cpu_count() or 1
 
 
+def stat() -> str:
+    """Return the text of /proc/stat, or ""."""
+    return _text(STAT)
+
+
 def steal_ns() -> int:
     """Return the time that the hypervisor has taken since boot, summed over all processors."""
-    return read_steal_ns(_text(STAT), os.sysconf("SC_CLK_TCK"))
+    return read_steal_ns(stat(), os.sysconf("SC_CLK_TCK"))
 
 
 def thread_noise_ns() -> int:

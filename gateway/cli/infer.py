@@ -44,10 +44,8 @@ def command(arguments: argparse.Namespace) -> int:
     labels: tuple[str, ...] = ()
     found, wait = find_running(arguments), ModelWait(arguments.model, arguments.wait, arguments.config)
     while isinstance(found, str) and not disk_meant(arguments):
-        starting, found = (
-            is_starting(arguments.config),
-            find_running(arguments),
-        )  # it may listen since the last question
+        # in this order: it may listen since the last question
+        starting, found = is_starting(arguments.config), find_running(arguments)
         if not (isinstance(found, str) and starting and wait.pause("the gateway starts")):
             break
     if not isinstance(found, str):

@@ -34,10 +34,8 @@ class ModelWait:
             try:
                 answer = question()
             except NoListenerError:
-                before, starting = (
-                    starting,
-                    is_starting(self._config),
-                )  # it may listen since the question, so that one more follows
+                # it may listen since the question, so that one more follows
+                before, starting = starting, is_starting(self._config)
                 if not (before or starting) or (starting and not self.pause("the gateway starts")):
                     raise
             except RequestError as error:

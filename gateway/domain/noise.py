@@ -49,6 +49,19 @@ def read_steal_ns(text: str, ticks_per_s: int) -> int:
     return int(fields[STEAL_FIELD]) * 1_000_000_000 // ticks_per_s if len(fields) > STEAL_FIELD else 0
 
 
+def busy_share(first: str, last: str) -> float:
+    """Return the share of all cores' time that was not idle between two texts of /proc/stat (proc(5)); 0: not known.
+
+    Stolen time and the wait for the disk are not idle.
+    """
+    try:
+        before, after = ([int(field) for field in text.partition("\n")[0].split()[1:9]] for text in (first, last))
+        passed = [end - begin for begin, end in zip(before, after, strict=True)]
+        return 1.0 - passed[3] / sum(passed)
+    except (ValueError, IndexError, ZeroDivisionError):
+        return 0.0
+
+
 def conditions(first: NoiseSnapshot, last: NoiseSnapshot, waited: float, cores: int, mhz: int = 0) -> Conditions:
     """Return the conditions between two snapshots of a machine with `cores` processors."""
     steal = (last.steal_ns - first.steal_ns) / max(1, (last.at_ns - first.at_ns) * cores)

@@ -23,6 +23,8 @@ FLOATS_LIMIT = 16
 """Most floats of a constant that is read: scales of a resize."""
 LIST_LIMIT = 4096
 """Most numbers of an attribute that are read."""
+FIELDS_LIMIT = 1_000_000
+"""Most fields of one message that are kept: lists that are not packed have one for each number."""
 NODES_LIMIT = 200_000
 """Most operators of one file."""
 LEARNING = "ai.onnx.ml"
@@ -84,7 +86,9 @@ class _GraphReader:
     def _message(self, place: _Place) -> _Message:
         start, length = place
         message = _Message(at=start)
-        for tag, at, number in self._reader.fields(_FIELDS, start, start + length):
+        for count, (tag, at, number) in enumerate(self._reader.fields(_FIELDS, start, start + length)):
+            if count >= FIELDS_LIMIT:
+                raise damaged(start, f"a message has more than {FIELDS_LIMIT} fields")
             wire = tag & 7
             if wire == VARINT:
                 message.numbers[tag >> 3].append(number)

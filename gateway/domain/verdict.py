@@ -70,7 +70,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Whether requests may share a run of one variant.
+    """Permission for requests to share a run of one variant, or the reason against it.
 
     `basis` permits it: the graph has "proved" that no row's answer depends on other rows, or the author has "declared"
     it; "" for neither. `reason` says why not all the same. `difference` is what runs of sample rows showed: it ends a

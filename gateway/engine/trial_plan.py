@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.release import Release
@@ -42,19 +42,20 @@ class TrialPlan:
 
     def next(self) -> PlannedTrial | None:
         """Return the next trial, or None if nothing is left."""
-        trials = [
-            PlannedTrial(held.release, held.servable.declared, candidate)
-            for held in (record.serving for record in self._registry.records() if record.serving)
-            for candidate in self._loader.candidates(held.servable.declared)
-        ]
-        for trial in trials:
-            if trial.candidate in untried([trial.candidate]) and trial.key not in self._tried:
-                return trial
+        serving = [record.serving for record in self._registry.records() if record.serving]
+        for held in serving:
+            for candidate in untried(self._loader.candidates(held.servable.declared)):
+                trial = PlannedTrial(held.release, held.servable.declared, candidate)
+                if trial.key not in self._tried:
+                    return trial
         repeats = [
-            PlannedTrial(trial.release, trial.manifest, trial.candidate, due_ns)
-            for trial in trials
+            replace(trial, due_ns=due_ns)
+            for held in serving
+            for candidate in self._loader.candidates(held.servable.declared)
+            if candidate.passed and candidate.disturbed
+            for trial in [PlannedTrial(held.release, held.servable.declared, candidate)]
             for count, due_ns in [self._tried.get(trial.key, (0, 0))]
-            if count < REPEATS and trial.candidate.passed and trial.candidate.disturbed
+            if count < REPEATS
         ]
         return min(repeats, key=lambda trial: trial.due_ns, default=None)
 

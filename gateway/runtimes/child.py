@@ -12,9 +12,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from gateway import machine_noise
 from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
-from gateway.runtimes.child_end import ChildEnd, busy_share
+from gateway.domain.noise import busy_share
+from gateway.runtimes.child_end import ChildEnd
 from gateway.runtimes.fork_server import END_S, ForkServer, begin
 from gateway.runtimes.job import AGAIN, FORKED, REPORT, ChildLine, ChildTask, Listing, Task, Trial, read_line, write_job
 from gateway.runtimes.settings import TrialSettings
@@ -119,7 +121,7 @@ class _Conversation:
     def __init__(self, server: ForkServer, streams: Sequence[Stream], settings: TrialSettings) -> None:
         self.reached, self.part_late = ChildLine(stage="starting"), False
         self._server, self._streams, self._settings = server, streams, settings
-        self._began_s, self._times = time.monotonic(), _processor_times()
+        self._began_s, self._times = time.monotonic(), machine_noise.stat()
         self._tail = bytearray()
         self._listener = asyncio.create_task(self._keep_tail())
 
@@ -146,7 +148,7 @@ class _Conversation:
         self._listener.cancel()
         for _, writer in self._streams:
             writer.close()
-        wall_s, busy = time.monotonic() - self._began_s, busy_share(self._times, _processor_times())
+        wall_s, busy = time.monotonic() - self._began_s, busy_share(self._times, machine_noise.stat())
         return ChildEnd(code, cpu_s, memory_kib * 1024, wall_s, os.cpu_count() or 1, busy)
 
     @property
@@ -182,13 +184,6 @@ class _Conversation:
         while chunk := await self._streams[2][0].read(CHUNK_BYTES):
             self._tail += chunk
             del self._tail[: -self._settings.stderr_tail_bytes]
-
-
-def _processor_times() -> str:
-    try:
-        return Path("/proc/stat").read_text()
-    except OSError:
-        return ""
 
 
 def child_environment(threads: str) -> dict[str, str]:

@@ -45,16 +45,3 @@ class ChildEnd:
             name = f"signal {-self.code}"
         hint = ", perhaps for lack of memory" if self.killed else ""
         return f"died by {name} (exit {self.code}{hint}; it had {memory})"
-
-
-def busy_share(first: str, last: str) -> float:
-    """Return the share of all cores' time that was not idle between two texts of /proc/stat (proc(5)); 0: not known.
-
-    Stolen time and the wait for the disk are not idle.
-    """
-    try:
-        before, after = ([int(field) for field in text.partition("\n")[0].split()[1:9]] for text in (first, last))
-        passed = [end - begin for begin, end in zip(before, after, strict=True)]
-        return 1.0 - passed[3] / sum(passed)
-    except (ValueError, IndexError, ZeroDivisionError):
-        return 0.0

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gateway.domain.errors import VariantError
+from gateway.domain.errors import VariantError, is_temporary
 from gateway.domain.joining import worst
 from gateway.domain.tensor import Array, Tensors
 from gateway.domain.verdict import Joining
@@ -19,9 +19,6 @@ SMALL_SIZES = (2, 3)
 """Rows of the runs that are compared with runs of one row, in addition to a run of all rows; one number is odd."""
 REPEATED_ROWS = 3
 """Rows that are run apart a second time, in reverse order, to find state and randomness."""
-EXTREME_RUNS = 3
-"""Runs of as many rows as are different, that rows of extreme size take at most: two joined ones, and alone."""
-
 Run = Callable[[Tensors], dict[str, Array]]
 
 
@@ -42,9 +39,10 @@ def difference(run: Run, rows: Sequence[Tensors], extremes: Sequence[Sequence[Te
         return f"a run of several generated rows failed: {error.reason}"
 
 
-def row_runs(rows: int) -> int:
-    """Return the number of rows that `difference` of so many different ones runs in all."""
-    return rows + REPEATED_ROWS + 2 * rows + 2 * sum(size for size in SMALL_SIZES if size < rows) + EXTREME_RUNS * rows
+def row_runs(rows: int, extremes: Sequence[Sequence[Tensors]]) -> int:
+    """Return the number of rows that `difference` runs in all: `rows` (at least 2) different ones, and extreme ones."""
+    mixed = sum(len(group) - len(group) // (1 - rows) * rows for group in extremes)
+    return rows + min(rows, REPEATED_ROWS) + 2 * (rows + sum(size for size in SMALL_SIZES if size < rows)) + mixed
 
 
 def stacked(rows: Sequence[Tensors]) -> dict[str, Array]:
@@ -53,8 +51,13 @@ def stacked(rows: Sequence[Tensors]) -> dict[str, Array]:
 
 
 def decided(basis: str, obstacle: str, found: str, rows: int) -> Joining:
-    """Return the result: what permits joining (`basis`), or the `obstacle`; what runs `found` ends a proof only."""
-    if basis == "proved" and found:
+    """Return the result: what permits joining (`basis`), or the `obstacle`; what runs `found` ends a proof only.
+
+    A lack of memory ends nothing for good: the trial is repeated.
+    """
+    if is_temporary(found):
+        obstacle, found = obstacle or found, ""
+    elif basis == "proved" and found:
         obstacle = f"its graph proves that rows are independent, but runs contradict it: {found}"
     return Joining(basis, obstacle, found, 1 if obstacle else rows)
 
@@ -95,17 +98,20 @@ def _disturbed(
     run: Run, rows: Sequence[Tensors], apart: Sequence[Tensors], extremes: Sequence[Tensors], precision: str
 ) -> str:
     """Compare rows next to extreme ones, as many as `rows` in all. Extreme rows that the model refuses are left out."""
-    added: list[Tensors] = []
-    answers: list[Tensors] = []
-    for row in extremes[: len(rows) - 1]:
-        try:
-            answer = run(row)
-        except VariantError:
-            continue
-        added.append(row)
-        answers.append(answer if all(map(_is_finite, answer.values())) else {})
-    mixed, own = [*added, *rows[: len(rows) - len(added)]], [*answers, *apart]
-    return _joined_differs(run, mixed, own, range(len(mixed)), precision) if added else ""
+    room = len(rows) - 1
+    for start in range(0, len(extremes), room):
+        added, answers = list[Tensors](), list[Tensors]()
+        for row in extremes[start : start + room]:
+            try:
+                answer = run(row)
+            except VariantError:
+                continue
+            added.append(row)
+            answers.append(answer if all(map(_is_finite, answer.values())) else {})
+        mixed, own = [*added, *rows[: len(rows) - len(added)]], [*answers, *apart]
+        if added and (reason := _joined_differs(run, mixed, own, range(len(mixed)), precision)):
+            return reason
+    return ""
 
 
 def _is_finite(array: Array) -> bool:

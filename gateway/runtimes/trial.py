@@ -29,7 +29,7 @@ async def try_variant(
     while True:
         try:
             verdict = read_verdict(await ask_child(trial, round(end_s - time.monotonic(), 1), settings))
-            return replace(verdict, transient=held_up)
+            return replace(verdict, transient=held_up or verdict.transient)
         except UnendingPartError as error:
             held_up |= error.transient
             trial = replace(trial, left_out=(*trial.left_out, error.part))

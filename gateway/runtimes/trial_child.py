@@ -197,7 +197,8 @@ class _Exam:
         if joining is not None:
             joining = self._widened(session, joining, cost)
         words = f"{verdict.reason}, p50 {cost.p50_us:.0f} µs" + (f" with {threads} threads" if threads > 1 else "")
-        verdict = replace(verdict, measured=cost, reason=words, threads=threads, joining=joining)
+        lacked = joining is not None and is_temporary(joining.reason)  # memory for a joined run
+        verdict = replace(verdict, measured=cost, reason=words, threads=threads, joining=joining, transient=lacked)
         return replace(verdict, unbounded=unbounded(operators), remarks=(*session.remarks, *verdict.remarks))
 
     def _answers(self, session: Session) -> Verdict:
@@ -225,13 +226,13 @@ class _Exam:
         basis, obstacle = self._permission(session, operators)
         if JOINING in trial.left_out:
             return Joining(basis, obstacle or "a run of several generated rows did not end")
-        taken_s = self.once_us(session) * row_runs(self._count) / 1e6
+        extremes = extreme_rows(trial.manifest, self._rows[0])
+        taken_s = self.once_us(session) * row_runs(self._count, extremes) / 1e6
         if taken_s > self._settings.joining_s:
             remedy = "raise [trial] joining_s, then run explain --again"
             return Joining(basis, obstacle or f"runs of sample rows would take {taken_s:.0f} s; {remedy}")
         self._begin("running rows apart and together", JOINING, self._settings.joining_s)
         run = partial(measure.finished, trial.manifest, session)
-        extremes = extreme_rows(trial.manifest, self._rows[0])
         found = difference(run, self._rows, extremes, trial.variant.precision)
         return decided(basis, obstacle, found, len(self._rows))
 

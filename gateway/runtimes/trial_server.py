@@ -37,11 +37,11 @@ def main() -> None:
     with suppress(Exception):  # a task that needs the engine reports the error
         get_runtime(sys.argv[1]).import_engine()
     gc.freeze()  # collections in forked processes would copy the pages of these objects
-    _ForkServer(socket.socket(fileno=os.dup(0))).serve()
+    _ServerLoop(socket.socket(fileno=os.dup(0))).serve()
     os._exit(0)  # without the teardown of an engine
 
 
-class _ForkServer:
+class _ServerLoop:
     """Loop of the server: messages of the caller, callers that leave, processes that end."""
 
     def __init__(self, control: socket.socket) -> None:

@@ -148,6 +148,12 @@ def _rounded_down(sizes: Sequence[Size], floats: bool) -> Size | None:
     return sizes[0].divided(sizes[1]) if floats or left is None or not right else size(left // right)
 
 
+def _remainder(sizes: Sequence[Size], floats: bool) -> Size | None:
+    """Return a remainder of numbers of 0 or more: the attribute `fmod` decides its sign only below."""
+    left, right = sizes[0].constant, sizes[1].constant
+    return None if left is None or right is None or left < 0 or right <= 0 else size(left % right)
+
+
 def _extreme(sign: int) -> Arithmetic:
     def extreme(sizes: Sequence[Size], floats: bool) -> Size | None:
         found = sizes[0]
@@ -229,7 +235,7 @@ SIZES: Mapping[str, Arithmetic] = {
     "Round": _whole,
     "Neg": lambda sizes, _floats: sizes[0] * -1,
     "Abs": _constant(abs),
-    "Mod": _constant(lambda left, right: left % right if right else 0),
+    "Mod": _remainder,
     "Sqrt": lambda _sizes, _floats: None,
     "Pow": lambda _sizes, _floats: None,
 }

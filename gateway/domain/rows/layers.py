@@ -43,8 +43,7 @@ def skip_norm(op: Operation) -> list[Value]:
 def channel_norm(op: Operation) -> list[Value]:
     """Return the rule of norms with statistics of each row: instance, group, local response."""
     value = op[0]
-    if value.axis not in {None, 0}:
-        raise DependentRowsError("its rows are not on the first axis")
+    rows_first(value)
     for index in range(1, len(op.inputs)):
         op.shared(index, "scale")
     return [like(value)]

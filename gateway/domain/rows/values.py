@@ -1,4 +1,4 @@
-"""What is known of a tensor: its shape, the axis of its rows, and its numbers if it holds sizes."""
+"""Values that the proof computes with: a tensor's shape, the axis of its rows, and its numbers if it holds sizes."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import pytest
 from gateway.domain.errors import VariantError
 from gateway.domain.golden import GoldenSet
 from gateway.domain.manifest import TensorSpec
+from gateway.domain.noise import busy_share
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import (
@@ -29,7 +30,7 @@ from gateway.domain.verdict import (
 )
 from gateway.runtimes import child, job, measure, trial
 from gateway.runtimes.child import child_environment
-from gateway.runtimes.child_end import ChildEnd, busy_share
+from gateway.runtimes.child_end import ChildEnd
 from gateway.runtimes.job import ChildLine
 from gateway.runtimes.settings import TrialSettings
 from tests.simulators import models

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.errors import VariantError
+from gateway.domain.errors import VariantError, is_temporary
 from gateway.domain.joining import difference as apart
 from gateway.domain.joining import rounding
 from gateway.domain.manifest import ROWS as ROWS_OPEN
@@ -214,7 +214,33 @@ def test_runs_take_as_many_rows_as_is_said() -> None:
         return x
 
     assert not found(answer)
-    assert 0.9 * row_runs(len(ROWS)) <= sum(ran) <= row_runs(len(ROWS))
+    assert sum(ran) == row_runs(len(ROWS), EXTREMES)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 6])
+def test_few_rows_are_run_next_to_every_extreme_one(count: int) -> None:
+    ran: list[int] = []
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        ran.append(len(inputs["x"]))
+        return {"y": decibels(inputs["x"])}
+
+    assert "joined answers differ" in difference(run, ROWS[:count], EXTREMES, "fp32")
+    ran.clear()
+    assert not difference(lambda inputs: {"y": run(inputs)["y"] * 0}, ROWS[:count], EXTREMES[:1], "fp32")
+    assert sum(ran) == row_runs(count, EXTREMES[:1])
+
+
+def test_a_lack_of_memory_contradicts_nothing() -> None:
+    def answer(x: Array) -> Array:
+        if len(x) > 1:
+            raise VariantError("Failed to allocate memory for requested buffer of size 1000")
+        return x
+
+    shown = found(answer)
+    joining = decided("proved", "", shown, 8)
+    assert (joining.allowed, joining.difference, joining.reason) == (False, "", shown)
+    assert is_temporary(joining.reason)
 
 
 values = st.floats(width=32, allow_nan=True, allow_infinity=True)

@@ -12,7 +12,8 @@ import pytest
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import Artifact, Variant
-from gateway.domain.verdict import SessionBudget
+from gateway.domain.rows.proof import RowInput, RowProof, RowTensors
+from gateway.domain.verdict import SessionBudget, read_verdict
 from gateway.runtimes import trial_child
 from gateway.runtimes.job import ChildTask, Trial
 from gateway.runtimes.settings import TrialSettings
@@ -133,3 +134,17 @@ def test_a_lack_of_memory_or_of_a_device_is_a_fault_of_the_moment(answered, faul
 
 def test_an_unknown_fault_is_the_variants(answered):
     assert not answered(Runtime({1: ValueError("odd")}), budget=SessionBudget(1)).transient
+
+
+def test_a_joined_run_that_lacks_memory_decides_nothing(answered, monkeypatch):
+    def run(session, inputs):
+        if len(inputs["x"]) > 1:
+            raise VariantError("Failed to allocate memory for requested buffer of size 1000")
+        return {"y": inputs["x"]}
+
+    monkeypatch.setattr(Session, "rows", RowTensors({"x": RowInput((-1, 3))}, {"y": 0}))
+    monkeypatch.setattr(Session, "run", run)
+    monkeypatch.setattr(Runtime, "prove_rows", lambda *_: RowProof(), raising=False)
+    verdict = read_verdict(answered(Runtime({1: 0.0}), budget=SessionBudget(1)).result)
+    assert (verdict.passed, verdict.transient) == (True, True)
+    assert (verdict.joining.basis, verdict.joining.allowed, verdict.joining.difference) == ("proved", False, "")
