@@ -1,6 +1,7 @@
 """Models that must not serve: each is refused with its reason, and the others serve."""
 
 import json
+import select
 import subprocess
 
 import pytest
@@ -75,10 +76,22 @@ REASONS = {
 }
 
 
+UNDECIDED = {"never-ends"}
+"""Models that may be undecided here: on a busy machine a time limit decides nothing (tests/contract decides it)."""
+
+
+def unavailable(client, name):
+    """Return the line of a model in the index, once none of its attempts runs."""
+    while True:
+        (line,) = [line for line in client.get_model_repository_index().models if line.name == name]
+        if name not in UNDECIDED or line.state != "LOADING":
+            return line
+        select.select([], [], [], 0.02)
+
+
 @pytest.mark.parametrize("name", REASONS)
 def test_a_refused_model_says_why_and_is_not_ready(client, name):
-    lines = client.get_model_repository_index().models
-    (line,) = [line for line in lines if line.name == name]
+    line = unavailable(client, name)
     assert (line.version, line.state) == ("1", "UNAVAILABLE")
     for part in REASONS[name]:
         assert part in line.reason
@@ -86,7 +99,11 @@ def test_a_refused_model_says_why_and_is_not_ready(client, name):
     with pytest.raises(InferenceServerException) as refused:
         client.get_model_metadata(name)
     assert refused.value.status() == "StatusCode.UNAVAILABLE"
-    assert line.reason in refused.value.message()
+    told = refused.value.message()
+    if name in UNDECIDED:  # the time to its next attempt passes, or it has begun
+        assert "is loading" in told or REASONS[name][0] in told
+    else:
+        assert line.reason in told
 
 
 @pytest.mark.parametrize("name", ["meter-reader", "activity"])
@@ -103,7 +120,9 @@ def test_every_refusal_is_logged_as_an_error(gateway):
     refused = {
         line["model"] for line in gateway.lines() if line["event"] == "model refused" and line["level"] == "error"
     }
-    assert refused == set(REASONS)
+    undecided = {line["model"] for line in gateway.lines() if line["event"] == "model undecided"}
+    assert undecided <= UNDECIDED
+    assert refused | undecided == set(REASONS)
 
 
 def command(gateway, *arguments):
