@@ -7,7 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gateway.domain.rows.sizes import DIMENSION, FRACTION, NUMBER, ONE, ZERO, DependentRowsError, Size, Symbols, size
-from gateway.domain.rows.values import Numbers, Operation, Shape, Value, few, like, numbered, rowed, without_rows
+from gateway.domain.rows.values import (
+    SINGLE,
+    Numbers,
+    Operation,
+    Shape,
+    Value,
+    few,
+    like,
+    numbered,
+    rowed,
+    without_rows,
+)
 
 FLOATS, INTEGERS, TRUTH = frozenset({1, 11}), frozenset({6, 7, 12, 13}), 9
 """TensorProto.DataType of floats and integers of 32 and 64 bits, which hold every size, and of truth values."""
@@ -70,7 +81,7 @@ def broadcast(symbols: Symbols, values: Sequence[Value]) -> Value:
     if len(places) > 1:
         raise DependentRowsError("its inputs have their rows on different axes")
     rank = max(value.rank for value in values)
-    place, entries = next(iter(places), (0, ONE))
+    place, entries = next(iter(places), (0, SINGLE))
     for value in values:
         if place and value.axis is None and value.rank >= place and value.sizes[-place] != ONE:
             raise DependentRowsError("an input without rows has more than one entry on the axis of rows")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.domain.rows.elementwise import broadcast
-from gateway.domain.rows.shaping import concatenated
-from gateway.domain.rows.sizes import ONE, ZERO, DependentRowsError, size
+from gateway.domain.rows.shaping import concatenated, reshaped
+from gateway.domain.rows.sizes import ONE, ZERO, DependentRowsError, product, size
 from gateway.domain.rows.values import Operation, Value, apart, array_of, from_left, like, numbered, rowed, rows_first
 
 
@@ -228,10 +228,13 @@ def table(op: Operation) -> list[Value]:
 
 def select_features(op: Operation) -> list[Value]:
     """Return the rule of ArrayFeatureExtractor: it selects along the last axis."""
-    value, indices = op[0], op.shared(1, "selection")
+    value, indices = op[0], op[1]
+    if value.axis is None and indices.axis is not None:  # each row selects from one table
+        chosen = reshaped(op.symbols, indices, [product(indices.sizes)])
+        return [rowed((*value.sizes[:-1], chosen.sizes[0]), value.rank - 1, chosen.entries)]
     apart(value, [value.rank - 1])
-    if indices is None or indices.shape is None:
-        raise DependentRowsError("its selection is not known")
+    if indices.axis is not None or indices.shape is None:
+        raise DependentRowsError("its selection is not known, or is that of other rows")
     count = ONE
     for each in indices.shape:
         count *= each

@@ -8,8 +8,8 @@ from graphlib import TopologicalSorter
 
 from gateway.domain.rows.graph import Attribute, Constant, Graph, ModelGraph, Node, Reference
 from gateway.domain.rows.rules import RANDOM, REASONS, RULES
-from gateway.domain.rows.sizes import ONE, ROWS, DependentRowsError, Symbols, size
-from gateway.domain.rows.values import Blocked, Operation, TensorScope, Value, constant_value, rowed
+from gateway.domain.rows.sizes import ROWS, DependentRowsError, Symbols, size
+from gateway.domain.rows.values import SINGLE, Blocked, Operation, TensorScope, Value, constant_value, rowed
 
 OLDEST_OPSET = 7
 """Before it, operands were aligned by attributes when they were broadcast."""
@@ -76,7 +76,7 @@ class _Proof:
             value = scope.find(self._model.aliases.get(name, name))
             if isinstance(value, Blocked):
                 return RowProof(value.operator, value.reason)
-            if value.axis != axis or value.entries != ONE:
+            if value.axis != axis or value.entries != SINGLE:
                 return RowProof(reason=f"output {name!r:.80} {_rows_of(value, axis)}")
         return RowProof()
 

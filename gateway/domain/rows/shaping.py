@@ -11,6 +11,7 @@ from gateway.domain.rows.elementwise import merged_shapes
 from gateway.domain.rows.graph import Constant
 from gateway.domain.rows.sizes import ONE, ROWS, DependentRowsError, Size, Symbols, product, size
 from gateway.domain.rows.values import (
+    Entries,
     Operation,
     Shape,
     Value,
@@ -72,7 +73,8 @@ def flatten(op: Operation) -> list[Value]:
 def reshaped(symbols: Symbols, value: Value, target: Sequence[Size]) -> Value:
     """Return a tensor in another shape.
 
-    Rows stay blocks if the product of the sizes before them stays equal. Raises DependentRowsError.
+    Each row stays in blocks of its own if the product of the sizes before them, groups included, stays equal. Raises
+    DependentRowsError.
     """
     shape = _resolved(symbols, value, target)
     if value.axis is None:
@@ -82,15 +84,16 @@ def reshaped(symbols: Symbols, value: Value, target: Sequence[Size]) -> Value:
                 raise DependentRowsError("a shape computed with the number of rows is not known")
             return rowed(shape, None)
         return replace(value, shape=shape, numbers=value.numbers.reshape([number or 0 for number in numbers]))
-    before, prefix = product(value.sizes[: value.axis]), ONE
+    before, prefix = product(value.sizes[: value.axis]) * value.entries.outer, ONE
     for place, each in enumerate(shape):
         if not each.has_rows:
             prefix *= each
             continue
-        entries = each.divided(ROWS)
-        if prefix != before or entries is None:
+        outer, both = before.divided(prefix), each.divided(ROWS)
+        inner = both.divided(outer) if both is not None and outer is not None else None
+        if outer is None or inner is None:
             break
-        return rowed(shape, place, entries)
+        return rowed(shape, place, Entries(outer, inner))
     raise DependentRowsError("its result has the rows among other sizes")
 
 
@@ -241,7 +244,9 @@ def _is_whole(value: Value, start: Size, end: Size, step: int) -> bool:
         return False
     if end == value.sizes[value.axis or 0] or (end.constant or 0) >= WHOLE_END:
         return True
-    return (end.constant or 0) >= TO_THE_END and 0 < (value.entries.constant or 0) <= ENTRIES_LIMIT
+    return (end.constant or 0) >= TO_THE_END and 0 < (
+        (value.entries.outer * value.entries.inner).constant or 0
+    ) <= ENTRIES_LIMIT
 
 
 def _slice_size(symbols: Symbols, whole: Size, start: Size, end: Size, step: int) -> Size:
@@ -275,7 +280,7 @@ def _equal_rows(shape: Shape) -> Value:
     entries = shape[places[0]].divided(ROWS)
     if entries is None:
         raise DependentRowsError("a size is not a multiple of the number of rows")
-    return rowed(shape, places[0], entries)
+    return rowed(shape, places[0], Entries(inner=entries))
 
 
 def tile(op: Operation) -> list[Value]:

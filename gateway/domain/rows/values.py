@@ -20,19 +20,34 @@ NUMBERS_LIMIT = 256
 """Most elements of a tensor of sizes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Division of the axis of rows: groups, and entries of each row in a group.
+
+    Several groups come from a merge of the axis before the rows with theirs, as attention with time first does.
+    """
+
+    outer: Size = ONE
+    inner: Size = ONE
+
+
+SINGLE = Entries()
+"""One entry for each row."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """A tensor.
 
-    `axis` is the axis of the rows: it has rows × `entries` entries, and row i owns block i of `entries` entries and
-    nothing else. None: the same for every number of rows and for the data of every row. `shape` None: the rank is not
-    known, only without rows. `numbers`: its elements, which may count rows; then it has no axis. `floats`: they are of
-    a type with fractions.
+    `axis` is the axis of the rows: it has `entries.outer` groups of rows × `entries.inner` entries. Row i owns block i
+    of each group, and nothing else. None: the same for every number of rows and for the data of every row. `shape`
+    None: the rank is not known, only without rows. `numbers`: its elements, which may count rows; then it has no axis.
+    `floats`: they are of a type with fractions.
     """
 
     shape: Shape | None = None
     axis: int | None = None
-    entries: Size = ONE
+    entries: Entries = SINGLE
     numbers: Numbers | None = None
     floats: bool = False
 
@@ -220,11 +235,11 @@ def without_rows(value: Value) -> Value:
     return value
 
 
-def rowed(shape: Shape, axis: int | None, entries: Size = ONE) -> Value:
+def rowed(shape: Shape, axis: int | None, entries: Entries = SINGLE) -> Value:
     """Return a tensor with rows on `axis` (None: without). Raises DependentRowsError if another axis counts rows."""
     if any(each.has_rows for place, each in enumerate(shape) if place != axis):
         raise DependentRowsError("the number of rows is the size of another axis")
-    if axis is not None and shape[axis] != ROWS * entries:
+    if axis is not None and shape[axis] != ROWS * entries.outer * entries.inner:
         raise DependentRowsError("the size of the axis of rows is not that of its inputs")
     return Value(shape, axis, entries)
 

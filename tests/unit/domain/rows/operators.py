@@ -132,16 +132,22 @@ def _compared(placed: Placed, session: Any, proved: Mapping[str, Value]) -> Outc
                 wrong.append(f"output {name!r} has shape {joined[name].shape}, not {sizes}")
             for place, row in enumerate(order):
                 own = (alone[row] or {})[name]
-                if problem := _difference(own, joined[name], value.axis or 0, place, exact_row=row < 3):
+                if problem := _difference(own, joined[name], value, (place, len(order)), exact_row=row < 3):
                     wrong.append(f"output {name!r}, row {row} at {place} of {order}: {problem}")
     return Outcome(len(proved), True, tuple(wrong))
 
 
-def _difference(own: Array, joined: Array, axis: int, place: int, *, exact_row: bool) -> str:
-    if own.ndim != joined.ndim:
+def _difference(own: Array, joined: Array, value: Value, place: tuple[int, int], *, exact_row: bool) -> str:
+    axis = value.axis or 0
+    if own.ndim != joined.ndim or joined.shape[axis] != own.shape[axis] * place[1]:
         return f"{own.shape} alone, {joined.shape} joined"
-    count = own.shape[axis]
-    block = np.take(joined, range(place * count, min((place + 1) * count, joined.shape[axis])), axis)
+    outer, inner = value.entries.outer.constant, value.entries.inner.constant
+    if outer is None:
+        outer = own.shape[axis] // (inner or 1)  # groups of a size that only the run knows
+    inner = own.shape[axis] // max(1, outer)
+    groups = joined.reshape(*joined.shape[:axis], outer, place[1], inner, *joined.shape[axis + 1 :])
+    block = np.take(groups, place[0], axis + 1)
+    block = block.reshape(*joined.shape[:axis], outer * inner, *joined.shape[axis + 1 :])
     if block.shape != own.shape:
         return f"{own.shape} alone, {joined.shape} joined"
     if not exact_row:

@@ -62,6 +62,8 @@ a vector along another axis | y = Add(x, f(1, 2, 3, 4, 5, 6))
 0 keeps the rows | y = Reshape(x, i(0, -1))
 the number of rows from Shape | n = Shape(x) b = Gather(n, i(0)) t = Concat<axis = 0>(b, i(-1)) y = Reshape(x, t)
 heads merged into the batch | h = Reshape(x, i(-1, 6)) s = Softmax<axis = -1>(h) y = Reshape(s, i(-1, 4, 6))
+time before the rows, merged and divided again | t = Transpose<perm = [1, 0, 2]>(x) m = Reshape(t, i(-1, 6)) e =
+  Exp(m) u = Reshape(e, i(4, -1, 6)) y = Transpose<perm = [1, 0, 2]>(u)
 slice to 2^31 - 1 | y = Slice(x, i(0, 1), i(2147483647, 3), i(0, 1))
 slice to 10^9 | y = Slice(x, i(0), i(1000000000), i(0))
 slice to 10^6 of single entries | y = Slice(x, i(0), i(1000000), i(0))
@@ -100,6 +102,8 @@ division by the maximum of all | ReduceMax (output 'm') | along the axis of rows
   Max(m, f(1000:)) y = Div(x, k)
 zero times the sum of all | ReduceSum | axis of rows | s = ReduceSum(x) z = Mul(s, f(0:)) y = Add(x, z)
 a constant of 3 rows | Add | more than one entry | float[B,4] x, float[3,1] w : y = Add(x, w)
+time before the rows, merged and cut | Softmax | along the axis of rows | t = Transpose<perm = [1, 0, 2]>(x) m =
+  Reshape(t, i(-1, 6)) y = Softmax<axis = 0>(m)
 1 where the rows were | Reshape | among other sizes | y = Reshape(x, i(1, 4, -1))
 8 where the rows were | Reshape | among other sizes | y = Reshape(x, i(8, -1))
 squeeze without axes | Squeeze | names none | y = Squeeze(x)
