@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, OpenAPIType, Operation, Schema
 from litestar.types import Method
 from litestar.types.internal_types import PathParameterDefinition
 
@@ -48,8 +51,11 @@ def application(
     The document is at /schema/openapi.json only: litestar's pages would load their scripts from other hosts.
     """
     words = _Words(refuse)
+    documented = [copy(handler) for handler in handlers]
+    for handler in documented:
+        handler.operation_class = partial(_operation, handler.operation_class, refuse.plain(500, DEFECT).media_type)
     app = Litestar(
-        route_handlers=handlers,
+        route_handlers=documented,
         state=State({"ports": ports}),
         openapi_config=OpenAPIConfig(
             title=title,
@@ -121,6 +127,15 @@ def _gone(_: Call, __: ClientGone) -> Response[bytes]:
 def _response(answer: AsgiRefusal) -> Response[bytes]:
     headers = dict(answer.headers)
     return Response(answer.body, status_code=answer.status, media_type=answer.media_type, headers=headers)
+
+
+def _operation(kind: type[Operation], media_type: str, **fields: Any) -> Operation:
+    """Return an operation with the form of its refusals, whatever their status, instead of litestar's own."""
+    made, schema = kind(**fields), Schema(type=OpenAPIType.OBJECT)
+    refusal = OpenAPIResponse("refused", content={media_type: OpenAPIMediaType(schema=schema)})
+    succeeded = {status: each for status, each in (made.responses or {}).items() if status.startswith("2")}
+    made.responses = {**succeeded, "default": refusal}
+    return made
 
 
 def _operation_id(_: HTTPRouteHandler, method: Method, path: list[str | PathParameterDefinition]) -> str:
