@@ -67,6 +67,77 @@ def test_gray_and_scale_and_mean() -> None:
     assert got.dtype == np.float32
 
 
+def stored_as(pixels: Array, orientation: int, kind: str = "PNG") -> bytes:
+    """Return an image file with an EXIF tag of its orientation."""
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    how = {"quality": 95, "subsampling": 0} if kind == "JPEG" else {}
+    Image.fromarray(pixels).save(file, kind, exif=exif, **how)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_turned_upright_before_it_is_resized(orientation: int) -> None:
+    pixels = np.random.default_rng(orientation).integers(0, 256, (48, 96, 3), np.uint8)
+    turned = ImageOps.exif_transpose(Image.open(io.BytesIO(stored_as(pixels, orientation))))
+    wanted = spec(resize=(20, 30), fit="letterbox")
+    got, (frame,) = decode_images(elements(stored_as(pixels, orientation)), wanted, SETTINGS)
+    upright, (own,) = decode_images(elements(encoded(np.asarray(turned))), wanted, SETTINGS)
+    assert np.array_equal(got, upright)
+    assert frame == dataclasses.replace(own, turned=orientation > 1)
+    assert (frame.width, frame.height) == turned.size
+    kept = decode_images(elements(stored_as(pixels, orientation)), spec(orientation="stored"), SETTINGS)
+    assert np.array_equal(kept[0][0], pixels.transpose(2, 0, 1))
+    assert not kept[1][0].turned
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_jpeg_that_is_decoded_smaller_is_turned(orientation: int) -> None:
+    coarse = np.random.default_rng(1).integers(0, 256, (8, 12, 3), np.uint8)
+    pixels = np.asarray(Image.fromarray(coarse).resize((960, 640), Image.Resampling.BICUBIC))
+    content = stored_as(pixels, orientation, "JPEG")
+    turned = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(content))))
+    got = decode(content, spec(resize=(100, 100)))
+    exact = decode(encoded(turned), spec(resize=(100, 100)))
+    assert np.abs(got - exact).mean() < 2
+
+
+def test_a_tag_behind_the_pixels_of_a_png_counts() -> None:
+    content = stored_as(RGB, 6)
+    at = content.index(b"eXIf") - 4
+    length = 12 + int.from_bytes(content[at : at + 4], "big")
+    moved = content[:at] + content[at + length :]
+    end = moved.index(b"IEND") - 4
+    moved = moved[:end] + content[at : at + length] + moved[end:]
+    assert np.array_equal(decode(moved, spec(layout="NHWC")), np.rot90(RGB, -1))
+
+
+@pytest.mark.parametrize(
+    "exif",
+    [
+        b"",
+        b"MM",
+        b"II*\0\xff\xff\xff\xff",
+        b"MM\0*\0\0\0\x08\xff\xff",
+        b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x09\0\0\0",  # orientation 9
+        b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x02\0\0\0\x06\0\0\0",  # two values
+        b"II*\0\x0a\0\0\0\0\0\0\0\x16\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0",  # of the thumbnail
+    ],
+)
+def test_an_image_with_damaged_exif_or_a_turned_thumbnail_stays_as_it_is(exif: bytes) -> None:
+    file = io.BytesIO()
+    Image.fromarray(RGB).save(file, "PNG", exif=b"Exif\0\0" + exif)
+    assert np.array_equal(decode(file.getvalue(), spec(layout="NHWC")), RGB)
+
+
+@settings(max_examples=examples(200))
+@given(exif=st.binary(max_size=80))
+def test_no_exif_makes_an_image_fail(exif: bytes) -> None:
+    file = io.BytesIO()
+    Image.fromarray(RGB).save(file, "JPEG", exif=b"Exif\0\0" + exif)
+    assert decode(file.getvalue(), spec(layout="NHWC")).size == RGB.size
+
+
 def test_mean_per_channel() -> None:
     got = decode(encoded(RGB), spec(layout="NHWC", mean=(1.0, 2.0, 3.0)))
     assert np.array_equal(got, RGB.astype(np.float32) - np.array([1, 2, 3], np.float32))
