@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import struct
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ _CHANNELS_LAST = ("NHWC",)
 _TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 """Pillow's operations that make images of the orientations 2 to 8 upright; the last four swap width and height."""
 _ORIENTATION, _SHORT = 0x0112, 3
+warnings.filterwarnings("ignore", module=r"PIL\.")  # one for each damaged tag of a caller's image
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import struct
+import subprocess
+import sys
 import zlib
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -19,6 +22,7 @@ from gateway.domain.manifest import Preprocess, TensorSpec
 from gateway.domain.tensor import Array, Datatype
 from gateway.engine.images import decode_images
 from gateway.engine.settings import EngineSettings
+from tests.simulators.daemon import ROOT
 from tests.simulators.examples import examples
 from tests.simulators.images_made import elements, encoded
 
@@ -128,6 +132,20 @@ def test_an_image_with_damaged_exif_or_a_turned_thumbnail_stays_as_it_is(exif: b
     file = io.BytesIO()
     Image.fromarray(RGB).save(file, "PNG", exif=b"Exif\0\0" + exif)
     assert np.array_equal(decode(file.getvalue(), spec(layout="NHWC")), RGB)
+
+
+def test_damaged_tags_are_no_warnings(tmp_path: Path) -> None:
+    tags = b"".join(struct.pack("<HHII", 1000 + tag, 1, 2**20, 2**20) for tag in range(50))
+    file = io.BytesIO()
+    Image.fromarray(RGB).save(file, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", 50) + tags)
+    content = file.getvalue()
+    without_density = content[:2] + content[4 + int.from_bytes(content[4:6], "big") :]  # else EXIF is not read for it
+    (tmp_path / "damaged.jpg").write_bytes(without_density)
+    program = (
+        "import sys; from PIL import Image; from gateway.engine.images import upright; upright(Image.open(sys.argv[1]))"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path / "damaged.jpg")]
+    assert subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stderr == ""
 
 
 @settings(max_examples=examples(200))
