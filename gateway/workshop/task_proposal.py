@@ -72,9 +72,10 @@ def propose_task(signature: Signature, labels: Sequence[str], points: int = 0) -
     `signature` may name layouts of its inputs.
     """
     images = filter(None, map(guess_image, signature.inputs))
-    tensors = _Tensors(signature.inputs, signature.outputs, tuple(labels), next(images, None), points)
+    outputs = tuple(spec for spec in signature.outputs if spec.datatype is not Datatype.BYTES)
+    tensors = _Tensors(signature.inputs, outputs, tuple(labels), next(images, None), points)
     if not tensors.outputs:
-        return TaskProposal("", why="the model has no outputs")
+        return TaskProposal("", why="no task is known for a model without numeric outputs")
     found = (rule(tensors) for rule in (_OF_IMAGES if tensors.image else _OF_OTHERS))
     return next(filter(None, found), TaskProposal("", why=f"no task is known for {_shapes(tensors.outputs)}"))
 

@@ -134,6 +134,15 @@ def test_labels_are_found_in_the_archive_of_a_tflite_file(cli: Call, models: Pat
     assert "'labels.txt' in the file's archive" in (models / "digits/1/manifest.toml").read_text()
 
 
+def test_a_model_whose_only_output_is_text_is_described(cli: Call, models: Path, tmp_path: Path) -> None:
+    words = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[n,4] x) => (string[n,4] y)
+    <float zero = {0.0}> { nothing = Mul(x, zero) y = Cast <to = 8> (nothing) }""")
+    save(words, tmp_path / "words.onnx")
+    assert (written := cli("new", tmp_path / "words.onnx", "--yes")).returncode == 0, written.stderr
+    manifest = read_manifest((models / "words" / "1" / "manifest.toml").read_text(), "manifest.toml")
+    assert (manifest.task, [spec.datatype.label for spec in manifest.outputs]) == ("", ["BYTES"])
+
+
 def test_external_data_is_copied_and_listed(cli: Call, models: Path, tmp_path: Path) -> None:
     onnx.save(image_classifier(), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     assert cli("new", tmp_path / "m.onnx").returncode == 0

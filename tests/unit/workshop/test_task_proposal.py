@@ -115,6 +115,13 @@ def test_words_are_texts() -> None:
     assert propose_task(Signature(inputs, outputs), ()).kind == "text-classification"
 
 
+@pytest.mark.parametrize("shape", [(-1, 1), (-1, 3)])
+def test_text_outputs_are_no_scores(shape: tuple[int, ...]) -> None:
+    assert proposal(((-1, 4),), (shape,), types=(Datatype.BYTES,)).kind == ""
+    found = proposal(((-1, 4),), (shape, (-1, 2)), types=(Datatype.BYTES, Datatype.FP32))
+    assert (found.kind, found.options) == ("tabular-classification", {"scores": "y1", "classes": 2})
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs"),
     [
