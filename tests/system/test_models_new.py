@@ -24,7 +24,7 @@ from PIL import Image
 from gateway.domain.manifest_toml import read_manifest
 from tests.simulators.daemon import COMMAND, ROOT, SHIPPED, running
 from tests.simulators.models import write_onnx_endless
-from tests.simulators.models_made import image_classifier, save, with_metadata
+from tests.simulators.models_made import image_classifier, save, shaped, with_metadata
 
 METER = SHIPPED / "meter-reader" / "1"
 DISHONEST = """<ir_version: 8, opset_import: ["": 17]> g (float[n,4] x) => (float[n,2] y)
@@ -141,6 +141,21 @@ def test_a_model_whose_only_output_is_text_is_described(cli: Call, models: Path,
     assert (written := cli("new", tmp_path / "words.onnx", "--yes")).returncode == 0, written.stderr
     manifest = read_manifest((models / "words" / "1" / "manifest.toml").read_text(), "manifest.toml")
     assert (manifest.task, [spec.datatype.label for spec in manifest.outputs]) == ("", ["BYTES"])
+
+
+def test_options_of_a_task_are_set_by_the_author(cli: Call, models: Path, tmp_path: Path) -> None:
+    save(shaped({"x": ["n", 3]}, {"distance": [1, 1], "other": [1, 1]}), tmp_path / "pump.onnx")
+    words = ["new", tmp_path / "pump.onnx", "--yes", "--task", "anomaly-detection", "--set", "score=distance"]
+    written = cli(*words, "--set", "threshold=0.8", "--set", "anomalous=below")
+    assert written.returncode == 0, written.stderr
+    manifest = read_manifest((models / "pump" / "1" / "manifest.toml").read_text(), "manifest.toml")
+    assert manifest.task_options == {"score": "distance", "threshold": 0.8, "anomalous": "below"}
+    lacking = cli(*words)
+    assert "task.threshold" in lacking.stdout
+    assert "--set KEY=VALUE" in lacking.stdout
+    refused = cli(*words, "--set", "threshold")
+    assert refused.returncode != 0
+    assert "--set must be KEY=VALUE, not 'threshold'" in refused.stderr
 
 
 def test_external_data_is_copied_and_listed(cli: Call, models: Path, tmp_path: Path) -> None:
