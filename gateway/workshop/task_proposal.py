@@ -35,8 +35,8 @@ class TaskProposal:
     """Proposed task ("": none fits), its options, and the reason for people.
 
     Options: `classes` (number of names that the outputs need), `points` (number of key points, of `values` each),
-    `format` of the outputs, and names of outputs by their role. `table`: keys of the table `[task]` that are told by the
-    tensors or the author.
+    `format` of the outputs, and names of outputs by their role. `table`: keys of the table `[task]` that the tensors or
+    the author tell.
     """
 
     kind: str

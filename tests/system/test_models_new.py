@@ -143,6 +143,27 @@ def test_a_model_whose_only_output_is_text_is_described(cli: Call, models: Path,
     assert (manifest.task, [spec.datatype.label for spec in manifest.outputs]) == ("", ["BYTES"])
 
 
+def test_a_file_that_scales_pixels_itself_takes_them_as_they_are(cli: Call, models: Path, tmp_path: Path) -> None:
+    rescaling = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    keras (float[n,3,8,8] image) => (float[n,3] scores) <float scale = {0.003921569}> {
+        unit = Mul(image, scale)
+        mean = GlobalAveragePool(unit)
+        scores = Flatten(mean)
+    }""")
+    file = save(rescaling, tmp_path / "keras.onnx")
+    assert (written := cli("new", file, "--yes")).returncode == 0, written.stderr
+    other = cli("new", file, "--yes", "--range", "unit")
+    assert "though the file's first operators compute 0.003922 · x +0" in other.stdout.replace("\n", " ")
+    lines = cli("new", save(with_metadata(rescaling, character="a\nb"), tmp_path / "lines.onnx"), "--yes")
+    assert lines.returncode == 0, lines.stderr
+    found = []
+    for place in ("keras/1", "keras/2", "lines/1"):
+        preprocess = read_manifest((models / place / "manifest.toml").read_text(), "manifest.toml").inputs[0].preprocess
+        assert preprocess is not None
+        found.append((round(preprocess.scale, 4), preprocess.mean))
+    assert found == [(1.0, (0.0,)), (0.0039, (0.0,)), (0.0078, (1.0,))]
+
+
 def test_options_of_a_task_are_set_by_the_author(cli: Call, models: Path, tmp_path: Path) -> None:
     save(shaped({"x": ["n", 3]}, {"distance": [1, 1], "other": [1, 1]}), tmp_path / "pump.onnx")
     words = ["new", tmp_path / "pump.onnx", "--yes", "--task", "anomaly-detection", "--set", "score=distance"]
