@@ -145,7 +145,7 @@ def verdict_key(
 ) -> str:
     """Return the digest of everything on which a verdict depends.
 
-    These are content, bindings, golden set, task, runtime version, device and threads. The processor is always included:
+    These are content, bindings, golden set, task, runtime version, device and threads. The processor always is:
     the state stays on a card that is moved to another board.
     """
     hardware = (device.kind, device.name, sorted(device.facts.items())) if device else (CPU,)
