@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,19 @@ def _wishes(arguments: argparse.Namespace, models: Path) -> Wishes:
         keypoints=points,
         keypoints_file=arguments.keypoints or "",
         size_px=arguments.size,
+        options=dict(map(_option, arguments.set)),
     )
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """Return a key of the table [task] and its value: a value of TOML, else a text."""
+    key, equals, value = text.partition("=")
+    if not (equals and key.isidentifier()):
+        raise ConfigurationError(f"--set must be KEY=VALUE, not {text!r:.150}")
+    try:
+        return key, tomllib.loads(f"{key} = {value}")[key]
+    except ValueError:
+        return key, value
 
 
 def _name(file: Path) -> str:

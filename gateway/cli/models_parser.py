@@ -107,6 +107,15 @@ def _new(parser: argparse.ArgumentParser) -> None:
         "--task", type=named, default=None, metavar="KIND", help="task, as in docs/pages/reference/tasks.md"
     )
     parser.add_argument(
+        "--set",
+        type=named,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="key of the table [task]; repeat it for several (--task anomaly-detection --set score=scores --set "
+        "threshold=0.5 --set anomalous=above)",
+    )
+    parser.add_argument(
         "--keypoints",
         type=named,
         default=None,

@@ -145,11 +145,11 @@ def verdict_key(
 ) -> str:
     """Return the digest of everything on which a verdict depends.
 
-    These are content, bindings, golden set, runtime version, device and threads. The processor is always included: the
-    state stays on a card that is moved to another board.
+    These are content, bindings, golden set, task, runtime version, device and threads. The processor always is:
+    the state stays on a card that is moved to another board.
     """
     hardware = (device.kind, device.name, sorted(device.facts.items())) if device else (CPU,)
-    facts = (
+    facts: tuple[object, ...] = (
         manifest.inputs,
         manifest.outputs,
         manifest.golden,
@@ -166,6 +166,8 @@ def verdict_key(
         hardware,
         cpu,
     )
+    if manifest.task_options is not None:
+        facts = (*facts, manifest.task, sorted(manifest.task_options.items()), manifest.labels)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

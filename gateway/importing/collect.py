@@ -13,7 +13,7 @@ from gateway.domain.onnx_file import read_onnx
 from gateway.domain.onnx_header import OnnxHeader, read_onnx_header
 from gateway.domain.runtimes import BY_SUFFIX
 from gateway.importing.settings import ImportSettings
-from gateway.importing.source import ZIPMAP, ZIPMAP_ADVICE, Documents, SourceModel
+from gateway.importing.source import Documents, SourceModel
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file
 from gateway.store.plain import open_plain
@@ -136,8 +136,6 @@ async def _model(folder: Path, path: str, trial: TrialSettings) -> SourceModel:
         if runtime == "onnx":
             with open_plain(file) as stream:
                 header, operators = read_onnx_header(stream), read_onnx(stream).operators
-        if ZIPMAP in operators:  # its output is no tensor, so that no signature has it
-            return SourceModel(path, runtime, header=header, operators=operators, problem=ZIPMAP_ADVICE)
         signature = await inspect_file(runtime, file.absolute(), trial)
     except ConfigurationError as error:
         return SourceModel(path, runtime, problem=error.problem)

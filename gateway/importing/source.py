@@ -11,11 +11,6 @@ from gateway.domain.manifest import TensorSpec
 from gateway.domain.onnx_header import OnnxHeader
 from gateway.domain.verdict import Signature
 
-ZIPMAP = "ai.onnx.ml::ZipMap"
-ZIPMAP_ADVICE = (
-    "its probabilities are a list of maps (ZipMap), which no client can receive; convert the model again with "
-    "to_onnx(model, ..., options={'zipmap': False})"
-)
 QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinear", "ConvInteger", "MatMulInteger")
 """Beginnings of the names of ONNX operators that compute in 8 bits."""
 _FLOATS: Mapping[int, str] = {1: "fp32", 10: "fp16", 16: "bf16"}

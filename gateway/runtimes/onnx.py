@@ -23,6 +23,7 @@ from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 from gateway.domain.onnx_file import read_onnx
 from gateway.domain.onnx_graph import read_onnx_graph
+from gateway.domain.onnx_header import read_onnx_header
 from gateway.domain.ports import Session
 from gateway.domain.rows.proof import RowProof, RowTensors, prove_rows
 from gateway.domain.tensor import Array, Datatype, bfloat16_to_float32, float32_to_bfloat16
@@ -81,6 +82,8 @@ DATATYPES: Mapping[str, Datatype] = {
     "tensor(bfloat16)": Datatype.BF16,
     "tensor(string)": Datatype.BYTES,
 }
+MAPS = frozenset({"seq(map(int64,tensor(float)))", "seq(map(string,tensor(float)))"})
+"""Types of the outputs of ZipMap: the score of each class by its name, in one map for each row."""
 
 
 class OnnxRuntime:
@@ -109,7 +112,7 @@ class OnnxRuntime:
         problem = load_cuda(ort) if budget.accelerator in NVIDIA_ACCELERATORS else ""
         session = _load_with(ort, file, session_options(ort, budget), wanted)
         refuse_fallback(session, budget, problem)
-        engine = OnnxEngine(session)
+        engine = OnnxEngine(session, _classes(file, session))
         return bind(engine, manifest, variant, lends=engine.lends)
 
     def inspect(self, file: Path) -> Signature:
@@ -117,7 +120,10 @@ class OnnxRuntime:
         ort = _engine()
         budget = SessionBudget(options={"graph_optimization": "disable"})
         session = _load(ort, existing(file), session_options(ort, budget), ["CPUExecutionProvider"])
-        return Signature(tuple(map(_spec, session.get_inputs())), tuple(map(_spec, session.get_outputs())))
+        classes, outputs = _classes(file, session), _carried(session.get_outputs())
+        return Signature(
+            tuple(_spec(each) for each in session.get_inputs()), tuple(_spec(each, classes) for each in outputs)
+        )
 
     def prove_rows(self, variant: Variant, files: Path, tensors: RowTensors) -> RowProof:
         """Follow the rows through the graph of the file. Raises VariantError."""
@@ -143,13 +149,15 @@ class OnnxEngine:
     Outputs are new arrays at each run, unless `lends` is set.
     """
 
-    def __init__(self, session: onnxruntime.InferenceSession) -> None:
-        self.inputs, self.outputs = _ports(session.get_inputs()), _ports(session.get_outputs())
+    def __init__(self, session: onnxruntime.InferenceSession, classes: Sequence[str] = ()) -> None:
+        outputs = _carried(session.get_outputs())
+        self.inputs, self.outputs = _ports(session.get_inputs()), _ports(outputs, classes)
         self._session: Any = session
         self._errors = _error_types()
         self._options = _engine().RunOptions()
         self._arena = _arena()
-        self._run = _plan_run(session, self.inputs, self.outputs)
+        has_maps = any(each.type in MAPS for each in outputs)
+        self._run = _plan_run(session, self.inputs, self.outputs, classes, has_maps=has_maps)
         self.lends = Datatype.BF16 in _datatypes(self.inputs, self.outputs)
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
@@ -262,42 +270,65 @@ def _load(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> A
         raise VariantError(f"ONNX Runtime cannot open {file.name}: {error}") from error
 
 
-def _ports(arguments: Sequence[Any]) -> tuple[Port, ...]:
-    return tuple(Port(each.name, _datatype(each), _shape(each.shape)) for each in arguments)
+def _carried(outputs: Sequence[Any]) -> Sequence[Any]:
+    """Return the outputs that the protocol can carry. Raises VariantError if there are none, with the first type."""
+    found = [each for each in outputs if each.type in DATATYPES or each.type in MAPS]
+    return found or [each for each in outputs if _datatype(each)]
+
+
+def _classes(file: Path, session: Any) -> tuple[str, ...]:
+    """Return the names of a classifier's classes in the order of its scores, if an output needs them."""
+    if not any(each.type in MAPS for each in session.get_outputs()):
+        return ()
+    try:
+        with file.open("rb") as stream:
+            return read_onnx_header(stream).classes
+    except (OSError, ValueError) as error:
+        raise VariantError(f"the classes of {file.name} cannot be read: {error}") from error
+
+
+def _ports(arguments: Sequence[Any], classes: Sequence[str] = ()) -> tuple[Port, ...]:
+    return tuple(Port(each.name, _datatype(each), _shape(each, classes)) for each in arguments)
 
 
 def _datatype(argument: Any) -> Datatype:
+    if argument.type in MAPS:
+        return Datatype.FP32
     try:
         return DATATYPES[argument.type]
     except KeyError:
         raise VariantError(
             f"tensor {argument.name!r} is {argument.type}, which no Open Inference Protocol datatype can carry",
-            remedy="export the model with plain tensors (scikit-learn converters: zipmap off)",
+            remedy="export the model with plain tensors",
         ) from None
 
 
-def _shape(shape: Sequence[int | str | None]) -> tuple[int, ...]:
-    return tuple(size if isinstance(size, int) and size >= 0 else -1 for size in shape)
+def _shape(argument: Any, classes: Sequence[str]) -> tuple[int, ...]:
+    if argument.type in MAPS:
+        return (-1, len(classes) or -1)
+    return tuple(size if isinstance(size, int) and size >= 0 else -1 for size in argument.shape)
 
 
-def _spec(argument: Any) -> TensorSpec:
-    axes = tuple(size if isinstance(size, str) else "" for size in argument.shape)
-    return TensorSpec(argument.name, _datatype(argument), _shape(argument.shape), axes=axes if any(axes) else ())
+def _spec(argument: Any, classes: Sequence[str] = ()) -> TensorSpec:
+    axes, shape = tuple(size if isinstance(size, str) else "" for size in argument.shape), _shape(argument, classes)
+    return TensorSpec(argument.name, _datatype(argument), shape, axes=axes if any(axes) else ())
 
 
 Run = Callable[[Sequence[str], Mapping[str, Array], Any], Sequence[Array]]
 """Function of wanted outputs, feeds and run options."""
 
 
-def _plan_run(session: Any, inputs: Sequence[Port], outputs: Sequence[Port]) -> Run:
-    """Return the call that runs a session: the plain one, or one that converts strings and bfloat16."""
+def _plan_run(
+    session: Any, inputs: Sequence[Port], outputs: Sequence[Port], classes: Sequence[str], *, has_maps: bool
+) -> Run:
+    """Return the call that runs a session: the plain one, or one that converts strings, maps and bfloat16."""
     datatypes = _datatypes(inputs, outputs)
-    if not datatypes & {Datatype.BYTES, Datatype.BF16}:
+    if not has_maps and not datatypes & {Datatype.BYTES, Datatype.BF16}:
         return _plain_run(session)
     if Datatype.BF16 not in datatypes:
-        return lambda wanted, feeds, options: _run_strings(session, feeds, wanted, options)
-    if Datatype.BYTES in datatypes:
-        raise VariantError("ONNX Runtime's Python interface cannot mix string and bfloat16 tensors in one graph")
+        return lambda wanted, feeds, options: _run_objects(session, feeds, wanted, options, classes)
+    if has_maps or Datatype.BYTES in datatypes:
+        raise VariantError("ONNX Runtime's Python interface cannot mix strings or maps with bfloat16 in one graph")
     halves = frozenset(port.name for port in (*inputs, *outputs) if port.datatype is Datatype.BF16)
     return lambda wanted, feeds, options: _run_values(session, feeds, wanted, halves, options)
 
@@ -317,11 +348,25 @@ def _plain_run(session: Any) -> Run:
     return run
 
 
-def _run_strings(session: Any, feeds: Mapping[str, Array], wanted: Sequence[str], options: Any) -> list[Array]:
-    """Run with ONNX strings, which are UTF-8. Raises UnicodeDecodeError, a ValueError, for other bytes."""
+def _run_objects(
+    session: Any, feeds: Mapping[str, Array], wanted: Sequence[str], options: Any, classes: Sequence[str]
+) -> list[Array]:
+    """Run with ONNX strings, which are UTF-8, and maps. Raises UnicodeDecodeError, a ValueError, for other bytes."""
     fed = {name: _mapped(array, bytes.decode) if array.dtype.kind == "O" else array for name, array in feeds.items()}
-    answers = session.run(wanted, fed, options)
-    return [_mapped(array, str.encode) if array.dtype.kind == "O" else array for array in answers]
+    return [_carriable(answer, classes) for answer in session.run(wanted, fed, options)]
+
+
+def _carriable(answer: Array | list[dict[Any, float]], classes: Sequence[str]) -> Array:
+    """Return an answer as an array: maps become rows of scores, in the order of `classes` if these are their keys.
+
+    ONNX Runtime sorts the keys of a map, whatever the order of the classes in the file.
+    """
+    if not isinstance(answer, list):
+        return _mapped(answer, str.encode) if answer.dtype.kind == "O" else answer
+    keys = {str(key): key for key in (answer[0] if answer else ())}
+    names = classes if not keys or keys.keys() == set(classes) else tuple(keys)
+    rows = [[row[keys[name]] for name in names] for row in answer]
+    return np.array(rows, np.float32).reshape(len(rows), len(names))
 
 
 def _mapped(array: Array, convert: Callable[[Any], Any]) -> Array:

@@ -16,14 +16,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gateway.domain.errors import ConfigurationError, VariantError, is_temporary
+from gateway.domain.errors import ConfigurationError, RequestError, VariantError, is_temporary
 from gateway.domain.golden import GoldenSet, read_golden
 from gateway.domain.inventory import CPU
 from gateway.domain.joining import UNREADABLE, has_state, unbounded
-from gateway.domain.manifest import INDEPENDENT, LEVELS
+from gateway.domain.manifest import INDEPENDENT, LEVELS, ModelManifest
 from gateway.domain.ports import Session
 from gateway.domain.rows.proof import RowProof
 from gateway.domain.selection import TIE_LEAD
+from gateway.domain.tensor import Tensor, Tensors
 from gateway.domain.verdict import Joining, Measurement, Verdict, signature_document, verdict_document
 from gateway.runtimes import measure
 from gateway.runtimes.catalog import get_runtime
@@ -32,12 +33,16 @@ from gateway.runtimes.generate import extreme_rows
 from gateway.runtimes.job import ChildLine, ChildTask, Inspection, Listing, Trial, read_job
 from gateway.runtimes.joining import decided, difference, row_runs, widened
 from gateway.runtimes.settings import TrialSettings
+from gateway.tasks.image_input import own_frame
+from gateway.tasks.interpreter import interpreter_of
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 REMARK_LIMIT_CHARS = 500
 """Most characters of an engine's message that a remark keeps."""
 DECLARE = f'if no row depends on others, declare rows = "{INDEPENDENT}" in its manifest.toml'
 """Remedy for a graph that proves nothing."""
+CORRECT_TASK = "correct the table [task] in the manifest (docs/pages/reference/tasks.md)"
+"""Remedy for a task that cannot read the outputs of its model."""
 JOINING = "joining"
 """Name of the joining proof among the parts of a trial that may be left out."""
 Say = Callable[[ChildLine], None]
@@ -188,6 +193,7 @@ class _Exam:
         verdict = self._answers(session)
         if not verdict.passed:
             return verdict
+        check_task(self.trial.manifest, session, self._rows[0])
         operators = self._operators()
         joining = self._joining(session, operators)
         self._enter("measuring it")
@@ -290,6 +296,21 @@ class _Exam:
             return get_runtime(trial.variant.runtime).operators(trial.variant, trial.files)
         except VariantError:
             return frozenset({UNREADABLE})
+
+
+def check_task(manifest: ModelManifest, session: Session, row: Tensors) -> None:
+    """Apply the task of the model to the outputs of a run. Raises VariantError with their shapes if it refuses them."""
+    interpreter = interpreter_of(manifest)
+    if interpreter is None:
+        return
+    outputs, frame = measure.finished(manifest, session, row), own_frame(manifest, row)
+    inputs = {spec.name: Tensor(spec.datatype, row[spec.name]) for spec in manifest.inputs}
+    try:
+        interpreter.interpret(outputs, None, inputs, (frame,) * len(next(iter(row.values()))) if frame else ())
+    except RequestError as error:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
+        problem = f"the task {manifest.task} cannot read what a run answered: {error}; the run gave {shapes}"
+        raise VariantError(problem, remedy=CORRECT_TASK) from error
 
 
 def _golden(trial: Trial) -> GoldenSet | None:

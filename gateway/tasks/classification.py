@@ -14,7 +14,7 @@ labels is the probability of the second label, as binary classifiers of Keras gi
 scikit-learn models converted by skl2onnx have the outputs `label` (INT64 or BYTES) and `probabilities` (FP32). Set
 `output = "probabilities"`. If the label is not always the class of the highest probability (support vector machines),
 set `label_output = "label"` too; the manifest's labels are then the classifier's `classes_` as text. The default form
-of `probabilities`, ZipMap, is a sequence of maps and no tensor: convert the model with `options={"zipmap": False}`.
+of `probabilities`, ZipMap, is a sequence of maps, which is served as FP32 [rows, classes], in the order of `classes_`.
 Source: documentation of skl2onnx, "Probabilities as a vector or as a ZipMap".
 
 | option | type, default | meaning |

@@ -9,7 +9,7 @@ import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
-from gateway.domain.tensor import Array
+from gateway.domain.tensor import Array, Tensors
 from gateway.tasks.frame import Frame
 
 UNKNOWN_SIDE_PX = 16_384
@@ -48,10 +48,22 @@ class ImageInput:
 
 def image_input(manifest: ModelManifest) -> ImageInput:
     """Return the image input: the first input that decodes images, else the first with the shape of an image."""
-    images = [spec for spec in manifest.inputs if spec.preprocess] or [
-        spec for spec in manifest.inputs if len(spec.shape) in {3, 4}
-    ]
-    return ImageInput(_size(images[0])) if images else ImageInput(None)
+    spec = _image(manifest)
+    return ImageInput(_size(spec) if spec else None)
+
+
+def own_frame(manifest: ModelManifest, inputs: Tensors) -> Frame | None:
+    """Return the frame in which the image of `inputs` is the original; None if the model takes no images."""
+    spec = _image(manifest)
+    if spec is None or inputs[spec.name].ndim < 3:
+        return None
+    height, width = _sides(inputs[spec.name].shape[-3:], spec.layout)
+    return Frame(width, height)
+
+
+def _image(manifest: ModelManifest) -> TensorSpec | None:
+    decoded = (spec for spec in manifest.inputs if spec.preprocess)
+    return next(decoded, next((spec for spec in manifest.inputs if len(spec.shape) in {3, 4}), None))
 
 
 def _size(spec: TensorSpec) -> tuple[int, int] | None:

@@ -60,7 +60,13 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
         )
     labels = _fitting_labels(labels, why, proposal, wishes, remarks)
     kind = wishes.task or proposal.kind
+    if wishes.options and not kind:
+        raise ConfigurationError(
+            f"--set needs a task, which the tensors do not tell ({proposal.why}); name it by --task"
+        )
     remarks.say("task", _task_note(proposal, wishes))
+    table = {**(proposal.table if kind == proposal.kind else {}), **wishes.options}
+    proposal = replace(proposal, table=table)
     proposal = _with_point_names(proposal, wishes, remarks)
     inputs = tuple(
         with_preprocess(spec, ordered[0], kind, wishes, remarks, head=str(proposal.options.get("format", "")))
@@ -105,7 +111,7 @@ def with_task_table(
     bare = replace(manifest, task_options=None)
     if not manifest.task:
         return bare, ""
-    tabled = replace(manifest, task_options=_task_options(manifest, proposal) | dict(seen or {}))
+    tabled = replace(manifest, task_options={**_task_options(manifest, proposal), **(seen or {}), **proposal.table})
     try:
         task_of(tabled)
     except ConfigurationError as error:

@@ -63,15 +63,20 @@ def with_preprocess(
 def _range(spec: TensorSpec, file: ModelFile, wishes: Wishes, remarks: Remarks) -> str:
     """Return the name of the range of values, and note where it comes from."""
     place = f"input.{spec.name}.preprocess.scale"
+    found, why = guess_range(spec.datatype, known=file.value_range, why=file.range_why)
     if wishes.value_range:
-        remarks.say(place, f"as --range says ({wishes.value_range})")
+        note = f"as --range says ({wishes.value_range})"
+        if found and found != wishes.value_range:
+            remarks.assume(place, f"{note}, though {why}, which takes {found}")
+        else:
+            remarks.say(place, note)
         return wishes.value_range
-    found, why = guess_range(spec.datatype, known=file.value_range)
     if found:
         remarks.infer(place, f"{why} ({found})")
         return found
+    others = [name for name in VALUE_RANGES if name != DEFAULT_RANGE]
     remarks.ask("value_range", "values of black and white pixels", DEFAULT_RANGE, tuple(VALUE_RANGES))
-    remarks.assume(place, f"pixels are {DEFAULT_RANGE}; --range names another range ({', '.join(VALUE_RANGES)})")
+    remarks.assume(place, f"pixels are {DEFAULT_RANGE}; --range names one that was not tried ({', '.join(others)})")
     return DEFAULT_RANGE
 
 

@@ -15,7 +15,7 @@ from gateway.domain.onnx_header import OnnxHeader
 from gateway.store.plain import open_plain
 from gateway.workshop.settings import WorkshopSettings
 
-_NAMES, _CHARACTERS = "names", "character"
+_NAMES, CHARACTERS = "names", "character"
 """Metadata of ONNX files: Ultralytics' classes, and PaddleOCR's characters, one in each line."""
 
 
@@ -56,7 +56,7 @@ def onnx_labels(header: OnnxHeader, settings: WorkshopSettings) -> tuple[tuple[s
     """Return the labels in an ONNX file and their origin; none if there are none that can be read."""
     found = (
         (_names(header.metadata.get(_NAMES, "")), f"metadata {_NAMES!r} of the file"),
-        (_lines(header.metadata.get(_CHARACTERS, "")), f"metadata {_CHARACTERS!r} of the file"),
+        (_lines(header.metadata.get(CHARACTERS, "")), f"metadata {CHARACTERS!r} of the file"),
         (header.classes, "the classes in the classifier's operator"),
     )
     return next(((labels, why) for labels, why in found if labels and not labels_problem(labels, settings)), ((), ""))

@@ -11,6 +11,7 @@ from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.manifest import ROWS, TensorSpec
 from gateway.domain.model_files import unserved
 from gateway.domain.onnx_file import read_onnx
+from gateway.domain.onnx_graph import read_onnx_graph
 from gateway.domain.onnx_header import OnnxHeader, read_onnx_header
 from gateway.domain.runtimes import BY_SUFFIX
 from gateway.domain.verdict import Signature
@@ -19,7 +20,8 @@ from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file
 from gateway.store.plain import open_plain
 from gateway.store.references import references
-from gateway.workshop.labels import onnx_labels, tflite_labels
+from gateway.workshop.input_scale import scaled_range
+from gateway.workshop.labels import CHARACTERS, onnx_labels, tflite_labels
 from gateway.workshop.settings import WorkshopSettings
 
 QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "QLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger")
@@ -38,8 +40,8 @@ _CONSTANT = re.compile(rb'<data[^>]{0,400}?element_type="(\w{2,8})"[^>]{0,4000}?
 class ModelFile:
     """Model file with what it tells. `others`: files to which it refers, relative to its folder.
 
-    `value_range` is the range of pixels that the exporter is known for, or "". `size_px` is the (height, width)
-    that the exporter noted. `remarks` are facts for people.
+    `value_range` is the range of pixels that the exporter or the graph tells, or "". `range_why` is the reason.
+    `size_px` is the (height, width) that the exporter noted. `remarks` are facts for people.
     """
 
     path: Path
@@ -50,6 +52,7 @@ class ModelFile:
     labels: tuple[str, ...] = ()
     labels_why: str = ""
     value_range: str = ""
+    range_why: str = ""
     size_px: tuple[int, int] | None = None
     remarks: tuple[str, ...] = ()
 
@@ -143,14 +146,29 @@ def _with_header(
     is_int8 = any(name.rpartition("::")[2].startswith(QUANTIZED) for name in operators)
     weights = {_ONNX_FLOATS[kind]: count for kind, count in header.weights.items() if kind in _ONNX_FLOATS}
     is_known = _ULTRALYTICS in header.metadata.get("docs", "")
+    value_range, range_why = _graph_range(found)
+    if is_known or CHARACTERS in header.metadata:
+        value_range, range_why = "unit" if is_known else "signed-unit", "the exporter's metadata"
     return replace(
         found,
         precision="int8" if is_int8 else _largest(weights),
         labels=labels,
         labels_why=why,
-        value_range="unit" if is_known else "",
+        value_range=value_range,
+        range_why=range_why,
         size_px=_size(header.metadata.get("imgsz", "")) if is_known else None,
     )
+
+
+def _graph_range(found: ModelFile) -> tuple[str, str]:
+    """Return the range of pixels that the graph of an ONNX file tells; ("", "") also if it cannot be read."""
+    try:
+        with open_plain(found.path) as stream:
+            graph = read_onnx_graph(stream).graph
+    except ValueError:
+        return "", ""
+    images = (scaled_range(graph, spec.name) for spec in found.signature.inputs if len(spec.shape) == 4)
+    return next((told for told in images if told[0]), ("", ""))
 
 
 def _size(text: str) -> tuple[int, int] | None:

@@ -142,7 +142,8 @@ def _observed(
 
 def tensors_only(lacking: str) -> str:
     """Return what follows for the author from a table `[task]` that lacks something."""
-    return f"only tensors are served: {lacking}; write the table [task] (docs/pages/reference/tasks.md)"
+    remedy = "name it by --set KEY=VALUE, or write the table [task] (docs/pages/reference/tasks.md)"
+    return f"only tensors are served: {lacking}; {remedy}"
 
 
 def _dependence(draft: ManifestDraft, verdicts: dict[str, Verdict]) -> str:

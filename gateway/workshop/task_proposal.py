@@ -25,6 +25,8 @@ LINE_HEIGHT_PX = 64
 """Greatest height of an input that is taken for a line of text."""
 COLUMNS_LIMIT = 1_000
 """Most columns of an input that is taken for a row of a table; a longer one is a signal."""
+OUTLIERS = [("label", False, (1,)), ("scores", True, (1,))]
+"""Outputs of skl2onnx for outlier detectors (`decision_function`): name, whether it has floats, shape of a row."""
 _FLOATS = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
 
 
@@ -33,12 +35,14 @@ class TaskProposal:
     """Proposed task ("": none fits), its options, and the reason for people.
 
     Options: `classes` (number of names that the outputs need), `points` (number of key points, of `values` each),
-    `format` of the outputs, and names of outputs by their role.
+    `format` of the outputs, and names of outputs by their role. `table`: keys of the table `[task]` that the tensors or
+    the author tell.
     """
 
     kind: str
     options: Mapping[str, Any] = field(default_factory=dict)
     why: str = ""
+    table: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +76,10 @@ def propose_task(signature: Signature, labels: Sequence[str], points: int = 0) -
     `signature` may name layouts of its inputs.
     """
     images = filter(None, map(guess_image, signature.inputs))
-    tensors = _Tensors(signature.inputs, signature.outputs, tuple(labels), next(images, None), points)
+    outputs = tuple(spec for spec in signature.outputs if spec.datatype is not Datatype.BYTES)
+    tensors = _Tensors(signature.inputs, outputs, tuple(labels), next(images, None), points)
     if not tensors.outputs:
-        return TaskProposal("", why="the model has no outputs")
+        return TaskProposal("", why="no task is known for a model without numeric outputs")
     found = (rule(tensors) for rule in (_OF_IMAGES if tensors.image else _OF_OTHERS))
     return next(filter(None, found), TaskProposal("", why=f"no task is known for {_shapes(tensors.outputs)}"))
 
@@ -200,6 +205,11 @@ def _text(tensors: _Tensors) -> TaskProposal | None:
 
 def _table(tensors: _Tensors) -> TaskProposal | None:
     """Propose classes or numbers from rows of a table: one input [rows, columns], or one for each column."""
+    kinds = [(spec.name, spec.datatype in _FLOATS, spec.shape[1:]) for spec in tensors.outputs]
+    if kinds == OUTLIERS:
+        table = {"score": "scores", "threshold": 0.0, "anomalous": "below"}
+        why = "a label and a score of each row, as of scikit-learn's outlier detectors: below 0 is an outlier"
+        return TaskProposal("anomaly-detection", why=why, table=table)
     columns = [spec.shape[1] if len(spec.shape) == 2 else 1 for spec in tensors.inputs]
     if any(len(spec.shape) > 2 for spec in tensors.inputs) or sum(columns) > COLUMNS_LIMIT:
         return None

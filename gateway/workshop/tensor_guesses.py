@@ -90,13 +90,13 @@ def guess_image(spec: TensorSpec) -> ImageGuess | None:
     return ImageGuess(layout, channels, height, width, f"an input of {list(spec.shape)} is an image {layout}")
 
 
-def guess_range(datatype: Datatype, *, known: str = "") -> tuple[str, str]:
+def guess_range(datatype: Datatype, *, known: str = "", why: str = "") -> tuple[str, str]:
     """Return the range of pixels that an image input takes, by name, and the reason; ("", "") if nothing tells it."""
     if datatype is Datatype.UINT8:
         return "pixels", "an input of UINT8 takes pixels as they are"
     if datatype is Datatype.INT8:
         return "signed-pixels", "an input of INT8 takes pixels less 128"
-    return (known, "the exporter's metadata") if known else ("", "")
+    return (known, why) if known else ("", "")
 
 
 def guess_postprocess(scores: Array) -> tuple[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 INFERRED, ASSUMED = "inferred", "assumed, check it"
 """Beginnings of comments: the files tell a value, or they leave it open."""
@@ -13,7 +15,7 @@ class Wishes:
     """Statements of the author about the model; "" and () leave it to the files.
 
     `labels_file` and `keypoints_file` name the origins of `labels` and `keypoints` in errors. `size_px` is the (height,
-    width) of images where a file takes any.
+    width) of images where a file takes any. `options` are keys of the table `[task]`.
     """
 
     name: str
@@ -25,6 +27,7 @@ class Wishes:
     keypoints: tuple[str, ...] = ()
     keypoints_file: str = ""
     size_px: tuple[int, int] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

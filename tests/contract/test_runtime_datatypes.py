@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from gateway.domain.errors import VariantError
+from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
 from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Datatype, bfloat16_to_float32, float32_to_bfloat16
 from gateway.domain.verdict import SessionBudget
@@ -50,6 +52,44 @@ def test_bytes_that_are_no_utf8_are_refused_by_onnx(tmp_path):
     session = get_runtime("onnx").open(manifest, manifest.variants[0], tmp_path, SessionBudget())
     with pytest.raises(VariantError, match="utf-8"):
         session.run({"x": np.array([[b"\xff", b"", b""]], object)})
+
+
+@pytest.mark.parametrize("classes", [["low", "high", "mid"], [7, -1, 30]])
+def test_maps_of_zipmap_are_a_matrix_in_the_order_of_the_classes_of_the_file(classes, tmp_path):
+    strings = isinstance(classes[0], str)
+    named = {"classlabels_strings" if strings else "classlabels_int64s": classes}
+    kind = TensorProto.STRING if strings else TensorProto.INT64
+    scores = helper.make_map_type_proto(kind, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    graph = helper.make_graph(
+        [
+            helper.make_node("ZipMap", ["x"], ["probabilities"], domain="ai.onnx.ml", **named),
+            helper.make_node("SplitToSequence", ["x"], ["parts"]),
+            helper.make_node("Identity", ["x"], ["y"]),
+        ],
+        "zipped",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+        [
+            helper.make_value_info("probabilities", helper.make_sequence_type_proto(scores)),
+            helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None),
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3]),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    file = tmp_path / "model.onnx"
+    file.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    signature = get_runtime("onnx").inspect(file)
+    outputs = (TensorSpec("probabilities", Datatype.FP32, (-1, 3)), TensorSpec("y", Datatype.FP32, (-1, 3)))
+    assert [(spec.name, spec.datatype, spec.shape) for spec in signature.outputs] == [
+        (spec.name, spec.datatype, spec.shape) for spec in outputs
+    ]
+    variant = Variant("v", "onnx", "fp32", (Artifact("model.onnx", "0" * 64, 1),))
+    manifest = ModelManifest("m", "1", (TensorSpec("x", Datatype.FP32, (-1, 3)),), outputs, (variant,))
+    session = get_runtime("onnx").open(manifest, variant, tmp_path, SessionBudget())
+    assert get_runtime("onnx").prove_rows(variant, tmp_path, session.rows).is_proved
+    for values in (np.array([[0.5, 0.25, 0.125], [1.0, 2.0, 3.0]], np.float32), np.empty((0, 3), np.float32)):
+        answer = session.run({"x": values})["probabilities"]
+        assert (answer.dtype, answer.shape) == (np.float32, values.shape)
+        np.testing.assert_array_equal(answer, values)
 
 
 @pytest.mark.parametrize("datatype", [Datatype.INT64, Datatype.UINT64])

@@ -29,7 +29,7 @@ from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.generate import samples
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
-from tests.simulators import models, models_litert
+from tests.simulators import models, models_litert, models_made
 
 QUICK = TrialSettings(nice=0, measure_s=0.02)
 IMPATIENT = replace(QUICK, deadline_s=3.0)
@@ -265,6 +265,35 @@ def test_a_model_that_ends_no_run_is_refused(tmp_path):
     assert not verdict.passed
     assert verdict.reason.startswith("runs on generated inputs did not end within 2 s (2 of them)")
     assert "(while running it on generated inputs); add a golden set" in verdict.reason
+
+
+@pytest.mark.parametrize(("head", "passes"), [("yolov5", False), ("yolov8", True)])
+@pytest.mark.parametrize("size", [64, -1])
+def test_a_task_that_cannot_read_the_answers_of_its_model_is_refused_with_their_shapes(tmp_path, head, passes, size):
+    model = models_made.shaped(
+        {"images": ["rows", 3, "h" if size < 0 else size, "w" if size < 0 else size]},
+        {"output0": ["rows", 6, "boxes"]},
+        helper.make_node("ReduceMean", ["images"], ["mean"], axes=[1, 2, 3], keepdims=0),
+        helper.make_node("Reshape", ["mean", "column"], ["means"]),
+        helper.make_node("Expand", ["means", "head"], ["output0"]),
+        initializer=[
+            numpy_helper.from_array(np.array(sizes), name)
+            for name, sizes in {"column": [-1, 1, 1], "head": [1, 6, 84]}.items()
+        ],
+    )
+    models_made.save(model, tmp_path / "model.onnx")
+    images = TensorSpec("images", Datatype.FP32, (-1, 3, size, size), layout="NCHW")
+    outputs = (TensorSpec("output0", Datatype.FP32, (-1, -1, -1)),)
+    variant, options = Variant("v", "onnx", "fp32", (Artifact("model.onnx", "0" * 64, 1),)), {"head": head}
+    manifest = ModelManifest(
+        "street", "1", (images,), outputs, (variant,), "object-detection", options, labels=("person", "car")
+    )
+    verdict = asyncio.run(try_variant(manifest, variant, tmp_path, SessionBudget(), QUICK))
+    assert verdict.passed == passes, verdict.reason
+    if not passes:
+        assert "object-detection" in verdict.reason
+        assert "output0 [1, 6, 84]" in verdict.reason
+        assert "correct the table [task]" in verdict.reason
 
 
 def test_a_model_file_that_cannot_be_read_to_its_end(tmp_path):

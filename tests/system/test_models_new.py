@@ -24,7 +24,7 @@ from PIL import Image
 from gateway.domain.manifest_toml import read_manifest
 from tests.simulators.daemon import COMMAND, ROOT, SHIPPED, running
 from tests.simulators.models import write_onnx_endless
-from tests.simulators.models_made import image_classifier, save, with_metadata
+from tests.simulators.models_made import image_classifier, save, shaped, with_metadata
 
 METER = SHIPPED / "meter-reader" / "1"
 DISHONEST = """<ir_version: 8, opset_import: ["": 17]> g (float[n,4] x) => (float[n,2] y)
@@ -132,6 +132,51 @@ def test_labels_are_found_in_the_archive_of_a_tflite_file(cli: Call, models: Pat
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["labels"] == list("ABCDEFGHIJ")
     assert "'labels.txt' in the file's archive" in (models / "digits/1/manifest.toml").read_text()
+
+
+def test_a_model_whose_only_output_is_text_is_described(cli: Call, models: Path, tmp_path: Path) -> None:
+    words = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[n,4] x) => (string[n,4] y)
+    <float zero = {0.0}> { nothing = Mul(x, zero) y = Cast <to = 8> (nothing) }""")
+    save(words, tmp_path / "words.onnx")
+    assert (written := cli("new", tmp_path / "words.onnx", "--yes")).returncode == 0, written.stderr
+    manifest = read_manifest((models / "words" / "1" / "manifest.toml").read_text(), "manifest.toml")
+    assert (manifest.task, [spec.datatype.label for spec in manifest.outputs]) == ("", ["BYTES"])
+
+
+def test_a_file_that_scales_pixels_itself_takes_them_as_they_are(cli: Call, models: Path, tmp_path: Path) -> None:
+    rescaling = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    keras (float[n,3,8,8] image) => (float[n,3] scores) <float scale = {0.003921569}> {
+        unit = Mul(image, scale)
+        mean = GlobalAveragePool(unit)
+        scores = Flatten(mean)
+    }""")
+    file = save(rescaling, tmp_path / "keras.onnx")
+    assert (written := cli("new", file, "--yes")).returncode == 0, written.stderr
+    other = cli("new", file, "--yes", "--range", "unit")
+    assert "though the file's first operators compute 0.003922 · x +0" in other.stdout.replace("\n", " ")
+    lines = cli("new", save(with_metadata(rescaling, character="a\nb"), tmp_path / "lines.onnx"), "--yes")
+    assert lines.returncode == 0, lines.stderr
+    found = []
+    for place in ("keras/1", "keras/2", "lines/1"):
+        preprocess = read_manifest((models / place / "manifest.toml").read_text(), "manifest.toml").inputs[0].preprocess
+        assert preprocess is not None
+        found.append((round(preprocess.scale, 4), preprocess.mean))
+    assert found == [(1.0, (0.0,)), (0.0039, (0.0,)), (0.0078, (1.0,))]
+
+
+def test_options_of_a_task_are_set_by_the_author(cli: Call, models: Path, tmp_path: Path) -> None:
+    save(shaped({"x": ["n", 3]}, {"distance": [1, 1], "other": [1, 1]}), tmp_path / "pump.onnx")
+    words = ["new", tmp_path / "pump.onnx", "--yes", "--task", "anomaly-detection", "--set", "score=distance"]
+    written = cli(*words, "--set", "threshold=0.8", "--set", "anomalous=below")
+    assert written.returncode == 0, written.stderr
+    manifest = read_manifest((models / "pump" / "1" / "manifest.toml").read_text(), "manifest.toml")
+    assert manifest.task_options == {"score": "distance", "threshold": 0.8, "anomalous": "below"}
+    lacking = cli(*words)
+    assert "task.threshold" in lacking.stdout
+    assert "--set KEY=VALUE" in lacking.stdout
+    refused = cli(*words, "--set", "threshold")
+    assert refused.returncode != 0
+    assert "--set must be KEY=VALUE, not 'threshold'" in refused.stderr
 
 
 def test_external_data_is_copied_and_listed(cli: Call, models: Path, tmp_path: Path) -> None:

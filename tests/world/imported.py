@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.errors import ConfigurationError
 from gateway.importing.collect import collect
 from gateway.importing.imported import ImportedModel
 from gateway.importing.release_writer import settled, write_releases
@@ -49,6 +48,7 @@ def test_a_detector_of_a_package(tmp_path):
 @pytest.mark.parametrize(
     ("name", "task", "labels"),
     [
+        ("logistic-zipmap", "tabular-classification", ("0", "1", "2")),
         ("logistic-no-zipmap", "tabular-classification", ("0", "1", "2")),
         ("logistic-string-labels", "tabular-classification", ("high", "low", "mid")),
         ("forest-no-zipmap", "tabular-classification", ("0", "1", "2")),
@@ -62,8 +62,3 @@ def test_a_detector_of_a_package(tmp_path):
 def test_conversions_of_scikit_learn(files, name, task, labels):
     kind, model = read(files[name])
     assert (kind, model.task, model.labels) == ("sklearn", task, labels)
-
-
-def test_zipmap_is_refused_with_the_remedy(files):
-    with pytest.raises(ConfigurationError, match="'zipmap': False"):
-        read(files["logistic-zipmap"])

@@ -99,7 +99,7 @@ RULES: Mapping[str, Rule] = {
         "Scaler Imputer Normalizer",
         LEARNING,
     ),
-    **_named(elementwise.unary, "Binarizer LabelEncoder CategoryMapper", LEARNING),
+    **_named(elementwise.unary, "Binarizer LabelEncoder CategoryMapper ZipMap", LEARNING),
     **_named(
         layers.table,
         "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor "

@@ -74,6 +74,8 @@ CHANGES = {
     "inputs": {"of": dataclasses.replace(MODEL, inputs=(dataclasses.replace(X, finite=True),))},
     "outputs": {"of": dataclasses.replace(MODEL, outputs=(dataclasses.replace(Y, postprocess="softmax"),))},
     "golden": {"of": dataclasses.replace(MODEL, golden=dataclasses.replace(GOLDEN, sha256="1" * 64))},
+    "task": {"of": dataclasses.replace(MODEL, task="embedding", task_options={})},
+    "options of the task": {"of": dataclasses.replace(MODEL, task="embedding", task_options={"output": "y"})},
     "no golden": {"of": dataclasses.replace(MODEL, golden=None)},
     "tolerance": {
         "of": dataclasses.replace(MODEL, golden=dataclasses.replace(GOLDEN, tolerance={"onnx": Tolerance(0.5)}))

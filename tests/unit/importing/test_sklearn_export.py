@@ -6,7 +6,6 @@ from onnx import TensorProto, helper
 from gateway.domain.errors import ConfigurationError
 from gateway.importing.imported import ImportOutcome
 from gateway.importing.sklearn_export import is_sklearn, read_sklearn
-from gateway.importing.source import ZIPMAP_ADVICE, Documents, SourceModel
 from tests.simulators.import_sources import documents_of, save
 
 value = helper.make_tensor_value_info
@@ -73,12 +72,6 @@ def test_a_transformer_has_no_task(tmp_path):
     model = read(tmp_path / "m.onnx")
     assert (model.task, model.task_options) == ("", None)
     assert [finding.outcome for finding in model.findings if finding.what == "task"] == [ImportOutcome.MISSING]
-
-
-def test_zipmap_says_how_to_export_without_it():
-    model = SourceModel("m.onnx", "onnx", problem=ZIPMAP_ADVICE)
-    with pytest.raises(ConfigurationError, match=r"m.onnx: .*options=\{'zipmap': False\}"):
-        read_sklearn(Documents("m", frozenset({"m.onnx"}), models={"m.onnx": model}))
 
 
 def test_several_files_are_refused(tmp_path):

@@ -115,6 +115,21 @@ def test_words_are_texts() -> None:
     assert propose_task(Signature(inputs, outputs), ()).kind == "text-classification"
 
 
+def test_outlier_detectors_of_scikit_learn_are_no_regression() -> None:
+    types, names = (Datatype.INT64, Datatype.FP32), ("label", "scores")
+    found = proposal(((-1, 3),), ((-1, 1), (-1, 1)), types=types, names=names)
+    table = {"score": "scores", "threshold": 0.0, "anomalous": "below"}
+    assert (found.kind, found.table) == ("anomaly-detection", table)
+    assert proposal(((-1, 3),), ((-1, 1), (-1, 1)), types=types, names=("label", "y")).kind == "tabular-regression"
+
+
+@pytest.mark.parametrize("shape", [(-1, 1), (-1, 3)])
+def test_text_outputs_are_no_scores(shape: tuple[int, ...]) -> None:
+    assert proposal(((-1, 4),), (shape,), types=(Datatype.BYTES,)).kind == ""
+    found = proposal(((-1, 4),), (shape, (-1, 2)), types=(Datatype.BYTES, Datatype.FP32))
+    assert (found.kind, found.options) == ("tabular-classification", {"scores": "y1", "classes": 2})
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs"),
     [

@@ -1,0 +1,68 @@
+"""Range of pixels that a graph takes, by the scaling of its first operators. Pure functions."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from gateway.domain.rows.graph import Constant, Graph, Node
+
+PASSING = frozenset({"Cast", "Identity", "Transpose"})
+"""Operators that keep the values."""
+STEPS_LIMIT = 16
+"""Most operators that are followed."""
+PIXELS, UNIT = (0.5, 32.0), (1.5, 32.0)
+"""Widths that a graph gives to the values 0 to 255 if it takes pixels, and to 0 to 1 if it takes these."""
+
+
+def scaled_range(graph: Graph, name: str) -> tuple[str, str]:
+    """Return the range of pixels that the input `name` takes, and the reason; ("", "") if the graph scales nothing."""
+    constants = {**graph.constants, **_constants(graph.nodes)}
+    scale, offset = 1.0, 0.0
+    for _ in range(STEPS_LIMIT):
+        readers = [node for node in graph.nodes if name in node.inputs]
+        step = _step(readers[0], name, constants) if len(readers) == 1 and readers[0].outputs else None
+        if step is None:
+            break
+        scale, offset, name = scale * step[0], offset * step[0] + step[1], readers[0].outputs[0]
+    why = f"the file's first operators compute {scale:.4g} · x {offset:+.4g}"
+    if PIXELS[0] <= 255 * scale <= PIXELS[1]:
+        return "pixels", why
+    return ("unit", why) if UNIT[0] <= scale <= UNIT[1] and offset < 0 < scale + offset else ("", "")
+
+
+def _step(node: Node, name: str, constants: dict[str, Constant]) -> tuple[float, float] | None:
+    """Return the factor and the summand of an operator, the means of its channels; None for other operators."""
+    if node.kind in PASSING:
+        return 1.0, 0.0
+    values = [_mean(constants.get(each)) for each in node.inputs if each != name]
+    known = [value for value in values if value is not None]
+    if not known or len(known) != len(values):
+        return None
+    if node.kind == "BatchNormalization" and len(known) == 4:
+        gain, shift, mean, variance = known
+        epsilon = node.attributes.get("epsilon", 1e-5)
+        spread = variance + (epsilon if isinstance(epsilon, float) else 0.0)
+        return (gain / sqrt(spread), shift - mean * gain / sqrt(spread)) if spread > 0 else None
+    if node.kind not in {"Add", "Sub", "Mul", "Div"} or len(known) != 1:
+        return None
+    value, is_first = known[0], node.inputs[0] == name
+    if node.kind == "Sub":
+        return (1.0, -value) if is_first else (-1.0, value)
+    if node.kind == "Div":
+        return (1.0 / value, 0.0) if is_first and value else None
+    return (1.0, value) if node.kind == "Add" else (value, 0.0)
+
+
+def _mean(constant: Constant | None) -> float | None:
+    return sum(constant.numbers) / len(constant.numbers) if constant and constant.numbers else None
+
+
+def _constants(nodes: tuple[Node, ...]) -> dict[str, Constant]:
+    found = dict[str, Constant]()
+    for node in nodes:
+        value = node.attributes.get("value", node.attributes.get("value_float"))
+        if node.kind == "Constant" and isinstance(value, float):
+            value = Constant((), (value,), floats=True)
+        if node.kind == "Constant" and isinstance(value, Constant) and node.outputs:
+            found[node.outputs[0]] = value
+    return found
