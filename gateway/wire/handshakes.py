@@ -38,10 +38,8 @@ class HandshakeLimits:
     group: Callable[[str], str] = str
     counts: Counter[str] = field(default_factory=Counter)
     begins: Callable[[str], bool] = lambda _group: True
-    most_of: Callable[[str], int] | None = None
-    """Limit of all handshakes at one time for another one of this group, if lower than `most`."""
-    refused: Callable[[str, str], None] = lambda _group, _why: None
-    """Callback for each refused connection: the group, and "caller" or "reserve"."""
+    ended: Callable[[str], None] = lambda _group: None
+    """Callback for each handshake of a group that began and has ended."""
 
 
 class Handshakes:
@@ -100,9 +98,9 @@ class Handshakes:
 
     def _admit(self, peer: socket, address: tuple[str, int]) -> None:
         group = self._terms.group(address[0])
-        if group and (why := self._refusal(group)):
-            self._terms.counts["handshakes_turned_away"] += 1
-            self._terms.refused(group, why)
+        terms = self._terms
+        if group and (self._addresses[group] >= terms.most_of_group or not terms.begins(group)):
+            terms.counts["handshakes_turned_away"] += 1
             peer.close()
             return
         self._addresses[group] += 1
@@ -110,12 +108,6 @@ class Handshakes:
         task = self._loop.create_task(self._shaken(peer))
         self._under_way.add(task)
         task.add_done_callback(lambda done: self._ended(done, group))
-
-    def _refusal(self, group: str) -> str:
-        terms = self._terms
-        if self._addresses[group] >= terms.most_of_group or not terms.begins(group):
-            return "caller"
-        return "reserve" if terms.most_of is not None and len(self._under_way) >= terms.most_of(group) else ""
 
     async def _shaken(self, peer: socket) -> None:
         """Complete a peer's handshake. One that fails, is aborted or uses no TLS is closed and counted, not logged."""
@@ -135,6 +127,8 @@ class Handshakes:
     def _ended(self, task: asyncio.Task[None], group: str) -> None:
         self._under_way.discard(task)
         self._addresses[group] -= 1
+        if group:
+            self._terms.ended(group)
         if not self._addresses[group]:
             del self._addresses[group]
         self._attend()
