@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from socket import socket
 
+from gateway.wire.bounds import ACCEPTED_PER_PASS
+
 READ_BYTES = 32_768
 """Bytes read at a time out of TLS: asyncio keeps a buffer of that size for each connection, 256 KiB by default."""
 PAUSE_S = 1.0
@@ -84,11 +86,12 @@ class Handshakes:
             self._loop.remove_reader(self._listener)
 
     def _accept(self) -> None:
-        """Accept all waiting connections; further ones stay in the kernel's backlog until a handshake has ended."""
+        """Accept waiting connections; further ones stay in the kernel's backlog until a pass, or a handshake's end."""
         try:
-            while len(self._under_way) < self._terms.most:
+            for _ in range(min(ACCEPTED_PER_PASS, self._terms.most - len(self._under_way))):
                 self._admit(*self._listener.accept())
-            self._ignore()
+            if len(self._under_way) >= self._terms.most:
+                self._ignore()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
