@@ -22,7 +22,7 @@ from gateway.domain.rights import Grant, check_identity, read_rights
 from gateway.domain.settings import check_above_zero, only_tables, read_settings, sections
 from gateway.domain.settings_layer import SettingsLayer
 from gateway.engine.settings import EngineSettings, SelectionSettings
-from gateway.files.credentials import secret_path
+from gateway.files.credentials import exposed, read_secret, secret_path
 from gateway.frontends.control.settings import ControlServerSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.mqtt.brokers import brokers
@@ -43,6 +43,8 @@ DEFAULT_GRPC = ("127.0.0.1:8001",)
 DEFAULT_HTTP = ("127.0.0.1:8000",)
 GATEWAY_ID = re.compile(r"[A-Za-z0-9._-]{0,64}")
 SERVER_NAME_LIMIT_CHARS = 128
+SECRETS = (("auth", "tokens_file"), ("tls", "key"))
+"""Settings that name a file of secrets."""
 MACHINE_ID = Path("/etc/machine-id")
 
 
@@ -272,6 +274,12 @@ def open_listeners(config: Config, security: Security) -> list[Address]:
     return [address for address in (*config.grpc_listen, *config.http_listen) if is_open(address, security)]
 
 
+def exposed_secrets(config: Config) -> dict[str, str]:
+    """Return a warning for each setting whose file of secrets all users may read."""
+    found = {f"{table}.{key}": exposed(getattr(getattr(config, table), key)) for table, key in SECRETS}
+    return {setting: warning for setting, warning in found.items() if warning}
+
+
 def gateway_id(config: Config) -> str:
     """Return the device's id: as configured, else twelve hex digits derived from the machine id, else the host's name.
 
@@ -326,7 +334,8 @@ def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes
     if not name:
         return None
     try:
-        return secret_path(name, table, key).read_bytes()
+        path = secret_path(name, table, key)
+        return read_secret(path, shown=name) if (table, key) in SECRETS else path.read_bytes()
     except ConfigurationError as error:
         raise ConfigurationError(error.problem, file=config.file, table=table, key=key) from None
     except OSError as error:

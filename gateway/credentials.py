@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from gateway.config import Config, check_listeners, open_listeners, read_security
+from gateway.config import Config, check_listeners, exposed_secrets, open_listeners, read_security
 from gateway.domain.access import Security, changes, check_replaceable
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.statistics import MetricSample
@@ -43,7 +43,7 @@ class Credentials:
         check_listeners(config, self.security)
         self._guarded: list[Guarded] = []
         self._log = get_logger("credentials")
-        self._warn_of_anonymous()
+        self._warn()
         self._watch: asyncio.TimerHandle | None = None
         self._watch_expiry()
 
@@ -70,7 +70,7 @@ class Credentials:
             self._log.error("credentials refused; those read before stay in force", problem=str(error))
             return
         self._config = config
-        self._warn_of_anonymous()
+        self._warn()
         self._watch_expiry()
         self._log.info("credentials reloaded", changed=", ".join(differs) or "nothing")
 
@@ -107,9 +107,11 @@ class Credentials:
             self._enforce(security)
         self._watch_expiry()
 
-    def _warn_of_anonymous(self) -> None:
+    def _warn(self) -> None:
         for address in open_listeners(self._config, self.security):
             self._log.warning("anonymous callers served", address=str(address), setting="[auth] anonymous = true")
+        for setting, warning in exposed_secrets(self._config).items():
+            self._log.warning("secret exposed", setting=setting, problem=warning)
 
 
 def _expired(security: Security) -> set[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from gateway import assembly
 from gateway.assembly import HERE, MachineSurvey
 from gateway.cli.common import configured, root_folder
-from gateway.config import Config, check_listeners, read_security, state_folder
+from gateway.config import Config, check_listeners, exposed_secrets, read_security, state_folder
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.selection import Candidate, climb_trials
@@ -116,7 +116,7 @@ def _listeners(config: Config) -> list[Diagnosis]:
         check_listeners(config, read_security(config))
     except ConfigurationError as error:
         return [Diagnosis("configuration", str(error), "")]
-    return []
+    return [Diagnosis(setting, *warning.split("; run: ")) for setting, warning in exposed_secrets(config).items()]
 
 
 def _print(surveyed: MachineSurvey, findings: list[Diagnosis]) -> None:

@@ -1,4 +1,4 @@
-"""Shares of a bounded resource: a total, a reserve for callers on this device, and a share for each caller.
+"""Shares of a bounded resource: a total, reserves, and a share for each caller and each network of addresses.
 
 Decisions on values: no clock, no I/O. Every operation takes constant time.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import lru_cache
 
-from gateway.domain.addresses import address_group, plain_address
+from gateway.domain.addresses import address_group, network_group, plain_address
 
 PERCENT = 100
 ANONYMOUS = "anonymous"
@@ -18,11 +19,12 @@ ANONYMOUS = "anonymous"
 class RefusalReason(enum.StrEnum):
     """Reason to refuse a resource.
 
-    The share of the `CALLER` or `CONNECTION` is used up; the rest is a `RESERVE` for callers on this device; the
-    `TOTAL` is in use.
+    The share of the `CALLER`, its `NETWORK` or the `CONNECTION` is used up; the rest is a `RESERVE` for callers on this
+    device or identified ones; the `TOTAL` is in use.
     """
 
     CALLER = "caller"
+    NETWORK = "network"
     CONNECTION = "connection"
     RESERVE = "reserve"
     TOTAL = "total"
@@ -30,73 +32,79 @@ class RefusalReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShareBounds:
-    """Units of one resource: `total`, `reserve` of them for callers on this device only, `share` for each caller."""
+    """Units of one resource: `total`, `share` of them for each caller, `network` for the anonymous ones of one network.
+
+    Callers on other devices leave `reserve` units to this device. Anonymous TCP leaves `reserve` to identified callers
+    (token, certificate, user behind a UNIX socket); if it comes from another device, it leaves both.
+    """
 
     total: int
     reserve: int
     share: int
+    network: int
 
     @classmethod
-    def of(cls, total: int, *, caller_percent: int, local_percent: int) -> ShareBounds:
+    def of(cls, total: int, *, caller_percent: int, local_percent: int, network_percent: int = PERCENT) -> ShareBounds:
         """Divide `total`: at least one unit is left for callers on other devices, and at least one for each caller."""
         reserve = min(total * local_percent // PERCENT, total - 1)
-        return cls(total, reserve, max(1, total * caller_percent // PERCENT))
+        share = max(1, total * caller_percent // PERCENT)
+        return cls(total, reserve, share, max(share, total * network_percent // PERCENT))
 
 
 class ResourceUse:
-    """Units in use of one resource: `used` in all, `remote` of them by callers beyond this device.
+    """Units in use of one resource: `used` in all, `remote` by callers beyond this device, `anonymous` by addresses.
 
     Callers are identified by a key (`caller_key`). A caller without units is not stored: `total` bounds the memory.
     """
 
-    __slots__ = ("_by_caller", "_most_remote", "_share", "_total", "bounds", "remote", "used")
+    __slots__ = ("_by_caller", "anonymous", "bounds", "remote", "used")
 
     def __init__(self, bounds: ShareBounds) -> None:
         self.bounds = bounds
-        self._share, self._total, self._most_remote = bounds.share, bounds.total, bounds.total - bounds.reserve
-        self.used = self.remote = 0
+        self.used = self.remote = self.anonymous = 0
         self._by_caller: dict[str, int] = {}
+        """Units by key of a caller, and of a network."""
 
     def take(self, key: str, *, local: bool, amount: int = 1) -> RefusalReason | None:
         """Take `amount` units for a caller. Return the reason of a refusal, which takes nothing, or None."""
-        held, used = self._by_caller.get(key, 0) + amount, self.used + amount
-        remote = self.remote if local else self.remote + amount
-        if held > self._share or used > self._total or (remote > self._most_remote and not local):
-            return self.refusal(key, local=local, amount=amount)
-        self.used, self.remote, self._by_caller[key] = used, remote, held
-        return None
+        refusal = self.refusal(key, local=local, amount=amount)
+        if refusal is None:
+            self.add(key, local=local, amount=amount)
+        return refusal
 
     def refusal(self, key: str, *, local: bool, amount: int = 1) -> RefusalReason | None:
         """Return why `amount` more units would be refused, or None."""
-        if self._by_caller.get(key, 0) + amount > self._share:
+        bounds, network = self.bounds, network_key(key)
+        if self._by_caller.get(key, 0) + amount > bounds.share:
             return RefusalReason.CALLER
-        if self.used + amount > self._total:
+        if network and self._by_caller.get(network, 0) + amount > bounds.network:
+            return RefusalReason.NETWORK
+        if self.used + amount > bounds.total:
             return RefusalReason.TOTAL
-        if not local and self.remote + amount > self._most_remote:
+        most_remote = bounds.total - bounds.reserve
+        most = max(1, most_remote - bounds.reserve) if network else most_remote
+        if (not local and self.remote + amount > most) or (network and self.anonymous + amount > most_remote):
             return RefusalReason.RESERVE
         return None
 
     def give(self, key: str, *, local: bool, amount: int = 1) -> None:
         """Return units that were taken with the same `key` and `local`."""
-        self.used -= amount
-        if not local:
-            self.remote -= amount
-        held = self._by_caller.get(key, 0) - amount
-        if held:
-            self._by_caller[key] = held
-        else:
-            self._by_caller.pop(key, None)
+        self.add(key, local=local, amount=-amount)
 
     def add(self, key: str, *, local: bool, amount: int = 1) -> None:
         """Count `amount` more units (negative: fewer) that are in use already, regardless of the bounds."""
         self.used += amount
         if not local:
             self.remote += amount
-        held = self._by_caller.get(key, 0) + amount
-        if held:
-            self._by_caller[key] = held
-        else:
-            self._by_caller.pop(key, None)
+        network, by_caller = network_key(key), self._by_caller
+        if network:
+            self.anonymous += amount
+        for each in (key, network) if network else (key,):
+            held = by_caller.get(each, 0) + amount
+            if held:
+                by_caller[each] = held
+            else:
+                by_caller.pop(each, None)
 
     def held(self, key: str) -> int:
         """Return the units that a caller holds."""
@@ -118,6 +126,13 @@ def caller_key(*, token: str = "", certificate: str = "", uid: int | None = None
 def caller_class(key: str) -> str:
     """Return the class of a `caller_key`, such as "token": the label of metrics."""
     return key.partition(":")[0]
+
+
+@lru_cache(maxsize=4096)
+def network_key(key: str) -> str:
+    """Return the network in whose share an anonymous caller counts, such as "network:192.0.2.0/24"; "": identified."""
+    kind, _, address = key.partition(":")
+    return f"network:{network_group(address)}" if kind in {"address", "loopback", ANONYMOUS} else ""
 
 
 def is_loopback(key: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from gateway.domain.errors import ConfigurationError
 PREFIX = "credential:"
 DIRECTORY = "CREDENTIALS_DIRECTORY"
 """Environment variable with the folder of a service's credentials; systemd sets it."""
+RUN_SECRETS = Path("/run/secrets")
+"""Folder of secrets in a container (Docker, Podman)."""
 _NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._@-]{1,255}")
 """Names that are one file in that folder."""
 
@@ -37,6 +40,33 @@ def secret_path(named: str, table: str, key: str, environ: Mapping[str, str] = o
     if not folder or not path.is_file():
         raise ConfigurationError(_absent(name, folder), table=table, key=key)
     return path
+
+
+def read_secret(path: Path, *, shown: str) -> bytes:
+    """Return a secret file's content. Raises OSError, and ConfigurationError if group or others may write the file.
+
+    `shown`: the setting's value. Credentials and `/run/secrets` are not refused: their manager sets the modes.
+    """
+    with path.open("rb") as file:
+        if not _is_managed(shown) and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o022:
+            problem = f"{shown}: its group or others may write it, and so let themselves in; run: chmod go-w {shown}"
+            raise ConfigurationError(problem)
+        return file.read()
+
+
+def exposed(named: str | None) -> str:
+    """Return the warning that all users may read a secret file, with the command that changes it, or ""."""
+    if not named or _is_managed(named):
+        return ""
+    try:
+        open_to_all = Path(named).stat().st_mode & 0o004
+    except OSError:
+        return ""
+    return f"{named}: all users of this device may read it; run: chmod o-r {named}" if open_to_all else ""
+
+
+def _is_managed(named: str) -> bool:
+    return is_credential(named) or Path(named).is_relative_to(RUN_SECRETS)
 
 
 def _absent(name: str, folder: str) -> str:

@@ -1,13 +1,14 @@
-"""Open connections of one server, divided among callers: if there are too many, an idle one is closed."""
+"""Open connections of one server, divided among callers: if too many, an idle or half-open one is closed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import Generic, Protocol, TypeVar
 
-from gateway.domain.shares import RefusalReason
+from gateway.domain.shares import RefusalReason, network_key
 from gateway.frontends.peer import Peer
 from gateway.frontends.pools import Pool
 
@@ -21,6 +22,10 @@ GIVE_WAY_S = 0.02
 
 A caller that opens every closed connection again would otherwise keep this server busy with that (decision 0024).
 """
+SEARCHED = 8
+"""Callers that are searched for a connection that gives way, those with most connections first."""
+HALF_OPEN_S = 1.0
+"""Age from which a request that has not arrived whole makes its connection give way if there are too many."""
 GIVE_WAY_BURST = 16
 """Connections that give way in a row after a longer pause."""
 
@@ -31,6 +36,10 @@ class Yielding(Protocol):
     @property
     def idle(self) -> bool:
         """Return True if it could be closed without loss."""
+
+    @property
+    def half_open(self) -> bool:
+        """Return True if it serves nothing but requests that began `HALF_OPEN_S` ago and have not arrived whole."""
 
     def give_way(self) -> None:
         """Close: another connection takes the place."""
@@ -68,12 +77,9 @@ class ConnectionPlaces(Generic[C]):
         key, local = peer.share_key, peer.local
         refusal = self._pool.take(key, local=local)
         if refusal is not None:
-            idle = self._idle(key, local, refusal)
-            if idle is None:
+            if not self.make_room(key, local, refusal):
                 self._pool.count(key, refusal)
                 return False
-            self.leave(idle)
-            idle.give_way()
             self._pool.add(key, local=local)
         self._keys[connection] = key
         self._callers.setdefault(key, _Caller()).local[connection] = local
@@ -96,33 +102,53 @@ class ConnectionPlaces(Generic[C]):
         if not caller.local:
             del self._callers[key]
 
-    def _idle(self, key: str, local: bool, refusal: RefusalReason) -> C | None:
-        """Return the oldest idle connection of this caller, else of the caller with most connections, or None.
+    def make_room(self, key: str, local: bool, refusal: RefusalReason, *, half_open: bool = False) -> bool:
+        """Close the oldest connection of this caller, or of those with most, that gives way. Return False if none.
 
         The second case applies only if this caller's share is not used up. A connection of a caller on this device is
-        closed for another such caller only.
+        closed for another such caller only, one of an identified caller for another identified one, and within a
+        network only those of the network. `half_open`: no idle one is closed.
         """
-        found = self._own_idle(key, local)
-        if found is not None or refusal is RefusalReason.CALLER:
-            return found
-        others = [each for each, caller in self._callers.items() if local or not next(iter(caller.local.values()))]
-        largest = max(others, key=lambda each: len(self._callers[each].local), default="")
-        return None if largest == key else self._oldest_idle(largest, local)
+        found, network = self._own(key, local, half_open), network_key(key)
+        if found is None and refusal is not RefusalReason.CALLER:
+            wide = refusal is not RefusalReason.NETWORK
+            others = [
+                each
+                for each, caller in self._callers.items()
+                if (local or not next(iter(caller.local.values())))
+                and (not network or (wide and network_key(each)) or network_key(each) == network)
+            ]
+            for other in nlargest(SEARCHED, others, key=lambda each: len(self._callers[each].local)):
+                if other == key:
+                    half_open = True  # idle ones of callers with fewer connections are kept
+                else:
+                    found = found or self._oldest(other, local, half_open)
+        if found is None:
+            return False
+        self.leave(found)
+        found.give_way()
+        return True
 
-    def _own_idle(self, key: str, local: bool) -> C | None:
-        """Return the oldest idle connection of a caller that wants its place for another."""
+    def _own(self, key: str, local: bool, half_open: bool) -> C | None:
+        """Return the oldest connection of a caller that gives way to another of its own."""
         caller, now_s = self._callers.get(key), self._clock()
         if caller is None or now_s < caller.due_s:
             return None
         caller.due_s = max(caller.due_s, now_s - GIVE_WAY_BURST * GIVE_WAY_S) + GIVE_WAY_S
-        return self._oldest_idle(key, local)
+        return self._oldest(key, local, half_open)
 
-    def _oldest_idle(self, key: str, local: bool) -> C | None:
+    def _oldest(self, key: str, local: bool, half_open: bool) -> C | None:
+        """Return the oldest idle connection of a caller, else the oldest half-open one."""
+        waiting = None
         caller, now_s = self._callers.get(key), self._clock()
         if caller is None or now_s - caller.fruitless_s < FRUITLESS_S:
             return None
         for connection, is_local in caller.local.items():
-            if connection.idle and (local or not is_local):
-                return connection
-        caller.fruitless_s = now_s
-        return None
+            if local or not is_local:
+                if connection.idle and not half_open:
+                    return connection
+                if waiting is None and connection.half_open:
+                    waiting = connection
+        if waiting is None:
+            caller.fruitless_s = now_s
+        return waiting

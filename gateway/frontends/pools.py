@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.shares import RefusalReason, ResourceUse, ShareBounds, caller_class
@@ -16,8 +17,9 @@ OTHERS = "other callers"
 """Name in the log for callers beyond `log_callers`."""
 _WHY = {
     RefusalReason.CALLER: "the share of one caller is {share} of {total}",
+    RefusalReason.NETWORK: "the share of the caller's network is {network} of {total}",
     RefusalReason.CONNECTION: "this connection has its share",
-    RefusalReason.RESERVE: "{total} are the total, {reserve} of them for callers on this device",
+    RefusalReason.RESERVE: "of {total}, {reserve} are for callers on this device, and {reserve} for identified ones",
     RefusalReason.TOTAL: "all {total} are in use",
 }
 
@@ -78,7 +80,7 @@ class Pool(ResourceUse):
         """Count a refusal. Return the error for the caller, OVERLOADED."""
         self.count(key, reason)
         bounds = self.bounds
-        why = _WHY[reason].format(share=bounds.share, total=bounds.total, reserve=bounds.reserve)
+        why = _WHY[reason].format(**asdict(bounds))
         return RequestError(
             Fault.OVERLOADED,
             f"too many {self.resource} by {key:.100}: {why} ({self._setting}, [shares]); try again later",
@@ -119,6 +121,6 @@ class Pools:
         return self._make(resource, setting, total, self._settings.caller_bytes_percent)
 
     def _make(self, resource: str, setting: str, total: int, caller_percent: int) -> Pool:
-        local_percent = self._settings.local_percent
-        bounds = ShareBounds.of(total, caller_percent=caller_percent, local_percent=local_percent)
+        local, network = self._settings.local_percent, self._settings.network_percent
+        bounds = ShareBounds.of(total, caller_percent=caller_percent, local_percent=local, network_percent=network)
         return Pool(resource, setting, bounds, self.refusals)

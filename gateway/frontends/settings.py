@@ -8,6 +8,8 @@ from gateway.domain.errors import ConfigurationError
 
 SERVER_NAME = "edge-inference-gateway"
 """Name of this server in its metadata, unless the configuration has another."""
+BODY_PAUSE_S = 10.0
+"""Longest time between two pieces of a request's body; then it ends as one that took too long."""
 KEY_LIMIT_BYTES = 255
 """Most bytes of a file's name (NAME_MAX), which a segment's key is."""
 
@@ -58,19 +60,25 @@ class ShareSettings:
     """Division of each total of gRPC and HTTP (connections, handshakes, calls, streams, bytes): `[shares]`.
 
     A caller is a token, a certificate, a user behind a UNIX socket, or an address (IPv6: its /64). A quarter of 1,024
-    connections allows 256 cameras behind one NAT gateway or recorder. Four such callers are needed to use up a total,
-    and a tenth is left for programs on this device.
+    connections allows 256 cameras behind one NAT gateway or recorder. Addresses cost nothing, so those of one network
+    without a token or certificate have half of each total together.
     """
 
     caller_percent: int = 25  # % of each total that one caller may have
     caller_bytes_percent: int = 33  # % of each total of bytes that one caller may have; the largest message must fit
-    local_percent: int = 10  # % of each total that only callers by UNIX socket and loopback may have
+    network_percent: int = 50  # % of each total for all addresses of one network: IPv4 /24, IPv6 /64, loopback
+    local_percent: int = 10  # % of each total kept for this device; as much for tokens, certificates, UNIX sockets
     log_period_s: float = 60.0  # a refused caller is logged once in this time, then the number of further refusals
     log_callers: int = 32  # callers logged in that time; the others are logged together
 
     def __post_init__(self) -> None:
         """Refuse shares that nothing passes. Raises ConfigurationError (table shares)."""
-        for key, low, high in (("caller_percent", 1, 100), ("caller_bytes_percent", 1, 100), ("local_percent", 0, 99)):
+        for key, low, high in (
+            ("caller_percent", 1, 100),
+            ("caller_bytes_percent", 1, 100),
+            ("network_percent", 1, 100),
+            ("local_percent", 0, 99),
+        ):
             if not low <= getattr(self, key) <= high:
                 raise _refused(key, f"must be between {low} and {high}, not {getattr(self, key)}", "shares")
         for key in ("log_period_s", "log_callers"):

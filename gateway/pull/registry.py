@@ -14,6 +14,7 @@ from gateway.pull.credentials import PullLogin
 from gateway.pull.manifest import ACCEPT, ReleasePart, read_parts
 from gateway.pull.reference import OciReference
 from gateway.pull.settings import PullSettings
+from gateway.transfer.answers import without_secrets
 from gateway.transfer.connection import ConnectionPool
 from gateway.transfer.source import FetchError, Receiver
 from gateway.transfer.web import WebSource
@@ -94,6 +95,9 @@ class RegistrySource:
     def _token(self, challenge: Challenge) -> str:
         """Return a token of the service that the registry names. It gets the login, if there is one."""
         root, rest = split_url(challenge.realm)
+        if self._login and origin(root)[0] != "https" and origin(root) != origin(self._base):
+            problem = "gets no credentials: a token service needs https, or the registry's own scheme, host and port"
+            raise FetchError(f"{without_secrets(root)} {problem}; correct the registry's realm", final=True)
         path, _, own = rest.partition("?")
         sent = {"Authorization": self._login.authorization} if self._login else {}
         service = WebSource(

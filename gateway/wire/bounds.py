@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+ACCEPTED_PER_PASS = 4
+"""Connections that a listener accepts in one pass of the event loop: the setup of each takes up to 0.5 ms over HTTP."""
+
 
 class PortBounds(Protocol):
     """Settings of sockets and connections."""

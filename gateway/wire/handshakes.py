@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from socket import socket
 
+from gateway.wire.bounds import ACCEPTED_PER_PASS
+
 READ_BYTES = 32_768
 """Bytes read at a time out of TLS: asyncio keeps a buffer of that size for each connection, 256 KiB by default."""
 PAUSE_S = 1.0
@@ -38,10 +40,8 @@ class HandshakeLimits:
     group: Callable[[str], str] = str
     counts: Counter[str] = field(default_factory=Counter)
     begins: Callable[[str], bool] = lambda _group: True
-    most_of: Callable[[str], int] | None = None
-    """Limit of all handshakes at one time for another one of this group, if lower than `most`."""
-    refused: Callable[[str, str], None] = lambda _group, _why: None
-    """Callback for each refused connection: the group, and "caller" or "reserve"."""
+    ended: Callable[[str], None] = lambda _group: None
+    """Callback for each handshake of a group that began and has ended."""
 
 
 class Handshakes:
@@ -86,11 +86,12 @@ class Handshakes:
             self._loop.remove_reader(self._listener)
 
     def _accept(self) -> None:
-        """Accept all waiting connections; further ones stay in the kernel's backlog until a handshake has ended."""
+        """Accept waiting connections; further ones stay in the kernel's backlog until a pass, or a handshake's end."""
         try:
-            while len(self._under_way) < self._terms.most:
+            for _ in range(min(ACCEPTED_PER_PASS, self._terms.most - len(self._under_way))):
                 self._admit(*self._listener.accept())
-            self._ignore()
+            if len(self._under_way) >= self._terms.most:
+                self._ignore()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
@@ -100,9 +101,9 @@ class Handshakes:
 
     def _admit(self, peer: socket, address: tuple[str, int]) -> None:
         group = self._terms.group(address[0])
-        if group and (why := self._refusal(group)):
-            self._terms.counts["handshakes_turned_away"] += 1
-            self._terms.refused(group, why)
+        terms = self._terms
+        if group and (self._addresses[group] >= terms.most_of_group or not terms.begins(group)):
+            terms.counts["handshakes_turned_away"] += 1
             peer.close()
             return
         self._addresses[group] += 1
@@ -110,12 +111,6 @@ class Handshakes:
         task = self._loop.create_task(self._shaken(peer))
         self._under_way.add(task)
         task.add_done_callback(lambda done: self._ended(done, group))
-
-    def _refusal(self, group: str) -> str:
-        terms = self._terms
-        if self._addresses[group] >= terms.most_of_group or not terms.begins(group):
-            return "caller"
-        return "reserve" if terms.most_of is not None and len(self._under_way) >= terms.most_of(group) else ""
 
     async def _shaken(self, peer: socket) -> None:
         """Complete a peer's handshake. One that fails, is aborted or uses no TLS is closed and counted, not logged."""
@@ -135,6 +130,8 @@ class Handshakes:
     def _ended(self, task: asyncio.Task[None], group: str) -> None:
         self._under_way.discard(task)
         self._addresses[group] -= 1
+        if group:
+            self._terms.ended(group)
         if not self._addresses[group]:
             del self._addresses[group]
         self._attend()

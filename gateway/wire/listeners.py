@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from gateway.domain.access import Address
 from gateway.wire.asgi import Application
-from gateway.wire.bounds import PortBounds
+from gateway.wire.bounds import ACCEPTED_PER_PASS, PortBounds
 from gateway.wire.handshakes import HandshakeLimits, Handshakes
 from gateway.wire.listening import bound_address, listening
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from gateway.wire.connection import BoundedConnection
 
-ACCEPTED_AT_ONCE = 16
-"""Connections that asyncio accepts in one pass of the event loop: the setup of each takes up to 0.5 ms."""
 CLOSING_S = 1.0
 """Time for connections to send bytes already written, once their requests have ended."""
 
@@ -78,7 +76,7 @@ class Listeners:
             server = await asyncio.get_running_loop().create_server(
                 lambda: connect(config, state),
                 sock=listener,
-                backlog=ACCEPTED_AT_ONCE,
+                backlog=ACCEPTED_PER_PASS,
             )
             listener.listen(self._bounds.backlog)  # asyncio has called it with the number that it accepts at once
             self._servers.append(server)

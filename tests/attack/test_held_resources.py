@@ -84,6 +84,21 @@ def half_open_requests(target: Target, ends_s: float) -> int:
     return both(target, (target.grpc, 1100, words), (target.http, 1100, HALF_POST), ends_s)
 
 
+def half_open_of_six(target: Target, ends_s: float) -> int:
+    """Hold 300 requests without their body from each of six loopback addresses, which are none of the clients'."""
+    words, port = WELCOME + headers(1, 0, REQUEST), int(target.grpc.rpartition(":")[2])
+    sent, held = 0, list[socket.socket]()
+    for number in range(2, 8):
+        for _ in range(300):
+            with suppress(OSError):
+                held.append(socket.create_connection(("127.0.0.1", port), 5.0, (f"127.0.0.{number}", 0)))
+                sent += held[-1].send(words)
+    time.sleep(max(0.0, ends_s - time.monotonic()))
+    for peer in held:
+        peer.close()
+    return sent + 60 * len(held)
+
+
 def mute_sockets(target: Target, ends_s: float) -> int:
     """Hold 2,294 silent connections to each port."""
     return both(target, (target.grpc, 2294, b""), (target.http, 2294, b""), ends_s)
@@ -101,6 +116,7 @@ def _all(words: Iterable[bytes]) -> bytes:
 ATTACKS = {
     "idle streams": Attack("tests.attack.test_held_resources:idle_streams"),
     "half-open requests": Attack("tests.attack.test_held_resources:half_open_requests", seconds=10.0),
+    "half-open requests of six addresses": Attack("tests.attack.test_held_resources:half_open_of_six", seconds=10.0),
     "mute sockets": Attack("tests.attack.test_held_resources:mute_sockets", seconds=10.0),
     "connections kept alive": Attack(
         "tests.attack.test_held_resources:kept_alive", seconds=10.0, clients=(*CLIENTS, "http-fresh")

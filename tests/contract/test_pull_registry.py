@@ -88,15 +88,19 @@ def test_a_registry_that_wants_tokens(plain: Registry, tmp_path: Path) -> None:
     content = tmp_path / "content"
     with registry(content) as empty:
         pinned = empty.push("team/meter", "v1", empty.layer("team/meter", MODEL, "model.onnx"))
-    with TokenService(tmp_path / "tokens").running() as tokens, registry(content, tokens=tokens) as running:
+    tls = Authority().write(tmp_path / "tls")
+    with (
+        TokenService(tmp_path / "tokens").running(tls) as tokens,
+        registry(content, tls=tls, tokens=tokens) as running,
+    ):
         where = f"oci://{running.host}/team/meter@{pinned}"
-        pulled = pull(where, tmp_path / "models", environ=LOGIN)
+        pulled = pull(where, tmp_path / "models", environ=LOGIN, ca=tls / "ca.pem")
         assert (pulled.folder / "model.onnx").read_bytes() == MODEL
         assert len(tokens.asked) == 1
         assert "scope=repository%3Ateam%2Fmeter%3Apull" in tokens.asked[0][0]
         for environ in ({}, {**LOGIN, PASSWORD_VARIABLE: "wrong"}):
             with pytest.raises(FetchError) as caught:
-                pull(where, tmp_path / "others", environ=environ)
+                pull(where, tmp_path / "others", environ=environ, ca=tls / "ca.pem")
             assert (caught.value.status, caught.value.final) == (401, True)
             assert "credentials" in str(caught.value)
 
@@ -176,6 +180,14 @@ def test_a_token_service_without_tls_gets_no_credentials(tmp_path: Path, realm: 
     with BadServer([refused]).running() as server, pytest.raises(FetchError) as caught:
         pull(f"oci://{host(server)}/a@sha256:{digest(b'')}", tmp_path, environ=LOGIN)
     assert caught.value.final
+
+
+def test_a_token_service_at_another_port_without_tls_gets_no_credentials(tmp_path: Path) -> None:
+    with BadServer([]).running() as service, BadServer([]).running() as server:
+        server.script += [answer("401 Unauthorized", f'WWW-Authenticate: Bearer realm="{service.url}token"')]
+        with pytest.raises(FetchError, match="gets no credentials"):
+            pull(f"oci://{host(server)}/a@sha256:{digest(b'')}", tmp_path, environ=LOGIN)
+        assert not service.exchanges
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"token": 1}', b'{"token": "a\\r\\nb"}', b"[" * 60_000])

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype
+from gateway.frontends import settings as limits
 from gateway.frontends.rest_v2.settings import RestSettings
 from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.rest_gateway import hangs_up, infer_body, serving
@@ -188,12 +189,22 @@ async def test_compressed_bodies_are_read():
             assert served.status_code == 200, served.text
 
 
+async def test_a_body_that_pauses_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BODY_PAUSE_S", 0.05)
+    async with serving(settings=RestSettings(body_timeout_s=3600)) as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(request(BODY[:-1], length=len(BODY)))
+        status, _ = await answer(reader)
+        assert status == 408
+        await hangs_up(writer)
+
+
 async def test_a_slow_body_is_given_up():
     async with serving(settings=RestSettings(body_timeout_s=0.05)) as gateway:
         reader, writer = await gateway.connect()
         writer.write(request(BODY[:-1], length=len(BODY)))
         status, body = await answer(reader)
-        assert (status, body) == (408, {"error": "the body took longer than 0.05 s"})
+        assert (status, body) == (408, {"error": "the body took longer than 0.05 s, or paused for 10 s"})
         assert await reader.read() == b""
         await hangs_up(writer)
 

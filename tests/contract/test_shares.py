@@ -26,7 +26,7 @@ from tests.simulators.inference import SimulatedInference
 from tests.simulators.rest_gateway import infer_body
 
 pytestmark = pytest.mark.asyncio
-HALF = ShareSettings(caller_percent=50, caller_bytes_percent=50, local_percent=0)
+HALF = ShareSettings(caller_percent=50, caller_bytes_percent=50, network_percent=100, local_percent=0)
 TOKENS = Security(tokens=read_tokens("ann a\nben b\n", ""))
 ROOT = Path(__file__).resolve().parents[2]
 INFER = "/v2/models/identity_fp32/infer"
@@ -211,7 +211,7 @@ async def _inside(folder: str) -> None:
             gateway.addresses[0] = address
             async with stub(gateway) as client:
                 assert await code(client.ModelInfer(request())) is grpc.StatusCode.OK, address
-        assert ("grpc connections", "address", "reserve") in refusals(gateway.pools)
+        assert ("grpc connections", "address", "network") in refusals(gateway.pools)
     print("served")
 
 

@@ -12,6 +12,7 @@ import json
 import secrets
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -115,8 +116,8 @@ class TokenService:
         return f"{text}.{_encoded(first.to_bytes(32) + second.to_bytes(32))}"
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[TokenService]:
-        """Answer on a free loopback port until the block ends; only to the right name and password."""
+    def running(self, tls: Path) -> Iterator[TokenService]:
+        """Answer by TLS on a free loopback port until the block ends; only to the right name and password."""
         service = self
         wanted = f"Basic {base64.b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"
 
@@ -136,7 +137,10 @@ class TokenService:
                 pass
 
         with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as listening:
-            self.url = f"http://127.0.0.1:{listening.server_address[1]}/token"
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls / "cert.pem", tls / "key.pem")
+            listening.socket = context.wrap_socket(listening.socket, server_side=True)
+            self.url = f"https://localhost:{listening.server_address[1]}/token"
             thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
             thread.start()
             try:

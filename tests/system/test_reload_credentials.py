@@ -71,6 +71,19 @@ def test_tokens_count_at_once_on_connections_that_are_open(gateway, tokens):
     assert line["changed"] == "tokens (1 added, 1 revoked)"
 
 
+def test_tokens_stay_in_force_if_others_may_write_the_new_file(gateway, tokens):
+    tokens.write_text("camera new-secret\n")
+    tokens.chmod(0o666)
+    gateway.reload()
+    assert (
+        f"chmod go-w {tokens}" in gateway.wait_logged("credentials refused; those read before stay in force")["problem"]
+    )
+    with triton.InferenceServerClient(gateway.grpc) as client:
+        assert client.infer("activity", motion(), headers=OLD)
+        with pytest.raises(InferenceServerException, match=UNKNOWN):
+            client.infer("activity", motion(), headers=NEW)
+
+
 def test_a_revoked_token_ends_a_stream_that_is_open(gateway, tokens):
     answers = queue.Queue()
     with triton.InferenceServerClient(gateway.grpc) as client:

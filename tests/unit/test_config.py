@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.cli.config import security_remarks
 from gateway.config import (
     SECTIONS,
     check_listeners,
+    exposed_secrets,
     gateway_id,
     load_config,
     models_folder,
@@ -139,6 +141,36 @@ def test_tokens_are_read(tmp_path):
     (tmp_path / "tokens").write_text("bench secret  # a comment\n")
     security = read_security(parse_config(f"[auth]\ntokens_file = '{tmp_path}/tokens'\n", ""))
     assert security.tokens.caller("Bearer secret").name == "bench"
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_secrets_that_others_may_write_are_refused(tmp_path, mode):
+    (tmp_path / "tokens").write_text("bench secret\n")
+    (tmp_path / "tokens").chmod(mode)
+    config = parse_config(f"[auth]\ntokens_file = '{tmp_path}/tokens'\n", "c.toml")
+    with pytest.raises(ConfigurationError, match=rf"^c\.toml: auth\.tokens_file: .*run: chmod go-w {tmp_path}/tokens$"):
+        read_security(config)
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True), (0o444, True)])
+def test_secrets_that_others_may_read_are_warned_of(tmp_path, mode, warned):
+    (tmp_path / "tokens").write_text("bench secret\n")
+    (tmp_path / "tokens").chmod(mode)
+    config = parse_config(f"[auth]\ntokens_file = '{tmp_path}/tokens'\n", "")
+    security = read_security(config)
+    assert ("auth.tokens_file" in exposed_secrets(config)) is warned
+    assert any("chmod o-r" in remark for remark in security_remarks(config, security)) is warned
+
+
+def test_managed_secrets_are_neither_refused_nor_warned_of(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.files.credentials.RUN_SECRETS", tmp_path)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    (tmp_path / "tokens").write_text("bench secret\n")
+    (tmp_path / "tokens").chmod(0o666)
+    for name in ("credential:tokens", f"{tmp_path}/tokens"):
+        config = parse_config(f"[auth]\ntokens_file = '{name}'\n", "")
+        assert read_security(config).tokens.caller("Bearer secret").name == "bench"
+        assert not exposed_secrets(config)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:1", "[::]:1", "192.168.1.2:1", "gateway.lan:1"])

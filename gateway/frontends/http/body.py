@@ -12,6 +12,7 @@ from typing import Any
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.ports import Decoding
 from gateway.domain.tensor import STEP_BYTES, Steps, finish
+from gateway.frontends import settings
 from gateway.frontends.http.admission import Admitted
 from gateway.frontends.http.bounds import Bounds, SlowBody
 from gateway.frontends.pools import Pool
@@ -84,7 +85,8 @@ class BodyReader:
             async with asyncio.timeout(self._settings.body_timeout_s):
                 await self._collect(receive, inflate, body, lease)
         except TimeoutError:
-            raise SlowBody(f"the body took longer than {self._settings.body_timeout_s:g} s") from None
+            limit_s, pause_s = self._settings.body_timeout_s, settings.BODY_PAUSE_S
+            raise SlowBody(f"the body took longer than {limit_s:g} s, or paused for {pause_s:g} s") from None
         inflate.finish()
         return body
 
@@ -92,7 +94,8 @@ class BodyReader:
         received = 0
         more = True
         while more:
-            message = await receive()
+            async with asyncio.timeout(settings.BODY_PAUSE_S):
+                message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             chunk, more = message.get("body", b""), message.get("more_body", False)

@@ -11,13 +11,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gateway.frontends.connections import ConnectionPlaces
+from gateway.frontends.connections import HALF_OPEN_S, ConnectionPlaces
 from gateway.frontends.http.bounds import STRANGERS_PART, Bounds, Refuse
 from gateway.frontends.peer import Peer, peer_of
 from gateway.wire.connection import BoundedConnection
-
-MUTE_S = 1.0
-"""Time after which a peer without a request may be closed if its caller has too many connections."""
 
 
 class HttpConnection(BoundedConnection):
@@ -34,7 +31,7 @@ class HttpConnection(BoundedConnection):
     ) -> None:
         super().__init__(config, state, settings, refuse.plain)
         self._most, self._welcome, self._places = settings.max_connections, welcome, places
-        self._made_s = self.loop.time()
+        self._made_s = self._begun_s = self.loop.time()
         self.stranger, self.peer = False, Peer()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -52,17 +49,30 @@ class HttpConnection(BoundedConnection):
         super().connection_lost(exc)
         self._places.leave(self)
 
+    def data_received(self, data: bytes) -> None:
+        """Note the time at which a request begins."""
+        if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
+            self._begun_s = self.loop.time()
+        super().data_received(data)
+
+    @property
+    def half_open(self) -> bool:
+        """Implement `Yielding.half_open`."""
+        began = self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0])
+        waits = began and self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE} and not self.conn.behind
+        return waits and self.loop.time() - self._begun_s > HALF_OPEN_S
+
     @property
     def idle(self) -> bool:
         """Return True if no request is under way, and the peer had time to begin one."""
         if self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]:
             return False
         cycle = cast("RequestResponseCycle | None", self.cycle)
-        return self.loop.time() - self._made_s > MUTE_S if cycle is None else cycle.response_complete
+        return self.loop.time() - self._made_s > HALF_OPEN_S if cycle is None else cycle.response_complete
 
     def give_way(self) -> None:
         """Implement `Yielding.give_way`: close in favour of another connection."""
-        self.transport.close()
+        self.transport.abort() if self.half_open else self.transport.close()
 
     def _admitted(self) -> bool:
         strangers = sum(cast("HttpConnection", other).stranger for other in self.connections)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gateway.domain.access import Address, Security
-from gateway.domain.shares import RefusalReason, caller_key, is_loopback
+from gateway.domain.shares import caller_key, is_loopback
 from gateway.frontends.authentication import Authentication
 from gateway.frontends.connections import ConnectionPlaces
 from gateway.frontends.http.bounds import Bounds, Refuse
@@ -97,16 +97,22 @@ class HttpServer:
 
     def _terms(self) -> HandshakeLimits:
         """Return the limits of handshakes: a caller's share of them, and a reserve for callers on this device."""
-        pool = self._handshakes
-        bounds = pool.bounds
+        pool, most = self._handshakes, self._handshakes.bounds.total
+
+        def begins(key: str) -> bool:
+            refusal = pool.take(key, local=is_loopback(key))
+            if refusal is not None:
+                pool.count(key, refusal)
+            return refusal is None
+
         return HandshakeLimits(
             lambda: cast("ssl.SSLContext", self._context),  # TLS stays on
             self._settings.header_timeout_s,
-            bounds.total,
-            bounds.share,
+            most,
+            most,
             group=lambda address: caller_key(address=address),
-            most_of=lambda key: bounds.total - (0 if is_loopback(key) else bounds.reserve),
-            refused=lambda key, why: pool.count(key, RefusalReason(why)),
+            begins=begins,
+            ended=lambda key: pool.give(key, local=is_loopback(key)),
         )
 
     def _build(self) -> tuple[Application, Connect]:

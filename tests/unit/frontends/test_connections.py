@@ -9,7 +9,7 @@ from gateway.frontends.peer import Peer
 from gateway.frontends.pools import Pools
 from gateway.frontends.settings import ShareSettings
 
-NORTH, SOUTH, EAST = (Peer(address=f"192.0.2.{number}") for number in (1, 2, 3))
+NORTH, SOUTH, EAST = (Peer(address=f"198.51.{number}.1") for number in (1, 2, 3))
 LOCAL = Peer(uid=1000)
 
 
@@ -19,6 +19,7 @@ class Held:
 
     idle: bool = True
     gone: bool = False
+    half_open: bool = False
 
     def give_way(self) -> None:
         self.gone = True
@@ -60,7 +61,7 @@ def test_a_caller_whose_connections_are_busy_gets_no_more_and_the_others_do() ->
 
 
 def test_beyond_the_total_the_caller_with_most_gives_way() -> None:
-    connections = places()
+    connections = places(local_percent=10)
     most, fewer = entered(connections, NORTH, 4), entered(connections, SOUTH, 3)
     entered(connections, EAST, 1, idle=False)
     entered(connections, EAST, 1)  # more than is left to those on a network
@@ -78,7 +79,7 @@ def test_one_on_this_device_never_gives_way_to_one_on_a_network() -> None:
 
 
 def test_the_reserve_is_for_callers_on_this_device() -> None:
-    connections = places()
+    connections = places(local_percent=10)
     entered(connections, NORTH, 4, idle=False)
     entered(connections, SOUTH, 4, idle=False)
     assert not connections.enter(Held(), EAST)
@@ -95,6 +96,30 @@ def test_a_place_that_was_given_away_is_not_given_back() -> None:
     connections.leave(second)
     assert len(connections) == 0
     entered(connections, SOUTH, 1)
+
+
+def test_the_oldest_half_open_one_gives_way_if_no_one_is_idle() -> None:
+    connections = places()
+    held = entered(connections, NORTH, 4, idle=False)
+    held[1].half_open = held[2].half_open = True
+    entered(connections, NORTH, 1)
+    assert [each.gone for each in held] == [False, True, False, False]
+
+
+def test_half_open_ones_of_many_addresses_give_way_to_another_address_of_their_network() -> None:
+    pools = Pools(ShareSettings(caller_percent=25, network_percent=50, local_percent=10))
+    connections: ConnectionPlaces[Held] = ConnectionPlaces(pools.make("connections", "max_connections", 40), Clock())
+    other = entered(connections, SOUTH, 4)
+    held = [
+        one for number in range(2, 6) for one in entered(connections, Peer(address=f"127.0.0.{number}"), 5, idle=False)
+    ]
+    assert not connections.enter(Held(), Peer(address="127.0.0.1"))
+    for each in held:
+        each.half_open = True
+    entered(connections, Peer(address="127.0.0.1"), 8, idle=False)
+    assert sum(each.gone for each in held) == 8
+    assert not any(each.gone for each in other)
+    entered(connections, LOCAL, 10, idle=False)
 
 
 def test_a_certificate_moves_a_connection_to_its_own_share() -> None:

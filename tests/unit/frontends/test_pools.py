@@ -53,9 +53,9 @@ def test_a_refusal_says_whose_share_is_used_up_and_which_settings_bound_it() -> 
         "too many grpc calls by address:192.0.2.1: the share of one caller is 10 of 20 ([grpc] max_calls, [shares]); "
         "try again later"
     )
-    pool.require("address:192.0.2.2", local=False, amount=8)
-    with pytest.raises(RequestError, match="20 are the total, 2 of them for callers on this device"):
-        pool.require("address:192.0.2.3", local=False)
+    pool.require("address:198.51.100.1", local=False, amount=6)
+    with pytest.raises(RequestError, match="of 20, 2 are for callers on this device, and 2 for identified ones"):
+        pool.require("address:203.0.113.1", local=False)
 
 
 @pytest.mark.parametrize(

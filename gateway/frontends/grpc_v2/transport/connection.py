@@ -13,6 +13,7 @@ from typing import cast
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse, RequestedOutput, ResponseForm
 from gateway.domain.tensor import Raw
+from gateway.frontends.connections import HALF_OPEN_S
 from gateway.frontends.grpc_v2.calls import unexpected
 from gateway.frontends.grpc_v2.codec.infer_codec import Known
 from gateway.frontends.grpc_v2.codec.patterns import WHOLE_BYTES
@@ -37,7 +38,6 @@ from gateway.frontends.grpc_v2.transport.write_ahead import WriteAhead
 from gateway.frontends.peer import Peer, certified
 
 OWN = (Unary, AwaitedReply, Streaming)  # types of a stream's call other than a submitted request
-SILENT_NS = 1_000_000_000  # without the peer's SETTINGS a connection may give way to another after this long
 DRAINED = b"drained\0"  # PING whose answer shows that the peer has read the GOAWAY (RFC 9113, section 6.8)
 Collected = tuple[Stream, Raw, Known]
 """Token of a unary request in a batch: its stream, its message, and what is known of it."""
@@ -329,11 +329,24 @@ class GrpcConnection(SocketProtocol):
         """Return True if the connection could be closed without loss, and is not ending."""
         if not self._made_ns:  # the TLS handshake has limits of its own
             return False
-        silent = not self._h2.settled and time.monotonic_ns() - self._made_ns > SILENT_NS
+        silent = not self._h2.settled and time.monotonic_ns() - self._made_ns > HALF_OPEN_S * 1e9
         return silent or not (self.busy or self._h2.draining or self._h2.failed)
+
+    @property
+    def half_open(self) -> bool:
+        """Implement `Yielding.half_open`."""
+        streams = self._h2.streams.values()
+        if not streams or self.has_unsent_bytes or self._h2.behind:
+            return False
+        since_ns = time.monotonic_ns() - int(HALF_OPEN_S * 1e9)
+        return all(type(each.call) is Unary and each.opened_ns < since_ns for each in streams)
 
     def give_way(self) -> None:
         """Implement `Yielding.give_way`: close this connection in favour of another."""
+        if self._h2.streams:
+            self.end_calls(RequestError(Fault.OVERLOADED, "too many requests wait for their rest; send it at once"))
+            self.abort()
+            return
         self.drain("idle for longest; connect again when needed") if self._h2.settled else self.abort()
 
     @property

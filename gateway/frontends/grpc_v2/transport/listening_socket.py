@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from gateway.frontends.grpc_v2.http2.reader import NOTHING
+from gateway.wire.bounds import ACCEPTED_PER_PASS
 
-ACCEPT_LIMIT = 16
-"""Connections that are accepted before other sockets are served: each takes 60 µs."""
 FULL_WAIT_S = 1.0
 """Pause of accepting when this process has no descriptor or memory left."""
 _FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -63,7 +62,7 @@ class ListeningSocket:
 
     def accept(self) -> None:
         """Accept connections that wait."""
-        for _ in range(ACCEPT_LIMIT):
+        for _ in range(ACCEPTED_PER_PASS):
             try:
                 connected, name = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

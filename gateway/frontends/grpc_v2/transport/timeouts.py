@@ -7,6 +7,7 @@ import time
 from typing import Protocol
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.frontends import settings as limits
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.transport.streaming import Streaming
@@ -64,7 +65,9 @@ class Timeouts:
     def __init__(self, connection: TimedConnection, settings: GrpcSettings) -> None:
         self._connection, self._settings = connection, settings
         self._loop = asyncio.get_running_loop()
-        self._busy_ns = int(min(settings.receive_timeout_s, settings.write_timeout_s) / CHECKS * 1e9)
+        self._busy_ns = int(
+            min(settings.receive_timeout_s, settings.write_timeout_s, limits.BODY_PAUSE_S) / CHECKS * 1e9
+        )
         self._opened_ns = self._stuck_ns = connection.received_ns = time.monotonic_ns()
         self._pinged_ns: int | None = None
         self._taken = (0, 0)
@@ -115,13 +118,16 @@ class Timeouts:
     def _refuse_late(self, now_ns: int) -> None:
         """Refuse requests that are not complete in time; streams are in the order in which they were opened."""
         limit_s = self._settings.receive_timeout_s
-        since_ns = now_ns - int(limit_s * 1e9)
-        error = RequestError(Fault.EXPIRED, f"the request did not arrive within {limit_s} s ([grpc] receive_timeout_s)")
+        since_ns, paused_ns = now_ns - int(limit_s * 1e9), now_ns - int(limits.BODY_PAUSE_S * 1e9)
+        late = f"the request did not arrive within {limit_s} s ([grpc] receive_timeout_s)"
+        paused = f"the request paused for {limits.BODY_PAUSE_S:g} s; send its bytes without such pauses"
         for stream in self._connection.streams():
-            if stream.opened_ns > since_ns:
+            if stream.opened_ns > max(since_ns, paused_ns):
                 break
-            if _is_late(stream, since_ns):
-                self._connection.end_with_error(stream, error)
+            if stream.opened_ns <= since_ns and _is_late(stream, since_ns):
+                self._connection.end_with_error(stream, RequestError(Fault.EXPIRED, late))
+            elif isinstance(stream.call, Unary) and stream.call.late(paused_ns):
+                self._connection.end_with_error(stream, RequestError(Fault.EXPIRED, paused))
         self._connection.flush()
 
     def _stuck(self, now_ns: int) -> bool:
@@ -148,4 +154,7 @@ def _is_late(stream: Stream, since_ns: int) -> bool:
     call = stream.call
     if call is None:  # only its headers came; or it was answered, and the answer is not taken
         return stream.waiting is None
-    return isinstance(call, Unary | Streaming) and call.late(since_ns)
+    if isinstance(call, Unary):
+        call.cancel()
+        return True
+    return isinstance(call, Streaming) and call.late(since_ns)

@@ -22,17 +22,19 @@ P = ParamSpec("P")
 class Unary:
     """A call whose request is in transit. It counts as a call in progress. Raises RequestError OVERLOADED."""
 
-    __slots__ = ("_connection", "_counted", "_incoming", "_message", "_stream")
+    __slots__ = ("_connection", "_counted", "_incoming", "_message", "_received_ns", "_stream")
 
     def __init__(self, connection: CallConnection, stream: Stream) -> None:
         self._connection, self._stream = connection, stream
         self._incoming = connection.incoming(stream)
         self._message: ReceivedMessage | None = None
+        self._received_ns = stream.opened_ns
         connection.load.begin_call(stream.headers.info)
         self._counted = True
 
     def received(self, parts: Sequence[memoryview], ended: bool, now_ns: int) -> None:
         """Add parts of the request's body; start the call if they were the last."""
+        self._received_ns = now_ns
         try:
             for message in self._incoming.feed(parts, now_ns):
                 if self._message is not None:
@@ -47,8 +49,8 @@ class Unary:
             self._connection.end_with_error(self._stream, error)
 
     def late(self, since_ns: int) -> bool:
-        """Return True if the request should be complete: its call began at `since_ns` or earlier."""
-        late = self._stream.opened_ns <= since_ns
+        """Return True if no byte of the request came after `since_ns`."""
+        late = self._received_ns <= since_ns
         if late:
             self.cancel()
         return late

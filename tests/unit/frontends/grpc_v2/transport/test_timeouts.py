@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.frontends import settings as limits
 from gateway.frontends.grpc_v2.transport.replies import CODES
 from tests.simulators.grpc_client import (
     INFER,
@@ -64,6 +65,16 @@ async def _half_in_stream(client: Client) -> int:
 
 async def _no_question(client: Client) -> int:
     return client.ask(WATCH, end=False)
+
+
+@pytest.mark.parametrize("begin", [_headers, _half])
+async def test_a_request_that_pauses(served: Serve, begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BODY_PAUSE_S", 0.05)
+    async with served() as gateway, connected(gateway.addresses[0]) as client:
+        (reply,) = await client.over(await begin(client))
+        assert reply.status == CODES["DEADLINE_EXCEEDED"]
+        assert "paused" in reply.words
+        await nothing_left(gateway)
 
 
 @pytest.mark.parametrize(
