@@ -17,7 +17,7 @@ from gateway.committed.store import CommittedStore
 from gateway.config import Config, gateway_id, load_config, models_folder, mqtt_brokers
 from gateway.credentials import Credentials
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.events import Event, ServableChanged, VariantChosen
+from gateway.domain.events import Event, LargeImagesDecoded, ServableChanged, VariantChosen
 from gateway.domain.settings_layer import SettingsLayer
 from gateway.fleet_settings import Life, SettingsControl, check_startable
 from gateway.frontends.pools import Pools
@@ -233,6 +233,7 @@ class Daemon:
         folder = None if self._state.problem else Path(self._life.folder)
         mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder)
         await mqtt.start()
+        self._trimming.soon()  # reading the journal leaves memory in malloc
         stack.push_async_callback(mqtt.stop, self._config.limits.drain_s)
         self._mqtt = mqtt
 
@@ -273,6 +274,9 @@ class Daemon:
             self._log.info("listening", protocol=protocol, address=str(address))
 
     def _publish(self, event: Event) -> None:
+        if isinstance(event, LargeImagesDecoded):
+            self._trimming.soon()
+            return
         log_event(event)
         if isinstance(event, ServableChanged):
             self._readiness_changed()

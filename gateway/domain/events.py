@@ -175,6 +175,11 @@ class LeaseRanOut:
     weights: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class LargeImagesDecoded:
+    """Decoding of a request's large or broken images, which leaves unused memory in malloc. It is not logged."""
+
+
 Event = (
     ServableChanged
     | VariantChosen
@@ -192,5 +197,6 @@ Event = (
     | PriorityRefused
     | RouteChanged
     | LeaseRanOut
+    | LargeImagesDecoded
 )
 Publish = Callable[[Event], None]
