@@ -6,11 +6,12 @@ import asyncio
 import ctypes
 import gc
 import resource
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 GROWN_BYTES = 8 * 1024 * 1024
-"""Change of the resident memory from which returning memory is worth its time."""
+"""Growth of the resident memory from which returning memory is worth its time."""
 QUIET_S = 0.5
 """Time without a change of models and without large images after which memory is returned to the system."""
 
@@ -27,7 +28,7 @@ class Trimming:
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
-        self._kept_bytes = 0
+        self._least_bytes = 0
 
     def soon(self) -> None:
         """Return memory QUIET_S from now, on a thread; the time begins again with each call."""
@@ -41,10 +42,10 @@ class Trimming:
             self._timer.cancel()
 
     def _trim(self) -> None:
-        """Return memory if the process has GROWN_BYTES more or less than it had after the last time."""
-        if abs(_resident_bytes() - self._kept_bytes) >= GROWN_BYTES:
+        """Return memory if the process has GROWN_BYTES more than after the time that left it the least."""
+        if _resident_bytes() >= self._least_bytes + GROWN_BYTES:
             trim()
-            self._kept_bytes = _resident_bytes()
+            self._least_bytes = min(self._least_bytes or sys.maxsize, _resident_bytes())
 
 
 def _resident_bytes() -> int:
