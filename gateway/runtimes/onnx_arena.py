@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import resource
 import threading
+import time
 from contextlib import suppress
 from types import ModuleType
 
@@ -48,25 +49,28 @@ class Arena:
         self._session = ort.InferenceSession(IDENTITY, options, ["CPUExecutionProvider"])
         self.full = False
         """True if a large output was allocated since the arena was freed."""
-        self._is_due = False
+        self._due, self._started = threading.Event(), False
 
     def free_soon(self) -> None:
         """Free memory FREE_AFTER_S from now, on a thread: a large output was deleted. Any thread may call it."""
-        if not self._is_due:
-            self._is_due = True
-            timer = threading.Timer(FREE_AFTER_S, self.free)
-            timer.daemon = True
-            try:
-                timer.start()
-            except RuntimeError:  # no thread can start: the next run frees the memory
-                self._is_due = False
+        self._due.set()
+        if not self._started:  # one thread for all: the stack of a new one might not fit near the limit
+            with suppress(RuntimeError):  # no thread can start: the next run frees the memory
+                threading.Thread(target=self._free_late, name="onnx memory", daemon=True).start()
+                self._started = True
+
+    def _free_late(self) -> None:
+        while self._due.wait():
+            time.sleep(FREE_AFTER_S)
+            self._due.clear()
+            self.free()
 
     def free(self) -> None:
         """Free memory that no run and no session uses. Any thread may call it.
 
         ONNX Runtime does so at the end of a run with that option, even if the run fails.
         """
-        self.full = self._is_due = False
+        self.full = False
         with suppress(*self._errors):
             self._session.run(None, self._input, self._freeing)
 
