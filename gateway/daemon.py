@@ -17,7 +17,7 @@ from gateway.committed.store import CommittedStore
 from gateway.config import Config, gateway_id, load_config, models_folder, mqtt_brokers
 from gateway.credentials import Credentials
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.events import Event, LargeImagesDecoded, ServableChanged, VariantChosen
+from gateway.domain.events import Event, ImagesDecoded, ServableChanged, VariantChosen
 from gateway.domain.settings_layer import SettingsLayer
 from gateway.fleet_settings import Life, SettingsControl, check_startable
 from gateway.frontends.pools import Pools
@@ -274,7 +274,7 @@ class Daemon:
             self._log.info("listening", protocol=protocol, address=str(address))
 
     def _publish(self, event: Event) -> None:
-        if isinstance(event, LargeImagesDecoded):
+        if isinstance(event, ImagesDecoded):
             self._trimming.soon()
             return
         log_event(event)

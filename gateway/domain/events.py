@@ -176,8 +176,8 @@ class LeaseRanOut:
 
 
 @dataclass(frozen=True, slots=True)
-class LargeImagesDecoded:
-    """Decoding of a request's large or broken images, which leaves unused memory in malloc. It is not logged."""
+class ImagesDecoded:
+    """Decoding of a request's images, which may leave unused memory in malloc. It is not logged."""
 
 
 Event = (
@@ -197,6 +197,6 @@ Event = (
     | PriorityRefused
     | RouteChanged
     | LeaseRanOut
-    | LargeImagesDecoded
+    | ImagesDecoded
 )
 Publish = Callable[[Event], None]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.events import LargeImagesDecoded, ServableChanged
+from gateway.domain.events import ImagesDecoded, ServableChanged
 from gateway.domain.infer import InferRequest
 from gateway.domain.lifecycle import ServableState, advance
 from gateway.domain.manifest import ModelManifest
@@ -39,9 +39,6 @@ from gateway.engine.ticket import NO_CALLER, Ticket
 from gateway.engine.worker import Calls, SessionWorker
 from gateway.tasks.frame import Frame
 from gateway.tasks.interpreter import Interpreter
-
-LARGE_PIXELS = 500_000
-"""Pixels of a request's images from which malloc keeps memory that is worth returning: 2 MiB in four bytes each."""
 
 
 class Servable:
@@ -330,9 +327,8 @@ class Servable:
         if ticket.done:
             return
         try:
+            self._context.publish(ImagesDecoded())
             ticket.inputs, ticket.frames = decoded.result()
-            if sum([frame.width * frame.height for frame in ticket.frames]) >= LARGE_PIXELS:
-                self._context.publish(LargeImagesDecoded())
             ticket.form = self._admission.form(replace(ticket.request, inputs=ticket.inputs))
             self._queue.reserved -= 1
             try:
@@ -340,7 +336,6 @@ class Servable:
             finally:
                 self._queue.reserved += 1
         except RequestError as error:
-            self._context.publish(LargeImagesDecoded())
             self._answers.refuse((ticket,), error)
         except Exception as error:  # noqa: BLE001  a thread's boundary: the caller gets an answer to any error
             self._reports.failed(f"decode: {type(error).__name__}: {error}")
