@@ -233,7 +233,6 @@ class Daemon:
         folder = None if self._state.problem else Path(self._life.folder)
         mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder)
         await mqtt.start()
-        self._trimming.soon()  # reading the journal leaves memory in malloc
         stack.push_async_callback(mqtt.stop, self._config.limits.drain_s)
         self._mqtt = mqtt
 
@@ -274,12 +273,10 @@ class Daemon:
             self._log.info("listening", protocol=protocol, address=str(address))
 
     def _publish(self, event: Event) -> None:
-        if isinstance(event, ImagesDecoded):
-            self._trimming.soon()
-            return
         log_event(event)
         if isinstance(event, ServableChanged):
             self._readiness_changed()
+        if isinstance(event, ServableChanged | ImagesDecoded):
             self._trimming.cancel() if self._stop.is_set() else self._trimming.soon()
         if isinstance(event, ServableChanged | VariantChosen) and self._mqtt is not None:
             self._mqtt.readiness_changed()  # a version is found by name only once its variant is chosen
