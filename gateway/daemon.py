@@ -17,7 +17,7 @@ from gateway.committed.store import CommittedStore
 from gateway.config import Config, gateway_id, load_config, models_folder, mqtt_brokers
 from gateway.credentials import Credentials
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.events import Event, ServableChanged, VariantChosen
+from gateway.domain.events import Event, ImagesDecoded, ServableChanged, VariantChosen
 from gateway.domain.settings_layer import SettingsLayer
 from gateway.fleet_settings import Life, SettingsControl, check_startable
 from gateway.frontends.pools import Pools
@@ -276,6 +276,7 @@ class Daemon:
         log_event(event)
         if isinstance(event, ServableChanged):
             self._readiness_changed()
+        if isinstance(event, ServableChanged | ImagesDecoded):
             self._trimming.cancel() if self._stop.is_set() else self._trimming.soon()
         if isinstance(event, ServableChanged | VariantChosen) and self._mqtt is not None:
             self._mqtt.readiness_changed()  # a version is found by name only once its variant is chosen

@@ -175,6 +175,11 @@ class LeaseRanOut:
     weights: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class ImagesDecoded:
+    """Decoding of a request's images, which may leave unused memory in malloc. It is not logged."""
+
+
 Event = (
     ServableChanged
     | VariantChosen
@@ -192,5 +197,6 @@ Event = (
     | PriorityRefused
     | RouteChanged
     | LeaseRanOut
+    | ImagesDecoded
 )
 Publish = Callable[[Event], None]

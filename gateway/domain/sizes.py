@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype
 
@@ -13,6 +14,8 @@ VARINT_BYTES = 10
 """Longest varint (protobuf, "Encoding"): the size of a negative number in typed contents."""
 JSON_BYTES = 64
 """Bytes of one element in JSON: 25 for the longest FP64, and as many again for line breaks and indentation."""
+ANSWER_BYTES = 2**31 - 1
+"""Largest answer: protobuf serializes no larger message ("Proto Limits"). HTTP has a smaller bound in addition."""
 _TYPED_BYTES = {Datatype.BOOL: 1, Datatype.FP32: 4, Datatype.FP64: 8}
 
 
@@ -44,6 +47,18 @@ def request_sizes(manifest: ModelManifest, max_batch_rows: int, slack_bytes: int
     return RequestSizes(binary + slack_bytes, text + slack_bytes)
 
 
+def check_answer(size: int) -> None:
+    """Refuse an answer of `size` bytes or more. Raises RequestError TOO_LARGE above ANSWER_BYTES."""
+    if size > ANSWER_BYTES:
+        what = f"the answer has {size} bytes or more; at most {ANSWER_BYTES} are sent"
+        raise RequestError(Fault.TOO_LARGE, f"{what}; request fewer rows or outputs")
+
+
+def least_answer_bytes(outputs: Iterable[TensorSpec], rows: int | None) -> int:
+    """Return the bytes of `outputs` whose shape is declared, for `rows` rows (None: the first dimension is open)."""
+    return sum((_elements(spec, rows) or 0) * spec.datatype.wire_bytes for spec in outputs)
+
+
 def widest(sizes: Iterable[RequestSizes]) -> RequestSizes:
     """Return the largest of several versions' sizes. Raises ValueError for none."""
     each = list(sizes)
@@ -56,8 +71,8 @@ def _widest(sizes: list[int | None]) -> int | None:
 
 
 def _elements(spec: TensorSpec, rows: int | None) -> int | None:
-    """Return the most elements that an input can have; None if that is open."""
-    shape = spec.shape if rows is None else (rows, *spec.shape[1:])
+    """Return the most elements that a tensor can have; None if that is open."""
+    shape = spec.shape if rows is None or spec.shape[:1] != (ROWS,) else (rows, *spec.shape[1:])
     if spec.datatype is Datatype.BYTES or ROWS in shape:
         return None
     return math.prod(shape)

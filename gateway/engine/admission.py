@@ -13,6 +13,7 @@ import numpy as np
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, RequestedOutput
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, fits
+from gateway.domain.sizes import check_answer, least_answer_bytes
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.engine.cost import Cost
 from gateway.engine.default_inputs import DefaultInputs
@@ -113,7 +114,7 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
 
     A request for a bare model runs alone in three cases. Its inputs differ in their rows (the graph may broadcast
     them), it has no rows, or it has more than `max_batch_rows`. No author stated what the first dimension counts.
-    Raises RequestError INVALID.
+    Raises RequestError INVALID, TOO_LARGE if the declared outputs exceed the largest answer.
     """
     _check_names(request, manifest)
     rows = {_check_tensor(spec, request.inputs[spec.name], manifest) for spec in manifest.inputs}
@@ -124,6 +125,10 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
         raise _invalid(manifest, _rows_problem(rows, max_batch_rows))
     outputs = _outputs(request, manifest)
     interpreted = not {output.name for output in outputs}.isdisjoint(manifest.answered)
+    placed = {output.name for output in request.outputs if output.destination is not None}
+    whole = {output.name for output in outputs if not output.classification} - placed
+    sent = [spec for spec in manifest.outputs if spec.name in whole]
+    check_answer(least_answer_bytes(sent, count if manifest.batched and not manifest.inspected else None))
     tensors = [(spec, request.inputs[spec.name]) for spec in manifest.inputs]
     encoded = tuple(spec for spec, tensor in tensors if is_encoded(spec, tensor))
     return Form(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.events import ServableChanged
+from gateway.domain.events import ImagesDecoded, ServableChanged
 from gateway.domain.infer import InferRequest
 from gateway.domain.lifecycle import ServableState, advance
 from gateway.domain.manifest import ModelManifest
@@ -327,6 +327,7 @@ class Servable:
         if ticket.done:
             return
         try:
+            self._context.publish(ImagesDecoded())
             ticket.inputs, ticket.frames = decoded.result()
             self.statistics.turned_images += sum(frame.turned for frame in ticket.frames)
             ticket.form = self._admission.form(replace(ticket.request, inputs=ticket.inputs))

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import resource
+import sys
 from contextlib import suppress
+from pathlib import Path
 
+GROWN_BYTES = 8 * 1024 * 1024
+"""Growth of the resident memory from which returning memory is worth its time."""
 QUIET_S = 0.5
-"""Time without a change of models after which memory is returned to the system."""
+"""Time without a change of models and without large images after which memory is returned to the system."""
 
 
 def settle() -> None:
@@ -19,21 +24,32 @@ def settle() -> None:
 
 
 class Trimming:
-    """Returns memory once models have not changed for QUIET_S: each change leaves unused memory in malloc."""
+    """Returns memory QUIET_S after the last change of models or large image: each leaves unused memory in malloc."""
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
+        self._least_bytes = 0
 
     def soon(self) -> None:
         """Return memory QUIET_S from now, on a thread; the time begins again with each call."""
         self.cancel()
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(QUIET_S, loop.run_in_executor, None, trim)
+        self._timer = loop.call_later(QUIET_S, loop.run_in_executor, None, self._trim)
 
     def cancel(self) -> None:
         """Return no memory any more: the process ends."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def _trim(self) -> None:
+        """Return memory if the process has GROWN_BYTES more than after the time that left it the least."""
+        if _resident_bytes() >= self._least_bytes + GROWN_BYTES:
+            trim()
+            self._least_bytes = min(self._least_bytes or sys.maxsize, _resident_bytes())
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def trim() -> None:

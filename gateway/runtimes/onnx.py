@@ -10,6 +10,7 @@ import ctypes
 import math
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -177,6 +178,8 @@ class OnnxEngine:
             outputs = self._try(feeds, wanted)
         if max([output.nbytes for output in outputs]) >= LARGE_BYTES:
             arena.full = True
+            for output in outputs:
+                weakref.finalize(output, arena.free_soon).atexit = False
         return outputs
 
     def cancel(self) -> bool:

@@ -9,6 +9,8 @@ long in either arena (decision 0026).
 from __future__ import annotations
 
 import resource
+import threading
+import time
 from contextlib import suppress
 from types import ModuleType
 
@@ -18,6 +20,8 @@ DATA_SHARE = 0.75
 """Part of the process's data (RLIMIT_DATA) that the arena may take. The rest is for requests, answers and Python."""
 LARGE_BYTES = 16 * 1024 * 1024
 """Size of an output after which the arena is freed, which also frees other memory of the run."""
+FREE_AFTER_S = 0.5
+"""Time after the deletion of a large output at which the arena is freed if no run did it before."""
 IDENTITY = bytes.fromhex(
     "08083a390a120a017812017922084964656e746974793a001201675a0f0a0178120a0a08080112040a02080162"
     "0f0a0179120a0a08080112040a02080142040a001011"
@@ -45,6 +49,21 @@ class Arena:
         self._session = ort.InferenceSession(IDENTITY, options, ["CPUExecutionProvider"])
         self.full = False
         """True if a large output was allocated since the arena was freed."""
+        self._due, self._started = threading.Event(), False
+
+    def free_soon(self) -> None:
+        """Free memory FREE_AFTER_S from now, on a thread: a large output was deleted. Any thread may call it."""
+        self._due.set()
+        if not self._started:  # one thread for all: the stack of a new one might not fit near the limit
+            with suppress(RuntimeError):  # no thread can start: the next run frees the memory
+                threading.Thread(target=self._free_late, name="onnx memory", daemon=True).start()
+                self._started = True
+
+    def _free_late(self) -> None:
+        while self._due.wait():
+            time.sleep(FREE_AFTER_S)
+            self._due.clear()
+            self.free()
 
     def free(self) -> None:
         """Free memory that no run and no session uses. Any thread may call it.

@@ -123,7 +123,16 @@ def rights_changed() -> RequestError:
 
 
 def unexpected(error: Exception, path: str) -> RequestError:
-    """Return the error that a peer gets for a defect: INTERNAL and a number that finds the traceback in the log."""
+    """Return the error that a peer gets for a defect: INTERNAL and a number that finds the traceback in the log.
+
+    A refusal is returned as it is. A lack of memory is TOO_LARGE, logged without a number: equal lines are left out.
+    """
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, MemoryError):
+        log.warning("call of %s lacked memory for its message or answer ([gateway] memory_mib)", path)
+        what = "the device lacks the memory for this message or its answer"
+        return RequestError(Fault.TOO_LARGE, f"{what}; send less at once, or raise [gateway] memory_mib")
     number = secrets.token_hex(4)
     log.error("call of %s failed unexpectedly (error %s)", path, number, exc_info=error)
     return RequestError(Fault.INTERNAL, f"internal error {number}; the gateway's log says more under this number")

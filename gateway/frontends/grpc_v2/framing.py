@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from gateway.domain.sizes import check_answer
 from gateway.frontends.grpc_v2.http2.sender import Piece
 
 Encoded = tuple[list[Piece], int]
@@ -13,6 +14,7 @@ PREFIX = struct.Struct(">BI")
 
 
 def prefixed(*content: Piece) -> Encoded:
-    """Return the message that consists of these pieces."""
+    """Return the message that consists of these pieces. Raises RequestError TOO_LARGE."""
     size = sum(map(len, content))
+    check_answer(size)
     return [PREFIX.pack(0, size), *content], PREFIX.size + size

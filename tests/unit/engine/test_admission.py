@@ -218,3 +218,12 @@ def test_a_default_is_not_made_for_more_rows_than_are_served(image: Tensor) -> N
     with pytest.raises(RequestError, match=r"batch of \d+ rows; between 1 and 4") as found:
         checked.complete(InferRequest("m", {"image": image}))
     assert found.value.fault is Fault.INVALID
+
+
+def test_declared_outputs_above_the_largest_answer_are_refused_before_the_run():
+    wide = manifest(inputs=(SIZE,), outputs=(TensorSpec("y", Datatype.FP32, (-1, 2**28)),))
+    request = {rows: InferRequest("m", {"size": tensors(rows)["size"]}) for rows in (1, 2)}
+    assert admission(wide).form(request[1]).rows == 1
+    with pytest.raises(RequestError, match="the answer has 2147483648 bytes or more; at most 2147483647") as refused:
+        admission(wide).form(request[2])
+    assert refused.value.fault is Fault.TOO_LARGE

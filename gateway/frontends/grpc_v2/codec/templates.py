@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gateway.domain.infer import InferResponse, ResponseForm
+from gateway.domain.sizes import check_answer
 from gateway.domain.tensor import CONVERTED, Array
 from gateway.frontends.grpc_v2.codec.protobuf import field_header
 from gateway.frontends.grpc_v2.codec.protocol import message
@@ -78,7 +79,10 @@ def sent_as_in_memory(response: InferResponse) -> bool:
 
 
 def template_of(form: ResponseForm, *, plain: bool = True) -> Template:
-    """Return the template of all responses of a form. `plain`: their outputs are sent as they are in memory."""
+    """Return the template of all responses of a form. `plain`: their outputs are sent as they are in memory.
+
+    Raises RequestError TOO_LARGE.
+    """
     named = message("inference.ModelInferResponse")(model_name=form.model, model_version=form.version)
     described = message("inference.ModelInferResponse")()
     for name, datatype, shape in form.outputs:
@@ -88,6 +92,7 @@ def template_of(form: ResponseForm, *, plain: bool = True) -> Template:
     before = [described.SerializeToString() + before[0], *before[1:]] if before else [b""]
     start = named.SerializeToString()
     size = len(start) + sum(len(each) for each in before) + sum(sizes)
+    check_answer(size)
     return Template(start, tuple(before), size, PREFIX.pack(0, size) + start + before[0], plain)
 
 

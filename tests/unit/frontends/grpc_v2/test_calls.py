@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.grpc_v2.calls import CallInfo, is_local, peer_address
+from gateway.frontends.grpc_v2.calls import CallInfo, is_local, peer_address, unexpected
 from gateway.frontends.grpc_v2.service.inference import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.regions import Regions
@@ -40,3 +40,10 @@ def test_callers_elsewhere_register_no_shared_memory():
     with pytest.raises(RequestError, match="only callers on this device") as caught:
         asyncio.run(rpc.answer(rpc.request(name="r", key="/r", byte_size=8), CallInfo("ann", local=False)))
     assert caught.value.fault is Fault.DENIED
+
+
+def test_a_lack_of_memory_is_too_large_and_logged_alike_each_time(caplog):
+    refused = [unexpected(MemoryError(), "/inference.GRPCInferenceService/ModelInfer") for _ in range(2)]
+    assert {error.fault for error in refused} == {Fault.TOO_LARGE}
+    assert len({record.getMessage() for record in caplog.records}) == 1
+    assert not any(record.exc_info for record in caplog.records)

@@ -1,0 +1,39 @@
+"""Memory of the process: what malloc keeps unused goes back, also if a run was under way the last time."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.observe import heap
+
+
+@pytest.fixture
+def resident(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the resident sizes that the next readings give, first to last."""
+    sizes: list[int] = []
+    monkeypatch.setattr(heap, "_resident_bytes", lambda: sizes.pop(0))
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("after_mib", "next_mib", "again"),
+    [(100, 101, False), (100, 140, True)],
+)
+def test_memory_is_returned_after_growth_only(resident, monkeypatch, after_mib, next_mib, again):
+    returned = []
+    monkeypatch.setattr(heap, "trim", lambda: returned.append(1))
+    trimming = heap.Trimming()
+    resident += [size << 20 for size in (120, after_mib, next_mib, after_mib)]
+    trimming._trim()
+    trimming._trim()
+    assert len(returned) == 1 + again
+
+
+def test_a_time_that_left_more_is_not_the_measure(resident, monkeypatch):
+    returned = []
+    monkeypatch.setattr(heap, "trim", lambda: returned.append(1))
+    trimming = heap.Trimming()
+    resident += [size << 20 for size in (120, 100, 300, 290, 290, 100)]  # a run was under way at the second
+    for _ in range(3):
+        trimming._trim()
+    assert len(returned) == 3
