@@ -171,11 +171,11 @@ class SessionWorker:
         while due := more or self._due():
             if isinstance(due, Ticket):
                 self._run_beside(due)
+                del due  # as no variable holds the run below: else requests and answers stay until the next run
                 continue
             limiter.enter(share)
             began_ns = time.monotonic_ns()
-            ran = self._run_due(self._take(began_ns))
-            self._post(self._calls.ran, ran)
+            self._post(self._calls.ran, self._run_due(self._take(began_ns)))
             with self._changed:
                 more = self._queue.length > 0 and self._ready()
             limiter.leave(share, time.monotonic_ns() - began_ns, again=more)

@@ -19,8 +19,10 @@ from tritonclient.utils import InferenceServerException
 from tests.simulators.daemon import Daemon, copy_model, running
 
 LIMIT_S = 60.0
-SHARE = 1.1
-"""Memory of the daemon afterwards, as a part of what it had before."""
+SHARE = 1.3
+"""Memory of the daemon afterwards, as a part of what it had before. Threads and later trials take a tenth meanwhile."""
+TIMES = 6
+"""After three long runs the model's own thread runs it, which holds memory of its own."""
 FLOATS = 50_000_000
 """Zeros of 200 MB."""
 
@@ -71,7 +73,8 @@ def pictures(daemon: Daemon, side: int) -> None:
 @pytest.mark.parametrize(("work", "size"), [(zeros, FLOATS), (pictures, 4000)])
 def test_memory_comes_back(daemon: Daemon, work: Callable[[Daemon, int], None], size: int) -> None:
     before = resident_bytes(daemon)
-    work(daemon, size)
+    for _ in range(TIMES):
+        work(daemon, size)
     ends_s = time.monotonic() + LIMIT_S
     while resident_bytes(daemon) > SHARE * before:
         assert time.monotonic() < ends_s, f"{resident_bytes(daemon) >> 20} MiB after {before >> 20} MiB"
