@@ -134,8 +134,7 @@ class Servable:
         try:
             request = self._admission.complete(request)
             form = self._admission.form(request)
-            deadline_ns = request.deadline_ns
-            if deadline_ns is not None and deadline_ns <= now_ns:
+            if (deadline_ns := request.deadline_ns) is not None and deadline_ns <= now_ns:
                 self.statistics.drop("expired")
                 raise expired(self.manifest.name)
             if self._closed:

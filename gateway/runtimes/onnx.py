@@ -10,7 +10,6 @@ import ctypes
 import math
 import os
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -177,9 +176,7 @@ class OnnxEngine:
             arena.free()
             outputs = self._try(feeds, wanted)
         if max([output.nbytes for output in outputs]) >= LARGE_BYTES:
-            arena.full = True
-            for output in outputs:
-                weakref.finalize(output, arena.free_soon).atexit = False
+            arena.free_after(outputs)
         return outputs
 
     def cancel(self) -> bool:

@@ -11,10 +11,14 @@ from __future__ import annotations
 import resource
 import threading
 import time
+import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from types import ModuleType
 
 import numpy as np
+
+from gateway.domain.tensor import Array
 
 DATA_SHARE = 0.75
 """Part of the process's data (RLIMIT_DATA) that the arena may take. The rest is for requests, answers and Python."""
@@ -51,8 +55,14 @@ class Arena:
         """True if a large output was allocated since the arena was freed."""
         self._due, self._started = threading.Event(), False
 
-    def free_soon(self) -> None:
-        """Free memory FREE_AFTER_S from now, on a thread: a large output was deleted. Any thread may call it."""
+    def free_after(self, outputs: Sequence[Array]) -> None:
+        """Free memory at the next run, or FREE_AFTER_S after one of these large outputs is deleted."""
+        self.full = True
+        for output in outputs:
+            weakref.finalize(output, self._free_soon).atexit = False
+
+    def _free_soon(self) -> None:
+        """Wake the thread that frees memory. Any thread may call it."""
         self._due.set()
         if not self._started:  # one thread for all: the stack of a new one might not fit near the limit
             with suppress(RuntimeError):  # no thread can start: the next run frees the memory

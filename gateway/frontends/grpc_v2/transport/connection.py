@@ -32,7 +32,7 @@ from gateway.frontends.grpc_v2.transport.messages import ReceivedMessage
 from gateway.frontends.grpc_v2.transport.ports import ConnectionOwner
 from gateway.frontends.grpc_v2.transport.request_headers import FIELDS, RequestHeaders, RequestHeadersReader
 from gateway.frontends.grpc_v2.transport.streaming import Streaming
-from gateway.frontends.grpc_v2.transport.timeouts import Timeouts
+from gateway.frontends.grpc_v2.transport.timeouts import Timeouts, are_half_open
 from gateway.frontends.grpc_v2.transport.unary import AwaitedReply, Unary, answer_message, one_request
 from gateway.frontends.grpc_v2.transport.write_ahead import WriteAhead
 from gateway.frontends.peer import Peer, certified
@@ -159,8 +159,7 @@ class GrpcConnection(SocketProtocol):
         if headers.rpc is not server.infer:
             self._call(stream, content, lent=lent)
             return
-        small = len(content) <= WHOLE_BYTES
-        raw = bytes(content) if small else content
+        raw = bytes(content) if (small := len(content) <= WHOLE_BYTES) else content
         try:
             known = self.submission.find(raw)
             if small and known is not None and not self.load.waiting_bytes:
@@ -189,8 +188,6 @@ class GrpcConnection(SocketProtocol):
             request, stream.call = begun
             if request.outputs:
                 self._asked[stream] = request.outputs
-        except RequestError as error:
-            self.refuse(stream, error)
         except Exception as error:  # noqa: BLE001 - as in `_start`
             self.refuse(stream, unexpected(error, headers.rpc.path))
 
@@ -218,8 +215,6 @@ class GrpcConnection(SocketProtocol):
         try:
             async with asyncio.timeout_at(ends_s) as time_left:
                 await call.run()
-        except RequestError as error:
-            self.end_with_error(stream, error)
         except Exception as error:  # noqa: BLE001 - as in `_start`
             late = isinstance(error, TimeoutError) and time_left.expired()
             refusal = RequestError(Fault.EXPIRED, "the call's time was over before its answer was there")
@@ -245,8 +240,6 @@ class GrpcConnection(SocketProtocol):
         self.load.end_call(token.headers.info)
         try:
             encoded = self._server.codec.encode(response, asked)
-        except RequestError as error:
-            self.end_with_error(token, error)
         except Exception as error:  # noqa: BLE001 - as in `_start`; a sink must not raise
             self.end_with_error(token, unexpected(error, token.headers.rpc.path))
         else:
@@ -335,19 +328,14 @@ class GrpcConnection(SocketProtocol):
     @property
     def half_open(self) -> bool:
         """Implement `Yielding.half_open`."""
-        streams = self._h2.streams.values()
-        if not streams or self.has_unsent_bytes or self._h2.behind:
-            return False
-        since_ns = time.monotonic_ns() - int(HALF_OPEN_S * 1e9)
-        return all(type(each.call) is Unary and each.opened_ns < since_ns for each in streams)
+        return not (self.has_unsent_bytes or self._h2.behind) and are_half_open(self._h2.streams.values())
 
     def give_way(self) -> None:
         """Implement `Yielding.give_way`: close this connection in favour of another."""
-        if self._h2.streams:
+        is_idle = self._h2.settled and not self._h2.streams
+        if not is_idle:
             self.end_calls(RequestError(Fault.OVERLOADED, "too many requests wait for their rest; send it at once"))
-            self.abort()
-            return
-        self.drain("idle for longest; connect again when needed") if self._h2.settled else self.abort()
+        self.drain("idle for longest; connect again when needed") if is_idle else self.abort()
 
     @property
     def busy(self) -> bool:

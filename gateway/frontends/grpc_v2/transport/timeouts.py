@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
 from typing import Protocol
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends import settings as limits
+from gateway.frontends.connections import HALF_OPEN_S
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.transport.streaming import Streaming
@@ -147,6 +149,12 @@ class Timeouts:
             self._pinged_ns = now_ns
             self._connection.ping(ALIVE)
         return False
+
+
+def are_half_open(streams: Collection[Stream]) -> bool:
+    """Return True if there are streams, and all are unary requests that began `HALF_OPEN_S` ago and lack a part."""
+    since_ns = time.monotonic_ns() - int(HALF_OPEN_S * 1e9)
+    return bool(streams) and all(type(each.call) is Unary and each.opened_ns < since_ns for each in streams)
 
 
 def _is_late(stream: Stream, since_ns: int) -> bool:
