@@ -57,20 +57,34 @@ class ResourceUse:
     Callers are identified by a key (`caller_key`). A caller without units is not stored: `total` bounds the memory.
     """
 
-    __slots__ = ("_by_caller", "anonymous", "bounds", "remote", "used")
+    __slots__ = ("_by_caller", "_most_distant", "_most_remote", "anonymous", "bounds", "remote", "used")
 
     def __init__(self, bounds: ShareBounds) -> None:
         self.bounds = bounds
         self.used = self.remote = self.anonymous = 0
         self._by_caller: dict[str, int] = {}
         """Units by key of a caller, and of a network."""
+        self._most_remote = bounds.total - bounds.reserve
+        self._most_distant = max(1, self._most_remote - bounds.reserve)
 
     def take(self, key: str, *, local: bool, amount: int = 1) -> RefusalReason | None:
         """Take `amount` units for a caller. Return the reason of a refusal, which takes nothing, or None."""
-        refusal = self.refusal(key, local=local, amount=amount)
-        if refusal is None:
-            self.add(key, local=local, amount=amount)
-        return refusal
+        bounds, by_caller, network = self.bounds, self._by_caller, network_key(key)
+        held, used = by_caller.get(key, 0) + amount, self.used + amount
+        remote = self.remote if local else self.remote + amount
+        if held > bounds.share or used > bounds.total or not (local or remote <= self._most_remote):
+            return self.refusal(key, local=local, amount=amount)
+        if network:
+            in_network, anonymous = by_caller.get(network, 0) + amount, self.anonymous + amount
+            if (
+                in_network > bounds.network
+                or anonymous > self._most_remote
+                or not (local or remote <= self._most_distant)
+            ):
+                return self.refusal(key, local=local, amount=amount)
+            by_caller[network], self.anonymous = in_network, anonymous
+        by_caller[key], self.used, self.remote = held, used, remote
+        return None
 
     def refusal(self, key: str, *, local: bool, amount: int = 1) -> RefusalReason | None:
         """Return why `amount` more units would be refused, or None."""
@@ -81,9 +95,8 @@ class ResourceUse:
             return RefusalReason.NETWORK
         if self.used + amount > bounds.total:
             return RefusalReason.TOTAL
-        most_remote = bounds.total - bounds.reserve
-        most = max(1, most_remote - bounds.reserve) if network else most_remote
-        if (not local and self.remote + amount > most) or (network and self.anonymous + amount > most_remote):
+        most = self._most_distant if network else self._most_remote
+        if (not local and self.remote + amount > most) or (network and self.anonymous + amount > self._most_remote):
             return RefusalReason.RESERVE
         return None
 
@@ -96,15 +109,17 @@ class ResourceUse:
         self.used += amount
         if not local:
             self.remote += amount
-        network, by_caller = network_key(key), self._by_caller
-        if network:
+        by_caller = self._by_caller
+        if network := network_key(key):
             self.anonymous += amount
-        for each in (key, network) if network else (key,):
-            held = by_caller.get(each, 0) + amount
-            if held:
-                by_caller[each] = held
+            if in_network := by_caller.get(network, 0) + amount:
+                by_caller[network] = in_network
             else:
-                by_caller.pop(each, None)
+                by_caller.pop(network, None)
+        if held := by_caller.get(key, 0) + amount:
+            by_caller[key] = held
+        else:
+            by_caller.pop(key, None)
 
     def held(self, key: str) -> int:
         """Return the units that a caller holds."""
