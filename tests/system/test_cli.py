@@ -152,6 +152,7 @@ def test_config_check_names_an_absent_model_directory(cli, tmp_path):
 
 def test_config_check_recommends_what_is_safer(cli, tmp_path):
     (tmp_path / "tokens").write_text("cam secret\nold other expires=2020-01-01\n")
+    (tmp_path / "tokens").chmod(0o600)
     file = tmp_path / "edge.toml"
     file.write_text("[grpc]\nlisten = ['0.0.0.0:8001']\n[auth]\nanonymous = true\n")
     (anonymous,) = told(cli("config", "check", str(file), "--json"), 0)["remarks"]
