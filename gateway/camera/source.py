@@ -12,17 +12,6 @@ from gateway.domain.errors import ConfigurationError
 
 SCHEMES = ("rtsp", "rtsps", "http", "https", "udp", "tcp")
 DEVICES = "/dev/"
-CONTAINERS = (
-    "mov,matroska,avi,mpegts,mpeg,mpegvideo,flv,ogg,asf,mxf,nut,ivf,obu,av1,h264,hevc,m4v,mjpeg,mjpeg_2000,gif,wtv,rm"
-)
-"""FFmpeg's names of formats that hold a video themselves. Others draw a text (tty), refer to other files (concat, hls,
-dash, image2, sdp), or compute frames (lavfi): which one it is, FFmpeg finds from the content of a file of any name."""
-OF_FILES = {"protocol_whitelist": "file", "format_whitelist": CONTAINERS}
-OF_NETWORK = {
-    "protocol_whitelist": "tcp,udp,rtp,srtp,tls,http,https,httpproxy,crypto",
-    "format_whitelist": f"{CONTAINERS},rtsp,mpjpeg,hls",
-}
-"""What cameras send. A playlist of theirs cannot name files of this device."""
 RTSP_OPTIONS = {"rtsp_flags": "prefer_tcp"}
 """FFmpeg's options for RTSP: TCP first, for packets that UDP loses would be frames with errors."""
 _SECRET = re.compile(r"(?<=://)[^/@\s]*@")
@@ -44,7 +33,7 @@ class VideoSource:
 
 def file_source(name: str) -> VideoSource:
     """Return the source of a file. It is read as a file whatever its name, and so is all that it refers to."""
-    return VideoSource(str(Path(name).absolute()), options=OF_FILES)
+    return VideoSource(str(Path(name).absolute()), options={"protocol_whitelist": "file"})
 
 
 def camera_source(text: str) -> VideoSource:
@@ -62,8 +51,7 @@ def camera_source(text: str) -> VideoSource:
             "or a device such as /dev/video0; a file is named with --video",
             key="--camera",
         )
-    own = RTSP_OPTIONS if parts.scheme.startswith("rtsp") else {}
-    return VideoSource(text, live=True, options=OF_NETWORK | own)
+    return VideoSource(text, live=True, options=RTSP_OPTIONS if parts.scheme.startswith("rtsp") else {})
 
 
 def without_secret(text: str) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.tensor import Array
-from gateway.engine.images import upright
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -27,16 +26,13 @@ POINT_SCORE = 0.3
 """Score from which a keypoint is drawn."""
 
 
-def draw_file(document: Mapping[str, Any], source: Path, target: Path, *, stored: bool) -> None:
-    """Draw a result into a copy of an image, upright or as it is `stored`.
-
-    Raises ConfigurationError for a file that cannot be read or written.
-    """
+def draw_file(document: Mapping[str, Any], source: Path, target: Path) -> None:
+    """Draw a result into a copy of an image. Raises ConfigurationError for a file that cannot be read or written."""
     from PIL import Image
 
     try:
         with Image.open(source) as opened:
-            image = (opened if stored else upright(opened)).convert("RGB")
+            image = opened.convert("RGB")
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"cannot be drawn from {source}: {error}", file=str(target)) from error
     draw_image(document, image, target)

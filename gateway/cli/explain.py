@@ -158,12 +158,6 @@ def _print(
     print_table(columns, [_row(candidate, chosen) for candidate in candidates])
     print()
     print_table(("rank", "variant", "reason"), [(*_row(c, chosen)[:2], c.reason) for c in candidates])
-    for spec in release.manifest.inputs if release.manifest else ():
-        if spec.preprocess is not None and spec.preprocess.frame is None:
-            how = {"upright": "made upright as their EXIF orientation tells", "stored": "taken as they are stored"}
-            print(
-                f"input '{spec.name}': images are {how[spec.preprocess.orientation]} ([input.preprocess] orientation)"
-            )
     for line in remarks(release, candidates):
         print(line)
 

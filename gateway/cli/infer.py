@@ -20,7 +20,7 @@ from gateway.cli.common import configured, warn
 from gateway.cli.draw import draw_file
 from gateway.cli.explain import find_release
 from gateway.cli.files import images, read_file, tensors
-from gateway.cli.remote import ask, takes_stored
+from gateway.cli.remote import ask
 from gateway.cli.result_view import documents_of, print_documents
 from gateway.cli.running import disk_meant, find_running
 from gateway.cli.waiting import ModelWait, is_starting
@@ -41,7 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.video or arguments.camera:
         return infer_video.command(arguments)
     _check_still(arguments)
-    labels, stored = tuple[str, ...](), False
+    labels: tuple[str, ...] = ()
     found, wait = find_running(arguments), ModelWait(arguments.model, arguments.wait, arguments.config)
     while isinstance(found, str) and not disk_meant(arguments):
         # in this order: it may listen since the last question
@@ -50,17 +50,14 @@ def command(arguments: argparse.Namespace) -> int:
             break
     if not isinstance(found, str):
         answer = wait.answer(*found, partial(ask, arguments, *found))
-        stored = bool(arguments.draw) and takes_stored(arguments, *found)
     else:
         if not disk_meant(arguments):
             print(f"answered in this process, from the disk: {found}", file=sys.stderr)
-        response, manifest = asyncio.run(_infer_here(configured(arguments), arguments))
-        labels, given = manifest.labels, [each.preprocess for each in manifest.inputs if each.preprocess]
-        stored = any(each.orientation == "stored" for each in given)
+        response, labels = asyncio.run(_infer_here(configured(arguments), arguments))
         answer = json.loads(encode_response(response, literals=True).header)
     documents = documents_of(answer)
     if arguments.draw:
-        _draw(documents, arguments, stored=stored)
+        _draw(documents, arguments)
     if (arguments.output or ("json" if arguments.json else "table")) == "json":
         print(json.dumps(answer))
     else:
@@ -75,7 +72,7 @@ def _check_still(arguments: argparse.Namespace) -> None:
             raise ConfigurationError("goes with --video or --camera", key=f"--{option}")
 
 
-def _draw(documents: Sequence[Mapping[str, Any]], arguments: argparse.Namespace, *, stored: bool) -> None:
+def _draw(documents: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> None:
     """Draw the result of each image; of several, their number is added to the file's name."""
     if not arguments.image:
         raise ConfigurationError("goes with --image, --video or --camera: there is nothing to draw into", key="--draw")
@@ -85,11 +82,11 @@ def _draw(documents: Sequence[Mapping[str, Any]], arguments: argparse.Namespace,
     target = Path(arguments.draw)
     for place, (document, source) in enumerate(zip(documents, arguments.image, strict=True)):
         name = target.name if len(documents) == 1 else f"{target.stem}-{place}{target.suffix}"
-        draw_file(document, Path(source), target.with_name(name), stored=stored)
+        draw_file(document, Path(source), target.with_name(name))
         print(f"{target.with_name(name)} written", file=sys.stderr)
 
 
-async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[InferResponse, ModelManifest]:
+async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[InferResponse, tuple[str, ...]]:
     release = await find_release(config, arguments.model, arguments.model_version)
     surveyed = await assembly.survey(config)
     with assembly.opened(config, surveyed, state_folder(arguments.state), warn) as loader:
@@ -97,7 +94,7 @@ async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[In
         try:
             await repository.synchronise([release])
             manifest = engine.describe(release.name, release.version)
-            return await engine.infer(read_request(arguments, manifest)), manifest
+            return await engine.infer(read_request(arguments, manifest)), manifest.labels
         finally:
             await repository.close()
 

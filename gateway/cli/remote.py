@@ -36,15 +36,6 @@ def ask(arguments: argparse.Namespace, place: GatewayAddress, keys: Keys) -> dic
         return {**answer, **{key: answer[key] for key in ANSWER_KEYS}}
 
 
-def takes_stored(arguments: argparse.Namespace, place: GatewayAddress, keys: Keys) -> bool:
-    """Return True if the model takes images as they are stored, not upright. Raises as `ask` does."""
-    with GatewayClient(place, keys) as client, checked(place):
-        base = model_path(arguments.model, arguments.model_version)
-        parameters = read_object(*client.exchange("GET", f"{base}/config"))["parameters"]
-        told = (json.loads(parameters[name]["string_value"]) for name in parameters if name.startswith(PREPROCESS))
-        return any(each.get("orientation") == "stored" for each in told)
-
-
 @contextmanager
 def checked(place: GatewayAddress) -> Iterator[None]:
     """Convert the errors that unexpected JSON raises to UnreachableError."""

@@ -43,9 +43,8 @@ class Preprocess:
 
     Mean and standard deviation are per channel. `pad_value` (0 to 255) surrounds a letterbox; with `align` top-left it
     is right of the image and below it. A crop keeps the share `crop_share` (0 to 1) of the shorter side. `resample`
-    names the filter of the resize. `orientation`: encoded images become upright as their EXIF tag tells, or stay as
-    stored. Raw frames have the size `frame` (height, width), both even, and colours by `color_matrix` (ITU-R BT.601 or
-    BT.709) in `color_range`.
+    names the filter of the resize. Raw frames have the size `frame` (height, width), both even, and colours by
+    `color_matrix` (ITU-R BT.601 or BT.709) in `color_range`.
     """
 
     decode: tuple[str, ...]
@@ -59,7 +58,6 @@ class Preprocess:
     align: str = "center"
     crop_share: float = 1.0
     resample: str = "bilinear"
-    orientation: str = "upright"
     frame: tuple[int, int] | None = None
     color_matrix: str = "bt601"
     color_range: str = "limited"

@@ -16,21 +16,6 @@ HEAD_BYTES = 64
 COPY_AGAIN = "compare its size with the original's, and copy it here again"
 """Remedy for a model file that its runtime cannot parse."""
 
-_KERAS = """python -c "import keras; keras.saving.load_model('{0}').export('model.onnx', format='onnx')" """.strip()
-_TORCH = "torch.onnx.export(module, (example,), 'model.onnx', dynamo=True) in Python, with the weights of {0} loaded"
-_SCIKIT = "skl2onnx.to_onnx(joblib.load('{0}'), X[:1]).SerializeToString() in Python, with samples X"
-EXPORTS = {
-    ".pt": f"yolo export model={{0}} format=onnx (of Ultralytics), or {_TORCH}",
-    ".pth": _TORCH,
-    ".safetensors": "optimum-cli export onnx --model . exported, in the folder of {0}",
-    ".h5": _KERAS,
-    ".keras": _KERAS,
-    ".pb": "python -m tf2onnx.convert --saved-model . --output model.onnx, in the folder of {0}",
-    ".pkl": _SCIKIT,
-    ".joblib": _SCIKIT,
-}
-"""Line that exports a training framework's file, by suffix: such files hold code, or weights without a graph."""
-
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _DOCUMENTS = ("README", "LICENSE", "LICENCE", "NOTICE", "COPYING", "CHANGELOG", "AUTHORS")
 _HIDDEN = (".", "__")
@@ -51,16 +36,10 @@ def damage(head: bytes) -> str:
     return ""
 
 
-def unserved(name: str) -> str:
-    """Return the problem of a file that was meant as a model; "" for all others.
-
-    Its suffix is a model's except for capital letters, or that of a training framework.
-    """
+def misspelt(name: str) -> str:
+    """Return the problem of a file whose suffix is a model's except for capital letters; "" for all others."""
     path = PurePosixPath(name)
     suffix = path.suffix.lower()
-    if suffix in EXPORTS:
-        line = EXPORTS[suffix].format(path.name)
-        return f"is not served: {path.name} is a training framework's; export it to ONNX: {line}"
     if suffix == path.suffix or suffix not in BY_SUFFIX:
         return ""
     return f"is not served: the suffix of {name} has capital letters; rename it to {path.stem}{suffix}"
@@ -92,11 +71,11 @@ def choose_model(names: Iterable[str], wanted: str = "") -> str:
         if wanted in models:
             return wanted
         if wanted in names:
-            problem = unserved(wanted) or f"has no suffix of a model; rename it and the field ({', '.join(BY_SUFFIX)})"
+            problem = misspelt(wanted) or f"has no suffix of a model; rename it and the field ({', '.join(BY_SUFFIX)})"
             raise ValueError(f"default_model_filename {wanted!r} {problem}")
         raise ValueError(f"holds no {wanted}, which default_model_filename names; add it")
     if not models:
-        raise ValueError(next(filter(None, map(unserved, names)), NO_MODEL))
+        raise ValueError(next(filter(None, map(misspelt, names)), NO_MODEL))
     usual = [name for name in models if PurePosixPath(name).stem == MODEL_STEM]
     if 1 not in {len(models), len(usual)}:
         raise ValueError(

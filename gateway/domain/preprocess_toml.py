@@ -38,7 +38,6 @@ def read_preprocess(table: Table | None) -> Preprocess | None:
         align=table.text("align", "center", among=("center", "top-left")),
         crop_share=table.number("crop_share", 1.0, low=CROP_SHARE_LIMIT, high=1.0),
         resample=table.text("resample", "bilinear", among=RESAMPLES),
-        orientation=table.text("orientation", "upright", among=("upright", "stored")),
         frame=_size(table, "frame"),
         color_matrix=table.text("color_matrix", "bt601", among=("bt601", "bt709")),
         color_range=table.text("color_range", "limited", among=("limited", "full")),
@@ -79,8 +78,6 @@ def _check_formats(table: Table, preprocess: Preprocess, for_frames: list[str]) 
         table.refuse("decode", f"names no format; name one or more of {', '.join((*IMAGE_FORMATS, *FRAME_FORMATS))}")
     if raw and len(preprocess.decode) > 1:
         table.refuse("decode", f"{raw[0]} must be the only format: a raw frame has no header that tells it apart")
-    if raw and preprocess.orientation != "upright":
-        table.refuse("orientation", f"is for encoded images; raw frames ({raw[0]}) have no tag; remove it")
     if for_frames and not raw:
         table.refuse(for_frames[0], f"is for raw frames; decode names none of {', '.join(FRAME_FORMATS)}")
     if raw and preprocess.frame is None:

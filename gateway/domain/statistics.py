@@ -111,9 +111,8 @@ class ServableStatistics:
     ran (inline: on the event loop, worker: on the model's thread). `ignored_parameters` counts unknown parameters.
     `failed_runs`: runs that raised, which is the version's fault. `rejected_runs`: runs that raised for the data of
     their only request. `overruns`: runs that took too much CPU time of the event loop. `overlong_runs`: runs that
-    exceeded their time limit. `hung_runs`: those of them that did not end. `turned_images`: images that were not
-    stored upright. `weight`: its share now, in percent, of the requests that name no version. `queued`: requests that
-    wait now. `busy`: some wait, or are in a run.
+    exceeded their time limit. `hung_runs`: those of them that did not end. `weight`: its share now, in
+    percent, of the requests that name no version. `queued`: requests that wait now. `busy`: some wait, or are in a run.
     `shadow`: comparisons with another version's answers. Comparisons have no caller, and of the other counters only
     `failed_runs` counts them.
     """
@@ -136,7 +135,6 @@ class ServableStatistics:
     queued: int = 0
     busy: bool = False
     ignored_parameters: int = 0
-    turned_images: int = 0
     failed_runs: int = 0
     rejected_runs: int = 0
     overruns: int = 0

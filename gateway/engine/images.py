@@ -1,17 +1,15 @@
 """Decoding of encoded images and raw frames to an input tensor as the manifest declares.
 
-The steps are decode, colour, orientation, resize, fit, scale, mean and std. Pillow decodes; a JPEG is decoded at the
-smallest scale that still covers the part of the input that it fills (`draft`, decision 0056). Raw frames of cameras
-have the declared size. Data from a peer is untrusted: bytes and pixels are bounded before decoding.
+The steps are decode, colour, resize, fit, scale, mean and std. Pillow decodes; a JPEG is decoded at the smallest scale
+that still covers the part of the input that it fills (`draft`, decision 0056). Raw frames of cameras have the declared
+size. Data from a peer is untrusted: bytes and pixels are bounded before decoding.
 """
 
 from __future__ import annotations
 
 import io
-import struct
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,10 +29,6 @@ if TYPE_CHECKING:
 _MODES = {"gray": "L", "rgb": "RGB", "bgr": "RGB"}
 _BANDS = {"gray": "L", "rgb": "RGB", "bgr": "BGR"}
 _CHANNELS_LAST = ("NHWC",)
-_TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
-"""Pillow's operations that make images of the orientations 2 to 8 upright; the last four swap width and height."""
-_ORIENTATION, _SHORT = 0x0112, 3
-warnings.filterwarnings("ignore", module=r"PIL\.")  # one for each damaged tag of a caller's image
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +158,14 @@ def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) 
     formats = tuple(name.upper() for name in preprocess.decode)
     try:
         image: Image.Image = Image.open(io.BytesIO(content), formats=formats)
-        width, height = image.size
-        _check_pixels(width * height, pixel_limit, where)
-        mode, turn = _MODES[preprocess.color], _turn(image) if preprocess.orientation == "upright" else ""
-        swaps = turn in _TURNS[3:]
-        frame, part = _placed((height, width) if swaps else (width, height), preprocess)
+        size = image.size
+        _check_pixels(image.width * image.height, pixel_limit, where)
+        mode = _MODES[preprocess.color]
+        frame, part = _placed(size, preprocess)
         scales = preprocess.resize and preprocess.resample != "nearest"  # which takes single pixels, not averages
-        least = _draft_size(frame)
-        drafted = image.draft(mode, least[::-1] if swaps else least) if scales else None
+        drafted = image.draft(mode, _draft_size(frame)) if scales else None
         image.load()
-        upright = _turned(_in_mode(image, mode), turn)
-        return _Decoded(upright, drafted[1][2] / width if drafted else 1.0, replace(frame, turned=bool(turn)), part)
+        return _Decoded(_in_mode(image, mode), drafted[1][2] / size[0] if drafted else 1.0, frame, part)
     except UnidentifiedImageError:
         wanted = " or ".join(preprocess.decode)
         raise RequestError(Fault.INVALID, f"{where} is not a {wanted} image") from None
@@ -182,44 +173,6 @@ def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) 
         raise RequestError(Fault.TOO_LARGE, f"{where} decodes to more than {pixel_limit} pixels") from None
     except (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, TypeError, OverflowError) as error:
         raise RequestError(Fault.INVALID, f"{where} is broken: {error}") from None
-
-
-def upright(image: Image.Image) -> Image.Image:
-    """Return an image as a person sees it: turned as its EXIF tag tells. Raises what Pillow raises for broken files."""
-    return _turned(image, _turn(image))
-
-
-def _turn(image: Image.Image) -> str:
-    """Return the operation that makes an image upright, or "". A PNG is read whole: its tag may follow its pixels."""
-    if image.format == "PNG":
-        image.load()
-    orientation = _orientation(image.info.get("exif", b""))
-    return _TURNS[orientation - 2] if orientation > 1 else ""
-
-
-def _orientation(exif: bytes) -> int:
-    """Return the orientation (1 to 8) of EXIF's first directory, which is not the thumbnail's; 1 if none can be read.
-
-    Source: Exif 3.0, clause 4.6. Pillow's reader would copy the values of every tag, which may all be the same bytes.
-    """
-    tiff = exif.removeprefix(b"Exif\0\0")
-    order = ">" if tiff.startswith(b"MM") else "<"
-    try:
-        (start,) = struct.unpack_from(order + "I", tiff, 4)
-        (count,) = struct.unpack_from(order + "H", tiff, start)
-        for place in range(start + 2, start + 2 + 12 * count, 12):
-            tag, kind, values, value = struct.unpack_from(order + "HHIH", tiff, place)
-            if (tag, kind, values) == (_ORIENTATION, _SHORT, 1):
-                return int(value) if 1 <= value <= 8 else 1
-    except struct.error:
-        pass  # damaged: the image is shown as it is stored
-    return 1
-
-
-def _turned(image: Image.Image, turn: str) -> Image.Image:
-    from PIL import Image
-
-    return image.transpose(Image.Transpose[turn]) if turn else image
 
 
 def _in_mode(image: Image.Image, mode: str) -> Image.Image:

@@ -328,7 +328,6 @@ class Servable:
         try:
             self._context.publish(ImagesDecoded())
             ticket.inputs, ticket.frames = decoded.result()
-            self.statistics.turned_images += sum(frame.turned for frame in ticket.frames)
             ticket.form = self._admission.form(replace(ticket.request, inputs=ticket.inputs))
             self._queue.reserved -= 1
             try:

@@ -13,8 +13,7 @@ from gateway.domain.tensor import Array
 class Frame:
     """Original image of `width` by `height` pixels in the input: input = original · scale + offset, by axis.
 
-    With `fit = "letterbox"` the offsets are the padding, with `crop` they are negative. `turned`: the image was stored
-    in another orientation; its size is that of the upright one.
+    With `fit = "letterbox"` the offsets are the padding, with `crop` they are negative.
     """
 
     width: int
@@ -23,7 +22,6 @@ class Frame:
     scale_y: float = 1.0
     left: float = 0.0
     top: float = 0.0
-    turned: bool = False
 
     def points(self, points: Array) -> Array:
         """Return points [..., 2] (x, y) of the input as points of the original, inside of it."""

@@ -7,7 +7,6 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from PIL import Image
 
 from gateway.camera.reader import SourceReader
 from gateway.camera.settings import CameraSettings
@@ -79,38 +78,6 @@ def test_a_playlist_cannot_make_a_file_reach_the_network(tmp_path, web):
     )
     with pytest.raises(ConfigurationError, match="cannot be read as a video"):
         reader_of(file_source(str(tmp_path / "list.m3u8"))).open()
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("words.txt", "some words\n" * 200),
-        ("words.ans", "\x1b[31msome words\n" * 200),
-        ("list.ffconcat", "ffconcat version 1.0\nfile 'street.ts'\n"),
-        ("list.m3u8", "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nstreet.ts\n#EXT-X-ENDLIST\n"),
-        ("street%d.png", ""),
-        (
-            "street.sdp",
-            "v=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nm=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n",
-        ),
-    ],
-)
-def test_a_file_that_holds_no_video_itself_is_refused(tmp_path, name, content):
-    write_video(tmp_path / "street.ts")
-    Image.new("RGB", (64, 48)).save(tmp_path / "street1.png")
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ConfigurationError, match=r"cannot be read as a video: .*; give a file such as MP4"):
-        reader_of(file_source(str(tmp_path / name))).open()
-
-
-def test_a_playlist_of_a_camera_cannot_name_files_of_the_device(tmp_path, web):
-    _, url = web
-    write_video(tmp_path / "street.ts")
-    lines = f"#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nfile://{tmp_path}/street.ts\n#EXT-X-ENDLIST\n"
-    (tmp_path / "list.m3u8").write_text(lines)
-    reader = reader_of(camera_source(f"{url}/list.m3u8"), reconnections=0)
-    with pytest.raises(UnreachableError):
-        next(reader.frames(reader.open()))
 
 
 def test_a_camera_that_is_lost_is_connected_again_until_the_attempts_are_used_up(tmp_path, web):

@@ -87,20 +87,10 @@ def test_what_is_said_of_the_whole_image_is_a_caption(document: dict[str, Any]) 
 def test_a_file_that_is_no_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no image")
     with pytest.raises(ConfigurationError, match=r"out\.png.*cannot be drawn from .*text\.png"):
-        draw_file({}, tmp_path / "text.png", tmp_path / "out.png", stored=False)
+        draw_file({}, tmp_path / "text.png", tmp_path / "out.png")
     Image.new("L", (8, 8)).save(tmp_path / "grey.png")
     with pytest.raises(ConfigurationError, match=r"out\.xyz"):
-        draw_file({}, tmp_path / "grey.png", tmp_path / "out.xyz", stored=False)
-
-
-@pytest.mark.parametrize(("stored", "size"), [(False, (40, 90)), (True, (90, 40))])
-def test_a_turned_picture_is_drawn_as_the_model_saw_it(tmp_path: Path, stored: bool, size: tuple[int, int]) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.new("RGB", (90, 40), "#ffffff").save(tmp_path / "phone.jpg", exif=exif)
-    draw_file({"detections": [BOX]}, tmp_path / "phone.jpg", tmp_path / "out.png", stored=stored)
-    with Image.open(tmp_path / "out.png") as drawn:
-        assert drawn.size == size
+        draw_file({}, tmp_path / "grey.png", tmp_path / "out.xyz")
 
 
 def test_results_are_printed_by_row(capsys: pytest.CaptureFixture[str]) -> None:

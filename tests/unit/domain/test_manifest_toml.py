@@ -242,8 +242,6 @@ REFUSALS = [
     ('fit = "letterbox"\n', 'fit = "crop"\ncrop_share = 0\n', "crop_share", "between 0.01 and 1"),
     ("pad_value = 114", 'align = "left"', "align", "top-left"),
     ("pad_value = 114", 'resample = "cubic"', "resample", "bicubic"),
-    ("pad_value = 114", 'orientation = "left"', "orientation", "stored"),
-    ('decode = ["jpeg", "png"]', 'decode = ["nv12"]\norientation = "stored"', "orientation", "encoded images"),
     ("finite = true", "default = 1", "default", "take tensors of numbers"),
     ('decode = ["jpeg", "png"]', 'decode = ["nv12", "png"]', "decode", "only format"),
     ('decode = ["jpeg", "png"]', 'decode = ["nv12"]', "frame", "missing"),

@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import struct
-import subprocess
-import sys
 import zlib
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -22,7 +19,6 @@ from gateway.domain.manifest import Preprocess, TensorSpec
 from gateway.domain.tensor import Array, Datatype
 from gateway.engine.images import decode_images
 from gateway.engine.settings import EngineSettings
-from tests.simulators.daemon import ROOT
 from tests.simulators.examples import examples
 from tests.simulators.images_made import elements, encoded
 
@@ -69,91 +65,6 @@ def test_gray_and_scale_and_mean() -> None:
     got = decode(encoded(GRAY), spec(color="gray", scale=0.5, mean=(3.0,)))
     assert np.array_equal(got, GRAY[np.newaxis] * np.float32(0.5) - 3)
     assert got.dtype == np.float32
-
-
-def stored_as(pixels: Array, orientation: int, kind: str = "PNG") -> bytes:
-    """Return an image file with an EXIF tag of its orientation."""
-    exif, file = Image.Exif(), io.BytesIO()
-    exif[0x0112] = orientation
-    how = {"quality": 95, "subsampling": 0} if kind == "JPEG" else {}
-    Image.fromarray(pixels).save(file, kind, exif=exif, **how)
-    return file.getvalue()
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_an_image_is_turned_upright_before_it_is_resized(orientation: int) -> None:
-    pixels = np.random.default_rng(orientation).integers(0, 256, (48, 96, 3), np.uint8)
-    turned = ImageOps.exif_transpose(Image.open(io.BytesIO(stored_as(pixels, orientation))))
-    wanted = spec(resize=(20, 30), fit="letterbox")
-    got, (frame,) = decode_images(elements(stored_as(pixels, orientation)), wanted, SETTINGS)
-    upright, (own,) = decode_images(elements(encoded(np.asarray(turned))), wanted, SETTINGS)
-    assert np.array_equal(got, upright)
-    assert frame == dataclasses.replace(own, turned=orientation > 1)
-    assert (frame.width, frame.height) == turned.size
-    kept = decode_images(elements(stored_as(pixels, orientation)), spec(orientation="stored"), SETTINGS)
-    assert np.array_equal(kept[0][0], pixels.transpose(2, 0, 1))
-    assert not kept[1][0].turned
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_jpeg_that_is_decoded_smaller_is_turned(orientation: int) -> None:
-    coarse = np.random.default_rng(1).integers(0, 256, (8, 12, 3), np.uint8)
-    pixels = np.asarray(Image.fromarray(coarse).resize((960, 640), Image.Resampling.BICUBIC))
-    content = stored_as(pixels, orientation, "JPEG")
-    turned = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(content))))
-    got = decode(content, spec(resize=(100, 100)))
-    exact = decode(encoded(turned), spec(resize=(100, 100)))
-    assert np.abs(got - exact).mean() < 2
-
-
-def test_a_tag_behind_the_pixels_of_a_png_counts() -> None:
-    content = stored_as(RGB, 6)
-    at = content.index(b"eXIf") - 4
-    length = 12 + int.from_bytes(content[at : at + 4], "big")
-    moved = content[:at] + content[at + length :]
-    end = moved.index(b"IEND") - 4
-    moved = moved[:end] + content[at : at + length] + moved[end:]
-    assert np.array_equal(decode(moved, spec(layout="NHWC")), np.rot90(RGB, -1))
-
-
-@pytest.mark.parametrize(
-    "exif",
-    [
-        b"",
-        b"MM",
-        b"II*\0\xff\xff\xff\xff",
-        b"MM\0*\0\0\0\x08\xff\xff",
-        b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x09\0\0\0",  # orientation 9
-        b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x02\0\0\0\x06\0\0\0",  # two values
-        b"II*\0\x0a\0\0\0\0\0\0\0\x16\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0",  # of the thumbnail
-    ],
-)
-def test_an_image_with_damaged_exif_or_a_turned_thumbnail_stays_as_it_is(exif: bytes) -> None:
-    file = io.BytesIO()
-    Image.fromarray(RGB).save(file, "PNG", exif=b"Exif\0\0" + exif)
-    assert np.array_equal(decode(file.getvalue(), spec(layout="NHWC")), RGB)
-
-
-def test_damaged_tags_are_no_warnings(tmp_path: Path) -> None:
-    tags = b"".join(struct.pack("<HHII", 1000 + tag, 1, 2**20, 2**20) for tag in range(50))
-    file = io.BytesIO()
-    Image.fromarray(RGB).save(file, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", 50) + tags)
-    content = file.getvalue()
-    without_density = content[:2] + content[4 + int.from_bytes(content[4:6], "big") :]  # else EXIF is not read for it
-    (tmp_path / "damaged.jpg").write_bytes(without_density)
-    program = (
-        "import sys; from PIL import Image; from gateway.engine.images import upright; upright(Image.open(sys.argv[1]))"
-    )
-    words = [sys.executable, "-c", program, str(tmp_path / "damaged.jpg")]
-    assert subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stderr == ""
-
-
-@settings(max_examples=examples(200))
-@given(exif=st.binary(max_size=80))
-def test_no_exif_makes_an_image_fail(exif: bytes) -> None:
-    file = io.BytesIO()
-    Image.fromarray(RGB).save(file, "JPEG", exif=b"Exif\0\0" + exif)
-    assert decode(file.getvalue(), spec(layout="NHWC")).size == RGB.size
 
 
 def test_mean_per_channel() -> None:

@@ -317,7 +317,7 @@ STRAY: dict[str, tuple[Callable[[Path], object], tuple[str, str], str]] = {
     "an empty folder": (lambda root: (root / "x").mkdir(), ("x", NO_VERSION), "holds no model; put a .onnx"),
     "a folder of other files": (no_weights, ("x", NO_VERSION), "(there: weights.pt)"),
     "an empty version": (lambda root: (root / "x" / "1").mkdir(parents=True), ("x", "1"), "holds no model; put"),
-    "a file of another kind": (lambda root: put(root / "x.pt"), ("x.pt", NO_VERSION), "yolo export model=x.pt"),
+    "a file of another kind": (lambda root: put(root / "x.pt"), ("x.pt", NO_VERSION), "belongs to no model here"),
     "weights without a model": (lambda root: put(root / "x.bin"), ("x.bin", NO_VERSION), "belongs to no model here"),
     "a pipe": (lambda root: os.mkfifo(root / "x.onnx"), ("x", "1"), "it is no plain file; put a plain file there"),
     "a folder of a pipe": (pipe_in_folder, ("x", "1"), "model.onnx: is no plain file, or a link to nothing"),
