@@ -41,6 +41,7 @@ def read_preprocess(table: Table | None) -> Preprocess | None:
         frame=_size(table, "frame"),
         color_matrix=table.text("color_matrix", "bt601", among=("bt601", "bt709")),
         color_range=table.text("color_range", "limited", among=("limited", "full")),
+        orientation=table.text("orientation", "upright", among=("upright", "stored")),
     )
     _check_numbers(table, preprocess)
     for key, fit in fits.items():
@@ -78,6 +79,8 @@ def _check_formats(table: Table, preprocess: Preprocess, for_frames: list[str]) 
         table.refuse("decode", f"names no format; name one or more of {', '.join((*IMAGE_FORMATS, *FRAME_FORMATS))}")
     if raw and len(preprocess.decode) > 1:
         table.refuse("decode", f"{raw[0]} must be the only format: a raw frame has no header that tells it apart")
+    if raw and "orientation" in table:
+        table.refuse("orientation", f"is for {' and '.join(IMAGE_FORMATS)}; a raw frame has no EXIF data")
     if for_frames and not raw:
         table.refuse(for_frames[0], f"is for raw frames; decode names none of {', '.join(FRAME_FORMATS)}")
     if raw and preprocess.frame is None:

@@ -327,7 +327,8 @@ class Servable:
         if ticket.done:
             return
         try:
-            ticket.inputs, ticket.frames = decoded.result()
+            ticket.inputs, ticket.frames, turned = decoded.result()
+            self.statistics.images_turned += turned
             ticket.form = self._admission.form(replace(ticket.request, inputs=ticket.inputs))
             self._queue.reserved -= 1
             try:
