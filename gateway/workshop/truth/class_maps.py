@@ -37,6 +37,7 @@ def _numbers(content: bytes, size: tuple[int, int], orientation: str) -> Array:
     from PIL import Image
 
     image: Image.Image = Image.open(io.BytesIO(content), formats=("PNG",))
+    image.load()  # EXIF data may follow the pixels
     if orientation == "upright":
         image = upright(image, orientation_of(image))
     if image.size != size[::-1]:

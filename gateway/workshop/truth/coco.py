@@ -75,7 +75,7 @@ def _content(path: Path, found: Mapping[str, Any]) -> CocoFile:
         _check_reference(each, "category", int(each["category_id"]), categories)
         objects.setdefault(int(each["image_id"]), []).append(each)
     used = frozenset(int(each["category_id"]) for each in found["annotations"])
-    sized = (each for each in found["images"] if "height" in each and "width" in each)
+    sized = (each for each in found["images"] if each.get("height") and each.get("width"))
     sizes = {int(each["id"]): (int(each["height"]), int(each["width"])) for each in sized}
     return CocoFile(path, images, categories, objects, by_name, used, sizes)
 
