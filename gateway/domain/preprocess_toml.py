@@ -24,7 +24,7 @@ def read_preprocess(table: Table | None) -> Preprocess | None:
     """Take `[input.preprocess]`. Raises ConfigurationError for unknown keys and for values that contradict."""
     if table is None:
         return None
-    for_frames = [key for key in _OF_FRAMES if key in table]
+    for_frames, for_images = [key for key in _OF_FRAMES if key in table], "orientation" in table
     fits = {key: fit for key, fit in _OF_FITS.items() if key in table}
     preprocess = Preprocess(
         decode=table.texts("decode", among=(*IMAGE_FORMATS, *FRAME_FORMATS)),
@@ -44,6 +44,8 @@ def read_preprocess(table: Table | None) -> Preprocess | None:
         orientation=table.text("orientation", "upright", among=("upright", "stored")),
     )
     _check_numbers(table, preprocess)
+    if for_images and not set(preprocess.decode).isdisjoint(FRAME_FORMATS):
+        table.refuse("orientation", f"is for {' and '.join(IMAGE_FORMATS)}; a raw frame has no EXIF data")
     for key, fit in fits.items():
         if preprocess.fit != fit:
             table.refuse(key, f'is for fit = "{fit}"; write that, or remove it')
@@ -79,8 +81,6 @@ def _check_formats(table: Table, preprocess: Preprocess, for_frames: list[str]) 
         table.refuse("decode", f"names no format; name one or more of {', '.join((*IMAGE_FORMATS, *FRAME_FORMATS))}")
     if raw and len(preprocess.decode) > 1:
         table.refuse("decode", f"{raw[0]} must be the only format: a raw frame has no header that tells it apart")
-    if raw and "orientation" in table:
-        table.refuse("orientation", f"is for {' and '.join(IMAGE_FORMATS)}; a raw frame has no EXIF data")
     if for_frames and not raw:
         table.refuse(for_frames[0], f"is for raw frames; decode names none of {', '.join(FRAME_FORMATS)}")
     if raw and preprocess.frame is None:
