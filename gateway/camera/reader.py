@@ -50,6 +50,9 @@ class SourceReader:
 
         try:
             return self._open()
+        except av.ArgumentError:  # what FFmpeg says of a demuxer that is not allowed
+            allowed = self._source.options.get("format_whitelist", self._source.format).replace(",", ", ")
+            reason = f"it is no video of an allowed format ({allowed})"
         except (av.FFmpegError, OSError, ValueError) as error:
             reason = _reason(error)
         if self._source.live:

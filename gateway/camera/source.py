@@ -12,7 +12,18 @@ from gateway.domain.errors import ConfigurationError
 
 SCHEMES = ("rtsp", "rtsps", "http", "https", "udp", "tcp")
 DEVICES = "/dev/"
-RTSP_OPTIONS = {"rtsp_flags": "prefer_tcp"}
+VIDEO_FORMATS = (
+    *("mov", "matroska", "avi", "mpegts", "mpeg", "mpegvideo", "mxf", "nut", "ogg", "asf", "flv", "ivf", "obu"),
+    *("mjpeg", "mpjpeg", "h264", "hevc", "m4v", "gif", "yuv4mpegpipe"),
+)
+"""FFmpeg's demuxers of videos: they read one file or stream. Others draw texts, or open files that an input names."""
+FILE_OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(VIDEO_FORMATS)}
+CAMERA_OPTIONS = {
+    "protocol_whitelist": "rtp,srtp,udp,tcp,tls,http,https,httpproxy",
+    "format_whitelist": ",".join((*VIDEO_FORMATS, "rtsp", "rtp", "hls")),
+}
+"""FFmpeg's options for cameras: a playlist of a web server (HLS) names no file of this machine."""
+RTSP_OPTIONS = {**CAMERA_OPTIONS, "rtsp_flags": "prefer_tcp"}
 """FFmpeg's options for RTSP: TCP first, for packets that UDP loses would be frames with errors."""
 _SECRET = re.compile(r"(?<=://)[^/@\s]*@")
 
@@ -32,8 +43,8 @@ class VideoSource:
 
 
 def file_source(name: str) -> VideoSource:
-    """Return the source of a file. It is read as a file whatever its name, and so is all that it refers to."""
-    return VideoSource(str(Path(name).absolute()), options={"protocol_whitelist": "file"})
+    """Return the source of a file. It is read as a file whatever its name, and as a video whatever its content."""
+    return VideoSource(str(Path(name).absolute()), options=FILE_OPTIONS)
 
 
 def camera_source(text: str) -> VideoSource:
@@ -51,7 +62,7 @@ def camera_source(text: str) -> VideoSource:
             "or a device such as /dev/video0; a file is named with --video",
             key="--camera",
         )
-    return VideoSource(text, live=True, options=RTSP_OPTIONS if parts.scheme.startswith("rtsp") else {})
+    return VideoSource(text, live=True, options=RTSP_OPTIONS if parts.scheme.startswith("rtsp") else CAMERA_OPTIONS)
 
 
 def without_secret(text: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.tensor import Array
+from gateway.engine.orientation import orientation_of, upright
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -26,13 +27,17 @@ POINT_SCORE = 0.3
 """Score from which a keypoint is drawn."""
 
 
-def draw_file(document: Mapping[str, Any], source: Path, target: Path) -> None:
-    """Draw a result into a copy of an image. Raises ConfigurationError for a file that cannot be read or written."""
+def draw_file(document: Mapping[str, Any], source: Path, target: Path, *, turned: bool = True) -> None:
+    """Draw a result into a copy of an image, by default of the upright one.
+
+    Raises ConfigurationError for a file that cannot be read or written.
+    """
     from PIL import Image
 
     try:
         with Image.open(source) as opened:
-            image = opened.convert("RGB")
+            image = opened.convert("RGB")  # reads all, also EXIF data behind the pixels
+            image = upright(image, orientation_of(opened)) if turned else image
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"cannot be drawn from {source}: {error}", file=str(target)) from error
     draw_image(document, image, target)

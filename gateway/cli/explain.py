@@ -22,6 +22,11 @@ from gateway.engine.settings import SelectionSettings
 from gateway.serving import releases_here
 from gateway.terminal.tables import mark, print_json, print_table, progress
 
+_ORIENTATIONS = {
+    "upright": 'images are turned upright by their EXIF orientation; orientation = "stored" leaves them as stored',
+    "stored": "images are read as they are stored, whatever their EXIF orientation",
+}
+
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the explanation; return 1 if no variant can serve."""
@@ -44,7 +49,8 @@ async def _explain(arguments: argparse.Namespace) -> int:
     if arguments.json:
         told = explanation(release.name, loader.site.profile.name, candidates, chosen, config.selection.objective)
         served = served_json(running, running.of(release.name))
-        print_json({**told, "signed": release.signed, "refused": obstacle or None, "serving": served})
+        told |= {"signed": release.signed, "orientation": manifest.orientation or None}
+        print_json({**told, "refused": obstacle or None, "serving": served})
     else:
         marked = None if obstacle else chosen
         _print(replace(release, manifest=manifest), loader.site.profile.name, candidates, marked, config.selection)
@@ -158,6 +164,8 @@ def _print(
     print_table(columns, [_row(candidate, chosen) for candidate in candidates])
     print()
     print_table(("rank", "variant", "reason"), [(*_row(c, chosen)[:2], c.reason) for c in candidates])
+    if release.manifest and release.manifest.orientation:
+        print(_ORIENTATIONS[release.manifest.orientation])
     for line in remarks(release, candidates):
         print(line)
 

@@ -49,15 +49,16 @@ def command(arguments: argparse.Namespace) -> int:
         if not (isinstance(found, str) and starting and wait.pause("the gateway starts")):
             break
     if not isinstance(found, str):
-        answer = wait.answer(*found, partial(ask, arguments, *found))
+        answer, upright = wait.answer(*found, partial(ask, arguments, *found))
     else:
         if not disk_meant(arguments):
             print(f"answered in this process, from the disk: {found}", file=sys.stderr)
-        response, labels = asyncio.run(_infer_here(configured(arguments), arguments))
+        response, manifest = asyncio.run(_infer_here(configured(arguments), arguments))
+        labels, upright = manifest.labels, manifest.orientation == "upright"
         answer = json.loads(encode_response(response, literals=True).header)
     documents = documents_of(answer)
     if arguments.draw:
-        _draw(documents, arguments)
+        _draw(documents, arguments, upright=upright)
     if (arguments.output or ("json" if arguments.json else "table")) == "json":
         print(json.dumps(answer))
     else:
@@ -72,7 +73,7 @@ def _check_still(arguments: argparse.Namespace) -> None:
             raise ConfigurationError("goes with --video or --camera", key=f"--{option}")
 
 
-def _draw(documents: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> None:
+def _draw(documents: Sequence[Mapping[str, Any]], arguments: argparse.Namespace, *, upright: bool) -> None:
     """Draw the result of each image; of several, their number is added to the file's name."""
     if not arguments.image:
         raise ConfigurationError("goes with --image, --video or --camera: there is nothing to draw into", key="--draw")
@@ -82,11 +83,11 @@ def _draw(documents: Sequence[Mapping[str, Any]], arguments: argparse.Namespace)
     target = Path(arguments.draw)
     for place, (document, source) in enumerate(zip(documents, arguments.image, strict=True)):
         name = target.name if len(documents) == 1 else f"{target.stem}-{place}{target.suffix}"
-        draw_file(document, Path(source), target.with_name(name))
+        draw_file(document, Path(source), target.with_name(name), turned=upright)
         print(f"{target.with_name(name)} written", file=sys.stderr)
 
 
-async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[InferResponse, tuple[str, ...]]:
+async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[InferResponse, ModelManifest]:
     release = await find_release(config, arguments.model, arguments.model_version)
     surveyed = await assembly.survey(config)
     with assembly.opened(config, surveyed, state_folder(arguments.state), warn) as loader:
@@ -94,7 +95,7 @@ async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[In
         try:
             await repository.synchronise([release])
             manifest = engine.describe(release.name, release.version)
-            return await engine.infer(read_request(arguments, manifest)), manifest.labels
+            return await engine.infer(read_request(arguments, manifest)), manifest
         finally:
             await repository.close()
 

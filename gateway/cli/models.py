@@ -14,7 +14,7 @@ from gateway.cli.models_check import check_releases, checked_json, passed, print
 from gateway.cli.running import ask_running, print_served
 from gateway.config import Config, models_folder, state_folder
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.model_files import MODEL_STEM, NO_MODEL, is_model
+from gateway.domain.model_files import MODEL_STEM, NO_MODEL, is_model, near_model
 from gateway.domain.release import NO_VERSION, Release
 from gateway.serving import releases_here
 from gateway.store.library import scan, scan_folder, scan_version
@@ -49,7 +49,8 @@ def releases_in(folder: Path, config: Config) -> tuple[Release, ...]:
     Raises ConfigurationError if it is no folder or contains no model.
     """
     if not folder.is_dir():
-        raise ConfigurationError("is no folder; name a version's, a model's or a model directory", file=str(folder))
+        problem = near_model(folder.name) or "is no folder; name a version's, a model's or a model directory"
+        raise ConfigurationError(problem, file=str(folder))
     folder = folder.resolve()
     if (folder / MANIFEST).is_file():
         return (scan_version(folder, config.library),)
@@ -57,7 +58,8 @@ def releases_in(folder: Path, config: Config) -> tuple[Release, ...]:
     is_one = any(release.name == folder.name and release.version != NO_VERSION for release in own)
     found = own if is_one and not _several_models(folder) else scan(folder, config.library)
     if not any(release.version != NO_VERSION for release in found):
-        raise ConfigurationError(NO_MODEL, file=str(folder))
+        near = (near_model(entry.name) for entry in sorted(folder.iterdir()) if entry.is_file())
+        raise ConfigurationError(next(filter(None, near), NO_MODEL), file=str(folder))
     return found
 
 

@@ -24,16 +24,23 @@ FAULTS = {status: fault for fault, status in HTTP_STATUS.items()}
 """Fault of each status; 503 is UNAVAILABLE: the text tells a model that is overloaded from one that is loading."""
 
 
-def ask(arguments: argparse.Namespace, place: GatewayAddress, keys: Keys) -> dict[str, Any]:
-    """Send an inference request; return the JSON object of the answer.
+def ask(arguments: argparse.Namespace, place: GatewayAddress, keys: Keys) -> tuple[dict[str, Any], bool]:
+    """Send an inference request; return the JSON object of the answer, and whether images are turned upright.
 
     Raises UnreachableError if no gateway answers, RequestError with the daemon's message if it refuses.
     """
     base = model_path(arguments.model, arguments.model_version)
     with GatewayClient(place, keys) as client, checked(place):
-        body, headers = _body(arguments, client, base)
+        config = {} if arguments.json else read_object(*client.exchange("GET", f"{base}/config"))
+        if arguments.json:
+            body, headers = read_file(arguments.json), {"Content_Type": "application/json"}
+        else:
+            body, headers = _binary(request_inputs(arguments.image, arguments.npz, config))
         answer = read_object(*client.exchange("POST", f"{base}/infer", body, **headers))
-        return {**answer, **{key: answer[key] for key in ANSWER_KEYS}}
+        keys_of_images = [f"{PREPROCESS}{line['name']}" for line in config.get("input", ())]
+        declared = [config["parameters"][key] for key in keys_of_images if key in config["parameters"]]
+        upright = any(json.loads(each["string_value"]).get("orientation") == "upright" for each in declared)
+        return {**answer, **{key: answer[key] for key in ANSWER_KEYS}}, upright
 
 
 @contextmanager
@@ -50,13 +57,6 @@ def checked(place: GatewayAddress) -> Iterator[None]:
 def model_path(model: str, version: str = "") -> str:
     """Return the path of a model, or of one of its versions."""
     return f"/v2/models/{quote(model, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "")
-
-
-def _body(arguments: argparse.Namespace, client: GatewayClient, base: str) -> tuple[bytes, dict[str, str]]:
-    if arguments.json:
-        return read_file(arguments.json), {"Content_Type": "application/json"}
-    config = read_object(*client.exchange("GET", f"{base}/config"))
-    return _binary(request_inputs(arguments.image, arguments.npz, config))
 
 
 def request_inputs(image_files: list[str] | None, npz: str, config: Mapping[str, Any]) -> dict[str, Tensor]:

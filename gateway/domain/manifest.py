@@ -43,7 +43,8 @@ class Preprocess:
 
     Mean and standard deviation are per channel. `pad_value` (0 to 255) surrounds a letterbox; with `align` top-left it
     is right of the image and below it. A crop keeps the share `crop_share` (0 to 1) of the shorter side. `resample`
-    names the filter of the resize. Raw frames have the size `frame` (height, width), both even, and colours by
+    names the filter of the resize. By `orientation`, encoded images are turned upright as their EXIF data tell, or left
+    as they are stored. Raw frames have the size `frame` (height, width), both even, and colours by
     `color_matrix` (ITU-R BT.601 or BT.709) in `color_range`.
     """
 
@@ -61,6 +62,7 @@ class Preprocess:
     frame: tuple[int, int] | None = None
     color_matrix: str = "bt601"
     color_range: str = "limited"
+    orientation: str = "upright"
 
     @property
     def channels(self) -> int:
@@ -212,6 +214,12 @@ class ModelManifest:
     def inspected(self) -> bool:
         """Return True if a runtime described the model (a bare file), not an author."""
         return self.batch is None
+
+    @property
+    def orientation(self) -> str:
+        """Return how encoded images are read: `upright` or `stored`; "" for a model that takes none."""
+        declared = (spec.preprocess for spec in self.inputs if spec.preprocess and not spec.preprocess.frame)
+        return next((preprocess.orientation for preprocess in declared), "")
 
     def rows_limit(self, most: int) -> int:
         """Return the most rows that one request, or one run, may have if the engine allows `most`."""

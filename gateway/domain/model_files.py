@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
 from gateway.domain.runtimes import BY_SUFFIX
@@ -15,6 +15,24 @@ HEAD_BYTES = 64
 """Bytes of a model file that `damage` reads."""
 COPY_AGAIN = "compare its size with the original's, and copy it here again"
 """Remedy for a model file that its runtime cannot parse."""
+
+SAVED_MODEL = "saved_model.pb"
+"""File that makes a folder a SavedModel of TensorFlow."""
+_TORCH = "call torch.onnx.export(model, example_inputs, '{stem}.onnx') in the program that makes it"
+_KERAS = "python -c \"import keras; keras.models.load_model('{name}').export('{stem}.onnx', format='onnx')\""
+_PICKLE = "call skl2onnx.to_onnx(model, example_rows, options={{'zipmap': False}}) in the program that makes it"
+_EXPORTS: Mapping[str, str] = {
+    ".pt": f"yolo export model={{name}} format=onnx (Ultralytics), or {_TORCH}",
+    ".pth": _TORCH,
+    ".h5": _KERAS,
+    ".keras": _KERAS,
+    ".safetensors": "optimum-cli export onnx --model FOLDER OUTPUT, with the folder that holds it and its config.json",
+    ".pkl": _PICKLE,
+    ".pickle": _PICKLE,
+    ".joblib": _PICKLE,
+    SAVED_MODEL: "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx, with the folder that holds it",
+}
+"""Command or call that exports a file of a training framework, by suffix or name."""
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _DOCUMENTS = ("README", "LICENSE", "LICENCE", "NOTICE", "COPYING", "CHANGELOG", "AUTHORS")
@@ -36,10 +54,13 @@ def damage(head: bytes) -> str:
     return ""
 
 
-def misspelt(name: str) -> str:
-    """Return the problem of a file whose suffix is a model's except for capital letters; "" for all others."""
+def near_model(name: str) -> str:
+    """Return why a file is not served that is nearly a model: it must be renamed or exported; "" for all others."""
     path = PurePosixPath(name)
     suffix = path.suffix.lower()
+    if export := _EXPORTS.get(path.name, _EXPORTS.get(suffix)):
+        reason = f"no runtime opens {path.name}, which is for the framework that wrote it"
+        return f"is not served: {reason}; to export: {export.format(name=path.name, stem=path.stem)}"
     if suffix == path.suffix or suffix not in BY_SUFFIX:
         return ""
     return f"is not served: the suffix of {name} has capital letters; rename it to {path.stem}{suffix}"
@@ -71,11 +92,13 @@ def choose_model(names: Iterable[str], wanted: str = "") -> str:
         if wanted in models:
             return wanted
         if wanted in names:
-            problem = misspelt(wanted) or f"has no suffix of a model; rename it and the field ({', '.join(BY_SUFFIX)})"
+            problem = (
+                near_model(wanted) or f"has no suffix of a model; rename it and the field ({', '.join(BY_SUFFIX)})"
+            )
             raise ValueError(f"default_model_filename {wanted!r} {problem}")
         raise ValueError(f"holds no {wanted}, which default_model_filename names; add it")
     if not models:
-        raise ValueError(next(filter(None, map(misspelt, names)), NO_MODEL))
+        raise ValueError(next(filter(None, map(near_model, names)), NO_MODEL))
     usual = [name for name in models if PurePosixPath(name).stem == MODEL_STEM]
     if 1 not in {len(models), len(usual)}:
         raise ValueError(

@@ -24,7 +24,7 @@ def read_preprocess(table: Table | None) -> Preprocess | None:
     """Take `[input.preprocess]`. Raises ConfigurationError for unknown keys and for values that contradict."""
     if table is None:
         return None
-    for_frames = [key for key in _OF_FRAMES if key in table]
+    for_frames, for_images = [key for key in _OF_FRAMES if key in table], "orientation" in table
     fits = {key: fit for key, fit in _OF_FITS.items() if key in table}
     preprocess = Preprocess(
         decode=table.texts("decode", among=(*IMAGE_FORMATS, *FRAME_FORMATS)),
@@ -41,8 +41,11 @@ def read_preprocess(table: Table | None) -> Preprocess | None:
         frame=_size(table, "frame"),
         color_matrix=table.text("color_matrix", "bt601", among=("bt601", "bt709")),
         color_range=table.text("color_range", "limited", among=("limited", "full")),
+        orientation=table.text("orientation", "upright", among=("upright", "stored")),
     )
     _check_numbers(table, preprocess)
+    if for_images and not set(preprocess.decode).isdisjoint(FRAME_FORMATS):
+        table.refuse("orientation", f"is for {' and '.join(IMAGE_FORMATS)}; a raw frame has no EXIF data")
     for key, fit in fits.items():
         if preprocess.fit != fit:
             table.refuse(key, f'is for fit = "{fit}"; write that, or remove it')

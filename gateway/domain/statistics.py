@@ -109,6 +109,7 @@ class ServableStatistics:
 
     `drops` counts requests that were refused or cancelled before they ran, by reason. `lanes` counts runs by where they
     ran (inline: on the event loop, worker: on the model's thread). `ignored_parameters` counts unknown parameters.
+    `images_turned` counts images that were turned upright by their EXIF orientation.
     `failed_runs`: runs that raised, which is the version's fault. `rejected_runs`: runs that raised for the data of
     their only request. `overruns`: runs that took too much CPU time of the event loop. `overlong_runs`: runs that
     exceeded their time limit. `hung_runs`: those of them that did not end. `weight`: its share now, in
@@ -135,6 +136,7 @@ class ServableStatistics:
     queued: int = 0
     busy: bool = False
     ignored_parameters: int = 0
+    images_turned: int = 0
     failed_runs: int = 0
     rejected_runs: int = 0
     overruns: int = 0

@@ -16,8 +16,8 @@ from gateway.engine.threads import Threads
 from gateway.engine.ticket import Ticket
 from gateway.tasks.frame import Frame
 
-Decoded = tuple[dict[str, Tensor], tuple[Frame, ...]]
-"""Decoded inputs, and the places of the images in them, one for each row."""
+Decoded = tuple[dict[str, Tensor], tuple[Frame, ...], int]
+"""Decoded inputs, the places of the images in them, one for each row, and how many images were turned upright."""
 
 
 class ImageDecoding:

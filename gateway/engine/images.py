@@ -1,15 +1,15 @@
 """Decoding of encoded images and raw frames to an input tensor as the manifest declares.
 
-The steps are decode, colour, resize, fit, scale, mean and std. Pillow decodes; a JPEG is decoded at the smallest scale
-that still covers the part of the input that it fills (`draft`, decision 0056). Raw frames of cameras have the declared
-size. Data from a peer is untrusted: bytes and pixels are bounded before decoding.
+The steps are decode, turn upright, colour, resize, fit, scale, mean and std. Pillow decodes; a JPEG is decoded at the
+smallest scale that still covers the part of the input that it fills (`draft`, decision 0056). Raw frames of cameras
+have the declared size. Data from a peer is untrusted: bytes and pixels are bounded before decoding.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec, fits
 from gateway.domain.tensor import Array, Datatype, Tensor
+from gateway.engine.orientation import STORED, mirrored, orientation_of, upright, upright_size
 from gateway.engine.settings import EngineSettings
 from gateway.tasks.audio_input import decode_recordings
 from gateway.tasks.frame import Frame, place
@@ -44,6 +45,11 @@ class _ShownPart:
         left, top, right, bottom = self.box
         return self.size[0] < right - left and self.size[1] < bottom - top
 
+    def moved(self, across: float, down: float) -> _ShownPart:
+        """Return the part in an image that has more pixels left of it and above it."""
+        left, top, right, bottom = self.box
+        return replace(self, box=(left + across, top + down, right + across, bottom + down))
+
 
 @dataclass(frozen=True, slots=True)
 class _Decoded:
@@ -57,8 +63,8 @@ class _Decoded:
 
 def decode_inputs(
     inputs: Mapping[str, Tensor], encoded: Sequence[TensorSpec], settings: EngineSettings
-) -> tuple[dict[str, Tensor], tuple[Frame, ...]]:
-    """Return the inputs with those in `encoded` decoded, and the places of the images of the first images of these.
+) -> tuple[dict[str, Tensor], tuple[Frame, ...], int]:
+    """Return the inputs with those in `encoded` decoded, the places of the first one's images, and how many turned.
 
     Raises as `decode_images` and `decode_recordings` do.
     """
@@ -71,7 +77,7 @@ def decode_inputs(
             array, placed = decode_images(contents, spec, settings)
             frames.append(placed)
         decoded[spec.name] = Tensor(spec.datatype, array)
-    return decoded, frames[0] if frames else ()
+    return decoded, frames[0] if frames else (), sum(frame.turned for placed in frames for frame in placed)
 
 
 def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) -> tuple[Array, tuple[Frame, ...]]:
@@ -152,20 +158,28 @@ def _decode_frame(
 
 
 def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> _Decoded:
-    """Return the decoded image, perhaps at a smaller scale."""
+    """Return the decoded image, perhaps at a smaller scale, turned upright if the manifest does not say otherwise."""
     from PIL import Image, UnidentifiedImageError
 
     formats = tuple(name.upper() for name in preprocess.decode)
     try:
         image: Image.Image = Image.open(io.BytesIO(content), formats=formats)
-        size = image.size
+        stored = image.size
         _check_pixels(image.width * image.height, pixel_limit, where)
         mode = _MODES[preprocess.color]
+        if image.format == "PNG":
+            image.load()  # its EXIF data may follow the pixels
+        turn = orientation_of(image) if preprocess.orientation == "upright" else STORED
+        size = upright_size(stored, turn)
         frame, part = _placed(size, preprocess)
         scales = preprocess.resize and preprocess.resample != "nearest"  # which takes single pixels, not averages
-        drafted = image.draft(mode, _draft_size(frame)) if scales else None
+        drafted = image.draft(mode, upright_size(_draft_size(frame), turn)) if scales else None
         image.load()
-        return _Decoded(_in_mode(image, mode), drafted[1][2] / size[0] if drafted else 1.0, frame, part)
+        image, scale = upright(_in_mode(image, mode), turn), drafted[1][2] / stored[0] if drafted else 1.0
+        # a scaled size is rounded up: what is too much at the right end of the stored rows may be on the left now
+        excess = (side / scale - whole for side, whole in zip(image.size, size, strict=True))
+        part = part.moved(*(more if ends else 0.0 for more, ends in zip(excess, mirrored(turn), strict=True)))
+        return _Decoded(image, scale, replace(frame, turned=turn != STORED), part)
     except UnidentifiedImageError:
         wanted = " or ".join(preprocess.decode)
         raise RequestError(Fault.INVALID, f"{where} is not a {wanted} image") from None

@@ -327,7 +327,8 @@ class Servable:
             return
         try:
             self._context.publish(ImagesDecoded())
-            ticket.inputs, ticket.frames = decoded.result()
+            ticket.inputs, ticket.frames, turned = decoded.result()
+            self.statistics.images_turned += turned
             ticket.form = self._admission.form(replace(ticket.request, inputs=ticket.inputs))
             self._queue.reserved -= 1
             try:

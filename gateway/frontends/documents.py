@@ -143,9 +143,9 @@ def _servable(servable: ServableStatistics) -> Document:
 
 
 def _sent_images(preprocess: Preprocess) -> str:
-    """Return what a client must know to send an image: formats; size and colours of a raw frame."""
-    keys = ("decode", "frame", "color_matrix", "color_range") if preprocess.frame else ("decode",)
-    return json.dumps({key: getattr(preprocess, key) for key in keys})
+    """Return what a client must know of images: formats and orientation; size and colours of a raw frame."""
+    keys = ("frame", "color_matrix", "color_range") if preprocess.frame else ("orientation",)
+    return json.dumps({key: getattr(preprocess, key) for key in ("decode", *keys)})
 
 
 def _duration(duration: Duration) -> Document:

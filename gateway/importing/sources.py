@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.model_files import near_model
 from gateway.importing.hugging_face import is_hugging_face, read_hugging_face
 from gateway.importing.imported import ImportedSource
 from gateway.importing.mlflow import is_mlflow, read_mlflow
@@ -53,6 +54,8 @@ def choose_source(documents: Documents, name: str = "") -> SourceKind:
     damaged = next((model for model in documents.models.values() if model.problem), None)
     if damaged is not None:
         raise ConfigurationError(damaged.problem, file=damaged.path)
+    if problem := next(filter(None, map(near_model, sorted(documents.files))), ""):
+        raise ConfigurationError(problem, file=documents.name)
     known = "; ".join(f"{kind.name}: {kind.meaning}" for kind in SOURCES)
     problem = f"is none of the known sources ({known}); name one with --from, or make a release with a manifest"
     raise ConfigurationError(problem, file=documents.name)

@@ -129,6 +129,7 @@ def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
     lanes = _counter("lane_executions", "Runs by where: inline or on the worker.", (*MODEL_LABELS, "lane"))
     drops = _counter("drops", "Requests refused or dropped before they ran, by reason.", (*MODEL_LABELS, "reason"))
     ignored = _counter("ignored_parameters", "Request parameters that this server does not know.", MODEL_LABELS)
+    turned = _counter("images_turned", "Images turned upright by their EXIF orientation.", MODEL_LABELS)
     queued = _gauge("queued", "Requests waiting for a run now.", MODEL_LABELS)
     for servable in counted:
         of = [servable.model, servable.version]
@@ -141,8 +142,9 @@ def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
         for reason, count in sorted(servable.drops.items()):
             drops.add_metric([*of, reason], count)
         ignored.add_metric(of, servable.ignored_parameters)
+        turned.add_metric(of, servable.images_turned)
         queued.add_metric(of, servable.queued)
-    return requests, rows, executions, lanes, drops, ignored, queued
+    return requests, rows, executions, lanes, drops, ignored, turned, queued
 
 
 def _updates(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:

@@ -18,7 +18,7 @@ from gateway.domain.model_files import (
     is_hidden,
     is_model,
     may_hold_nothing,
-    misspelt,
+    near_model,
 )
 from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.routing import version_order
@@ -104,7 +104,7 @@ def _versions(folder: Path, settings: LibrarySettings) -> Iterator[Release]:
         raise ConfigurationError(problem, file=str(folder))
     if not bare and not versions:
         if not may_hold_nothing(folder.name):
-            problem = next(filter(None, (misspelt(file.name) for file in files)), NO_MODEL)
+            problem = next(filter(None, (near_model(file.name) for file in files)), NO_MODEL)
             there = _named("there", [*folders, *files])
             yield refused(folder.name, NO_VERSION, folder, f"{folder}: {problem}{there}")
         return
@@ -231,7 +231,7 @@ def _why_unused(entry: Path) -> str:
         return (
             "is not served: another model of this folder is; give it a folder of its own, or list it in manifest.toml"
         )
-    if problem := misspelt(entry.name):
+    if problem := near_model(entry.name):
         return problem
     if not entry.is_file():
         return "is no plain file, or a link to nothing; remove it"

@@ -13,7 +13,8 @@ from gateway.domain.tensor import Array
 class Frame:
     """Original image of `width` by `height` pixels in the input: input = original · scale + offset, by axis.
 
-    With `fit = "letterbox"` the offsets are the padding, with `crop` they are negative.
+    With `fit = "letterbox"` the offsets are the padding, with `crop` they are negative. `turned`: the original is the
+    stored image turned upright by its EXIF orientation.
     """
 
     width: int
@@ -22,6 +23,7 @@ class Frame:
     scale_y: float = 1.0
     left: float = 0.0
     top: float = 0.0
+    turned: bool = False
 
     def points(self, points: Array) -> Array:
         """Return points [..., 2] (x, y) of the input as points of the original, inside of it."""

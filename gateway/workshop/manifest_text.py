@@ -96,7 +96,8 @@ def _preprocess(preprocess: Preprocess) -> dict[str, Any]:
     values: dict[str, Any] = {"decode": preprocess.decode, "color": preprocess.color, **resize, "fit": preprocess.fit}
     values |= {"scale": preprocess.scale, "mean": preprocess.mean}
     usual = Preprocess(preprocess.decode)
-    others = ("std", "pad_value", "align", "crop_share", "resample", "frame", "color_matrix", "color_range")
+    of_fits = ("std", "pad_value", "align", "crop_share", "resample")
+    others = (*of_fits, "frame", "color_matrix", "color_range", "orientation")
     return values | {key: getattr(preprocess, key) for key in others if getattr(preprocess, key) != getattr(usual, key)}
 
 

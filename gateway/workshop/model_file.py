@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.manifest import ROWS, TensorSpec
-from gateway.domain.model_files import misspelt
+from gateway.domain.model_files import SAVED_MODEL, near_model
 from gateway.domain.onnx_file import read_onnx
 from gateway.domain.onnx_graph import read_onnx_graph
 from gateway.domain.onnx_header import OnnxHeader, read_onnx_header
@@ -83,7 +83,8 @@ def runtime_of(path: Path) -> str:
     runtime = BY_SUFFIX.get(path.suffix)
     if runtime is None:
         known = ", ".join(BY_SUFFIX)
-        problem = misspelt(path.name) or f"is no model by its suffix; name a {known} file (of OpenVINO the .xml)"
+        name = SAVED_MODEL if (path / SAVED_MODEL).is_file() else path.name
+        problem = near_model(name) or f"is no model by its suffix; name a {known} file (of OpenVINO the .xml)"
         raise ConfigurationError(problem, file=str(path))
     return runtime
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import struct
 
 import cv2
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from gateway.domain.infer import InferRequest
 from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensor
 from tests.simulators.engine_rig import manifest
 
+ORIENTATION = 0x0112
+"""EXIF's tag of the orientation."""
 GRAY_2X2 = TensorSpec(
     "x", Datatype.FP32, (-1, 1, 2, 2), preprocess=Preprocess(("png", "jpeg"), color="gray", resize=(2, 2))
 )
@@ -22,6 +25,28 @@ def encoded(pixels: Array, form: str = "png", **options: object) -> bytes:
     """Encode `pixels` [height, width] or [height, width, 3], uint8 or uint16. Return the file's content."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, form, **options)
+    return file.getvalue()
+
+
+def exif(*tags: tuple[int, int], thumbnail: int = 0, order: str = "<") -> bytes:
+    """Return EXIF data with `tags` of one short number, and the orientation of a thumbnail in a second directory."""
+
+    def directory(tags: tuple[tuple[int, int], ...], following: int) -> bytes:
+        entries = b"".join(struct.pack(f"{order}HHIHH", tag, 3, 1, value, 0) for tag, value in tags)
+        return struct.pack(f"{order}H", len(tags)) + entries + struct.pack(f"{order}I", following)
+
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 8)
+    first = directory(tags, 8 + 6 + 12 * len(tags) if thumbnail else 0)
+    return b"Exif\0\0" + head + first + (directory(((ORIENTATION, thumbnail),), 0) if thumbnail else b"")
+
+
+def stored_turned(pixels: Array, orientation: int, form: str = "png", **options: object) -> bytes:
+    """Encode an image whose viewers show `pixels`: they are stored in another orientation, which its EXIF data tell."""
+    turn = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}.get(orientation)  # Pillow's transpositions, inverted
+    image = Image.fromarray(pixels) if turn is None else Image.fromarray(pixels).transpose(Image.Transpose(turn))
+    file = io.BytesIO()
+    image.save(file, form, exif=exif((ORIENTATION, orientation)), **options)
+    assert np.asarray(ImageOps.exif_transpose(Image.open(file))).shape == pixels.shape
     return file.getvalue()
 
 

@@ -125,6 +125,18 @@ def test_models_lists_all_of_it_and_an_empty_directory_says_so(library, tmp_path
     assert f"{tmp_path} holds no model; put a .onnx" in nothing.stderr
 
 
+@pytest.mark.parametrize("action", ["check", "new", "import"])
+def test_what_must_be_exported_is_refused_with_the_command(tmp_path, action):
+    (tmp_path / "saved").mkdir()
+    for name in ("best.pt", "saved/saved_model.pb"):
+        (tmp_path / name).touch()
+    into = ["--into", tmp_path / "out"] if action == "import" else ["--models", tmp_path / "out"]
+    for name, command in (("best.pt", "yolo export model=best.pt format=onnx"), ("saved", "tf2onnx.convert --saved-")):
+        done = run("models", action, tmp_path / name, *into)
+        assert done.returncode == 2
+        assert command in done.stderr
+
+
 def test_models_check_tries_a_release_with_its_listed_files_only(tmp_path):
     manifest = write_release(tmp_path, dense(), "onnx")
     folder = tmp_path / manifest.name / manifest.version

@@ -4,6 +4,7 @@ import http.client
 import io
 import json
 import subprocess
+import urllib.request
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from PIL import Image
 
 from tests.performance.networks import tiny
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHORT_TRIALS, running
+from tests.simulators.images_made import stored_turned
 from tests.simulators.vision_models import write_yolov8
 from tests.system.test_mqtt import subscribed
 
@@ -81,6 +83,10 @@ def png(width: int = 128, height: int = 64) -> bytes:
 def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     write_detector(folder / "street" / "1")
+    write_detector(folder / "as-stored" / "1")
+    manifest = folder / "as-stored" / "1" / "manifest.toml"
+    text = manifest.read_text().replace('decode = ["png", "jpeg"]', 'decode = ["png"], orientation = "stored"')
+    manifest.write_text(text.replace('name = "street"', 'name = "as-stored"', 1))
     (folder / "plain").mkdir()
     (folder / "plain" / "model.onnx").write_bytes(tiny().content)
     return folder
@@ -162,3 +168,34 @@ def test_the_command_draws_what_was_found(gateway, tmp_path):
     with Image.open(drawn) as image:
         assert image.size == (128, 64)
         assert image.getpixel((16, 30)) == (230, 25, 75)
+
+
+def test_boxes_are_those_of_the_image_that_a_person_sees(gateway, library, tmp_path):
+    def turned():
+        page = urllib.request.urlopen(f"http://{gateway.http}/metrics", timeout=20).read().decode()
+        return sum(float(line.split()[-1]) for line in page.splitlines() if "images_turned_total{" in line)
+
+    before = turned()
+    pixels = np.full((64, 128, 3), 128, np.uint8)
+    for orientation in range(1, 9):
+        content = stored_turned(pixels, orientation)
+        assert post(gateway, "/v2/models/street/result", content, "image/png") == (200, {"detections": FOUND})
+    assert turned() == before + 7
+    image = triton.InferInput("images", [2], "BYTES")
+    image.set_data_from_numpy(np.array([png(), content], object))
+    with triton.InferenceServerClient(gateway.grpc) as client:
+        assert client.infer("street", [image]).as_numpy("boxes").tolist() == [[one["box"] for one in FOUND]] * 2
+    (tmp_path / "phone.png").write_bytes(content)
+    options = ["--image", str(tmp_path / "phone.png"), "--draw", str(tmp_path / "found.png")]
+    for model, size, place in (("street", (128, 64), (16, 30)), ("as-stored", (64, 128), (16, 60))):
+        for where in (["--url", gateway.http], ["--models", str(library), "--state", str(tmp_path)]):
+            subprocess.run([*COMMAND, "infer", model, *options, *where], cwd=ROOT, capture_output=True, check=True)
+            with Image.open(tmp_path / "found.png") as drawn:
+                assert (drawn.size, drawn.getpixel(place)) == (size, (230, 25, 75))
+
+
+@pytest.mark.parametrize(("model", "told"), [("street", "turned upright"), ("as-stored", "as they are stored")])
+def test_explain_tells_how_images_are_read(library, tmp_path, model, told):
+    words = [*COMMAND, "explain", model, "--models", str(library), "--state", str(tmp_path), "--no-measure"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert f"images are {told}" in done.stdout.replace("read as", "as")

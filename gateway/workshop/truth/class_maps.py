@@ -9,6 +9,7 @@ import numpy as np
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.tensor import Array
+from gateway.engine.orientation import orientation_of, upright
 from gateway.engine.settings import EngineSettings
 from gateway.workshop.bounded_files import read_bounded
 from gateway.workshop.metrics.class_iou import NO_CLASS, NOT_JUDGED, ClassRuns
@@ -18,24 +19,27 @@ VOID = 255
 _MODES = frozenset({"1", "L", "P", "I", "I;16"})
 
 
-def read_class_map(file: Path, classes: int, size: tuple[int, int]) -> ClassRuns:
-    """Return the classes of an image of `size` (height, width).
+def read_class_map(file: Path, classes: int, size: tuple[int, int], orientation: str) -> ClassRuns:
+    """Return the classes of an image of `size` (height, width) that is read in an `orientation`, as the mask is.
 
     `classes` is the model's number of them (0: not known). For one class, 0 is none, and every other number is it.
     Raises ConfigurationError.
     """
     try:
-        numbers = _numbers(read_bounded(file, EngineSettings().image_bytes), size)
+        numbers = _numbers(read_bounded(file, EngineSettings().image_bytes), size, orientation)
     except (OSError, ValueError, SyntaxError) as error:
         raise ConfigurationError(f"is no mask of classes: {error}", file=str(file)) from error
     return ClassRuns.of(_judged(numbers, classes, file))
 
 
-def _numbers(content: bytes, size: tuple[int, int]) -> Array:
+def _numbers(content: bytes, size: tuple[int, int], orientation: str) -> Array:
     """Return the numbers of the pixels. Raises ValueError, OSError, SyntaxError."""
     from PIL import Image
 
-    image = Image.open(io.BytesIO(content), formats=("PNG",))
+    image: Image.Image = Image.open(io.BytesIO(content), formats=("PNG",))
+    image.load()  # EXIF data may follow the pixels
+    if orientation == "upright":
+        image = upright(image, orientation_of(image))
     if image.size != size[::-1]:
         raise ValueError(f"it has {image.size[0]} x {image.size[1]} pixels, its image {size[1]} x {size[0]}")
     if image.mode not in _MODES:

@@ -25,7 +25,8 @@ LISTS = ("images", "categories", "annotations")
 class CocoFile:
     """Content of a file: names of images and of categories by id, objects by the id of their image.
 
-    `by_name` are the ids of images by the last part of their name, `used` the categories of objects.
+    `by_name` are the ids of images by the last part of their name, `used` the categories of objects, `sizes` the
+    (height, width) of images as far as they are listed.
     """
 
     path: Path
@@ -34,6 +35,7 @@ class CocoFile:
     objects: Mapping[int, Sequence[Mapping[str, Any]]]
     by_name: Mapping[str, Sequence[int]]
     used: frozenset[int]
+    sizes: Mapping[int, tuple[int, int]]
 
     def id_of(self, image: Path) -> int | None:
         """Return the id of an image: by the end of its path if several images have its name; None if it is not listed.
@@ -73,7 +75,9 @@ def _content(path: Path, found: Mapping[str, Any]) -> CocoFile:
         _check_reference(each, "category", int(each["category_id"]), categories)
         objects.setdefault(int(each["image_id"]), []).append(each)
     used = frozenset(int(each["category_id"]) for each in found["annotations"])
-    return CocoFile(path, images, categories, objects, by_name, used)
+    sized = (each for each in found["images"] if each.get("height") and each.get("width"))
+    sizes = {int(each["id"]): (int(each["height"]), int(each["width"])) for each in sized}
+    return CocoFile(path, images, categories, objects, by_name, used, sizes)
 
 
 def _check_reference(each: Mapping[str, Any], what: str, number: int, known: Mapping[int, str]) -> None:
@@ -88,6 +92,10 @@ def place_objects(
 
     Raises ConfigurationError with the annotation.
     """
+    if found.sizes.get(image, size) == size[::-1] != size:
+        problem = f"{found.images[image]!r:.80} is annotated as stored, before its EXIF orientation turns it"
+        remedy = 'annotate the upright image, or declare orientation = "stored" in [input.preprocess]'
+        raise ConfigurationError(f"{problem}; {remedy}", file=str(found.path))
     placed = []
     for each in found.objects.get(image, ()):
         number = classes.get(int(each["category_id"]))

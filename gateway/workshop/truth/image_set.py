@@ -43,12 +43,13 @@ class ImageSet:
 
 @dataclass(frozen=True, slots=True)
 class TruthForm:
-    """Form of a model's truth: its kind, labels, number of key points, and the limits of files."""
+    """Form of a model's truth: its kind, labels, number of key points, the limits of files, orientation of images."""
 
     kind: TruthKind
     labels: tuple[str, ...]
     points: int
     settings: CalibrationSettings
+    orientation: str = ""
 
 
 @dataclass(slots=True)
@@ -74,4 +75,4 @@ class FoundTruth:
 def truth_form(manifest: ModelManifest, settings: CalibrationSettings) -> TruthForm:
     """Return the form of a model's truth."""
     points = len((manifest.task_options or {}).get("keypoints", ()))
-    return TruthForm(truth_kind(manifest), manifest.labels, points, settings)
+    return TruthForm(truth_kind(manifest), manifest.labels, points, settings, manifest.orientation)

@@ -74,7 +74,7 @@ def _read_class_maps(images: ImageSet, form: TruthForm) -> FoundTruth:
         return found
     found.tell_unknown(missing, files[0].parent)
     found.items = [
-        read_class_map(file, len(form.labels), size) if file.is_file() else None
+        read_class_map(file, len(form.labels), size, form.orientation) if file.is_file() else None
         for file, size in zip(files, images.sizes, strict=True)
     ]
     return found

@@ -7,6 +7,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from PIL import Image
 
 from gateway.camera.reader import SourceReader
 from gateway.camera.settings import CameraSettings
@@ -70,14 +71,48 @@ def test_what_is_no_video_is_refused_at_once(tmp_path, content, problem):
         reader_of(file_source(str(path))).open()
 
 
-def test_a_playlist_cannot_make_a_file_reach_the_network(tmp_path, web):
-    _, url = web
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("notes.txt", "the key of the door is under the mat\n" * 50),
+        ("parts.ffconcat", "ffconcat version 1.0\nfile street.ts\n"),
+        ("list.m3u8", "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nstreet.ts\n#EXT-X-ENDLIST\n"),
+        ("camera.sdp", "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"),
+    ],
+)
+def test_a_file_of_text_or_of_names_of_other_files_is_no_video(tmp_path, name, content):
     write_video(tmp_path / "street.ts")
-    (tmp_path / "list.m3u8").write_text(
-        f"#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n{url}/street.ts\n#EXT-X-ENDLIST\n"
-    )
-    with pytest.raises(ConfigurationError, match="cannot be read as a video"):
-        reader_of(file_source(str(tmp_path / "list.m3u8"))).open()
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigurationError, match=r"it is no video of an allowed format \(mov, matroska, "):
+        reader_of(file_source(str(tmp_path / name))).open()
+
+
+def test_pictures_and_patterns_of_their_names_are_no_video(tmp_path):
+    for number in range(3):
+        Image.new("RGB", (64, 64)).save(tmp_path / f"{number}.png")
+    for name in ("%d.png", "1.png"):
+        with pytest.raises(ConfigurationError, match="no video of an allowed format"):
+            reader_of(file_source(str(tmp_path / name))).open()
+
+
+def test_a_camera_may_send_a_playlist_but_one_that_names_no_file_of_this_machine(tmp_path, web):
+    _, url = web
+    street = write_video(tmp_path / "street.ts")
+    for number, place in enumerate(("street.ts", str(street), f"file:{street}", f"file://{street}")):
+        playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n{place}\n#EXT-X-ENDLIST\n"
+        (tmp_path / f"{number}.m3u8").write_text(playlist)
+    with reader_of(source := camera_source(f"{url}/0.m3u8")).open() as container:
+        assert container.format.name == "hls"
+    assert "file" not in source.options["protocol_whitelist"]
+    for number in (1, 2, 3):
+        with pytest.raises(UnreachableError, match="cannot be read"):
+            reader_of(camera_source(f"{url}/{number}.m3u8")).open()
+
+
+def test_a_camera_that_sends_text_is_refused(tmp_path, web):
+    (tmp_path / "notes.txt").write_text("hello\n" * 200)
+    with pytest.raises(UnreachableError, match=r"no video of an allowed format .* hls\)"):
+        reader_of(camera_source(f"{web[1]}/notes.txt")).open()
 
 
 def test_a_camera_that_is_lost_is_connected_again_until_the_attempts_are_used_up(tmp_path, web):

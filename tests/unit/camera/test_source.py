@@ -22,7 +22,7 @@ def test_what_is_no_camera_is_refused(text):
 def test_a_file_is_read_as_a_file_whatever_its_name():
     source = file_source("http://camera/video")
     assert source.address.startswith("/")
-    assert source.options == {"protocol_whitelist": "file"}
+    assert source.options["protocol_whitelist"] == "file"
     assert not source.live
 
 

@@ -16,6 +16,7 @@ from gateway.cli.draw import COLOURS, draw, draw_file, mask_of
 from gateway.cli.result_view import documents_of, print_documents
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.tensor import Array
+from tests.simulators.images_made import stored_turned
 
 BOX: dict[str, Any] = {"label": "person", "class": 0, "score": 0.9, "box": [20.0, 40.0, 60.0, 80.0]}
 
@@ -82,6 +83,20 @@ def test_what_is_said_of_the_whole_image_is_a_caption(document: dict[str, Any]) 
     pixels = drawn(document)
     assert (pixels[:20] == 0).any()
     assert (pixels[50:] == 255).all()
+
+
+@pytest.mark.parametrize("orientation", [2, 3, 6, 8])
+def test_a_result_is_drawn_into_the_image_that_viewers_show(tmp_path: Path, orientation: int) -> None:
+    shown = np.zeros((60, 100, 3), np.uint8)
+    shown[:20, :30] = 255
+    (tmp_path / "in.png").write_bytes(stored_turned(shown, orientation))
+    draw_file({"detections": [{**BOX, "box": [50, 30, 90, 50]}]}, tmp_path / "in.png", tmp_path / "out.png")
+    pixels = np.asarray(Image.open(tmp_path / "out.png"))
+    assert pixels.shape == shown.shape
+    assert tuple(pixels[50, 70]) == colour(0)
+    assert tuple(pixels[5, 5]) == (255, 255, 255)
+    draw_file({}, tmp_path / "in.png", tmp_path / "out.png", turned=False)
+    assert np.array_equal(Image.open(tmp_path / "out.png"), Image.open(tmp_path / "in.png"))
 
 
 def test_a_file_that_is_no_image_is_named(tmp_path: Path) -> None:

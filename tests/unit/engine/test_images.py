@@ -18,9 +18,10 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec
 from gateway.domain.tensor import Array, Datatype
 from gateway.engine.images import decode_images
+from gateway.engine.orientation import read_orientation
 from gateway.engine.settings import EngineSettings
 from tests.simulators.examples import examples
-from tests.simulators.images_made import elements, encoded
+from tests.simulators.images_made import ORIENTATION, elements, encoded, exif, stored_turned
 
 SETTINGS = EngineSettings()
 RGB = np.array([[[250, 10, 20], [30, 200, 40]], [[50, 60, 220], [70, 80, 90]]], np.uint8)
@@ -369,3 +370,70 @@ def test_std_per_channel() -> None:
 def test_a_letterbox_has_its_colour_in_gray_too() -> None:
     got = decode(wide(), spec(color="gray", resize=(8, 8), fit="letterbox", pad_value=9))[0]
     assert (got[[0, 1, 6, 7]] == 9).all()
+
+
+NOISE = np.random.default_rng(1).integers(0, 256, (22, 34, 3), np.uint8)
+RAMP = np.repeat(np.linspace(0, 255, 331, dtype=np.uint8)[None, :], 203, axis=0)
+"""A ramp from left to right, whose sides are no multiples of 8."""
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"resize": (8, 8), "layout": "NHWC"},
+        {"resize": (16, 16), "fit": "letterbox", "resample": "nearest"},
+        {"resize": (8, 12), "fit": "crop", "crop_share": 0.7, "color": "gray"},
+    ],
+)
+def test_an_image_is_read_as_viewers_show_it(orientation: int, how: dict[str, object]) -> None:
+    wanted, frames = decode_images(elements(encoded(NOISE)), spec(**how), SETTINGS)  # type: ignore[arg-type]
+    stored = stored_turned(NOISE, orientation)
+    assert np.array_equal(np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(stored)))), NOISE)
+    got, turned = decode_images(elements(stored), spec(**how), SETTINGS)  # type: ignore[arg-type]
+    assert np.array_equal(got, wanted)
+    assert turned == (dataclasses.replace(frames[0], turned=orientation != 1),)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("pixels", [RAMP, np.ascontiguousarray(RAMP.T)], ids=["across", "down"])
+def test_a_jpeg_that_is_scaled_while_decoded_is_turned_in_its_place(orientation: int, pixels: Array) -> None:
+    wanted = spec(resize=(pixels.shape[0] // 8, pixels.shape[1] // 8), color="gray")
+    stored = stored_turned(pixels, orientation, "jpeg", quality=98)
+    assert np.abs(decode(stored, wanted) - decode(encoded(pixels), wanted)).max() <= 2
+
+
+def test_the_manifest_may_ask_for_the_stored_image() -> None:
+    got, frames = decode_images(elements(stored_turned(NOISE, 6)), spec(orientation="stored"), SETTINGS)
+    assert (frames[0].width, frames[0].height, frames[0].turned) == (22, 34, False)
+    assert np.array_equal(got[0], np.rot90(NOISE).transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("form", ["png", "jpeg"])
+def test_the_orientation_of_a_thumbnail_turns_nothing(form: str) -> None:
+    content = encoded(NOISE, form, exif=exif((0x0100, 34), thumbnail=6))
+    assert not decode_images(elements(content), spec(), SETTINGS)[1][0].turned
+    assert read_orientation(exif((0x0100, 34), (ORIENTATION, 8), thumbnail=6, order=">")) == 8
+
+
+def test_exif_data_behind_the_pixels_of_a_png_count() -> None:
+    before = stored_turned(NOISE, 8)
+    start = before.index(b"eXIf") - 4
+    length = 12 + int.from_bytes(before[start : start + 4], "big")
+    end = before.index(b"IEND") - 4
+    behind = before[:start] + before[start + length : end] + before[start : start + length] + before[end:]
+    assert np.array_equal(decode(behind, spec()), NOISE.transpose(2, 0, 1))
+
+
+@given(st.binary(max_size=80) | st.integers(0, 30).map(lambda end: exif((ORIENTATION, 6))[:end]))
+@settings(max_examples=examples(100), deadline=None)
+def test_damaged_exif_data_fail_no_request(data: bytes) -> None:
+    assert read_orientation(data) in range(1, 9)
+    got = decode(encoded(NOISE, exif=b"Exif\0\0" + data.removeprefix(b"Exif\0\0")), spec())
+    assert got.size == NOISE.size
+
+
+@pytest.mark.parametrize("value", [0, 9, 65535])
+def test_orientations_that_do_not_exist_turn_nothing(value: int) -> None:
+    assert read_orientation(exif((ORIENTATION, value))) == 1

@@ -109,6 +109,22 @@ def test_an_unknown_source_names_the_known_ones(tmp_path):
         choose_source(documents_of(tmp_path / "m.onnx"))
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("m.pt", "yolo export model=m.pt"),
+        ("x/saved_model.pb", "tf2onnx.convert"),
+        ("m.safetensors", "optimum-cli export"),
+    ],
+)
+def test_a_source_of_a_training_framework_is_refused_with_the_export(tmp_path, name, command):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    with pytest.raises(ConfigurationError, match=command):
+        choose_source(documents_of(tmp_path))
+
+
 def test_a_damaged_file_is_named_in_place_of_its_kind():
     model = SourceModel("m.onnx", "onnx", problem="not an ONNX file")
     with pytest.raises(ConfigurationError, match=r"m.onnx: not an ONNX file"):

@@ -37,7 +37,9 @@ class Counted(SimulatedInference):
 
     def __init__(self) -> None:
         super().__init__([identity(Datatype.FP32, name='m"\n')])
-        self.counted = ServableStatistics('m"\n', "1", inferences=30, executions=20, queued=4, ignored_parameters=5)
+        self.counted = ServableStatistics(
+            'm"\n', "1", inferences=30, executions=20, queued=4, ignored_parameters=5, images_turned=6
+        )
         self.counted.success.add(ns=2_000_000_000, count=7)
         self.counted.fail.add(ns=1, count=2)
         self.counted.queue.add(ns=3_500_000_000)
@@ -84,6 +86,7 @@ def metrics_of(engine: SimulatedInference, *samples: MetricSample) -> Metrics:
         ("executions_total", {}, 20),
         ("drops_total", {"reason": "queue_full"}, 1),
         ("ignored_parameters_total", {}, 5),
+        ("images_turned_total", {}, 6),
         ("queued", {}, 4),
         ("queue_seconds_total", {}, 3.5),
         ("compute_seconds_total", {"stage": "infer"}, 0.25),

@@ -16,6 +16,7 @@ from gateway.domain.tensor import Datatype
 from gateway.workshop.data_files import read_samples
 from gateway.workshop.samples import SampleSet
 from gateway.workshop.settings import CalibrationSettings
+from tests.simulators.images_made import stored_turned
 
 OUTPUTS = (TensorSpec("y", Datatype.FP32, (-1, 2)),)
 TABLE = ModelManifest(
@@ -376,3 +377,13 @@ def test_tables_may_leave_out_inputs_with_a_default(tmp_path: Path) -> None:
     assert read(written(tmp_path / "t.csv", "a\n0.5\n"), model).inputs["b"].tolist() == [[5]]
     assert read(written(tmp_path / "t.csv", "b,a\n7,0.5\n"), model).inputs["b"].tolist() == [[7]]
     assert "must be called a, b" in refused(written(tmp_path / "t.csv", "b,c\n7,0.5\n"), model)
+
+
+def test_calibration_pictures_are_turned_upright(tmp_path: Path) -> None:
+    pixels = np.arange(48, dtype=np.uint8).reshape(6, 8) * 5
+    for folder, orientation in (("upright", 1), ("turned", 6)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.png").write_bytes(stored_turned(pixels, orientation))
+    upright, turned = (read(tmp_path / folder, PICTURE) for folder in ("upright", "turned"))
+    assert np.array_equal(upright.inputs["x"], turned.inputs["x"])
+    assert [(frame.width, frame.height) for frame in turned.frames] == [(8, 6)]

@@ -123,13 +123,21 @@ def test_a_dimension_of_zero_is_refused(tmp_path: Path) -> None:
         ("m.tflite", b"\xff\xff\xff\x7fTFL3" + bytes(64), "LiteRT cannot open"),
         ("m.xml", b"<net", "OpenVINO cannot read"),
         ("m.ONNX", b"", "capital letters"),
-        ("m.pt", b"", "is no model by its suffix; name a .onnx, .xml, .tflite file"),
+        ("m.dat", b"", "is no model by its suffix; name a .onnx, .xml, .tflite file"),
+        ("m.PT", b"", "to export: yolo export model=m.PT format=onnx (Ultralytics), or call torch.onnx.export(model, "),
+        ("m.h5", b"", "keras.models.load_model('m.h5').export('m.onnx', format='onnx')"),
+        ("m.keras", b"", "keras.models.load_model('m.keras').export('m.onnx', format='onnx')"),
+        ("model.safetensors", b"", "optimum-cli export onnx --model FOLDER OUTPUT"),
+        ("m.joblib", b"", "skl2onnx.to_onnx(model, example_rows, options={'zipmap': False})"),
+        ("export/saved_model.pb", b"", "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx"),
     ],
 )
 def test_files_that_are_no_models_are_refused(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
     """Also a field that announces 2 GiB, and a root table 2 GiB away."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(content)
     assert problem in refused(tmp_path / name)
+    assert name.count("/") == 0 or problem in refused((tmp_path / name).parent)
 
 
 def test_an_absent_file_is_an_error_with_its_name(tmp_path: Path) -> None:

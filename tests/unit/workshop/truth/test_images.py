@@ -10,13 +10,14 @@ import pytest
 from PIL import Image
 
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.workshop.metrics.class_iou import NO_CLASS, NOT_JUDGED, ClassRuns
 from gateway.workshop.metrics.roc_auc import AnomalyVerdict
 from gateway.workshop.settings import CalibrationSettings
 from gateway.workshop.truth.image_set import FoundTruth, ImageSet
 from gateway.workshop.truth.images import read_image_truth
+from tests.simulators.images_made import stored_turned
 
 INPUT = TensorSpec("x", Datatype.FP32, (-1, 1, 4, 4), "NCHW")
 OUTPUT = TensorSpec("y", Datatype.FP32, (-1, 2))
@@ -129,6 +130,20 @@ def test_masks_have_the_numbers_of_classes(tmp_path: Path, mode: str) -> None:
     assert numbers.tolist() == [[0, 1, 1], [1, NOT_JUDGED, 0]]
     assert found.items[1] is None
     assert "1 images have no annotation in" in found.remarks[0]
+
+
+def test_a_mask_is_turned_as_its_image_is(tmp_path: Path) -> None:
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks" / "a.png").write_bytes(stored_turned(np.array([[0, 1, 1], [1, 255, 0]], np.uint8), 6))
+    spec = replace(INPUT, preprocess=Preprocess(("jpeg",)))
+    found = read(images(tmp_path, "a.jpg"), replace(MASKS, inputs=(spec,))).items
+    assert found is not None
+    numbers = np.repeat(found[0].classes, np.diff(found[0].edges)).reshape(3, 2).T
+    assert numbers.tolist() == [[0, 1, 1], [1, NOT_JUDGED, 0]]
+    stored = replace(spec, preprocess=Preprocess(("jpeg",), orientation="stored"))
+    assert "it has 2 x 3 pixels, its image 3 x 2" in refused(
+        images(tmp_path, "a.jpg"), replace(MASKS, inputs=(stored,))
+    )
 
 
 def test_masks_of_one_class_have_a_background(tmp_path: Path) -> None:

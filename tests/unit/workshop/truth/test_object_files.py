@@ -281,3 +281,12 @@ def test_boxes_are_no_masks(tmp_path: Path) -> None:
     assert "it has more than 4 bytes" in refused(
         image_set(tmp_path), replace(FORM, settings=CalibrationSettings(label_file_bytes=4))
     )
+
+
+def test_annotations_of_the_stored_image_are_refused_where_it_is_turned(tmp_path: Path) -> None:
+    listed = {"id": 5, "file_name": "a.jpg"}
+    coco(tmp_path, BOX, images=[{**listed, "height": 40, "width": 20}])
+    with pytest.raises(ConfigurationError, match=r"'a\.jpg' is annotated as stored.*annotate the upright image"):
+        read_object_files(image_set(tmp_path), FORM)
+    coco(tmp_path, BOX, images=[{**listed, "height": 20, "width": 40}])
+    assert only(read_object_files(image_set(tmp_path), FORM))
