@@ -9,6 +9,7 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from gateway.domain.rights import Grant, check_identity, read_rights
 from gateway.domain.settings import check_above_zero, only_tables, read_settings, sections
 from gateway.domain.settings_layer import SettingsLayer
 from gateway.engine.settings import EngineSettings, SelectionSettings
-from gateway.files.credentials import exposed, read_secret, secret_path
+from gateway.files.credentials import is_exposed, read_secret, secret_path
 from gateway.frontends.control.settings import ControlServerSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.mqtt.brokers import brokers
@@ -274,10 +275,14 @@ def open_listeners(config: Config, security: Security) -> list[Address]:
     return [address for address in (*config.grpc_listen, *config.http_listen) if is_open(address, security)]
 
 
-def exposed_secrets(config: Config) -> dict[str, str]:
-    """Return a warning for each setting whose file of secrets all users may read."""
-    found = {f"{table}.{key}": exposed(getattr(getattr(config, table), key)) for table, key in SECRETS}
-    return {setting: warning for setting, warning in found.items() if warning}
+def exposed_secrets(config: Config) -> dict[str, tuple[str, str]]:
+    """Return the problem and its remedy for each setting whose file of secrets all users may read."""
+    named = {f"{table}.{key}": getattr(getattr(config, table), key) for table, key in SECRETS}
+    return {
+        setting: (f"{name}: all users of this device may read it", f"run: chmod o-r {shlex.quote(name)}")
+        for setting, name in named.items()
+        if is_exposed(name)
+    }
 
 
 def gateway_id(config: Config) -> str:

@@ -261,9 +261,8 @@ class Daemon:
 
     def _broker(self) -> bool | None:
         """Return whether all MQTT brokers grant everything, for the control API; None without MQTT."""
-        if self._mqtt is None:
-            return False if mqtt_brokers(self._config) else None
-        return self._mqtt.online
+        without = False if mqtt_brokers(self._config) else None
+        return without if self._mqtt is None else self._mqtt.online
 
     def _mqtt_samples(self) -> Iterable[MetricSample]:
         return () if self._mqtt is None else self._mqtt.samples()
@@ -273,11 +272,12 @@ class Daemon:
             self._log.info("listening", protocol=protocol, address=str(address))
 
     def _publish(self, event: Event) -> None:
-        log_event(event)
-        if isinstance(event, ServableChanged):
+        if not isinstance(event, ImagesDecoded):
+            log_event(event)
+        if changed := isinstance(event, ServableChanged):
             self._readiness_changed()
-        if isinstance(event, ServableChanged | ImagesDecoded):
-            self._trimming.cancel() if self._stop.is_set() else self._trimming.soon()
+        if changed or isinstance(event, ImagesDecoded):
+            self._trimming.cancel() if self._stop.is_set() else self._trimming.soon(changed=changed)
         if isinstance(event, ServableChanged | VariantChosen) and self._mqtt is not None:
             self._mqtt.readiness_changed()  # a version is found by name only once its variant is chosen
 

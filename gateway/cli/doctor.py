@@ -116,7 +116,7 @@ def _listeners(config: Config) -> list[Diagnosis]:
         check_listeners(config, read_security(config))
     except ConfigurationError as error:
         return [Diagnosis("configuration", str(error), "")]
-    return [Diagnosis(setting, *warning.split("; run: ")) for setting, warning in exposed_secrets(config).items()]
+    return [Diagnosis(setting, *told) for setting, told in exposed_secrets(config).items()]
 
 
 def _print(surveyed: MachineSurvey, findings: list[Diagnosis]) -> None:

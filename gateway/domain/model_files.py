@@ -20,7 +20,7 @@ SAVED_MODEL = "saved_model.pb"
 """File that makes a folder a SavedModel of TensorFlow."""
 _TORCH = "call torch.onnx.export(model, example_inputs, '{stem}.onnx') in the program that makes it"
 _KERAS = "python -c \"import keras; keras.models.load_model('{name}').export('{stem}.onnx', format='onnx')\""
-_PICKLE = "call skl2onnx.to_onnx(model, example_rows, options={{'zipmap': False}}) in the program that makes it"
+_PICKLE = "call skl2onnx.to_onnx(model, example_rows) in the program that makes it"
 _EXPORTS: Mapping[str, str] = {
     ".pt": f"yolo export model={{name}} format=onnx (Ultralytics), or {_TORCH}",
     ".pth": _TORCH,

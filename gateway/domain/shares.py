@@ -57,7 +57,7 @@ class ResourceUse:
     Callers are identified by a key (`caller_key`). A caller without units is not stored: `total` bounds the memory.
     """
 
-    __slots__ = ("_by_caller", "_most_distant", "_most_remote", "anonymous", "bounds", "remote", "used")
+    __slots__ = ("_by_caller", "_most_remote", "_most_remote_anonymous", "anonymous", "bounds", "remote", "used")
 
     def __init__(self, bounds: ShareBounds) -> None:
         self.bounds = bounds
@@ -65,7 +65,7 @@ class ResourceUse:
         self._by_caller: dict[str, int] = {}
         """Units by key of a caller, and of a network."""
         self._most_remote = bounds.total - bounds.reserve
-        self._most_distant = max(1, self._most_remote - bounds.reserve)
+        self._most_remote_anonymous = max(1, self._most_remote - bounds.reserve)
 
     def take(self, key: str, *, local: bool, amount: int = 1) -> RefusalReason | None:
         """Take `amount` units for a caller. Return the reason of a refusal, which takes nothing, or None."""
@@ -79,7 +79,7 @@ class ResourceUse:
             if (
                 in_network > bounds.network
                 or anonymous > self._most_remote
-                or not (local or remote <= self._most_distant)
+                or not (local or remote <= self._most_remote_anonymous)
             ):
                 return self.refusal(key, local=local, amount=amount)
             by_caller[network], self.anonymous = in_network, anonymous
@@ -95,7 +95,7 @@ class ResourceUse:
             return RefusalReason.NETWORK
         if self.used + amount > bounds.total:
             return RefusalReason.TOTAL
-        most = self._most_distant if network else self._most_remote
+        most = self._most_remote_anonymous if network else self._most_remote
         if (not local and self.remote + amount > most) or (network and self.anonymous + amount > self._most_remote):
             return RefusalReason.RESERVE
         return None

@@ -8,6 +8,7 @@ have the declared size. Data from a peer is untrusted: bytes and pixels are boun
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _MODES = {"gray": "L", "rgb": "RGB", "bgr": "RGB"}
 _BANDS = {"gray": "L", "rgb": "RGB", "bgr": "BGR"}
 _CHANNELS_LAST = ("NHWC",)
+warnings.filterwarnings("ignore", module=r"PIL\.")  # one for each damaged tag of a caller's image
 
 
 @dataclass(frozen=True, slots=True)

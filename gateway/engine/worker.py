@@ -171,7 +171,7 @@ class SessionWorker:
         while due := more or self._due():
             if isinstance(due, Ticket):
                 self._run_beside(due)
-                del due  # as no variable holds the run below: else requests and answers stay until the next run
+                del due  # a variable would keep its inputs until the next run; so no variable holds the run below
                 continue
             limiter.enter(share)
             began_ns = time.monotonic_ns()

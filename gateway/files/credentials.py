@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,20 +50,19 @@ def read_secret(path: Path, *, shown: str) -> bytes:
     """
     with path.open("rb") as file:
         if not _is_managed(shown) and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o022:
-            problem = f"{shown}: its group or others may write it, and so let themselves in; run: chmod go-w {shown}"
-            raise ConfigurationError(problem)
+            problem = f"{shown}: its group or others may write it, and could replace the secret"
+            raise ConfigurationError(f"{problem}; run: chmod go-w {shlex.quote(shown)}")
         return file.read()
 
 
-def exposed(named: str | None) -> str:
-    """Return the warning that all users may read a secret file, with the command that changes it, or ""."""
+def is_exposed(named: str | None) -> bool:
+    """Return True if all users may read a secret file that no manager of secrets wrote."""
     if not named or _is_managed(named):
-        return ""
+        return False
     try:
-        open_to_all = Path(named).stat().st_mode & 0o004
+        return bool(Path(named).stat().st_mode & 0o004)
     except OSError:
-        return ""
-    return f"{named}: all users of this device may read it; run: chmod o-r {named}" if open_to_all else ""
+        return False
 
 
 def _is_managed(named: str) -> bool:

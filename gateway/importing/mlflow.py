@@ -26,7 +26,7 @@ DOCUMENT = "MLmodel"
 COLUMNS_LIMIT = 10_000
 """Most columns or tensors of a signature."""
 _EXPORTS: Mapping[str, str] = {
-    "sklearn": "convert the model with skl2onnx (to_onnx with options={'zipmap': False})",
+    "sklearn": "convert the model with skl2onnx",
     "pytorch": "export the model with torch.onnx.export",
     "tensorflow": "convert the model with tf2onnx",
     "keras": "convert the model with tf2onnx",

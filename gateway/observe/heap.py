@@ -30,9 +30,14 @@ class Trimming:
         self._timer: asyncio.TimerHandle | None = None
         self._least_bytes = 0
 
-    def soon(self) -> None:
-        """Return memory QUIET_S from now, on a thread; the time begins again with each call."""
+    def soon(self, *, changed: bool) -> None:
+        """Return memory QUIET_S from now, on a thread; the time begins again with each call.
+
+        `changed`: other models are loaded, so that what an earlier time left is no measure any more.
+        """
         self.cancel()
+        if changed:
+            self._least_bytes = 0
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(QUIET_S, loop.run_in_executor, None, self._trim)
 

@@ -118,10 +118,9 @@ def _structlog() -> Any:
 
 
 def log_event(event: Event) -> None:
-    """Write a domain event as a log line, unless it has no title."""
-    if type(event) in EVENTS:
-        level, title, facts = describe_event(event)
-        getattr(get_logger("engine"), level)(title, **facts)
+    """Write a domain event as a log line."""
+    level, title, facts = describe_event(event)
+    getattr(get_logger("engine"), level)(title, **facts)
 
 
 def describe_event(event: Event) -> tuple[str, str, dict[str, Any]]:

@@ -71,6 +71,12 @@ def test_tokens_count_at_once_on_connections_that_are_open(gateway, tokens):
     assert line["changed"] == "tokens (1 added, 1 revoked)"
 
 
+def test_a_file_of_tokens_that_all_users_may_read_is_logged(gateway, tokens):
+    tokens.chmod(0o644)
+    gateway.reload()
+    assert f"chmod o-r {tokens}" in gateway.wait_logged("secret exposed", setting="auth.tokens_file")["problem"]
+
+
 def test_tokens_stay_in_force_if_others_may_write_the_new_file(gateway, tokens):
     tokens.write_text("camera new-secret\n")
     tokens.chmod(0o666)

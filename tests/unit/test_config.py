@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cli.config import security_remarks
+from gateway.cli.doctor import _listeners
 from gateway.config import (
     SECTIONS,
     check_listeners,
@@ -160,6 +161,7 @@ def test_secrets_that_others_may_read_are_warned_of(tmp_path, mode, warned):
     security = read_security(config)
     assert ("auth.tokens_file" in exposed_secrets(config)) is warned
     assert any("chmod o-r" in remark for remark in security_remarks(config, security)) is warned
+    assert [found.remedy for found in _listeners(config)] == [f"run: chmod o-r {tmp_path}/tokens"] * warned
 
 
 def test_managed_secrets_are_neither_refused_nor_warned_of(tmp_path, monkeypatch):

@@ -82,20 +82,24 @@ class BodyReader:
         inflate = Inflation(headers.get("content-encoding", ""), most)
         body = bytearray()
         try:
-            async with asyncio.timeout(self._settings.body_timeout_s):
-                await self._collect(receive, inflate, body, lease)
+            async with asyncio.timeout(min(self._settings.body_timeout_s, settings.BODY_PAUSE_S)) as limit:
+                await self._collect(receive, inflate, body, lease, limit)
         except TimeoutError:
             limit_s, pause_s = self._settings.body_timeout_s, settings.BODY_PAUSE_S
             raise SlowBody(f"the body took longer than {limit_s:g} s, or paused for {pause_s:g} s") from None
         inflate.finish()
         return body
 
-    async def _collect(self, receive: Receive, inflate: Inflation, body: bytearray, lease: Lease) -> None:
+    async def _collect(
+        self, receive: Receive, inflate: Inflation, body: bytearray, lease: Lease, limit: asyncio.Timeout
+    ) -> None:
+        """Add the body's pieces. `limit` moves with each: it is the body's own, or that of a pause."""
+        clock = asyncio.get_running_loop().time
+        ends_s = clock() + self._settings.body_timeout_s
         received = 0
         more = True
         while more:
-            async with asyncio.timeout(settings.BODY_PAUSE_S):
-                message = await receive()
+            message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             chunk, more = message.get("body", b""), message.get("more_body", False)
@@ -107,6 +111,8 @@ class BodyReader:
                 await self._inflate(chunk, inflate, body, lease)
             else:
                 body += chunk
+            if more:
+                limit.reschedule(min(ends_s, clock() + settings.BODY_PAUSE_S))
 
     async def _inflate(self, chunk: bytes, inflate: Inflation, body: bytearray, lease: Lease) -> None:
         """Append what a `chunk` holds to `body`, and count it as it grows.

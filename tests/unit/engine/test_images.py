@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import struct
+import subprocess
+import sys
 import zlib
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -20,6 +23,7 @@ from gateway.domain.tensor import Array, Datatype
 from gateway.engine.images import decode_images
 from gateway.engine.orientation import read_orientation
 from gateway.engine.settings import EngineSettings
+from tests.simulators.daemon import ROOT
 from tests.simulators.examples import examples
 from tests.simulators.images_made import ORIENTATION, elements, encoded, exif, stored_turned
 
@@ -437,3 +441,15 @@ def test_damaged_exif_data_fail_no_request(data: bytes) -> None:
 @pytest.mark.parametrize("value", [0, 9, 65535])
 def test_orientations_that_do_not_exist_turn_nothing(value: int) -> None:
     assert read_orientation(exif((ORIENTATION, value))) == 1
+
+
+def test_damaged_tags_are_no_warnings(tmp_path: Path) -> None:
+    tags = b"".join(struct.pack("<HHII", 1000 + tag, 1, 2**20, 2**20) for tag in range(50))
+    file = io.BytesIO()
+    Image.fromarray(RGB).save(file, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", 50) + tags)
+    content = file.getvalue()
+    without_density = content[:2] + content[4 + int.from_bytes(content[4:6], "big") :]  # else EXIF is not read for it
+    (tmp_path / "damaged.jpg").write_bytes(without_density)
+    program = "import sys; import gateway.engine.images; from PIL import Image; Image.open(sys.argv[1]).load()"
+    words = [sys.executable, "-c", program, str(tmp_path / "damaged.jpg")]
+    assert subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stderr == ""

@@ -29,6 +29,23 @@ def test_memory_is_returned_after_growth_only(resident, monkeypatch, after_mib, 
     assert len(returned) == 1 + again
 
 
+@pytest.mark.asyncio
+async def test_other_models_begin_another_measure(resident, monkeypatch):
+    returned = []
+    monkeypatch.setattr(heap, "trim", lambda: returned.append(1))
+    trimming = heap.Trimming()
+    resident += [size << 20 for size in (120, 100, 101, 101, 300, 290, 290)]
+    trimming._trim()
+    trimming.soon(changed=True)
+    trimming.cancel()
+    trimming._trim()  # a model was unloaded: whatever is unused goes back
+    trimming.soon(changed=True)
+    trimming.cancel()
+    trimming._trim()  # a large one was loaded
+    trimming._trim()
+    assert len(returned) == 3
+
+
 def test_a_time_that_left_more_is_not_the_measure(resident, monkeypatch):
     returned = []
     monkeypatch.setattr(heap, "trim", lambda: returned.append(1))

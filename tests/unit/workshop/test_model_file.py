@@ -128,7 +128,7 @@ def test_a_dimension_of_zero_is_refused(tmp_path: Path) -> None:
         ("m.h5", b"", "keras.models.load_model('m.h5').export('m.onnx', format='onnx')"),
         ("m.keras", b"", "keras.models.load_model('m.keras').export('m.onnx', format='onnx')"),
         ("model.safetensors", b"", "optimum-cli export onnx --model FOLDER OUTPUT"),
-        ("m.joblib", b"", "skl2onnx.to_onnx(model, example_rows, options={'zipmap': False})"),
+        ("m.joblib", b"", "skl2onnx.to_onnx(model, example_rows)"),
         ("export/saved_model.pb", b"", "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx"),
     ],
 )

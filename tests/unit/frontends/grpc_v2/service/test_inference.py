@@ -149,7 +149,7 @@ def test_config_tells_which_images_become_an_input():
         "color_matrix": "bt709",
         "color_range": "limited",
     }
-    assert json.loads(told["preprocess.file"].string_value) == {"decode": ["jpeg", "png"]}
+    assert json.loads(told["preprocess.file"].string_value) == {"decode": ["jpeg", "png"], "orientation": "upright"}
     assert "preprocess.plain" not in told
 
 
