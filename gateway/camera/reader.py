@@ -58,7 +58,8 @@ class SourceReader:
         if self._source.live:
             remedy = "check the address, and that no other program uses the camera"
             raise UnreachableError(f"cannot be read: {reason}; {remedy}", file=str(self._source))
-        raise ConfigurationError(f"cannot be read as a video: {reason}", file=str(self._source))
+        remedy = "give a file that holds the video itself, such as MP4, Matroska, AVI, MPEG-TS or OGG"
+        raise ConfigurationError(f"cannot be read as a video: {reason}; {remedy}", file=str(self._source))
 
     def frames(self, container: InputContainer) -> Iterator[DecodedFrame]:
         """Yield the frames of an opened source, and of a camera that was connected again.

@@ -59,8 +59,8 @@ def near_model(name: str) -> str:
     path = PurePosixPath(name)
     suffix = path.suffix.lower()
     if export := _EXPORTS.get(path.name, _EXPORTS.get(suffix)):
-        reason = f"no runtime opens {path.name}, which is for the framework that wrote it"
-        return f"is not served: {reason}; to export: {export.format(name=path.name, stem=path.stem)}"
+        reason = f"no runtime opens {path.name}, a file of a training framework"
+        return f"is not served: {reason}; export it: {export.format(name=path.name, stem=path.stem)}"
     if suffix == path.suffix or suffix not in BY_SUFFIX:
         return ""
     return f"is not served: the suffix of {name} has capital letters; rename it to {path.stem}{suffix}"

@@ -124,7 +124,7 @@ def test_a_dimension_of_zero_is_refused(tmp_path: Path) -> None:
         ("m.xml", b"<net", "OpenVINO cannot read"),
         ("m.ONNX", b"", "capital letters"),
         ("m.dat", b"", "is no model by its suffix; name a .onnx, .xml, .tflite file"),
-        ("m.PT", b"", "to export: yolo export model=m.PT format=onnx (Ultralytics), or call torch.onnx.export(model, "),
+        ("m.PT", b"", "export it: yolo export model=m.PT format=onnx (Ultralytics), or call torch.onnx.export(model, "),
         ("m.h5", b"", "keras.models.load_model('m.h5').export('m.onnx', format='onnx')"),
         ("m.keras", b"", "keras.models.load_model('m.keras').export('m.onnx', format='onnx')"),
         ("model.safetensors", b"", "optimum-cli export onnx --model FOLDER OUTPUT"),
