@@ -65,12 +65,14 @@ class RefusalCounters:
 class Pool(ResourceUse):
     """Shares of one named resource, such as "grpc calls"; its refusals are counted."""
 
-    __slots__ = ("_refusals", "_setting", "resource")
+    __slots__ = ("_refusals", "_setting", "make_room", "resource")
 
     def __init__(self, resource: str, setting: str, bounds: ShareBounds, refusals: RefusalCounters) -> None:
         """Set up the pool. `setting` names the total in refusal messages, such as "[grpc] max_concurrent_calls"."""
         super().__init__(bounds)
         self.resource, self._setting, self._refusals = resource, setting, refusals
+        self.make_room: Callable[[str, bool, RefusalReason], bool] = lambda _key, _local, _reason: False
+        """Callback that ends what gives way to a refused caller, given with `local` and reason. False: nothing does."""
 
     def count(self, key: str, reason: RefusalReason) -> None:
         """Count a refusal that the caller does not receive."""
@@ -87,16 +89,23 @@ class Pool(ResourceUse):
             retry_after_s=retry_after_s,
         )
 
-    def require(self, key: str, *, local: bool, amount: int = 1, retry_after_s: float | None = None) -> None:
-        """Take `amount` units. Raises RequestError OVERLOADED if they are not free, TOO_LARGE if they never can be."""
-        if amount > self.bounds.share:
+    def require(
+        self, key: str, *, local: bool, amount: int = 1, held: int = 0, retry_after_s: float | None = None
+    ) -> None:
+        """Take `amount` units for a request that holds `held`.
+
+        Raises RequestError OVERLOADED if they are not free, TOO_LARGE if the request needs more than they can be.
+        """
+        if held + amount > self.bounds.share:
             self.count(key, RefusalReason.CALLER)
             raise RequestError(
                 Fault.TOO_LARGE,
-                f"the request needs {amount} {self.resource}; one caller may have {self.bounds.share} of "
+                f"the request needs {held + amount} {self.resource}; one caller may have {self.bounds.share} of "
                 f"{self.bounds.total} ({self._setting}, [shares])",
             )
         reason = self.take(key, local=local, amount=amount)
+        if reason is not None and self.make_room(key, local, reason):
+            reason = self.take(key, local=local, amount=amount)
         if reason is not None:
             raise self.refuse(key, reason, retry_after_s)
 

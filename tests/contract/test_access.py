@@ -70,7 +70,8 @@ async def test_every_route_has_a_scope() -> None:
             rest_gateway.metrics,
             None,
             "x",
-            frontend.pools,
+            frontend.requests,
+            frontend.request_bytes,
         )
     app = guarded._app._app  # type: ignore[attr-defined]  # behind the guard of browsers, and the door
     handlers = {

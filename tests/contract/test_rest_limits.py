@@ -5,7 +5,6 @@ import gzip
 import json
 import socket
 import zlib
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.frontends import settings as limits
+from gateway.frontends.http.direct import BODY_BYTES
 from gateway.frontends.rest_v2.settings import RestSettings
 from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.rest_gateway import hangs_up, infer_body, serving
@@ -116,7 +116,7 @@ async def test_what_decoding_allocates_is_counted():
         path = "/v2/models/identity_bytes/infer"
         refused = await gateway.client.post(path, content=head + bytes(size), headers=headers)
         assert (refused.status_code, gateway.inference.requests) == (413, [])
-        assert "56000000 http request bytes" in refused.json()["error"]
+        assert f"{len(head) + size + 56_000_000} http request bytes" in refused.json()["error"]
 
 
 async def test_an_answer_is_counted_until_it_was_sent():
@@ -126,7 +126,13 @@ async def test_an_answer_is_counted_until_it_was_sent():
     head = json.dumps({"inputs": [item]}).encode()
     headers = {"Inference-Header-Content-Length": str(len(head)), "Accept-Encoding": "identity"}
     async with serving(settings=RestSettings(max_buffered_bytes=1_500_000)) as gateway:
-        post = partial(gateway.client.post, INFER, content=head + values.tobytes(), headers=headers)
+
+        async def body():  # without a length it does not wait for its turn
+            yield head + values.tobytes()
+
+        async def post():
+            return await gateway.client.post(INFER, content=body(), headers=headers)
+
         reader, writer = await gateway.connect()  # a client that does not take its answer
         lines = [f"POST {INFER} HTTP/1.1", "Host: x", *(f"{name}: {value}" for name, value in headers.items())]
         lines.append(f"Content-Length: {len(head) + 200_000}")
@@ -329,11 +335,48 @@ async def test_too_many_bytes_at_once_are_503():
     async with serving(inference=inference, settings=settings) as gateway:
         first = asyncio.create_task(gateway.client.post(INFER, content=BODY))
         await waiting(inference, 1)
-        refused = await gateway.client.post(INFER, content=BODY)
+        refused = await gateway.client.post(INFER, content=pieces())
         assert refused.status_code == 503
         inference.gate.set()
         assert (await first).status_code == 200
         assert (await gateway.client.post(INFER, content=BODY)).status_code == 200
+
+
+async def pieces():
+    """Yield a body whose length nobody says before."""
+    yield BODY
+
+
+async def test_uploads_of_this_device_wait_for_their_turn():
+    body = BODY + b" " * BODY_BYTES
+    inference = SimulatedInference()
+    inference.gate.clear()
+    settings = RestSettings(max_body_bytes=len(body), max_buffered_bytes=4 * len(body))
+    async with serving(inference=inference, settings=settings) as gateway:
+        uploads = [asyncio.create_task(gateway.client.post(INFER, content=body, timeout=60)) for _ in range(16)]
+        await waiting(inference, 2)  # each holds its body, and as much for its answer
+        while gateway.frontend.requests.used < 16:
+            await asyncio.sleep(0)
+        assert len(inference.requests) == 2
+        inference.gate.set()
+        assert [each.status_code for each in await asyncio.gather(*uploads)] == [200] * 16
+        assert not gateway.frontend.request_bytes.used
+
+
+async def test_uploads_of_this_device_do_not_wait_for_ever():
+    body = BODY + b" " * BODY_BYTES
+    inference = SimulatedInference()
+    inference.gate.clear()
+    settings = RestSettings(max_body_bytes=len(body), max_buffered_bytes=3 * len(body), body_timeout_s=0.5)
+    async with serving(inference=inference, settings=settings) as gateway:
+        first = asyncio.create_task(gateway.client.post(INFER, content=body, timeout=60))
+        await waiting(inference, 1)
+        refused = await gateway.client.post(INFER, content=body, timeout=60)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert "max_buffered_bytes" in refused.json()["error"]
+        inference.gate.set()
+        assert (await first).status_code == 200
+        assert not gateway.frontend.request_bytes.used
 
 
 async def test_too_many_connections_are_turned_away():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -179,6 +180,32 @@ async def test_half_sent_requests_of_one_address_keep_no_other_out_over_http(tmp
         assert (await gateway.client.post(INFER, json=infer_body(1))).status_code == 200
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=path)) as local:
             assert (await local.post(f"http://x{INFER}", json=infer_body(1))).status_code == 200
+
+
+async def test_half_sent_requests_of_a_network_give_way_to_another_of_its_addresses_over_http(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.frontends.http.connection.HALF_OPEN_S", 0.0)
+    shares = ShareSettings(caller_percent=25, network_percent=50, local_percent=0)
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(
+            rest_gateway.serving(settings=RestSettings(max_requests=8), shares=shares)
+        )
+        head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n".encode()
+        halves = []
+        for number in (66, 66, 67, 67):
+            reader, half = await asyncio.open_connection(
+                "127.0.0.1", gateway.addresses[0].port, local_addr=(f"127.0.0.{number}", 0)
+            )
+            stack.callback(half.close)
+            half.write(head)
+            halves.append(reader)
+        while gateway.frontend.requests.used < 4:
+            await asyncio.sleep(0)
+        assert (await gateway.client.post(INFER, json=infer_body(1))).status_code == 200
+        with contextlib.suppress(ConnectionResetError):
+            assert await halves[0].read() == b""
+        assert gateway.frontend.requests.used == 3
 
 
 # ---- callers on a network --------------------------------------------------------------------------------------------

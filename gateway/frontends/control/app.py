@@ -12,7 +12,7 @@ from gateway.frontends.control.settings import ControlServerSettings
 from gateway.frontends.http.admission import AdmissionMiddleware
 from gateway.frontends.http.app import application
 from gateway.frontends.http.body import BodyReader
-from gateway.frontends.pools import Pools
+from gateway.frontends.pools import Pool
 from gateway.wire.asgi import Application
 
 
@@ -23,15 +23,14 @@ def create_app(  # noqa: PLR0917  as ControlFrontend, which calls it
     trials: SettingsTrials,
     about: About,
     settings: ControlServerSettings,
-    pools: Pools,
+    requests: Pool,
+    request_bytes: Pool,
 ) -> Application:
     """Return the whole control API as one ASGI application."""
     refuse = Problems(settings.retry_after_s)
-    requests = pools.make("control requests", "[control] max_requests", settings.max_requests)
-    held = pools.make_bytes("control request bytes", "[control] max_buffered_bytes", settings.max_buffered_bytes)
     app = application(
         HANDLERS,
-        ControlPorts(serving, standings, statistics, trials, about, settings, BodyReader(settings, held)),
+        ControlPorts(serving, standings, statistics, trials, about, settings, BodyReader(settings, request_bytes)),
         refuse,
         title="edge-inference-gateway: control",
         description="What serves, by which shares, and commands of the update agent, on a UNIX socket.",

@@ -35,7 +35,9 @@ class ControlFrontend(HttpServer):
         def build() -> Application:
             from gateway.frontends.control.app import create_app
 
-            return create_app(serving, standings, statistics, trials, about, settings, self.pools)
+            return create_app(
+                serving, standings, statistics, trials, about, settings, self.requests, self.request_bytes
+            )
 
         def welcome(peer: Peer) -> bool:
             return may_command(peer, settings.users)

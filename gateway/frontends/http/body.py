@@ -59,15 +59,18 @@ class BodyReader:
 
     def __init__(self, settings: Bounds, pool: Pool, decoding: Decoding | None = None) -> None:
         self._settings, self.pool, self._decoding = settings, pool, decoding
+        self.retry_after_s = settings.retry_after_s
+        self._waiting: dict[Lease, tuple[int, asyncio.Future[None]]] = {}
+        """Size of the body and its turn, by lease, of uploads that wait; the longest one first."""
 
     @contextmanager
     def lease(self, admitted: Admitted) -> Iterator[Lease]:
         """Yield a lease for the memory of one request; it is released at the end."""
-        lease = Lease(self.pool, admitted, self._settings.retry_after_s)
+        lease = Lease(self, admitted)
         try:
             yield lease
         finally:
-            lease.free()
+            lease.become(0)
 
     async def read(
         self, receive: Receive, headers: Mapping[str, str], lease: Lease, most: Most | None = None
@@ -78,7 +81,10 @@ class BodyReader:
         """
         if most is None or most.limit_bytes > self._settings.max_body_bytes:
             most = Most(self._settings.max_body_bytes)
-        most.check_length(headers.get("content-length"))
+        length = headers.get("content-length")
+        most.check_length(length)
+        if lease.local and length is not None and length.isdecimal():
+            await self._reserve(lease, int(length))
         inflate = Inflation(headers.get("content-encoding", ""), most)
         body = bytearray()
         try:
@@ -89,6 +95,34 @@ class BodyReader:
             raise SlowBody(f"the body took longer than {limit_s:g} s, or paused for {pause_s:g} s") from None
         inflate.finish()
         return body
+
+    async def _reserve(self, lease: Lease, size: int) -> None:
+        """Hold the memory for a body of a caller on this device, and wait for it: first come, first served.
+
+        Such a caller sends as fast as memory: if it were refused, it would be refused again. Meanwhile its bytes wait
+        in the kernel. Raises RequestError OVERLOADED after `body_timeout_s`.
+        """
+        if any(other.key == lease.key for other in self._waiting) or not lease.is_free(size):
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting[lease] = size, turn
+            try:
+                await asyncio.wait((turn,), timeout=self._settings.body_timeout_s)
+            finally:
+                del self._waiting[lease]
+            if turn.done():
+                return
+        lease.reserve(size)
+
+    def give_turns(self) -> None:
+        """Reserve for those that wait. A caller whose share is used up does not keep other callers waiting."""
+        refused = set[str]()
+        for lease, (size, turn) in self._waiting.items():
+            if lease.key not in refused and not turn.done():
+                if lease.is_free(size):
+                    lease.reserve(size)
+                    turn.set_result(None)
+                else:
+                    refused.add(lease.key)
 
     async def _collect(
         self, receive: Receive, inflate: Inflation, body: bytearray, lease: Lease, limit: asyncio.Timeout
@@ -130,23 +164,47 @@ class BodyReader:
 
 
 class Lease:
-    """Share of a reader's memory that one request of `caller` holds."""
+    """Share of a reader's memory that one request of a caller holds: its body, its tensors, then its answer."""
 
-    def __init__(self, pool: Pool, admitted: Admitted, retry_after_s: float) -> None:
-        self._pool, self._key, self._local = pool, admitted.share_key, admitted.local
-        self.caller = admitted.caller
-        self._retry_after_s = retry_after_s
-        self.taken_bytes = 0
+    def __init__(self, reader: BodyReader, admitted: Admitted) -> None:
+        self._reader, self._pool = reader, reader.pool
+        self.caller, self.key, self.local = admitted.caller, admitted.share_key, admitted.local
+        self._held_bytes = self._reserved_bytes = 0
 
     def take(self, size: int) -> None:
         """Hold `size` more bytes. Raises RequestError OVERLOADED if the caller, or all callers, hold too many."""
-        self._pool.require(self._key, local=self._local, amount=size, retry_after_s=self._retry_after_s)
-        self.taken_bytes += size
+        reserved = min(size, self._reserved_bytes)
+        if more := size - reserved:
+            self._require(more)
+        self._held_bytes += more
+        self._reserved_bytes -= reserved
 
-    def free(self) -> None:
-        """Release all of it."""
-        self._pool.give(self._key, local=self._local, amount=self.taken_bytes)
-        self.taken_bytes = 0
+    def become(self, size: int) -> None:
+        """Hold `size` bytes instead of those so far. Raises RequestError as `take` does."""
+        more = size - self._held_bytes
+        if more > 0:
+            self._require(more)
+        elif more:
+            self._pool.give(self.key, local=self.local, amount=-more)
+        self._held_bytes, self._reserved_bytes = size, 0
+        self._reader.give_turns()
+
+    def is_free(self, body_bytes: int) -> bool:
+        """Return True if a body of this size could be reserved now."""
+        return not self._pool.refusal(self.key, local=self.local, amount=self._amount(body_bytes))
+
+    def reserve(self, body_bytes: int) -> None:
+        """Hold what a body takes later, and as much for its tensors or its answer. Raises RequestError as `take`."""
+        amount = self._amount(body_bytes)
+        self.take(amount)
+        self._reserved_bytes += amount
+
+    def _amount(self, body_bytes: int) -> int:
+        return min(2 * body_bytes, self._pool.bounds.share)
+
+    def _require(self, more: int) -> None:
+        retry_after_s, held = self._reader.retry_after_s, self._held_bytes
+        self._pool.require(self.key, local=self.local, amount=more, held=held, retry_after_s=retry_after_s)
 
 
 class Inflation:

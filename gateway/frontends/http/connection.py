@@ -60,6 +60,9 @@ class HttpConnection(BoundedConnection):
         """Implement `Yielding.half_open`."""
         began = self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0])
         waits = began and self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE} and not self.conn.behind
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if self.flow.read_paused or (cycle is not None and cycle.waiting_for_100_continue):
+            return False  # this server lets it wait
         return waits and self.loop.time() - self._begun_s > HALF_OPEN_S
 
     @property
@@ -72,7 +75,13 @@ class HttpConnection(BoundedConnection):
 
     def give_way(self) -> None:
         """Implement `Yielding.give_way`: close in favour of another connection."""
-        self.transport.abort() if self.half_open else self.transport.close()
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if not self.half_open:
+            self.transport.close()
+            return
+        if cycle is not None and (until_sent := cycle.scope["state"].get("until_sent")):
+            until_sent.close()  # the request's place is free at once, not after its task has noticed the end
+        self.transport.abort()
 
     def _admitted(self) -> bool:
         strangers = sum(cast("HttpConnection", other).stranger for other in self.connections)

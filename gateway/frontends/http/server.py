@@ -56,6 +56,11 @@ class HttpServer:
         self._connections: ConnectionPlaces[HttpConnection] = ConnectionPlaces(
             self.pools.make(f"{table} connections", setting, settings.max_connections)
         )
+        self.requests = self.pools.make(f"{table} requests", f"[{table}] max_requests", settings.max_requests)
+        self.request_bytes = self.pools.make_bytes(
+            f"{table} request bytes", f"[{table}] max_buffered_bytes", settings.max_buffered_bytes
+        )
+        self.requests.make_room = partial(self._connections.make_room, half_open=True)
         self._context: ssl.SSLContext | None = None
         self._listeners = Listeners(settings)
 

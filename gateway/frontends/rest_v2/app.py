@@ -10,7 +10,7 @@ from gateway.frontends.http.admission import AdmissionMiddleware
 from gateway.frontends.http.app import application
 from gateway.frontends.http.body import BodyReader
 from gateway.frontends.http.browsers import BrowserGuard, own_names
-from gateway.frontends.pools import Pools
+from gateway.frontends.pools import Pool
 from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.authorisation import OPEN_PATHS, admit, check_rights
 from gateway.frontends.rest_v2.direct import DirectInference
@@ -32,15 +32,15 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
     regions: Regions | None,
     server_name: str,
-    pools: Pools,
+    requests: Pool,
+    request_bytes: Pool,
 ) -> tuple[Application, DirectInference]:
     """Return the whole REST frontend as an ASGI application, and the part of it that serves direct requests.
 
     `metrics_text` gives the metrics page and its content type.
     """
     refuse = RestRefusals(settings.retry_after_s)
-    held = pools.make_bytes("http request bytes", "[http] max_buffered_bytes", settings.max_buffered_bytes)
-    bodies = BodyReader(settings, held, inference.decoding)
+    bodies = BodyReader(settings, request_bytes, inference.decoding)
     ports = RestPorts(
         inference,
         repository,
@@ -61,7 +61,6 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
         guard=check_rights,
     )
     names = own_names(settings.hosts)
-    requests = pools.make("http requests", "[http] max_requests", settings.max_requests)
     admission = AdmissionMiddleware(
         app,
         lambda scope: admit(scope, authentication, names),

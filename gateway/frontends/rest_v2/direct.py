@@ -159,7 +159,7 @@ class InferExchange:
         admitted = self._admit()
         direct.requests.require(admitted.share_key, local=admitted.local)
         self._admitted = admitted
-        self._lease = Lease(ports.bodies.pool, admitted, ports.settings.retry_after_s)
+        self._lease = Lease(ports.bodies, admitted)
         ports.inference.describe(model, version)
         most = most_of(ports, model, self._route.length)
         if most is not None and len(body) > most.limit_bytes:
@@ -271,4 +271,4 @@ class InferExchange:
         if self._admitted is not None:
             self._direct.requests.give(self._admitted.share_key, local=self._admitted.local)
             self._admitted = None
-            self._lease.free()
+            self._lease.become(0)

@@ -90,8 +90,8 @@ def json_end(whole: int, length: str | None, settings: RestSettings) -> int:
 
 
 def hold_answer(lease: Lease, size: int) -> None:
-    """Count the memory of an answer. Raises RequestError TOO_LARGE, OVERLOADED."""
+    """Count the memory of an answer, instead of its request's. Raises RequestError TOO_LARGE, OVERLOADED."""
     try:
-        lease.take(size)
+        lease.become(size)
     except RequestError as error:
         raise of_answer(error, "binary_data_output takes less memory than JSON") from None

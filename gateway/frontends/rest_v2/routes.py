@@ -143,13 +143,12 @@ async def infer(request: Call) -> Response[bytes] | Stream:
     """Answer one inference request, in JSON or with binary tensors. A client that leaves abandons its request."""
     ports = ports_of(request)
     ports.inference.describe(*_names(request))  # an unknown model is refused before its body is read
-    admitted = request.scope["state"]["admitted"]
-    with ports.bodies.lease(admitted) as lease:
-        asked = await _asked(request, lease)
-        response = await _unless_gone(ports.inference.infer(asked.request), request.receive)
+    lease = _lease(request)
+    asked = await _asked(request, lease)
+    response = await _unless_gone(ports.inference.infer(asked.request), request.receive)
     asked = replace(asked, request=replace(asked.request, inputs={}))  # nothing holds the body any more
-    decoding, caller = ports.inference.decoding, admitted.caller
-    _hold(request, await decoding.run(caller, most_bytes_steps(response, asked)))
+    decoding, caller = ports.inference.decoding, lease.caller
+    hold_answer(lease, await decoding.run(caller, most_bytes_steps(response, asked)))
     answer = await decoding.run(caller, answer_steps(response, asked, literals=True))
     return await _response(answer, request)
 
@@ -165,18 +164,17 @@ async def result(request: Call) -> Response[bytes]:
     """Answer an inference request, or an image or recording as the body, with the result of the model's task."""
     ports = ports_of(request)
     manifest = ports.inference.describe(*_names(request))
-    media, admitted = media_of(request.headers.get("content-type", "")), request.scope["state"]["admitted"]
+    media, lease = media_of(request.headers.get("content-type", "")), _lease(request)
     name = check_task(manifest, media)
-    with ports.bodies.lease(admitted) as lease:
-        if media in ENCODED:
-            body = await ports.bodies.read(request.receive, dict(request.headers), lease)
-            asked = encoded_request(manifest, bytes(body), _names(request), admitted.caller)
-        else:
-            asked = (await _asked(request, lease)).request
-        asked = replace(asked, outputs=(RequestedOutput(name),))
-        response = await _unless_gone(ports.inference.infer(asked), request.receive)
+    if media in ENCODED:
+        body = bytes(await ports.bodies.read(request.receive, dict(request.headers), lease))
+        asked = encoded_request(manifest, body, _names(request), lease.caller)
+    else:
+        asked = (await _asked(request, lease)).request
+    asked = replace(asked, outputs=(RequestedOutput(name),))
+    response = await _unless_gone(ports.inference.infer(asked), request.receive)
     content = result_body(response.outputs[name])
-    _hold(request, len(content))
+    hold_answer(lease, len(content))
     return Response(content, media_type="application/json")
 
 
@@ -280,10 +278,11 @@ async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
         pass
 
 
-def _hold(request: Call, size: int) -> None:
-    """Count the memory of an answer until it was sent. RequestError TOO_LARGE, OVERLOADED."""
+def _lease(request: Call) -> Lease:
+    """Return a lease for the memory of a request, and then of its answer until it was sent."""
     state = request.scope["state"]
-    hold_answer(state["until_sent"].enter_context(ports_of(request).bodies.lease(state["admitted"])), size)
+    lease: Lease = state["until_sent"].enter_context(ports_of(request).bodies.lease(state["admitted"]))
+    return lease
 
 
 async def _response(answer: JsonAnswer, request: Call) -> Response[bytes] | Stream:

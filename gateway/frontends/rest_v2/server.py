@@ -41,7 +41,7 @@ class RestFrontend(HttpServer):
         def build() -> tuple[Application, Direct]:
             from gateway.frontends.rest_v2.app import create_app
 
-            ports = (inference, repository, statistics)
-            return create_app(*ports, settings, self.authentication, metrics_text, regions, server_name, self.pools)
+            ports = (inference, repository, statistics, settings, self.authentication, metrics_text, regions)
+            return create_app(*ports, server_name, self.requests, self.request_bytes)
 
         super().__init__(settings, security, "http", RestRefusals(settings.retry_after_s), build, pools=pools)

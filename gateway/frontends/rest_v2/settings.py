@@ -19,13 +19,15 @@ class RestSettings:
     max_json_bytes: int = 16 * 1024 * 1024  # largest JSON part of a body; then 413
     max_buffered_bytes: int = (
         256 * 1024 * 1024
-    )  # bodies and answers held in memory over all requests; the next is 503 at once
+    )  # bodies and answers held in memory over all requests; the next is 503, or waits (body_timeout_s)
     max_header_bytes: int = 16 * 1024  # request line and headers of one request; then 400
     max_requests: int = 256  # requests in progress over all connections; the next is 503 at once
     max_connections: int = 512  # open connections; the next is answered 503 and closed
     backlog: int = 256  # connections that the kernel holds until they are accepted
     header_timeout_s: float = 10.0  # from connecting, or a request's first byte, to its last header
-    body_timeout_s: float = 60.0  # from the last header to the last byte of the body; then 408
+    body_timeout_s: float = (
+        60.0  # to the last byte of a body, then 408; one sent on this device waits as long for memory
+    )
     write_timeout_s: float = 60.0  # a client that takes nothing of its answer for this long is disconnected
     keep_alive_s: int = 60  # an idle connection is closed after this long
     retry_after_s: float = 1.0  # hint with 503 if the engine gives none

@@ -25,8 +25,6 @@ class Load:
         )
         self.on_end: Callable[[], None] | None = None
         """Callback after each call that ends, if it is set."""
-        self.make_room: Callable[[str, bool, RefusalReason], bool] = lambda _key, _local, _reason: False
-        """Callback that ends calls with incomplete requests in favour of a new one; False: there are none."""
 
     @property
     def busy(self) -> int:
@@ -63,12 +61,7 @@ class ConnectionLoad:
         """Count a call in progress. Raises RequestError OVERLOADED, also if the peer takes no answers."""
         if self.waiting_bytes:
             self._check_waiting()
-        key, local = info.share_key, info.local
-        reason = self._calls.take(key, local=local)
-        if reason is not None and self._load.make_room(key, local, reason):
-            reason = self._calls.take(key, local=local)
-        if reason is not None:
-            raise self._calls.refuse(key, reason)
+        self._calls.require(info.share_key, local=info.local)
 
     def end_call(self, info: CallInfo) -> None:
         """Count the end of a call in progress."""

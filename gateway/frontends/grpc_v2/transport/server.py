@@ -58,7 +58,7 @@ class GrpcServer:
         self._connections: ConnectionPlaces[GrpcConnection] = ConnectionPlaces(
             load.pools.make("grpc connections", "[grpc] max_connections", settings.max_connections)
         )
-        load.make_room = partial(self._connections.make_room, half_open=True)
+        load.calls.make_room = partial(self._connections.make_room, half_open=True)
         self._service, self._security = service, security
         self._context: SSLContext | None = None
         self._open: dict[GrpcConnection, None] = {}

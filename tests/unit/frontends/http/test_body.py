@@ -26,6 +26,7 @@ from gateway.frontends.http.body import (
     BodyReader,
     ClientGone,
     Inflation,
+    Lease,
     Most,
     accepted_encoding,
     compress_steps,
@@ -33,6 +34,7 @@ from gateway.frontends.http.body import (
 from gateway.frontends.http.bounds import SlowBody
 from gateway.frontends.pools import Pools
 from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.frontends.settings import ShareSettings
 
 PACKED: Mapping[str, Callable[[bytes], bytes]] = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
 ADMITTED = Admitted("ann", "token:ann", local=True)
@@ -215,3 +217,29 @@ def test_a_reader_without_threads_inflates_at_once() -> None:
     with reader.lease(ADMITTED) as lease:
         parts = receiving([gzip.compress(b"body")])
         assert asyncio.run(reader.read(parts, {"content-encoding": "gzip"}, lease)) == b"body"
+
+
+def test_bodies_of_this_device_wait_in_their_order_and_keep_no_other_caller_waiting() -> None:
+    size, order = 100, list[str]()
+    pool = Pools(ShareSettings(caller_bytes_percent=25, local_percent=0)).make_bytes("bytes", "", 8 * size)
+    reader = BodyReader(RestSettings(), pool)
+
+    async def one(name: str, caller: str) -> None:
+        with reader.lease(Admitted(caller, f"user:{caller}", local=True)) as lease:
+            await reader.read(receiving([bytes(size)]), {"content-length": str(size)}, lease)
+            order.append(name)
+            await asyncio.sleep(0)
+
+    async def all_of_them() -> None:
+        held = Lease(reader, Admitted("ann", "user:ann", local=True))
+        held.take(1)
+        jobs = [asyncio.ensure_future(one(f"ann {n}", "ann")) for n in range(3)]
+        await asyncio.sleep(0)
+        await one("bob", "bob")
+        assert order == ["bob"]
+        held.become(0)
+        await asyncio.gather(*jobs)
+
+    asyncio.run(all_of_them())
+    assert order == ["bob", "ann 0", "ann 1", "ann 2"]
+    assert not pool.used
