@@ -24,14 +24,18 @@ class Fault(enum.Enum):
 class RequestError(Exception):
     """Refusal of one request; other requests are not affected.
 
-    `retry_after_s` is set if waiting helps (OVERLOADED, THROTTLED, UNAVAILABLE).
+    `retry_after_s` is set if waiting helps (OVERLOADED, THROTTLED, UNAVAILABLE). `is_loading`: the model that is asked
+    for is loading, or waits for its next attempt.
     """
 
-    def __init__(self, fault: Fault, message: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, fault: Fault, message: str, *, retry_after_s: float | None = None, is_loading: bool = False
+    ) -> None:
         super().__init__(message)
         self.fault = fault
         self.message = message
         self.retry_after_s = retry_after_s
+        self.is_loading = is_loading
 
 
 class ConfigurationError(Exception):

@@ -185,7 +185,7 @@ class Registry:
         entry = self._entries.get(model)
         if entry is None and not self.is_read:
             what = f"model '{model:.200}' is loading: the gateway starts and reads its models; try again"
-            raise RequestError(Fault.UNAVAILABLE, what, retry_after_s=self._retry_after_s)
+            raise RequestError(Fault.UNAVAILABLE, what, retry_after_s=self._retry_after_s, is_loading=True)
         if entry is None:
             raise RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model:.200}' is not found")
         return entry
@@ -259,7 +259,8 @@ class Registry:
         else:
             reasons = "; ".join(filter(None, (one.obstacle(now_ns) for one in asked)))
             what = f"model {named} is not ready: {reasons or 'it is being unloaded'}"
-        return RequestError(Fault.UNAVAILABLE, what, retry_after_s=self._retry_after_s)
+        is_loading = any(one.is_loading or one.attempt is Attempt.UNDECIDED for one in asked)
+        return RequestError(Fault.UNAVAILABLE, what, retry_after_s=self._retry_after_s, is_loading=is_loading)
 
 
 def _healed(route: Route | None, loaded: Mapping[str, Servable]) -> Route | None:

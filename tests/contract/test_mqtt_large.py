@@ -197,7 +197,13 @@ def test_so_many_large_messages_and_no_more() -> None:
     large.begin("r")
     large.begin("")
     assert all(large.wait("r", each) for each in small[2:])
-    assert large.full
-    assert (large.waiting, list(large.end("r"))) == (MESSAGES_LIMIT - 2, small[2:])
-    assert not large.full
+    assert (large.full, large.held_bytes) == (True, 0)
+    assert large.hold("r") == small[2:]
+    assert (large.full, large.held_bytes >= len(small[2:])) == (False, True)
+    large.begin("r")
+    assert large.take("r") is None
+    large.end("r")
+    assert [large.take("r") for _ in range(MESSAGES_LIMIT - 1)] == [*small[2:], None]
+    assert (large.waiting, large.held_bytes) == (0, 0)
+    large.end("r")
     assert not large.wait("r", small[0])

@@ -57,6 +57,7 @@ class SimulatedInference:
         self.cancelled = 0
         self.loaded: list[str] = []
         self.unready: set[str] = set()
+        self.loading: set[str] = set()
         self._moved = asyncio.Event()
         self.decoding = DecodePool(EngineSettings())
 
@@ -126,6 +127,9 @@ class SimulatedInference:
         manifest = self.manifests.get(model)
         if manifest is None or version not in {"", manifest.version}:
             raise RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
+        if model in self.loading:
+            problem = f"model '{model}' is loading: its trial runs; try again"
+            raise RequestError(Fault.UNAVAILABLE, problem, retry_after_s=1.0, is_loading=True)
         if model in self.unready:
             raise RequestError(Fault.UNAVAILABLE, f"model '{model}' is not ready", retry_after_s=1.0)
         return manifest

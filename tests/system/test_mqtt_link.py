@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tests.performance import mqtt_backlog
 from tests.simulators.broker import mosquitto, relay
-from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, running
+from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, copy_model, running, starting
 from tests.simulators.mqtt_peer import peer
 from tests.simulators.mqtt_server import fake_broker, publish
 
@@ -41,15 +42,15 @@ async def logged(daemon: Daemon, event: str) -> str:
     return str(line["event"])
 
 
-def metrics(daemon: Daemon) -> str:
-    command = ["curl", "-sS", f"http://{daemon.http}/metrics"]
+def metrics(daemon: Daemon, path: str = "/metrics") -> str:
+    command = ["curl", "-sS", f"http://{daemon.http}{path}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-async def until_measured(daemon: Daemon, holds: Callable[[str], bool]) -> str:
-    """Return the metrics once they hold."""
+async def until_measured(daemon: Daemon, holds: Callable[[str], bool], path: str = "/metrics") -> str:
+    """Return the metrics, or another page, once they hold."""
     async with asyncio.timeout(30):
-        while not holds(page := await asyncio.to_thread(metrics, daemon)):
+        while not holds(page := await asyncio.to_thread(metrics, daemon, path)):
             await asyncio.sleep(0.05)
     return page
 
@@ -96,3 +97,41 @@ async def test_a_backlog_is_drained_without_loss(kind: str) -> None:
     figures = await mqtt_backlog.one_pass(kind, BACKLOG)
     assert figures["published"] == BACKLOG.messages
     assert figures.get("dropped", 0) == 0
+
+
+LOADING = f"""{QUIET}[trial]
+measure_s = 5.0
+measure_runs = 10_000_000
+nice = 0
+[gateway]
+id = "gw"
+[[mqtt.route]]
+name = "wrists"
+topics = ["wrists/+"]
+sensor = "topic[1]"
+model = "activity"
+"""
+
+
+async def test_samples_for_a_model_that_loads_survive_a_kill(tmp_path: Path, state: Path) -> None:
+    """The model comes while the link is up; 150 samples come during its trial, and then SIGKILL."""
+    (tmp_path / "broker").mkdir()
+    models = tmp_path / "models"
+    copy_model("meter-reader", models)
+    options = {"state": state, "config": LOADING, "models": models}
+    async with mosquitto(tmp_path / "broker") as broker, peer(broker.port) as sensor:
+        await sensor.subscribe("edge/gw/results/#", "edge/gw/errors")
+        with starting(tmp_path / "first", mqtt=broker.url, **options) as daemon:
+            await logged(daemon, "link completed")
+            copy_model("activity", models)
+            daemon.signal(signal.SIGHUP)
+            await until_measured(daemon, lambda page: "is loading" in page, "/v2/models/activity/config")
+            for number in range(150):
+                await sensor.publish("wrists/a", str([number] * 6))
+            page = await until_measured(daemon, lambda page: 'event="acknowledged"} 150.0' in page)
+            assert 'event="held_model_away"} 1.0' in page
+            await asyncio.to_thread(daemon.kill)
+        with starting(tmp_path / "second", mqtt=broker.url, **options) as daemon:
+            await logged(daemon, "link completed")
+            await until_measured(daemon, lambda page: 'event="answered"} 2.0' in page)
+        assert [message.topic for message in sensor.received] == ["edge/gw/results/wrists/a"] * 2

@@ -26,13 +26,20 @@ Retry = Callable[[RequestError, int], float]
 """Function that returns the time before another attempt, from the refusal and the number of failures."""
 
 
+def _none(_: Message) -> None:
+    """Do nothing."""
+
+
 class MessageWork:
     """Messages that are decoded on threads, and tasks that continue them. `changed`: their number changed."""
 
     def __init__(self, decoding: Callable[[], Decoding], retry_s: Retry, changed: Callable[[], None]) -> None:
         self._decoding, self._retry_s, self._changed = decoding, retry_s, changed
         self._large = LargeMessages()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        """Tasks and their route."""
+        self._calm = asyncio.Event()
+        """Set while the next sample that waited behind others may begin."""
 
     @property
     def full(self) -> bool:
@@ -49,18 +56,41 @@ class MessageWork:
         """Return the tasks in progress."""
         return frozenset(self._tasks)
 
-    async def cancel(self) -> int:
-        """Cancel all work. Return the number of messages that are not finished."""
-        abandoned = len(self._tasks) + self._large.waiting
-        for task in tuple(self._tasks):
+    @property
+    def held_bytes(self) -> int:
+        """Return the size of the samples that wait for their model."""
+        return self._large.held_bytes
+
+    def calm(self, *, yes: bool) -> None:
+        """Note whether nothing waits for a run or for the outbox, so that samples behind others may begin."""
+        self._calm.set() if yes else self._calm.clear()
+
+    async def cancel(self, *, held: bool = False) -> int:
+        """Cancel all work, or that of routes whose model is away. Return the number of messages that are not finished.
+
+        Their messages are in the journal, or the broker sends them again.
+        """
+        tasks = [task for task, route in self._tasks.items() if not held or self._large.is_held(route)]
+        abandoned = len(tasks) + (0 if held else self._large.waiting)
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
         return abandoned
 
     def is_busy(self, route: str) -> bool:
         """Return True if a sample of a route is being worked on."""
         return self._large.is_busy(route)
+
+    def is_held(self, route: str) -> bool:
+        """Return True if the samples of a route wait for their model."""
+        return self._large.is_held(route)
+
+    def hold(self, route: str) -> list[Message]:
+        """Let the samples of a route wait for their model. Return those that wait behind others already."""
+        found = self._large.hold(route)
+        self._changed()
+        return found
 
     def wait(self, route: str, message: Message) -> bool:
         """Let a sample wait if one of its route is being worked on. Return False if none is."""
@@ -86,21 +116,30 @@ class MessageWork:
         if later is not None:
             await later
 
-    def follow(self, later: Later | None, route: str = "", then: Callable[[Message], None] | None = None) -> None:
-        """Begin the work that is left. Samples of `route` wait for it, and are passed to `then`."""
+    def follow(self, later: Later | None, route: str = "", then: Callable[[Message], Later | None] = _none) -> None:
+        """Begin the work that is left. Samples of `route` wait for it, and are passed to `then`, one by one."""
         if later is not None:
             self._large.begin(route)
             task = asyncio.get_running_loop().create_task(self._finish(later, route, then))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = route
+            task.add_done_callback(self._tasks.pop)
             self._changed()
 
-    async def _finish(self, later: Later, route: str, then: Callable[[Message], None] | None) -> None:
-        """Finish a message; then continue with the samples of its route that waited behind it."""
-        await later
-        for behind in self._large.end(route):
-            if then is not None:
-                then(behind)
+    async def _finish(self, later: Later, route: str, then: Callable[[Message], Later | None]) -> None:
+        """Finish a message; then continue with the samples of its route that waited behind it.
+
+        They begin while no job waits, so that thousands of them leave room for the messages of other routes.
+        """
+        try:
+            await later
+            while (behind := self._large.take(route)) is not None:
+                if (more := then(behind)) is not None:
+                    await more
+                self._changed()
+                await asyncio.sleep(0)
+                await self._calm.wait()
+        finally:
+            self._large.end(route)
         self._changed()
 
     async def _decoded(self, debt: Debt, caller: str, steps: Steps[Any]) -> Any:

@@ -34,6 +34,10 @@ class Message:
     correlation: bytes | None = None
     expiry_s: int | None = None
     user: tuple[tuple[str, str], ...] = ()
+    kept: Callable[[], object] | None = None
+    """Callback in place of its acknowledgement: the journal keeps the message, so that it was acknowledged before."""
+    key: bytes = b""
+    """Key of a kept message (`journal.message_key`): its packet id may be another message's now."""
 
     def user_property(self, name: str) -> str:
         """Return the first user property called `name`, or ""."""

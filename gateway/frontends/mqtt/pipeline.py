@@ -80,12 +80,12 @@ class Pipeline:
 
     def recover(self) -> None:
         """Continue with the windows of the journal. Call it once, before messages come."""
-        self._samples.windows.recover()
+        self._samples.recover()
 
     def readiness_changed(self) -> None:
         """Continue with the windows of models that became available."""
         if self._accepting:
-            self._samples.windows.readiness_changed()
+            self._samples.readiness_changed()
 
     def receive(self, message: Message) -> None:
         """Process one message."""
@@ -109,6 +109,7 @@ class Pipeline:
         """Accept no more messages, and wait for those in progress. Return False if some had to be abandoned."""
         self._accepting = False
         self._samples.windows.flush()
+        await self._work.cancel(held=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._ended()
@@ -155,4 +156,5 @@ class Pipeline:
     def _pace(self) -> None:
         """Pause reading the socket while the queues are full."""
         self._samples.windows.has_room(yes=not (self._runs.full or self._outlet.full))
+        self._work.calm(yes=not (self._runs.queued or self._outlet.full))
         self._outlet.pause(on=self._runs.full or self._work.full or self._samples.windows.full)

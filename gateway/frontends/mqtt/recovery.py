@@ -83,7 +83,11 @@ class RouteRecovery:
 
 def discard_others(recovered: Recovered, routes: Collection[str], counters: Counter[str]) -> None:
     """Count and report the records of routes that are no longer configured."""
-    names = Counter(one.route for one in (*recovered.records, *recovered.windows) if one.route not in routes)
+    names = Counter(
+        one.route
+        for one in (*recovered.records, *recovered.windows, *recovered.held.values())
+        if one.route not in routes
+    )
     for name, count in names.items():
         counters["windows_discarded"] += count
         _LOG.warning("the MQTT journal has %d records of route %r, which is not configured: dropped", count, name)

@@ -6,9 +6,12 @@ Each message ends in `delivery`, once.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from typing import cast
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
@@ -54,7 +57,11 @@ class SampleFlow:
         topics: PublishTopics,
     ) -> None:
         self._settings, self._limits, self._delivery, self._runs, self._work = settings, limits, delivery, runs, work
-        self._outlet, self._counters = outlet, counters
+        self._outlet, self._counters, self._journal = outlet, counters, journal
+        self._held_before = [] if journal is None else list(journal.recovered.held.values())
+        """Messages that waited for their model when an earlier process ended."""
+        self._readied = asyncio.Event()
+        """Set at the next change of readiness, and then replaced."""
         decoder = partial(RouteDecoder, journaled=journal is not None)
         self._feeds = {
             route.name: decoder(route, engine.describe, counters, outlet.publish) for route in settings.route
@@ -92,6 +99,26 @@ class SampleFlow:
         """Return the number of sensors with a window."""
         return sum(feed.sensors for feed in self._feeds.values())
 
+    def recover(self) -> None:
+        """Continue with the windows and held messages of the journal. Call it once, before messages come."""
+        self.windows.recover()
+        found, self._held_before = self._held_before, []
+        for record in found:
+            message, name = record.message(time.time_ns(), time.monotonic_ns()), record.route
+            cast("SampleJournal", self._journal).claim(message, record)
+            if (feed := self._feeds.get(name)) is None:
+                self._delivery.finish(message, None)
+            elif not self._work.wait(name, message):
+                self._work.follow(asyncio.sleep(0), name, partial(self._begin, feed))
+                self._work.hold(name)
+                self._work.wait(name, message)
+
+    def readiness_changed(self) -> None:
+        """Continue with the windows and messages of models that became available, or failed to load."""
+        self.windows.readiness_changed()
+        self._readied.set()
+        self._readied = asyncio.Event()
+
     def receive(self, route: MqttRoute, message: Message) -> None:
         """Process one message of a route. With `at_most_once` it is acknowledged now, and counts as QoS 0."""
         if route.at_most_once and message.qos:
@@ -110,55 +137,59 @@ class SampleFlow:
     # ---- decoding --------------------------------------------------------------------------------------------------
     def _receive(self, feed: RouteDecoder, message: Message) -> None:
         """Begin with a sample unless another one of its route is still being worked on: samples keep their order."""
-        if not self._work.wait(feed.route.name, message):
-            self._begin(feed, message)
+        name = feed.route.name
+        if self._work.is_held(name) and not self._keeps_behind(feed, message):
+            return
+        if not self._work.wait(name, message):
+            self._follow(feed, self._begin(feed, message))
+
+    def _follow(self, feed: RouteDecoder, later: Later | None) -> None:
+        self._work.follow(later, feed.route.name, partial(self._begin, feed))
 
     def _take_again(self, feed: RouteDecoder, debt: Debt) -> None:
         """Process a message that the fast path gave back: before those that wait."""
-        if debt.seen is None:
-            self._begin(feed, debt.message)
-        else:
-            self._continue(feed, debt)
+        self._follow(feed, self._begin(feed, debt.message) if debt.seen is None else self._continue(feed, debt))
 
     def _wait_behind(self, feed: RouteDecoder, debt: Debt) -> None:
         """Process a message after those in the engine's batch. Later messages of the route wait behind it."""
-        name = feed.route.name
-        self._work.follow(self._follow(feed, debt, self._fast[name]), name, partial(self._receive, feed))
+        self._follow(feed, self._after_batch(feed, debt, self._fast[feed.route.name]))
 
-    async def _follow(self, feed: RouteDecoder, debt: Debt, fast: FastPath) -> None:
+    async def _after_batch(self, feed: RouteDecoder, debt: Debt, fast: FastPath) -> None:
         while fast.pending:  # noqa: ASYNC110  it takes a pass or two of the event loop
             await asyncio.sleep(0)
-        await self._resume(feed, debt)
+        if (later := self._continue(feed, debt)) is not None:
+            await later
 
-    def _begin(self, feed: RouteDecoder, message: Message) -> None:
+    def _begin(self, feed: RouteDecoder, message: Message) -> Later | None:
+        """Begin with a message. Return the work that is left."""
         try:
             self._limits.check(message, None if feed.route.channel else feed.route.model)
         except RequestError as refused:
             self._refuse(feed, message, refused, None)
-            return
+            return None
         seen = self._delivery.begin(key_of(message) if message.qos else None, message)
-        if seen is not None:
-            self._continue(feed, Debt(message, message.qos, "", seen))
+        return None if seen is None else self._continue(feed, Debt(message, message.qos, "", seen))
 
-    def _continue(self, feed: RouteDecoder, debt: Debt) -> None:
-        """Decode a new message, and what follows."""
+    def _continue(self, feed: RouteDecoder, debt: Debt) -> Later | None:
+        """Decode a new message, and what follows. Return the work that is left."""
         try:
-            self._work.follow(self._read(feed, debt), feed.route.name, partial(self._receive, feed))
+            return self._read(feed, debt)
         except RequestError as refused:
             self._refuse(feed, debt.message, refused, debt.seen)
         except Exception:  # noqa: BLE001  a message that causes a defect must not stop the others
             self._delivery.refuse(debt.message, defect(debt.message), debt.seen)
+        return None
 
     def _read(self, feed: RouteDecoder, debt: Debt) -> Later | None:
+        if self.windows.repeats(debt.message, debt.seen):
+            return None
         try:
             reading = feed.begin(debt.message)
         except RequestError as refused:
-            if feed.holds and refused.fault in AWAY and debt.make_sure():
+            if self._holds(feed, debt.message, refused) and (debt.make_sure() or refused.is_loading):
                 return self._hold(feed, debt)
             raise
         self.windows.recover_route(feed)
-        if self.windows.repeats(reading, debt):
-            return None
         end = partial(self._end, feed, debt, reading)
         steps = feed.steps(debt.message, reading)
         is_short = len(debt.message.payload) <= feed.inline_bytes(reading.content)
@@ -166,29 +197,51 @@ class SampleFlow:
             return end(decoded)
         return self._work.decode_apart(debt, f"mqtt:{feed.route.name}", steps, end)
 
+    # ---- messages that wait for their model ------------------------------------------------------------------------
+    def _holds(self, feed: RouteDecoder, message: Message, refused: RequestError) -> bool:
+        """Return True if a message waits for a model that is unavailable."""
+        loads = refused.is_loading and not self._runs.is_held_long(message)
+        return refused.fault in AWAY and (feed.holds or loads)
+
     async def _hold(self, feed: RouteDecoder, debt: Debt) -> None:
-        """Wait until the model is available or the message expires. Later messages of the route wait behind it."""
+        """Wait until the model is available, or the time of the message is over. Later messages wait behind it.
+
+        The journal keeps QoS 1 messages, which are acknowledged: a broker sends no more to any route while too many are
+        not. Without a journal they stay unacknowledged.
+        """
+        name, message = feed.route.name, debt.message
         self._counters["held_model_away"] += 1
-        while True:
-            await asyncio.sleep(self._settings.retry_max_s)
-            if passed(debt.message.deadline_ns()):
-                self._refuse(feed, debt.message, expired(), debt.seen)
-                return
-            if not feed.is_away:
+        for each in (message, *self._work.hold(name)):
+            self._keep(name, each)
+        while (away := feed.away) is not None and self._holds(feed, message, away):
+            if passed(message.deadline_ns()):
+                away = expired()
                 break
-        await self._resume(feed, debt)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.retry_max_s):
+                    await self._readied.wait()
+        if away is not None:
+            self._refuse(feed, message, away, debt.seen)
+        elif (later := self._continue(feed, debt)) is not None:
+            await later
 
-    async def _resume(self, feed: RouteDecoder, debt: Debt) -> None:
-        """Decode a message that has waited, and what follows."""
+    def _keeps_behind(self, feed: RouteDecoder, message: Message) -> bool:
+        """Keep a message that waits behind others for its model. Return False if it is a repetition or refused."""
+        if self.windows.repeats(message):
+            return False
         try:
-            later = self._read(feed, debt)
+            self._limits.check_held(message, self._work.held_bytes)
         except RequestError as refused:
-            self._refuse(feed, debt.message, refused, debt.seen)
-        except Exception:  # noqa: BLE001  as above
-            self._delivery.refuse(debt.message, defect(debt.message), debt.seen)
-        else:
-            await (later or asyncio.sleep(0))
+            self._refuse(feed, message, refused, None)
+            return False
+        self._keep(feed.route.name, message)
+        return True
 
+    def _keep(self, route: str, message: Message) -> None:
+        if self._journal is not None and message.qos and message.kept is None:
+            self._journal.keep(route, message, partial(self._outlet.acknowledge, message))
+
+    # ---- windows and inferences ------------------------------------------------------------------------------------
     def _end(
         self, feed: RouteDecoder, debt: Debt, reading: MessageDecoding, decoded: Callable[[], SensorSample]
     ) -> Later | None:
@@ -213,7 +266,6 @@ class SampleFlow:
             self._delivery.refuse(debt.message, defect(debt.message), debt.seen)
         return None
 
-    # ---- inferences ------------------------------------------------------------------------------------------------
     def _job(self, feed: RouteDecoder, message: Message, ready: Ready, seen: SeenMessage | None = None) -> InferenceJob:
         route, tensor = feed.route, ready.manifest.inputs[0].name
         identity = message.user_property("id") or _identity(route, message, ready)

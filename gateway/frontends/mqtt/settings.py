@@ -23,12 +23,13 @@ RANGES = (
     ("max_result_bytes", 1_024, 268_435_455),
     ("journal_commit_messages", 1, 65_535),
     ("journal_snapshot_bytes", 65_536, 2**32),
+    ("max_held_bytes", 0, 2**32),
     ("max_packet_bytes", 1_024, 268_435_455),  # the largest packet of the protocol (MQTT 5, 2.1.4)
 )
 """Settings with a minimum and a maximum."""
 TIMES = (
     *("reconnect_min_s", "reconnect_max_s", "connect_timeout_s", "subscribe_timeout_s", "publish_timeout_s"),
-    *("retry_min_s", "retry_max_s", "journal_commit_s"),
+    *("retry_min_s", "retry_max_s", "journal_commit_s", "hold_s"),
 )
 """Settings of more than 0 and at most 3600 seconds."""
 PROTOCOLS = ("auto", "5", "3.1.1")
@@ -175,6 +176,10 @@ class MqttSettings:
     """Upper end of every later delay."""
     error_repeat_s: float = 10.0
     """Time between two errors of a window route whose model is unavailable, or two log lines of one refused topic."""
+    hold_s: float = 600.0
+    """Time for which messages wait for a model that loads; then the route's `model_away` applies."""
+    max_held_bytes: int = 32 * 2**20
+    """Memory, and about as much disk, of messages that wait for their model; the next is refused as UNAVAILABLE."""
     journal: bool = True
     """Keep samples of windows on the disk, from before their acknowledgement until their results are delivered."""
     journal_commit_s: float = 0.05

@@ -7,11 +7,13 @@ message is acknowledged once they are in the journal; without a journal, once th
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import cast
 
+from gateway.frontends.mqtt.delivery.dedup import SeenMessage
 from gateway.frontends.mqtt.delivery.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.delivery.jobs import InferenceJob, RemainingWindows
 from gateway.frontends.mqtt.delivery.runs import Runs, defect
@@ -22,7 +24,7 @@ from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.recovery import RouteRecovery, discard_others, window_states
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.feed import RouteDecoder
-from gateway.frontends.mqtt.routes.inputs import MessageDecoding, ModelInputs, Ready
+from gateway.frontends.mqtt.routes.inputs import ModelInputs, Ready
 
 WINDOWS_LIMIT = 64
 """Windows that are submitted at once: about 0.5 ms."""
@@ -80,7 +82,7 @@ class WindowFlow:
     def readiness_changed(self) -> None:
         """Continue with the windows of routes whose model was not known at the start."""
         for name, recovery in self._recoveries.items():
-            if recovery.is_pending and not self._feeds[name].is_away:
+            if recovery.is_pending and self._feeds[name].away is None:
                 self.recover_route(self._feeds[name])
 
     def flush(self) -> None:
@@ -100,15 +102,14 @@ class WindowFlow:
             name = self._journal.begin(route, window.sensor, window.window)
             debt.settled = partial(self._journal.done, name)
 
-    def repeats(self, reading: MessageDecoding, debt: Debt) -> bool:
-        """Return True if a broker repeats a message whose samples are in the journal; it is then acknowledged."""
-        message = debt.message
-        if self._journal is None or reading.windows is None or not message.dup:
+    def repeats(self, message: Message, seen: SeenMessage | None = None) -> bool:
+        """Return True if a broker repeats a message that was in the journal; it is then acknowledged."""
+        if self._journal is None or not message.dup:
             return False
         if not self._journal.repeats(message_key(message)):
             return False
         self._counters["duplicates"] += 1
-        self._journal.after(partial(self._delivery.finish, message, debt.seen))
+        self._journal.after(partial(self._delivery.finish, message, seen))
         return True
 
     def add(self, feed: RouteDecoder, debt: Debt, inputs: ModelInputs) -> Later | None:
@@ -189,7 +190,8 @@ class WindowFlow:
     def _submit_all(self, feed: RouteDecoder, found: Iterator[Ready]) -> None:
         """Submit windows that no message completed."""
         for ready in found:
-            self._submit(feed, Message("", b"", qos=feed.route.qos), ready)
+            message = Message("", b"", qos=feed.route.qos, arrived_ns=time.monotonic_ns())
+            self._submit(feed, message, ready)
 
     def _expire(self, feed: RouteDecoder, now_ns: int) -> None:
         """Submit the windows that are complete without samples that did not come in time."""

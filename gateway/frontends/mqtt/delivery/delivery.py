@@ -142,7 +142,7 @@ class Delivery:
 
     def finish(self, message: Message, seen: SeenMessage | None, answer: bytes = b"") -> None:
         """Acknowledge a finished message, and the repetitions that waited for it."""
-        self._outlet.acknowledge(message)
+        self._outlet.acknowledge(message) if message.kept is None else message.kept()
         for repetition in self._dedup.answered(seen, answer) if seen is not None else ():
             self._outlet.acknowledge(repetition)
 

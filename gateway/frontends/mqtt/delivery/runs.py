@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
@@ -105,6 +106,10 @@ class Runs:
         wait_s = pause_s(failures, self._settings.retry_min_s, self._settings.retry_max_s, draw_chance())
         return wait_s + min(refused.retry_after_s or 0.0, self._settings.retry_max_s)
 
+    def is_held_long(self, message: Message) -> bool:
+        """Return True if a message has waited `hold_s` for a model that loads."""
+        return time.monotonic_ns() - message.arrived_ns > self._settings.hold_s * 1e9
+
     # ---- Sink ------------------------------------------------------------------------------------------------------
     def answer(self, token: InferenceJob, response: InferResponse) -> None:
         """Implement `Sink.answer`: publish the answer."""
@@ -121,7 +126,7 @@ class Runs:
     def refuse(self, token: InferenceJob, error: RequestError) -> None:
         """Implement `Sink.refuse`: try again if that may help, until the deadline or the last attempt."""
         token.failures += 1
-        if (error.fault is Fault.OVERLOADED or token.holds) and passed(token.request.deadline_ns):
+        if (error.fault is Fault.OVERLOADED or token.holds or error.is_loading) and passed(token.request.deadline_ns):
             error = expired()
         elif self._tries_again(token, error):
             wait_s = self.retry_s(error, token.failures)
@@ -166,7 +171,8 @@ class Runs:
             self.idle.set()
 
     def _tries_again(self, job: InferenceJob, refused: RequestError) -> bool:
-        if refused.fault is Fault.OVERLOADED or (job.holds and refused.fault in AWAY):
+        loads = refused.is_loading and not self.is_held_long(job.debt.message)
+        if refused.fault is Fault.OVERLOADED or loads or (job.holds and refused.fault in AWAY):
             return job.debt.make_sure()
         return (
             refused.fault is Fault.INTERNAL

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from uuid import uuid4
 
 from gateway.files import durable
 from gateway.frontends.mqtt.journal.records import (
     DoneRecord,
+    DroppedRecord,
     ExpiredRecord,
+    HeldRecord,
     KeysRecord,
     Record,
     SampleRecord,
@@ -53,13 +56,14 @@ class Recovered:
     """Content of a journal when it was opened.
 
     `records`: samples, windows and expiries, in order. `windows`: complete windows without a delivered result. `done`:
-    windows of the samples in `records` that have one.
+    windows of the samples in `records` that have one. `held`: messages that wait for their model, by name.
     """
 
     records: list[Replayed] = field(default_factory=list)
     windows: list[WindowRecord] = field(default_factory=list)
     done: set[Window] = field(default_factory=set)
     keys: list[bytes] = field(default_factory=list)
+    held: dict[bytes, HeldRecord] = field(default_factory=dict)
     lost_bytes: int = 0
 
 
@@ -84,12 +88,23 @@ def _add(found: Recovered, record: Record) -> None:
         case SampleRecord():
             found.records.append(record)
             found.keys.append(record.key)
+            found.held.pop(record.key, None)
+        case HeldRecord(name=name, key=key):
+            found.held[name] = record
+            found.keys.append(key)
+        case DroppedRecord(name):
+            found.held.pop(name, None)
         case SensorRecord() | ExpiredRecord():
             found.records.append(record)
 
 
 def message_key(message: Message) -> bytes:
-    """Return what a broker's repetition of a message has in common with it: packet id, topic and payload."""
+    """Return what a broker's repetition of a message has in common with it: packet id, topic and payload.
+
+    Nothing repeats a kept message.
+    """
+    if message.key:
+        return message.key
     digest = blake2b(message.mid.to_bytes(2, "little"), digest_size=KEY_BYTES)
     digest.update(message.topic.encode(errors="replace") + b"\0")
     digest.update(message.payload)
@@ -115,6 +130,7 @@ class SampleJournal:
         self._counters, self._least_bytes = counters, snapshot_bytes
         self._keys = OrderedDict.fromkeys(self.recovered.keys[-KEYS_REMEMBERED:])
         self._open: dict[Window, Complete] = {}
+        self._kept = dict(self.recovered.held)
         self._grown = self._snapshot_bytes = self._waiting_bytes = self._held = 0
         self._scheduled = False
         self.problem = ""
@@ -133,7 +149,7 @@ class SampleJournal:
         return found
 
     def repeats(self, key: bytes) -> bool:
-        """Return True if samples of this message are in the journal."""
+        """Return True if this message, or samples of it, were in the journal."""
         return key in self._keys
 
     def add(self, record: SampleRecord, committed: Callable[[], object]) -> None:
@@ -141,11 +157,21 @@ class SampleJournal:
 
         Call `hold` unless they are in their window before the event loop goes on.
         """
-        frame = framed(record)
-        self._keys[record.key] = None
-        if len(self._keys) > KEYS_REMEMBERED:
-            self._keys.popitem(last=False)
-        self._append(frame, committed)
+        self._kept.pop(record.key, None)
+        self._remember(record.key)
+        self._append(framed(record), committed)
+
+    def keep(self, route: str, message: Message, committed: Callable[[], object]) -> None:
+        """Keep a message that waits for its model, until its `kept` is called. `committed`: it is on the disk."""
+        record = HeldRecord.of(route, uuid4().bytes, message_key(message), message)
+        self._kept[record.name] = record
+        self.claim(message, record)
+        self._remember(record.key)
+        self._append(framed(record), committed)
+
+    def claim(self, message: Message, record: HeldRecord) -> None:
+        """Let `message` be the one of `record`, which its acknowledgement removes."""
+        message.key, message.kept = record.name, partial(self._drop, record.name)
 
     def expired(self, route: str, now_ns: int) -> None:
         """Note that samples of a route stopped to wait at `now_ns`, before they are in a window."""
@@ -198,6 +224,8 @@ class SampleJournal:
         yield from self.states()
         for (route, sensor, _), window in self._open.items():
             yield partial(window_record, route, sensor, window)
+        for record in self._kept.values():
+            yield partial(_same, record)
 
     def _snapshot(self, needed: Iterable[MakeRecord]) -> bytes:
         """Return the content of the new file. It is made on the writer's thread."""
@@ -207,6 +235,15 @@ class SampleJournal:
 
     def _replaced(self) -> None:
         self._counters["journal_bytes"] += self._snapshot_bytes
+
+    def _remember(self, key: bytes) -> None:
+        self._keys[key] = None
+        if len(self._keys) > KEYS_REMEMBERED:
+            self._keys.popitem(last=False)
+
+    def _drop(self, name: bytes) -> None:
+        if self._kept.pop(name, None) is not None:
+            self._append(framed(DroppedRecord(name)))
 
     def _schedule(self) -> None:
         """Take a snapshot once the callbacks in progress have ended, if one is due."""
@@ -244,3 +281,7 @@ class SampleJournal:
         elif not self.problem:
             _LOG.error("the MQTT journal cannot be written, so samples stay at the broker: %s; free space", error)
         self.problem = "" if error is None else str(error)
+
+
+def _same(record: Record) -> Record:
+    return record

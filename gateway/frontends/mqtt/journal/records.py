@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.windows.rings import Complete, Ring, RingState
 from gateway.frontends.mqtt.windows.samples import Rows, Sample, SensorState
 
@@ -107,7 +108,48 @@ class KeysRecord(msgspec.Struct, frozen=True, array_like=True, tag="k"):
     keys: tuple[bytes, ...]
 
 
-Record = SampleRecord | ExpiredRecord | DoneRecord | WindowRecord | SensorRecord | KeysRecord
+class HeldRecord(msgspec.Struct, frozen=True, array_like=True, tag="h"):
+    """Message of a route that waits for its model, acknowledged and not decoded.
+
+    `name` is unique. It becomes the key of the message's samples, so that a record of them takes the place of this one.
+    `key` identifies the message if the broker repeats it. `wall_ns`: arrival since the epoch.
+    """
+
+    route: str
+    name: bytes
+    key: bytes
+    topic: str
+    payload: bytes
+    mid: int
+    wall_ns: int
+    content_type: str
+    correlation: bytes | None
+    expiry_s: int | None
+    user: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, route: str, name: bytes, key: bytes, message: Message) -> HeldRecord:
+        """Return the record of a message."""
+        copied = {field: getattr(message, field) for field in cls.__struct_fields__[3:]}
+        return cls(route, name, key, **copied)
+
+    def message(self, wall_ns: int, now_ns: int) -> Message:
+        """Return the message as if it arrived at `now_ns` (`wall_ns` since the epoch), with the rest of its expiry."""
+        copied = {field: getattr(self, field) for field in self.__struct_fields__[3:]}
+        if self.expiry_s is not None:
+            copied["expiry_s"] = max(0, self.expiry_s - (wall_ns - self.wall_ns) // 1_000_000_000)
+        return Message(**copied, qos=1, arrived_ns=now_ns)
+
+
+class DroppedRecord(msgspec.Struct, frozen=True, array_like=True, tag="x"):
+    """Name of a held message that was answered or refused."""
+
+    name: bytes
+
+
+Record = (
+    HeldRecord | DroppedRecord | SampleRecord | ExpiredRecord | DoneRecord | WindowRecord | SensorRecord | KeysRecord
+)
 _DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _ENCODER = msgspec.msgpack.Encoder()
 

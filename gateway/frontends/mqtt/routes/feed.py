@@ -98,17 +98,17 @@ class RouteDecoder:
 
     @property
     def holds(self) -> bool:
-        """Return True if messages wait while the model is unavailable."""
+        """Return True if messages wait while the model is unavailable; while it loads they always do."""
         return self.route.model_away == "hold"
 
     @property
-    def is_away(self) -> bool:
-        """Return True if the model is unavailable, or does not fit the route."""
+    def away(self) -> RequestError | None:
+        """Return why the model is unavailable, or does not fit the route; None if it is available."""
         try:
             self._current()
-        except RequestError:
-            return True
-        return False
+        except RequestError as refused:
+            return refused
+        return None
 
     @property
     def windows(self) -> Windows | None:

@@ -29,6 +29,13 @@ class MessageLimits:
         if len(message.topic) > self._settings.max_topic_bytes:
             raise RequestError(Fault.TOO_LARGE, f"the topic has {len(message.topic)} characters; shorten it")
 
+    def check_held(self, message: Message, held_bytes: int) -> None:
+        """Refuse a message that is too large to wait for its model behind `held_bytes`. Raises RequestError."""
+        self.check(message, None)
+        if held_bytes + len(message.payload) > self._settings.max_held_bytes:
+            problem = f"messages of {held_bytes} bytes wait for their models already (mqtt.max_held_bytes)"
+            raise RequestError(Fault.UNAVAILABLE, f"the model is not available, and {problem}")
+
     def _most_bytes(self, model: str) -> int | None:
         """Return the largest payload that a model accepts; None if there is no limit or the model is unavailable."""
         try:
