@@ -192,3 +192,30 @@ async def test_messages_wait_for_their_model(broker: Mosquitto) -> None:
         inference.manifests["moves"] = absent
         results = [await home.next_json("edge/gw/results/moves/a") for _ in range(2)]
     assert [one["label"] for one in results] == ["walk", "still"]
+
+
+@pytest.mark.parametrize(("gap", "windows"), [("mark", [[0, 1, 3, 4], [5, 6, 7, 8]]), ("reset", [[3, 4, 5, 6]])])
+async def test_a_window_tells_a_message_that_was_refused_inside_it(
+    broker: Mosquitto, tmp_path: Path, gap: str, windows: list[list[float]]
+) -> None:
+    route = MqttRoute("wave", ("wave/+",), "motion", sensor="topic[1]", hop_rows=4, time=MqttTime(gap=gap))
+    async with peer(broker.port) as home:
+        async with journaled(broker, tmp_path, route) as gateway:
+            await watching(broker, home)
+            for number in range(2):
+                await home.publish("wave/a", array(number))
+                await home.publish("wave/b", array(number))
+            await home.publish("wave/a", "[2, 2")
+            await home.next_json("edge/gw/errors")
+            await home.publish("wave/a", array(3))
+            await until(lambda: gateway.counters().get("acknowledged") == 6)
+        async with journaled(broker, tmp_path, route) as gateway:
+            for number in range(4, 9):
+                await home.publish("wave/a", array(number))
+            for number in range(2, 4):
+                await home.publish("wave/b", array(number))
+            results = [await home.next_json(RESULT) for _ in windows]
+            other = await home.next_json("edge/gw/results/wave/b")
+    assert [samples(one) for one in results] == windows
+    assert [one.get("missing_samples", 0) for one in results] == [int(len(windows) == 2), 0][: len(windows)]
+    assert "missing_samples" not in other

@@ -100,6 +100,8 @@ class Pipeline:
             self._delivery.discard(message, "dropped_unrouted")
         elif self._quotas is None or self._quotas.admits(route, message):
             self._samples.receive(route, message)
+        else:
+            self._samples.lose(route, message)
 
     def resume(self) -> None:
         """Begin waiting jobs, and read messages again: the outbox has room."""

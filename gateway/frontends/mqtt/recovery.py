@@ -148,6 +148,7 @@ def _added(windows: Windows, record: SampleRecord) -> Iterator[Complete]:
     if not windows.joins and np.isnan(record.array()).any():
         raise ValueError("these samples are parts of rows, which were joined by time")
     now_ns, wall_ns = record.arrived_ns, record.wall_ns
+    windows.lose(record.sensor, record.lost)
     if windows.is_timed:
         return windows.put(record.sensor, samples_of(record), now_ns=now_ns, wall_ns=wall_ns)
     return windows.append(record.sensor, record.array(), now_ns=now_ns, wall_ns=wall_ns)

@@ -128,6 +128,10 @@ class SampleFlow:
         if fast is None or self._runs.queued or self._work.is_busy(route.name) or not fast.take(message):
             self._receive(self._feeds[route.name], message)
 
+    def lose(self, route: MqttRoute, message: Message) -> None:
+        """Note that a message of a route was refused before it came here."""
+        self._feeds[route.name].lose(message)
+
     def close(self) -> None:
         """Publish no more messages of rules, and let no more samples expire."""
         self.windows.close()
@@ -259,6 +263,7 @@ class SampleFlow:
             return self.windows.add(feed, debt, inputs)
         except RequestError as refused:
             if refused.fault is Fault.OVERLOADED:
+                feed.lose(debt.message)
                 self._delivery.refuse_debt(debt, refused)
             else:
                 self._refuse(feed, debt.message, refused, debt.seen)
@@ -292,6 +297,7 @@ class SampleFlow:
 
         If only the model of its window is unavailable, the error is published once per `error_repeat_s`.
         """
+        feed.lose(message)
         if refused.fault not in AWAY or not feed.windowed:
             self._delivery.refuse(message, refused, seen)
             return

@@ -25,7 +25,7 @@ class SampleRecord(msgspec.Struct, frozen=True, array_like=True, tag="s"):
 
     `key` identifies the message if the broker repeats it. `rows`: float32 [n, channels]. `times_ns`, `sequences`: of
     each row; empty if samples have the time of their arrival, and no sequence number. `wall_ns`: arrival since the
-    epoch, `arrived_ns` on the monotonic clock.
+    epoch, `arrived_ns` on the monotonic clock. `lost`: samples that were refused before them.
     """
 
     route: str
@@ -37,6 +37,7 @@ class SampleRecord(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     rows: bytes
     times_ns: tuple[int, ...] = ()
     sequences: tuple[int, ...] = ()
+    lost: int = 0
 
     def array(self) -> Rows:
         """Return the rows."""

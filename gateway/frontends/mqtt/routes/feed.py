@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import cast
 
+import msgspec
 import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
@@ -29,6 +30,7 @@ from gateway.frontends.mqtt.routes.fitting import channel_order, check_outputs, 
 from gateway.frontends.mqtt.routes.inputs import MessageDecoding, ModelInputs, Ready
 from gateway.frontends.mqtt.routes.last_values import LastValues
 from gateway.frontends.mqtt.routes.reading import PayloadReader, SensorSample
+from gateway.frontends.mqtt.routes.routing import sensor_of
 from gateway.frontends.mqtt.routes.timed import (
     StampedRows,
     gap_limit_ns,
@@ -151,6 +153,13 @@ class RouteDecoder:
             return ModelInputs(iter((self._whole(message, reading.manifest, sample),)))
         return self._complete(message, reading.windows, sample)
 
+    def lose(self, message: Message) -> None:
+        """Note that a message was refused: the window of its sensor has a gap there, if it names its sensor."""
+        if self._windows is not None:
+            with suppress(RequestError, ValueError):
+                document = msgspec.json.decode(message.payload) if self.route.sensor.startswith("payload") else None
+                self._windows.lose(sensor_of(self.route.sensor, message, document))
+
     def fits(self, reading: MessageDecoding) -> bool:
         """Return True if the model takes what was decoded; otherwise it changed, and the message must be read again."""
         with suppress(RequestError):  # it is unavailable: the existing windows are filled
@@ -160,12 +169,13 @@ class RouteDecoder:
     def _complete(self, message: Message, windows: Windows, sample: SensorSample) -> ModelInputs:
         sensor, now_ns, wall_ns = sample.sensor, message.arrived_ns, message.wall_ns
         timed = self._timed_rows(message, sample)
+        keeps = self._journaled and message.qos
+        record = timed.record(self.route.name, sensor, message, windows.lost(sensor)) if keeps else None
         self._counters["samples"] += len(timed.rows)
         if windows.is_timed:
             found = windows.put(sensor, timed.samples(message), now_ns=now_ns, wall_ns=wall_ns)
         else:
             found = windows.append(sensor, timed.rows, now_ns=now_ns, wall_ns=wall_ns)
-        record = timed.record(self.route.name, sensor, message) if self._journaled and message.qos else None
         return ModelInputs((self.ready(sensor, window) for window in found), record)
 
     def _timed_rows(self, message: Message, sample: SensorSample) -> StampedRows:

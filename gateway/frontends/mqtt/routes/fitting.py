@@ -12,6 +12,7 @@ from gateway.frontends.mqtt.routes.timed import idle_expiry_ns, sample_timing
 from gateway.frontends.mqtt.windows.padding import Padding
 from gateway.frontends.mqtt.windows.rings import WindowShape
 from gateway.frontends.mqtt.windows.sensors import Windows
+from gateway.frontends.mqtt.windows.timing import GapPolicy
 
 
 def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | None:
@@ -75,6 +76,7 @@ def new_windows(
         counters,
         timing=sample_timing(route, manifest, order),
         by_sequence=bool(route.time.sequence),
+        resets=GapPolicy(route.time.gap) is GapPolicy.RESET,
     )
 
 

@@ -47,12 +47,12 @@ class StampedRows:
         stamped = zip(self.rows, times, numbers, strict=False)
         return [Sample(row, time_ns, message.arrived_ns, number) for row, time_ns, number in stamped]
 
-    def record(self, route: str, sensor: str, message: Message) -> SampleRecord:
-        """Return the record for the journal."""
+    def record(self, route: str, sensor: str, message: Message, lost: int) -> SampleRecord:
+        """Return the record for the journal. `lost`: samples that were refused before these."""
         content, channels = np.ascontiguousarray(self.rows, np.float32).tobytes(), self.rows.shape[1]
         times, sequences = tuple(self.times_ns), tuple(self.sequences)
         key, arrived_ns = message_key(message), message.arrived_ns
-        return SampleRecord(route, sensor, key, message.wall_ns, arrived_ns, channels, content, times, sequences)
+        return SampleRecord(route, sensor, key, message.wall_ns, arrived_ns, channels, content, times, sequences, lost)
 
 
 def interval_s(route: MqttRoute, manifest: ModelManifest) -> float:

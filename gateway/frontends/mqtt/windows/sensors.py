@@ -6,6 +6,8 @@ import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
 from gateway.frontends.mqtt.windows.rings import Complete, Ring, RingState, WindowShape
 from gateway.frontends.mqtt.windows.samples import Rows, Sample, SensorState
 from gateway.frontends.mqtt.windows.sensor import SensorWindow
@@ -15,7 +17,8 @@ from gateway.frontends.mqtt.windows.timing import SampleTiming
 class Windows:
     """Windows of one route's sensors. What is dropped is counted in `counters`.
 
-    `timing` is None if samples have the time of their arrival and no sequence number, and windows a fixed size.
+    `timing` is None if samples have the time of their arrival and no sequence number, and windows a fixed size; such
+    windows begin again after a refused sample if `resets`.
     """
 
     def __init__(
@@ -27,11 +30,14 @@ class Windows:
         *,
         timing: SampleTiming | None = None,
         by_sequence: bool = False,
+        resets: bool = False,
     ) -> None:
         self.shape = shape
         self.counters: Counter[str] = Counter() if counters is None else counters
         self._max_sensors, self._idle_expiry_ns = max_sensors, idle_expiry_ns
-        self._timing, self._by_sequence = timing, by_sequence
+        self._timing, self._by_sequence, self._resets = timing, by_sequence, resets
+        self._lost: dict[str, int] = {}
+        """Samples that were refused since the last one, by sensor."""
         self._rings: OrderedDict[str, Ring] = OrderedDict()
         self._timed: dict[str, SensorWindow] = {}
         self._due_ns: dict[str, int] = {}
@@ -66,16 +72,34 @@ class Windows:
         A sensor without samples for longer than the idle expiry starts again. If there are too many sensors, the least
         recently seen one is dropped.
         """
-        return self._ring(sensor, now_ns, wall_ns).append(samples, wall_ns)
+        ring, lost = self._ring(sensor, now_ns, wall_ns), self._lost.pop(sensor, 0)
+        if not lost:
+            return ring.append(samples, wall_ns)
+        self.counters["samples_missing"] += lost
+        if self._resets:
+            self._restart(sensor, ring)
+        marks = np.zeros(len(samples), np.int32)
+        marks[:1] = lost
+        return ring.append(samples, wall_ns, marks)
 
     def put(self, sensor: str, samples: Iterable[Sample], *, now_ns: int, wall_ns: int) -> Iterator[Complete]:
         """Yield the windows that samples with times of their own complete. They are added as windows are taken."""
-        window = self._window(sensor, self._ring(sensor, now_ns, wall_ns))
+        window, lost = self._window(sensor, self._ring(sensor, now_ns, wall_ns)), self._lost.pop(sensor, 0)
         for sample in samples:
+            sample.missing, lost = sample.missing + lost, 0
             yield from window.put(sample)
         due_ns, known_ns = window.due_ns(), self._due_ns.get(sensor)
         if due_ns is None or known_ns is None or due_ns < known_ns:
             self._schedule(sensor, due_ns)
+
+    def lose(self, sensor: str, count: int = 1) -> None:
+        """Note that samples of a sensor were refused. The next one carries the gap; sequence numbers show it anyway."""
+        if count and not self._by_sequence and sensor in self._rings and not self._rings[sensor].is_empty:
+            self._lost[sensor] = self.lost(sensor) + count
+
+    def lost(self, sensor: str) -> int:
+        """Return the number of samples of a sensor that were refused since the last one."""
+        return self._lost.get(sensor, 0)
 
     def due_ns(self) -> int | None:
         """Return the monotonic time of the next `expire`; None if no sample waits and no session is open."""
@@ -156,6 +180,7 @@ class Windows:
         if len(self._rings) >= self._max_sensors:
             dropped, _ = self._rings.popitem(last=False)
             self._timed.pop(dropped, None)
+            self._lost.pop(dropped, None)
             self._due_ns.pop(dropped, None)
             self.counters["sensors_evicted"] += 1
 
