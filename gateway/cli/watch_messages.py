@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.frontends.mqtt.messages import Message, Subscription
 from gateway.frontends.mqtt.payloads.rows import topic_part, topic_range
+from gateway.frontends.mqtt.results.documents import LISTS
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.routing import SENSOR_LIMIT_CHARS, Router, topics_of
 from gateway.frontends.mqtt.templates import NAMES, TOPIC_LIMIT_CHARS, read_template, topic_level
@@ -140,7 +141,8 @@ def _result(route: MqttRoute, names: str, sensor: str, message: Message) -> Watc
         ended_s = _seconds(content.get("ended_at") if isinstance(content, dict) else first.get("ended_at"))
     else:
         text, first = _text_of(message.payload), {}
-    label, score = first.get("label"), first.get("score")
+    best = next(iter(_parts(first) or ()), first)
+    label, score = best.get("label"), best.get("score", best.get("share"))
     return WatchedResult(
         names,
         sensor or message.topic,
@@ -163,14 +165,27 @@ def describe(content: Any) -> str:
 def _row(row: Any) -> str:
     if not isinstance(row, dict):
         return _item(row)
+    if (parts := _parts(row)) is not None:
+        more = f" (+{len(parts) - 1})" if len(parts) > 1 else ""
+        return (_row(parts[0]) if parts else "nothing") + more
+    score = row.get("score", row.get("share"))
+    if "anomalous" in row:
+        return f"{'anomalous' if row['anomalous'] else 'normal'} {_item(score)}"
     if "label" in row:
-        score = row.get("score")
         return f"{_item(row['label'])} {_item(score)}" if score is not None else _item(row["label"])
+    if isinstance(row.get("text"), str):
+        return _item(row["text"])
     if isinstance(row.get("values"), Mapping):
         return _items(f"{name}={_item(value)}" for name, value in row["values"].items())
     if isinstance(row.get("outputs"), list) and all(isinstance(each, dict) for each in row["outputs"]):
         return _items(f"{each.get('name', '')}={_item(each.get('data'))}" for each in row["outputs"])
     return _item(row["value"]) if "value" in row else _item(row)
+
+
+def _parts(row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the detections or classes of a result, best first; None if it has no such list."""
+    found = next((row[key] for key in LISTS if isinstance(row.get(key), list)), None)
+    return found if found is not None and all(isinstance(each, dict) and "label" in each for each in found) else None
 
 
 def _items(texts: Any) -> str:

@@ -25,8 +25,8 @@ GAP_WIDTH = 2
 LEAST_LINES = 3
 """Least number of sensors on a low terminal."""
 HOUR_S, DAY_S, DAYS_S = 3_600, 86_400, 172_800
-GAUGES = ("outbox", "queued", "running", "sensors")
-"""Gauges of the link, beyond its health."""
+GAUGES = {"outbox": "outbox", "queued": "queued", "running": "running", "sensors": "sensors with windows"}
+"""Gauges of the link, beyond its health, and their words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,8 @@ def notes(state: WatchedState) -> list[tuple[str, bool]]:
     if state.table.removed:
         removed = counted(state.table.removed, "sensor")
         found.append((f"removed from the table: {removed} received least recently; it has {ROWS_LIMIT}", False))
+    elif state.table.lines:
+        found.append((f"sensors: {len(state.table.lines):,}", False))
     found += _metrics_notes(state.metrics)
     error, age_s = state.table.last_error, state.table.last_error_age_s
     if error is not None:
@@ -126,7 +128,7 @@ def _metrics_notes(metrics: LinkMetrics) -> list[tuple[str, bool]]:
         return [(f"link and drops: unknown, no metrics of the gateway: {metrics.problem}", True)]
     connected, problems = metrics.link.get("connected", 0), metrics.link.get("problems", 0)
     health = "complete" if connected else f"{counted(problems, 'problem')}, see the gateway's log"
-    gauges = ", ".join(f"{name} {metrics.link[name]:,}" for name in GAUGES if name in metrics.link)
+    gauges = ", ".join(f"{words} {metrics.link[name]:,}" for name, words in GAUGES.items() if name in metrics.link)
     drops = ", ".join(f"{name} {count:,}" for name, count in sorted(metrics.drops.items()) if count)
     return [
         (f"link: {health}; {gauges}", not connected),

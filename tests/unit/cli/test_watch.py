@@ -174,7 +174,12 @@ def test_no_filter_covers_another_one_and_every_result_topic_is_subscribed() -> 
         assert any(one.takes(topic.split("/")) for one in filters)
 
 
-KEYS = st.sampled_from(["label", "score", "sensor", "ended_at", "value", "values", "outputs", "results", "topic"])
+KEYS = st.sampled_from(
+    [
+        *("label", "score", "sensor", "ended_at", "value", "values", "outputs", "results", "topic"),
+        *("detections", "classes", "share", "anomalous", "text"),
+    ]
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300),
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=20) | KEYS, inner, max_size=6),
@@ -184,6 +189,23 @@ PAYLOADS = st.binary(max_size=300) | JSON.map(lambda value: json.dumps(value).en
 PLACES = st.sampled_from(
     ["edge/bench/results/plain/s", "home/x/activity", "named-results/named", "edge/bench/errors", "edge/bench/status"]
 )
+
+
+@pytest.mark.parametrize(
+    ("result", "text", "label", "score"),
+    [
+        ({"detections": [{"label": "cat", "score": 0.91, "box": [1, 2, 3, 4]}] * 3}, "cat 0.91 (+2)", "cat", 0.91),
+        ({"detections": []}, "nothing", None, None),
+        ({"classes": [{"label": "road", "share": 0.5}]}, "road 0.5", "road", 0.5),
+        ({"score": 3.5, "anomalous": True}, "anomalous 3.5", None, 3.5),
+        ({"score": 0.5, "anomalous": False}, "normal 0.5", None, 0.5),
+        ({"text": "12 345", "score": 0.9}, "12 345", None, 0.9),
+    ],
+)
+def test_results_of_tasks_show_what_they_found(result: Any, text: str, label: str | None, score: float | None) -> None:
+    found = TOPICS.read(Message("edge/bench/results/plain/s", json.dumps(result).encode()))
+    assert isinstance(found, WatchedResult)
+    assert (found.text, found.label, found.score) == (text, label, score)
 
 
 @settings(max_examples=examples(300), deadline=None)
