@@ -14,6 +14,8 @@
 Stricter than it must be: a PRIORITY of wrong size ends the connection (5.4.1 allows that for every stream error), and
 so does a stream that depends on itself (RFC 7540, 5.3.1; RFC 9113 has no priorities). As it says: frames on a stream
 that the server reset are ignored (5.1), its content-length included, up to the client's END_STREAM or RST_STREAM.
+Laxer: of a setting that one frame repeats only the last value is checked (6.5.3), a skipped stream counts as closed
+(5.1.1), Host is not compared with :authority (8.3.1), and CONNECT is refused as malformed (8.5).
 """
 
 from __future__ import annotations
