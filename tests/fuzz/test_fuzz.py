@@ -26,6 +26,11 @@ def test_what_the_fuzzer_begins_with(name: str) -> None:
         TARGETS[name](words)
 
 
+@pytest.mark.parametrize("block", [b"\x3e" * 6, b"\x3f\x80\x01" * 4 + b"\x20\x82", b"\x82\x7f\x80\x80\x80\x80\x00"])
+def test_blocks_that_the_hpack_package_reads_and_we_do_not(block: bytes) -> None:
+    TARGETS["hpack_blocks"](bytes([len(block)]) + block)
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_spoilt_bytes(name: str) -> None:
     chance, seeds = random.Random(2026), SEEDS[name]()

@@ -14,6 +14,7 @@ from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.hpack import Decoder, Headers
 from gateway.frontends.grpc_v2.http2.limits import Http2Limits
 from gateway.frontends.grpc_v2.http2.requests import content_length, essential
+from gateway.frontends.grpc_v2.http2.shapes import check_dependency
 from gateway.frontends.grpc_v2.http2.work import BLOCK_NS, CHECK_NS, PARSE_NS, Meter
 
 KNOWN_HEADERS = 64
@@ -122,7 +123,7 @@ def _remember(known: dict[Any, Any], key: object, parsed: object) -> None:
     known[key] = parsed
 
 
-def fragment(flags: int, payload: memoryview) -> memoryview:
+def fragment(flags: int, number: int, payload: memoryview) -> memoryview:
     """Return the payload of HEADERS without padding and priority (section 6.2)."""
     padding = 0
     if flags & frames.PADDED:
@@ -134,4 +135,6 @@ def fragment(flags: int, payload: memoryview) -> memoryview:
         raise ProtocolError(Code.FRAME_SIZE_ERROR, "HEADERS without the priority that they announce")
     if skip + padding > len(payload):
         raise ProtocolError(Code.PROTOCOL_ERROR, "padding longer than its frame")
+    if skip:
+        check_dependency(number, payload)
     return payload[skip : len(payload) - padding]

@@ -65,8 +65,7 @@ class Http2Connection:
         Stops after a slice of work; `meter` has the work that was done.
         """
         self._now_ns = now_ns
-        events: list[Event] = []
-        self._events = events
+        self._events = []
         meter = self.meter
         meter.ns = work.READ_NS + len(data) // work.BYTES_PER_NS
         if self.failed is None:
@@ -78,7 +77,7 @@ class Http2Connection:
                 self.behind = self._reader.behind
             except ProtocolError as fault:
                 self.fail(fault)
-        return events
+        return self._events
 
     def respond(self, stream: Stream, start: FieldBlock, body: Sequence[Piece], size: int, end: FieldBlock) -> None:
         """Send a whole response: headers, one body of `size` bytes, trailers. Does nothing if the stream is closed."""
@@ -245,7 +244,7 @@ class Http2Connection:
         stream = self.streams.get(number)
         if stream is None:
             self._check_opened("DATA", number)
-            if number not in self._closed_by_us:  # else the peer may not know yet
+            if not self._closed_by_us.ignores(number, self._body_ends):  # else the peer may not know yet
                 self._refuse(number, Code.STREAM_CLOSED)
             return None
         stream.receive_window -= length
@@ -269,7 +268,7 @@ class Http2Connection:
     # ---- headers ---------------------------------------------------------------------------------------------------
     def _read_headers(self, flags: int, number: int, payload: memoryview) -> None:
         if flags & (frames.PADDED | frames.PRIORITISED):
-            payload = fragment(flags, payload)
+            payload = fragment(flags, number, payload)
         if flags & frames.END_HEADERS:
             self._take_block(flags, number, bytes(payload))
         else:
@@ -295,7 +294,7 @@ class Http2Connection:
             if stream is not None:
                 stream.state = PEER_DONE if ended else OPEN
                 self._events.append(StreamOpened(stream, ended))
-        elif number in self._closed_by_us:
+        elif self._closed_by_us.ignores(number, ended):
             self._guard.control(self._now_ns)
             self._blocks.skim(block)
         else:
@@ -344,20 +343,22 @@ class Http2Connection:
         if stream is not None:
             self._close(stream, RESET)
             self._events.append(StreamDropped(stream))
+        self._closed_by_us.ignores(number, ended=True)
 
     def _read_window_update(self, _flags: int, number: int, payload: memoryview) -> None:
         check_shape(frames.WINDOW_UPDATE, number, payload)
         increment = frames.UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
         self._guard.window_update(self._now_ns, self.sender.frames)
         self.meter.ns += work.REPLY_NS
+        stream = self.streams.get(number)
         if not number:
             if not increment:
                 raise ProtocolError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
             self.sender.widen(increment)
-            return
-        stream = self.streams.get(number)
-        if stream is None:
+        elif stream is None:
             self._check_opened("WINDOW_UPDATE", number)
+            if not increment:
+                self._refuse(number, Code.PROTOCOL_ERROR)
         elif not increment:
             self._break(stream, Code.PROTOCOL_ERROR)
         elif not self.sender.widen_stream(stream, increment):

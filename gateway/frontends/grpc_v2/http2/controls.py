@@ -34,11 +34,11 @@ class Controls:
         return None
 
     def _read_settings(self, flags: int, payload: memoryview) -> None:
-        self.settled = True
         if flags & frames.ACK:
             if payload:
                 raise ProtocolError(Code.FRAME_SIZE_ERROR, "SETTINGS with ACK and a payload")
             return
+        self.settled = True
         # First the ACK, then the frame size: both precede the DATA that the new windows allow (gRPC's C core checks).
         self._meter.ns += REPLY_NS
         self._sender.send_control(frames.frame(frames.SETTINGS, frames.ACK, 0))

@@ -36,11 +36,22 @@ SHAPES = {
 def check_shape(kind: int, number: int, payload: memoryview) -> None:
     """Check a control frame's stream and length.
 
-    Raises ProtocolError PROTOCOL_ERROR if its stream is not allowed, FRAME_SIZE_ERROR if its length is wrong for its
-    kind.
+    Raises ProtocolError PROTOCOL_ERROR if its stream or its dependency is not allowed, FRAME_SIZE_ERROR if its length
+    is wrong for its kind.
     """
     shape, size = SHAPES[kind], len(payload)
     if shape.on_stream is not None and shape.on_stream != bool(number):
         raise ProtocolError(Code.PROTOCOL_ERROR, f"{shape.name} on stream {number}")
     if not shape.fewest <= size <= shape.most or size % shape.unit:
         raise ProtocolError(Code.FRAME_SIZE_ERROR, f"{shape.name} of {size} bytes")
+    if kind == frames.PRIORITY:
+        check_dependency(number, payload)
+
+
+def check_dependency(number: int, priority: memoryview) -> None:
+    """Raise ProtocolError PROTOCOL_ERROR if a stream's priority depends on the stream itself (RFC 7540, section 5.3.1).
+
+    RFC 9113 has no priorities and no such rule; other servers keep it. The stream may be idle, so it cannot be reset.
+    """
+    if frames.UINT32.unpack_from(priority)[0] & frames.LARGEST_STREAM == number:
+        raise ProtocolError(Code.PROTOCOL_ERROR, f"stream {number} depends on itself")

@@ -131,7 +131,7 @@ def test_a_block_of_too_many_or_too_large_parts() -> None:
     ],
 )
 def test_padding_and_priority_are_taken_off(flags: int, payload: bytes, expected: bytes) -> None:
-    assert fragment(flags, memoryview(payload)) == expected
+    assert fragment(flags, 1, memoryview(payload)) == expected
 
 
 @pytest.mark.parametrize(
@@ -145,5 +145,5 @@ def test_padding_and_priority_are_taken_off(flags: int, payload: bytes, expected
 )
 def test_padding_and_priority_that_do_not_fit(flags: int, payload: bytes, code: Code) -> None:
     with pytest.raises(ProtocolError) as caught:
-        fragment(flags, memoryview(payload))
+        fragment(flags, 1, memoryview(payload))
     assert caught.value.code is code

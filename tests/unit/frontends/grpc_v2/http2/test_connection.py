@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.frontends.grpc_v2.http2 import frames
+from gateway.frontends.grpc_v2.http2.closed_streams import KEPT, ClosedStreams
 from gateway.frontends.grpc_v2.http2.connection import Http2Connection
 from gateway.frontends.grpc_v2.http2.errors import Code
 from gateway.frontends.grpc_v2.http2.events import (
@@ -95,6 +96,32 @@ def test_late_words_on_a_stream_that_we_closed_are_passed_over(how: str) -> None
     assert connection.failed is None
 
 
+@pytest.mark.parametrize(
+    "end", [data(1, b"late", END), headers(1, END, encode(((b"x", b"y"),))), frames.reset_frame(1, 8)]
+)
+def test_nothing_may_follow_the_peers_own_end_of_a_stream_that_we_closed(end: bytes) -> None:
+    connection = welcomed()
+    answer(connection, opened(connection))
+    said(connection)
+    assert tell(connection, LATE[: len(data(1, b"late"))] + end) == []
+    assert not said(connection)
+    tell(connection, data(1, b"more"))
+    assert reset_code(said(connection), 1) is Code.STREAM_CLOSED
+    tell(connection, data(1, b"more", END))
+    assert not said(connection)
+    tell(connection, headers(1))
+    assert connection.failed is not None
+    assert connection.failed.code is Code.STREAM_CLOSED
+
+
+def test_the_streams_that_we_closed_are_forgotten_in_turn() -> None:
+    closed = ClosedStreams()
+    for number in (*range(KEPT), 0, KEPT):
+        closed.add(number)
+    assert len(closed) == KEPT
+    assert [closed.ignores(number, ended=False) for number in (0, 1, KEPT)] == [False, True, True]
+
+
 def test_late_words_keep_the_table_in_step() -> None:
     connection = welcomed()
     connection.reset(opened(connection), Code.CANCEL)
@@ -106,7 +133,7 @@ def test_late_words_are_not_free() -> None:
     connection = welcomed(Http2Limits(controls_burst=50))
     connection.reset(opened(connection), Code.CANCEL)
     for _ in range(60):
-        tell(connection, headers(1, END, b""))
+        tell(connection, headers(1, 0, b""))
     assert connection.failed is not None
     assert connection.failed.code is Code.ENHANCE_YOUR_CALM
 

@@ -11,9 +11,11 @@
     6.2    HEADERS: not on 0; padding                   8.2   fields; 8.3 pseudo-headers (test_requests.py has them all)
     6.3    PRIORITY: not on 0; five bytes               RFC 7541: indices, sizes, strings (test_hpack.py has them all)
 
-Stricter than it must be: a PRIORITY of wrong size ends the connection (5.4.2 allows that for every stream error).
-Laxer: DATA on a closed stream is passed over (5.1: "MAY treat"), a stream that depends on itself is fine (9113 took
-priorities away), and content-length is not compared with the body: gRPC's messages carry their own lengths.
+Stricter than it must be: a PRIORITY of wrong size ends the connection (5.4.1 allows that for every stream error), and
+so does a stream that depends on itself (RFC 7540, 5.3.1; RFC 9113 has no priorities). As it says: frames on a stream
+that the server reset are ignored (5.1), its content-length included, up to the client's END_STREAM or RST_STREAM.
+Laxer: of a setting that one frame repeats only the last value is checked (6.5.3), a skipped stream counts as closed
+(5.1.1), Host is not compared with :authority (8.3.1), and CONNECT is refused as malformed (8.5).
 """
 
 from __future__ import annotations
@@ -59,6 +61,11 @@ def ANNOUNCED(size: int) -> bytes:
     return headers(1, 0, encode((*ASKED, (b"content-length", b"%d" % size))))
 
 
+def PRIORITY(on: int) -> bytes:
+    """Return the priority of a stream that depends on stream `on`."""
+    return frames.UINT32.pack(on) + b"\xff"
+
+
 frame = frames.frame
 PUSHED = frame(frames.PUSH_PROMISE, frames.END_HEADERS, 1, frames.UINT32.pack(2) + REQUEST)
 UPDATED = frames.window_frame
@@ -71,6 +78,8 @@ def setting(identifier: int, value: int) -> bytes:
 CONNECTION_ERRORS: list[tuple[str, bytes, Code]] = [
     ("4.2 DATA larger than we offered", OPENED + data(1, bytes(16_385)), F),
     ("4.2 HEADERS larger than we offered", frame(frames.HEADERS, 4, 1, bytes(16_385)), F),
+    ("4.2 CONTINUATION larger than we offered", frame(1, 0, 1, REQUEST) + frame(9, 4, 1, bytes(16_385)), F),
+    ("4.2 SETTINGS larger than we offered", frame(frames.SETTINGS, 0, 0, bytes(16_386)), F),
     ("4.2 an unknown frame larger than we offered", frame(99, 0, 0, bytes(16_385)), F),
     ("4.3 a block that HPACK cannot read", headers(1, 0, b"\x80"), C),
     ("4.3 a block interrupted by another frame", frame(1, 0, 1, REQUEST) + frame(frames.PING, 0, 0, bytes(8)), P),
@@ -80,6 +89,7 @@ CONNECTION_ERRORS: list[tuple[str, bytes, Code]] = [
     ("5.1 idle: DATA", data(1, b"x"), P),
     ("5.1 idle: RST_STREAM", frames.reset_frame(1, 8), P),
     ("5.1 idle: WINDOW_UPDATE", UPDATED(1, 1), P),
+    ("6.9 WINDOW_UPDATE of an idle stream by 0", UPDATED(1, 0), P),
     ("5.1 idle: CONTINUATION", frame(frames.CONTINUATION, 4, 1, REQUEST), P),
     ("5.1 closed by its peer's RST_STREAM: HEADERS", OPENED + frames.reset_frame(1, 8) + headers(1), S),
     ("5.1.1 an even stream", headers(2), P),
@@ -94,6 +104,12 @@ CONNECTION_ERRORS: list[tuple[str, bytes, Code]] = [
     ("6.2 HEADERS without the priority it announces", frame(frames.HEADERS, 4 | frames.PRIORITISED, 1, b"1234"), F),
     ("6.3 PRIORITY on stream 0", frame(frames.PRIORITY, 0, 0, bytes(5)), P),
     ("6.3 PRIORITY of four bytes", frame(frames.PRIORITY, 0, 1, bytes(4)), F),
+    ("6.3 PRIORITY of six bytes", OPENED + frame(frames.PRIORITY, 0, 1, bytes(6)), F),
+    ("7540 5.3.1 PRIORITY that depends on itself", frame(frames.PRIORITY, 0, 1, PRIORITY(1)), P),
+    ("7540 5.3.1 an open stream's PRIORITY that does", OPENED + frame(frames.PRIORITY, 0, 1, PRIORITY(1)), P),
+    ("7540 5.3.1 exclusively", frame(frames.PRIORITY, 0, 1, PRIORITY(1 << 31 | 1)), P),
+    ("7540 5.3.1 HEADERS that depend on themselves", frame(frames.HEADERS, 0x24, 1, PRIORITY(1) + REQUEST), P),
+    ("7540 5.3.1 padded ones", frame(frames.HEADERS, 0x2C, 1, b"\x02" + PRIORITY(1) + REQUEST + b"--"), P),
     ("6.4 RST_STREAM on stream 0", frames.reset_frame(0, 8), P),
     ("6.4 RST_STREAM on a stream of ours", frames.reset_frame(2, 8), P),
     ("6.4 RST_STREAM of three bytes", OPENED + frame(frames.RST_STREAM, 0, 1, bytes(3)), F),
@@ -132,6 +148,7 @@ STREAM_ERRORS: list[tuple[str, bytes, Code]] = [
     ("5.1.1 closed: DATA on a stream that was passed over", headers(3, END, encode(ASKED[1:])) + data(1, b"x"), S),
     ("5.1 half-closed: HEADERS", DONE + headers(1, END, encode(((b"x", b"y"),))), S),
     ("6.9 WINDOW_UPDATE of a stream by 0", OPENED + UPDATED(1, 0), P),
+    ("6.9 WINDOW_UPDATE of a closed stream by 0", OPENED + frames.reset_frame(1, 8) + UPDATED(1, 0), P),
     ("6.9.1 a stream's window over 2^31-1", OPENED + UPDATED(1, 2**31 - 1), W),
     ("6.9.1 more DATA than the stream's window", OPENED + data(1, bytes(16_384)) * 4, W),
     ("8.1 a second block that does not end its stream", OPENED + headers(1, 0, encode(((b"x", b"y"),))), P),
@@ -169,6 +186,8 @@ FINE: list[tuple[str, bytes]] = [
     ("5.5 an unknown frame", frame(99, 0xFF, 1, b"anything")),
     ("6.1 DATA of nothing but padding", OPENED + data(1, b"", padding=9)),
     ("6.2 HEADERS with padding and priority", frame(1, 0x2C, 1, b"\x0212345" + REQUEST + b"--")),
+    ("6.2 HEADERS that depend on another stream", frame(1, 0x24, 1, PRIORITY(3) + REQUEST)),
+    ("6.3 PRIORITY that depends on another stream", frame(frames.PRIORITY, 0, 3, PRIORITY(1))),
     ("6.5.2 an unknown setting", setting(0x99, 5)),
     ("6.5.2 settings at their bounds", setting(4, 0) + setting(4, 2**31 - 1) + setting(5, 2**24 - 1) + setting(2, 0)),
     ("6.5.3 ACK", frame(frames.SETTINGS, frames.ACK, 0)),
@@ -243,8 +262,9 @@ def test_more_data_than_the_connections_window() -> None:
         frames.PREFACE + headers(1),
         frames.PREFACE + frame(99, 0, 0),
         frames.PREFACE + UPDATED(0, 1),
+        frames.PREFACE + frame(frames.SETTINGS, frames.ACK, 0) + headers(1),
     ],
-    ids=["HTTP/1.1", "PING", "HEADERS", "unknown", "WINDOW_UPDATE"],
+    ids=["HTTP/1.1", "PING", "HEADERS", "unknown", "WINDOW_UPDATE", "ACK"],
 )
 def test_the_preface_is_followed_by_settings(words: bytes) -> None:
     connection = Http2Connection(LIMITS, read_request)
