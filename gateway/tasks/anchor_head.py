@@ -45,9 +45,9 @@ class AnchorHead:
                 raise unfit(name, array.shape, f"[{len(self.anchors)}, {columns}]")
         scores = sigmoid(logits[:, 0])
         chosen = limits.choose(scores)
-        pairs = values[chosen].astype(np.float64).reshape(len(chosen), -1, 2)
+        pairs = values[chosen].astype(np.float64).reshape(len(chosen), 2 + self.points, 2)
         pairs[:, [0, *range(2, 2 + self.points)]] += self.anchors[chosen, np.newaxis]
-        boxes, points = from_centres(pairs[:, :2].reshape(-1, 4)), pairs[:, 2:].reshape(len(chosen), -1)
+        boxes, points = from_centres(pairs[:, :2].reshape(-1, 4)), pairs[:, 2:].reshape(len(chosen), 2 * self.points)
         return BoxCandidates(boxes, scores[chosen], np.zeros(len(chosen), np.int64), points)
 
 

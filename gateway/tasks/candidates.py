@@ -52,7 +52,7 @@ class BoxCandidates:
         if not limits.class_agnostic:
             overlaps = within_classes(overlaps, self.classes)
         kept = suppress(len(self.boxes), overlaps, limits.max_detections)
-        return self._merged(kept, overlaps) if limits.merge else self.select(kept)
+        return self._merged(kept, overlaps) if limits.merge and len(kept) else self.select(kept)
 
     def _merged(self, kept: Array, overlaps: Overlaps) -> BoxCandidates:
         """Return the candidates at `kept`, each the mean of itself and those that it suppresses, weighted by score."""
