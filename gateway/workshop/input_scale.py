@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import sqrt
 
 from gateway.domain.rows.graph import Constant, Graph, Node
@@ -16,7 +17,7 @@ PIXELS, UNIT = (0.5, 32.0), (1.5, 32.0)
 
 def scaled_range(graph: Graph, name: str) -> tuple[str, str]:
     """Return the range of pixels that the input `name` takes, and the reason; ("", "") if the graph scales nothing."""
-    constants = {**graph.constants, **_constants(graph.nodes)}
+    constants = _constants(graph.nodes, graph.constants)
     scale, offset = 1.0, 0.0
     for _ in range(STEPS_LIMIT):
         readers = [node for node in graph.nodes if name in node.inputs]
@@ -57,9 +58,12 @@ def _mean(constant: Constant | None) -> float | None:
     return sum(constant.numbers) / len(constant.numbers) if constant and constant.numbers else None
 
 
-def _constants(nodes: tuple[Node, ...]) -> dict[str, Constant]:
-    found = dict[str, Constant]()
+def _constants(nodes: tuple[Node, ...], given: Mapping[str, Constant]) -> dict[str, Constant]:
+    """Return the constants `given`, those of operators, and copies in another type, as files in FP16 have them."""
+    found = dict(given)
     for node in nodes:
+        if node.kind in {"Cast", "Identity"} and node.outputs and node.inputs[0] in found:
+            found[node.outputs[0]] = found[node.inputs[0]]
         value = node.attributes.get("value", node.attributes.get("value_float"))
         if node.kind == "Constant" and isinstance(value, float):
             value = Constant((), (value,), floats=True)
