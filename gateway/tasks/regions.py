@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from gateway.domain.tensor import Array
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """Runs of true pixels, row by row: `rows`, the first and last column of each, and the number of its region.
+def find_regions(flags: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the runs of true pixels of a map [h, w]: row, first and last column, and the number of its region.
 
     Pixels of one region touch each other, also at corners.
     """
-
-    rows: Array
-    firsts: Array
-    lasts: Array
-    regions: Array
-
-
-def find_regions(flags: Array) -> Runs:
-    """Return the runs of the regions of a map [h, w]."""
     width = flags.shape[1] + 2  # a gap at both sides, so that runs of different rows do not touch in the flat map
     steps = np.diff(np.pad(flags, ((0, 0), (1, 1))).astype(np.int8).ravel(), prepend=np.int8(0))
     firsts, ends = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
@@ -34,7 +22,7 @@ def find_regions(flags: Array) -> Runs:
     counts = np.maximum(stops - begins, 0)
     above = np.repeat(np.arange(len(firsts)), counts)
     below = np.arange(len(above)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(begins, counts)
-    return Runs(firsts // width, firsts % width - 1, lasts % width - 1, _joined(len(firsts), above, below))
+    return firsts // width, firsts % width - 1, lasts % width - 1, _joined(len(firsts), above, below)
 
 
 def _joined(count: int, some: Array, others: Array) -> Array:

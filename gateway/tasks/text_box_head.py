@@ -56,13 +56,13 @@ class TextBoxHead:
 
     def _rectangles(self, flags: Array, most: int) -> Array:
         """Return the smallest rectangles [n, 5] around the largest regions, `most` of them."""
-        runs = find_regions(flags)
-        areas = np.bincount(runs.regions, runs.lasts - runs.firsts + 1)
+        rows, firsts, lasts, regions = find_regions(flags)
+        areas = np.bincount(regions, lasts - firsts + 1)
         largest = np.argsort(-areas, kind="stable")[:most]
         largest = largest[areas[largest] > LEAST_SIDE_PX]
-        order = np.argsort(runs.regions, kind="stable")
-        begins, ends = (np.searchsorted(runs.regions[order], largest, side) for side in ("left", "right"))
-        points = np.stack((runs.firsts, runs.rows, runs.lasts, runs.rows), axis=1)[order]
+        order = np.argsort(regions, kind="stable")
+        begins, ends = (np.searchsorted(regions[order], largest, side) for side in ("left", "right"))
+        points = np.stack((firsts, rows, lasts, rows), axis=1)[order]
         found = [smallest_rectangle(points[slice(*ends)].reshape(-1, 2)) for ends in zip(begins, ends, strict=True)]
         return np.array(found, float).reshape(-1, 5)
 

@@ -50,15 +50,14 @@ def with_preprocess(
     )
     if fit == "crop":
         remarks.assume(f"{place}fit", "models of ImageNet are evaluated on a resize to 256 and a crop of 224")
-    if "color" in family:
-        remarks.assume(f"{place}color", "models of this head are mostly trained on BGR, the order of OpenCV")
-    else:
-        told = "3 channels; bgr is the other order" if image.channels == 3 else "1 channel"
-        remarks.infer(f"{place}color", told)
+    told = "3 channels; bgr is the other order" if image.channels == 3 else "1 channel"
+    remarks.infer(
+        f"{place}color", "models with this head mostly take bgr; rgb is the other order" if "color" in family else told
+    )
     preprocess = Preprocess(
         decode=("jpeg", "png"),
         color="gray" if image.channels == 1 else str(family.get("color", "rgb")),
-        resize=_size(image, file, kind, wishes=wishes, remarks=remarks, place=place, usual=family.get("resize")),
+        resize=_size(image, file, kind, wishes=wishes, remarks=remarks, place=place) or family.get("resize"),
         fit=fit,
         crop_share=IMAGENET_SHARE if fit == "crop" else 1.0,
         scale=scale,
@@ -100,14 +99,7 @@ def _fit(kind: str, head: str, value_range: str) -> str:
 
 
 def _size(
-    image: ImageGuess,
-    file: ModelFile,
-    kind: str,
-    *,
-    wishes: Wishes,
-    remarks: Remarks,
-    place: str,
-    usual: tuple[int, int] | None,
+    image: ImageGuess, file: ModelFile, kind: str, *, wishes: Wishes, remarks: Remarks, place: str
 ) -> tuple[int, int] | None:
     """Return the height and width to which images are resized; None: the file takes any size.
 
@@ -127,11 +119,6 @@ def _size(
     if file.size_px:
         remarks.infer(f"{place}resize", "the exporter's metadata; the file takes other sizes, too")
         return file.size_px
-    if usual:
-        remarks.assume(
-            f"{place}resize", "the file takes any size that is a multiple of 32; small letters need a greater one"
-        )
-        return usual
     if kind == "text-recognition" and image.height > 0:
         remarks.assume(f"{place}resize", "the width is open; a longer line needs a greater one")
         return image.height, LINE_WIDTH_PX

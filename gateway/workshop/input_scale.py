@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import sqrt
 
 from gateway.domain.rows.graph import Constant, Graph, Node
+from gateway.domain.tensor import Array
 
 PASSING = frozenset({"Cast", "Identity", "Transpose"})
 """Operators that keep the values."""
@@ -13,10 +14,38 @@ STEPS_LIMIT = 16
 """Most operators that are followed."""
 PIXELS, UNIT = (0.5, 32.0), (1.5, 32.0)
 """Widths that a graph gives to the values 0 to 255 if it takes pixels, and to 0 to 1 if it takes these."""
+SPREAD = (0.05, 64.0)
+"""Widths of what the first operators give that samples of a fitting range have."""
 
 
 def scaled_range(graph: Graph, name: str) -> tuple[str, str]:
     """Return the range of pixels that the input `name` takes, and the reason; ("", "") if the graph scales nothing."""
+    scale, offset = _scaling(graph, name)
+    why = f"the file's first operators compute {scale:.4g} · x {offset:+.4g}"
+    if PIXELS[0] <= 255 * scale <= PIXELS[1]:
+        return "pixels", why
+    return ("unit", why) if UNIT[0] <= scale <= UNIT[1] and offset < 0 < scale + offset else ("", "")
+
+
+def scaling_remarks(graph: Graph, samples: Mapping[str, Array]) -> list[str]:
+    """Return that samples of an image input fit the first operators of a graph badly; none if they fit."""
+    names, images = image_inputs(graph), [array for array in samples.values() if array.ndim >= 4]
+    scale, offset = _scaling(graph, names[0]) if len(names) == len(images) == 1 else (1.0, 0.0)
+    low, high = (float(images[0].min()), float(images[0].max())) if scale != 1.0 else (0.0, 1.0)
+    if SPREAD[0] <= abs(scale) * (high - low) <= SPREAD[1]:
+        return []
+    seen = f"its first operators make {scale * low + offset:.4g} to {scale * high + offset:.4g} of them"
+    remedy = "give samples as the model was trained on, or correct scale, mean and std in the manifest"
+    return [f"the samples of images are {low:.4g} to {high:.4g}, and the file scales them itself: {seen}; {remedy}"]
+
+
+def image_inputs(graph: Graph) -> list[str]:
+    """Return the names of the inputs of rank 4."""
+    return [name for name, shape in graph.inputs.items() if shape is not None and len(shape) == 4]
+
+
+def _scaling(graph: Graph, name: str) -> tuple[float, float]:
+    """Return the factor and the summand of the first operators after the input `name`, the means of its channels."""
     constants = _constants(graph.nodes, graph.constants)
     scale, offset = 1.0, 0.0
     for _ in range(STEPS_LIMIT):
@@ -25,10 +54,7 @@ def scaled_range(graph: Graph, name: str) -> tuple[str, str]:
         if step is None:
             break
         scale, offset, name = scale * step[0], offset * step[0] + step[1], readers[0].outputs[0]
-    why = f"the file's first operators compute {scale:.4g} · x {offset:+.4g}"
-    if PIXELS[0] <= 255 * scale <= PIXELS[1]:
-        return "pixels", why
-    return ("unit", why) if UNIT[0] <= scale <= UNIT[1] and offset < 0 < scale + offset else ("", "")
+    return scale, offset
 
 
 def _step(node: Node, name: str, constants: dict[str, Constant]) -> tuple[float, float] | None:

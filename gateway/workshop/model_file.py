@@ -22,7 +22,7 @@ from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file
 from gateway.store.plain import open_plain
 from gateway.store.references import references
-from gateway.workshop.input_scale import scaled_range
+from gateway.workshop.input_scale import image_inputs, scaled_range
 from gateway.workshop.labels import CHARACTERS, onnx_labels, tflite_labels
 from gateway.workshop.settings import WorkshopSettings
 
@@ -167,8 +167,7 @@ def _with_header(
 def _graph_range(path: Path, runtime: str) -> tuple[str, str]:
     """Return the range of pixels that the graph of a file tells; ("", "") also if it cannot be read."""
     graph = read_graph(path, runtime)
-    images = (scaled_range(graph, name) for name, shape in graph.inputs.items() if shape and len(shape) == 4)
-    return next((told for told in images if told[0]), ("", ""))
+    return next((told for name in image_inputs(graph) if (told := scaled_range(graph, name))[0]), ("", ""))
 
 
 def read_graph(path: Path, runtime: str) -> Graph:
