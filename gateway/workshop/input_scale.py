@@ -14,6 +14,8 @@ STEPS_LIMIT = 16
 """Most operators that are followed."""
 PIXELS, UNIT = (0.5, 32.0), (1.5, 32.0)
 """Widths that a graph gives to the values 0 to 255 if it takes pixels, and to 0 to 1 if it takes these."""
+PIXEL_MEANS = (64.0, 192.0)
+"""Means that are subtracted from pixels alone: OpenVINO moves the division into the first weights."""
 SPREAD = (0.05, 64.0)
 """Widths of what the first operators give that samples of a fitting range have."""
 
@@ -22,7 +24,7 @@ def scaled_range(graph: Graph, name: str) -> tuple[str, str]:
     """Return the range of pixels that the input `name` takes, and the reason; ("", "") if the graph scales nothing."""
     scale, offset = _scaling(graph, name)
     why = f"the file's first operators compute {scale:.4g} · x {offset:+.4g}"
-    if PIXELS[0] <= 255 * scale <= PIXELS[1]:
+    if PIXELS[0] <= 255 * scale <= PIXELS[1] or (scale == 1.0 and PIXEL_MEANS[0] <= -offset <= PIXEL_MEANS[1]):
         return "pixels", why
     return ("unit", why) if UNIT[0] <= scale <= UNIT[1] and offset < 0 < scale + offset else ("", "")
 
