@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from gateway.domain.errors import ConfigurationError, RequestError
+from gateway.domain.manifest import Preprocess
 from gateway.domain.tensor import Array
 from gateway.tasks.frame import Frame
 from gateway.tasks.oriented_boxes import OrientedBoxes, OrientedResult
@@ -114,6 +116,16 @@ def test_a_line_has_its_corners_clockwise_from_the_top_left_in_the_original() ->
     expected = [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]
     assert np.abs(np.array(entry["corners"]) - expected).max() < 0.01
     assert (entry["label"], entry["score"], entry["angle"]) == ("text", 1.0, 0.0)
+
+
+def test_tensors_of_an_open_size_are_not_cut_to_that_of_decoded_images() -> None:
+    model = vision_model({"map": (1, -1, -1)}, ("text",), None)
+    image = replace(model.inputs[0], preprocess=Preprocess(("png",), resize=(64, 64)))
+    values = np.zeros((SIDE_PX, SIDE_PX), np.float32)
+    values[100:111, 40:141] = 1.0
+    task = OrientedBoxes(replace(model, inputs=(image,)), options('head = "db"\ndilate = false\nunclip_ratio = 0'))
+    (box,) = task.interpret({"map": values[np.newaxis]}, None).detections.entries()
+    assert box["box"] == [40.0, 100.0, 140.0, 110.0]
 
 
 def test_options_choose_pixels_and_sizes() -> None:
