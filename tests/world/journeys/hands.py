@@ -7,6 +7,7 @@ format, and detections are read with MediaPipe's own schema. Hands are drawn wit
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -111,7 +112,7 @@ def asks(packages: Path, calculator: str, images: Iterator[Array], name: str, *,
     return made
 
 
-JOURNEYS = (
+_ALL = (
     Journey(
         "palms",
         "mediapipe",
@@ -135,3 +136,5 @@ JOURNEYS = (
         unquantized="as of palms",
     ),
 )
+JOURNEYS = _ALL if sys.version_info < (3, 13) else ()
+"""MediaPipe's last release with graphs and models inside is not built for later versions."""
