@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,17 +13,6 @@ import numpy as np
 from gateway.domain.errors import VariantError
 from gateway.domain.onnx_graph import FLOATS_LIMIT
 from gateway.domain.rows.graph import Constant, Graph, Node
-
-ONNX_NAMES: Mapping[str, str] = {
-    "ADD": "Add",
-    "SUB": "Sub",
-    "MUL": "Mul",
-    "DIV": "Div",
-    "CAST": "Cast",
-    "DEQUANTIZE": "Cast",
-    "TRANSPOSE": "Transpose",
-}
-"""Operators of TFLite whose names and inputs ONNX has, too."""
 
 
 def weight_bytes(file: Path) -> dict[str, int]:
@@ -45,7 +33,7 @@ def weight_bytes(file: Path) -> dict[str, int]:
 
 
 def first_graph(file: Path) -> Graph:
-    """Return the first graph of a file: operators by ONNX's names if ONNX has them, and constants of few numbers.
+    """Return the first graph of a file with constants of few numbers. Names of operators are in ONNX's spelling.
 
     Raises VariantError as `weight_bytes` does.
     """
@@ -64,7 +52,7 @@ def first_graph(file: Path) -> Graph:
             code = model.operatorCodes[operator.opcodeIndex]
             name = codes.get(max(code.builtinCode, code.deprecatedBuiltinCode), "")
             inputs, outputs = (tuple(map(str, each)) for each in (operator.inputs, operator.outputs))
-            nodes.append(Node(ONNX_NAMES.get(name, f"litert::{name}"), name, inputs, outputs))
+            nodes.append(Node("Cast" if name == "DEQUANTIZE" else name.title(), name, inputs, outputs))
         shapes = {str(place): tuple(graph.tensors[place].shape) for place in graph.inputs}
     except (OSError, ValueError, TypeError, AttributeError, LookupError, struct.error) as error:
         raise VariantError(f"the graph of {file.name} cannot be read: {error}") from error

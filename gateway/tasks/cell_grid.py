@@ -26,6 +26,8 @@ def cell_grid(size: tuple[int, int], maps: Sequence[tuple[int, int]]) -> Array:
 
 def anchors(size: tuple[int, int], count: int) -> Array | None:
     """Return the centres [count, 2] in pixels of MediaPipe's anchors; None if no known detector has as many."""
-    grids = (cell_grid(size, maps) for maps in ANCHOR_MAPS)
-    found = next((grid for grid in grids if len(grid) == count), None)
-    return None if found is None else found[:, :2] + found[:, 2:] / 2
+    for maps in ANCHOR_MAPS if min(size) > 0 else ():
+        if sum((size[0] // stride) * (size[1] // stride) * boxes for stride, boxes in maps) == count:
+            cells = cell_grid(size, maps)
+            return np.asarray(cells[:, :2] + cells[:, 2:] / 2)
+    return None

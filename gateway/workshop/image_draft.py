@@ -42,18 +42,13 @@ def with_preprocess(
     if image is None:
         return spec
     place = f"input.{spec.name}.preprocess."
-    family = proposal.image
+    family, head = proposal.image, str(proposal.options.get("format", ""))
     value_range = _range(spec, file, wishes, remarks, str(family.get("range", "")))
-    (scale, mean, std), fit = (
-        VALUE_RANGES[value_range],
-        _fit(kind, str(proposal.options.get("format", "")), value_range),
-    )
+    (scale, mean, std), fit = VALUE_RANGES[value_range], _fit(kind, head, value_range)
     if fit == "crop":
         remarks.assume(f"{place}fit", "models of ImageNet are evaluated on a resize to 256 and a crop of 224")
-    told = "3 channels; bgr is the other order" if image.channels == 3 else "1 channel"
-    remarks.infer(
-        f"{place}color", "models with this head mostly take bgr; rgb is the other order" if "color" in family else told
-    )
+    other = "most models of this head take bgr" if "color" in family else "bgr is the other order"
+    remarks.infer(f"{place}color", f"3 channels; {other}" if image.channels == 3 else "1 channel")
     preprocess = Preprocess(
         decode=("jpeg", "png"),
         color="gray" if image.channels == 1 else str(family.get("color", "rgb")),

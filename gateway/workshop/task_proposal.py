@@ -31,14 +31,10 @@ OUTLIERS = [("label", False, (1,)), ("scores", True, (1,))]
 """Outputs of skl2onnx for outlier detectors (`decision_function`): name, whether it has floats, shape of a row."""
 FACE_POINTS = ("right_eye", "left_eye", "nose", "mouth", "right_ear", "left_ear")
 PALM_POINTS = ("wrist", "index_mcp", "middle_mcp", "ring_mcp", "pinky_mcp", "thumb_cmc", "thumb_mcp")
-POSE_POINTS_MEDIAPIPE = ("hips", "body_rim", "shoulders", "upper_body_rim")
 MEDIAPIPE: Mapping[int, tuple[str, str, tuple[str, ...]]] = {
-    len(points): (label, pixels, points)
-    for label, pixels, points in (
-        ("face", "signed-unit", FACE_POINTS),
-        ("palm", "unit", PALM_POINTS),
-        ("person", "signed-unit", POSE_POINTS_MEDIAPIPE),
-    )
+    4: ("person", "signed-unit", ("hips", "body_rim", "shoulders", "upper_body_rim")),
+    6: ("face", "signed-unit", FACE_POINTS),
+    7: ("palm", "unit", PALM_POINTS),
 }
 """Detectors of MediaPipe by the number of their points: label, range of pixels, names of the points."""
 TEXT_MAP = re.compile(r"sigmoid_|fetch_name_|save_infer_model")
@@ -193,11 +189,7 @@ def _mediapipe(tensors: _Tensors) -> TaskProposal | None:
     if image is None or [len(shape) for shape in shapes] != [3, 3] or shapes[0][2] != 1 or shapes[1][2] % 2:
         return None
     known = MEDIAPIPE.get(shapes[1][2] // 2 - 2)
-    if (
-        known is None
-        or min(image.width, image.height) < 1
-        or anchors((image.width, image.height), shapes[1][1]) is None
-    ):
+    if known is None or anchors((image.width, image.height), shapes[1][1]) is None:
         return None
     label, pixels, points = known
     options = {"format": "mediapipe", "classes": 1, "points": len(points), "keypoints": points}
@@ -214,9 +206,8 @@ def _text_boxes(tensors: _Tensors) -> TaskProposal | None:
         return None
     given = {"range": "signed-unit", "color": "bgr", "align": "top-left", "resize": (TEXT_SIDE_PX, TEXT_SIDE_PX)}
     why = f"{_shapes(tensors.outputs)} is the map of a text detector, by its name one of PaddleOCR"
-    return TaskProposal(
-        "oriented-boxes", {"format": "db", "classes": 1}, why, {"score_threshold": 0.5}, given, ("text",)
-    )
+    options, table = {"format": "db", "classes": 1}, {"score_threshold": 0.5}
+    return TaskProposal("oriented-boxes", options, why, table, given, ("text",))
 
 
 def _end_to_end(tensors: _Tensors) -> TaskProposal | None:
