@@ -28,7 +28,7 @@ image, and those with NaN or infinite values, are left out.
 | `score_thresholds` | table of label = number | least scores of single labels |
 | `iou_threshold` | 0 to 1, 0.45 | largest IoU of two detections of one class |
 | `class_agnostic` | flag, false | boxes of different classes suppress each other too |
-| `merge` | flag, false | a box is the mean of those that it suppresses, by score; `true` in MediaPipe |
+| `merge` | flag, false | a box is the mean of those that it suppresses, by score: MediaPipe, with an IoU of 0.3 |
 | `max_candidates` | 1 to 30,000; 1000 | most boxes that are compared, those with the best scores |
 | `max_detections` | 1 to 3000; 300 | most detections of one image |
 | `coordinates` | `pixels`, `normalised`; by head | unit of the model's boxes: pixels of its input, or 0..1 |
@@ -57,9 +57,6 @@ from gateway.tasks.postprocessed_head import ROLES, postprocessed_head
 from gateway.tasks.query_heads import ACTIVATIONS, QueryHead
 from gateway.tasks.row_arrays import row_shape
 from gateway.tasks.single_output_heads import HEAD_FORMS, single_output_head
-
-TOLD_BY_SHAPE = tuple(name for name in HEAD_FORMS if name != "yolox")
-"""Heads of one output that need not be named: yolox has the shapes of yolov5."""
 
 
 class ObjectDetection:
@@ -92,7 +89,8 @@ def read_head(manifest: ModelManifest, options: Table) -> DetectionHead:
         return _query_head(manifest, options, _output_names(manifest, options, ("boxes", "scores")))
     names = _output_names(manifest, options, ("boxes",))
     output = manifest.output(names.get("boxes", "")) or manifest.outputs[0]
-    return single_output_head(output, manifest, options, head=head, among=TOLD_BY_SHAPE)
+    told_by_shape = tuple(name for name in HEAD_FORMS if name != "yolox")  # which has the shapes of yolov5
+    return single_output_head(output, manifest, options, head=head, among=told_by_shape)
 
 
 def _output_names(manifest: ModelManifest, options: Table, roles: tuple[str, ...]) -> dict[str, str]:

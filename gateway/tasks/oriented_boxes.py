@@ -20,7 +20,7 @@ Options: `coordinates`, thresholds and bounds, as for `object-detection`. Expect
 | `head` | `yolov8`, `end-to-end`, `db` | required if the shape of the output does not tell it, and for `db` |
 | `threshold` | 0 to 1; 0.3 | `db`: probability above which a pixel belongs to text |
 | `unclip_ratio` | 0 to 10; 1.6 | `db`: how far sides are moved outwards; 1.5 in PaddleOCR |
-| `dilate` | flag, true | `db`: pixels are joined with the next ones right and below; false in PaddleOCR |
+| `dilate` | flag, true | `db`: regions grow by a pixel right and below first; false in PaddleOCR |
 
 Document: `{"detections": [{"label", "class", "score", "box", "corners": [[x, y] × 4], "angle"}]}`. `corners` go
 clockwise; the first side is the one of length width, and `angle` is its direction in the original image, in radians, −π

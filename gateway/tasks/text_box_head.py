@@ -1,9 +1,7 @@
 """Head of text detectors with differentiable binarization (DB): a map of probabilities to rectangles around lines.
 
-Sources: Liao et al., arXiv:1911.08947; `DBPostProcess` of PaddleOCR and RapidOCR. A region of pixels above the
-threshold becomes its smallest rectangle, whose score is the mean of the map in it. DB learns shrunken regions:
-each side is moved outwards by area · `unclip_ratio` / perimeter. The packages cut this distance and the corners to
-whole pixels, so that their corners differ by up to two pixels; holes in regions are no regions here.
+Sources: Liao et al., arXiv:1911.08947; `DBPostProcess` of PaddleOCR and RapidOCR, which cut corners and the distance
+by which sides move to whole pixels. They take holes in regions for regions, too.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ THRESHOLD, UNCLIP_RATIO, UNCLIP_LIMIT = 0.3, 1.6, 10.0
 
 @dataclass(frozen=True, slots=True)
 class TextBoxHead:
-    """Head of a map [1, h, w] of the size of the input. `dilates`: pixels are joined with those left and above."""
+    """Head of a map [1, h, w] of the size of the input. `dilates`: regions grow by a pixel right and below."""
 
     output: str
     threshold: float

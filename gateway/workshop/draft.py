@@ -87,9 +87,7 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
 
 def _with_point_names(proposal: TaskProposal, wishes: Wishes, remarks: Remarks) -> TaskProposal:
     """Return the proposal with names of the model's key points: the author's, or COCO's if there are as many."""
-    count, names = proposal.options.get("points", 0), wishes.keypoints
-    if "keypoints" in proposal.options and not names:
-        return proposal
+    count, names = proposal.options.get("points", 0), wishes.keypoints or proposal.options.get("keypoints", ())
     if count and not names and count != len(COCO_KEYPOINTS):
         remarks.ask("keypoints_file", f"file with the names of the {count} key points (empty: none)", "")
         remarks.say("task", f"{remarks.notes['task']}\nno table [task]: name the points with --keypoints FILE")

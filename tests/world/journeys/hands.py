@@ -33,6 +33,8 @@ HANDS = (
     *("\U0001f590\U0001f3fd", "\U0001f91a\U0001f3fc", "\U0001f44b\U0001f3fc", "\U0001f450\U0001f3fc"),
 )
 PICTURES = 24
+SAMPLED = 8.0
+"""Distance in pixels of the whole image: MediaPipe takes single pixels where the gateway averages (Pillow)."""
 
 
 def scenes() -> Iterator[Array]:
@@ -119,7 +121,7 @@ _ALL = (
         inside(f"{MODULES}/palm_detection/palm_detection_full.tflite"),
         lambda packages: asks(packages, "PalmDetectionCpu", scenes(), "input_1", side=192, low=0.0),
         "drawn hands: boxes and points in pixels",
-        Bounds(Bound(0.5), Bound(8.0, 0.8)),
+        Bounds(Bound(0.5), Bound(SAMPLED, 0.3)),
         options=("--yes",),
         compare=distances.points,
         unquantized="LiteRT cannot open INT8 files that ai-edge-quantizer makes of weights in fp16",
@@ -130,7 +132,7 @@ _ALL = (
         inside(f"{MODULES}/face_detection/face_detection_short_range.tflite"),
         lambda packages: asks(packages, "FaceDetectionShortRangeCpu", people(packages), "input", side=128, low=-1.0),
         "images: boxes and points in pixels",
-        Bounds(Bound(0.5), Bound(8.0, 0.9)),
+        Bounds(Bound(0.5), Bound(SAMPLED, 0.7)),
         options=("--yes",),
         compare=distances.points,
         unquantized="as of palms",
