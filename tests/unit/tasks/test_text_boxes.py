@@ -82,10 +82,10 @@ def test_regions_that_wind_are_one() -> None:
 
 
 @given(seed=SEEDS, count=st.integers(1, 40))
-def test_rectangles_have_the_area_of_opencv_and_hold_every_point(seed: int, count: int) -> None:
+def test_rectangles_are_no_larger_than_those_of_opencv_and_hold_every_point(seed: int, count: int) -> None:
     points = np.unique(np.random.default_rng(seed).integers(0, 30, (count, 2)), axis=0)[:, ::-1]
     x, y, width, height, angle = smallest_rectangle(points)
-    assert width * height == pytest.approx(math.prod(cv2.minAreaRect(points.astype(np.float32))[1]), abs=0.05)
+    assert width * height <= math.prod(cv2.minAreaRect(points.astype(np.float32))[1]) + 0.05
     assert -math.pi / 4 - 1e-9 <= angle <= math.pi / 4
     turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
     assert (np.abs((points - (x, y)) @ turn.T) <= np.array([width, height]) / 2 + 1e-6).all()
