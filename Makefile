@@ -89,7 +89,7 @@ debian-test:
 debian-world:  # Debian's build of PyTorch is for CPUs only; the registry's brings gigabytes of CUDA
 	@packaging/debian-packages python3-torch
 debian-speech:
-	@packaging/debian-packages espeak-ng
+	@packaging/debian-packages espeak-ng fonts-noto-color-emoji
 
 # ---- what a newcomer types ---------------------------------------------------------------------------------------
 demo: $(VENV)/.grpcio debian-demo ## detect this device, serve two models, play a camera and forty sensors

@@ -18,6 +18,8 @@ from gateway.store.library import scan_version
 from gateway.store.releases import MANIFEST
 from gateway.terminal.tables import mark, print_facts, print_json, print_table, progress
 from gateway.workshop.data_files import data_files, read_samples
+from gateway.workshop.input_scale import scaling_remarks
+from gateway.workshop.model_file import read_graph
 from gateway.workshop.plot import Point, draw_svg, time_words
 from gateway.workshop.quantize_files import check_tools, read_record
 from gateway.workshop.quantize_plan import make_plan, wanted_by
@@ -46,7 +48,13 @@ def command(arguments: argparse.Namespace) -> int:
     max_loss = manifest.max_accuracy_loss if arguments.max_loss is None else arguments.max_loss
     job = QuantizeJob(folder, manifest, plan, record, calibration, max_loss, arguments.seed)
     result = asyncio.run(_quantize(job, heldout, config))
-    remarks = [*plan.remarks, *read_remarks(samples, SETTINGS), *result.remarks]
+    graph = read_graph(folder / plan.reference.artifacts[0].path, plan.reference.runtime)
+    remarks = [
+        *plan.remarks,
+        *read_remarks(samples, SETTINGS),
+        *scaling_remarks(graph, samples.inputs),
+        *result.remarks,
+    ]
     remarks += few_samples_remarks(len(calibration), result.basis.samples, result.basis.name, SETTINGS)
     remarks += [f"{name} could not be made: {reason}" for name, reason in result.failures.items()]
     remarks += _never_chosen(result, manifest)

@@ -8,7 +8,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from gateway.domain.errors import VariantError
+from gateway.domain.onnx_graph import FLOATS_LIMIT
+from gateway.domain.rows.graph import Constant, Graph, Node
 
 
 def weight_bytes(file: Path) -> dict[str, int]:
@@ -26,6 +30,33 @@ def weight_bytes(file: Path) -> dict[str, int]:
         raise VariantError(f"the weights of {file.name} cannot be read: {error}") from error
     names = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
     return {names[kind]: sum(size for each, size in sizes if each == kind) for kind, _ in sizes if kind in names}
+
+
+def first_graph(file: Path) -> Graph:
+    """Return the first graph of a file with constants of few numbers. Names of operators are in ONNX's spelling.
+
+    Raises VariantError as `weight_bytes` does.
+    """
+    schema = _schema(file)
+    codes = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+    types = {schema.TensorType.FLOAT32: "<f4", schema.TensorType.FLOAT16: "<f2"}
+    try:
+        model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(file.read_bytes(), 0))
+        graph, constants, nodes = model.subgraphs[0], dict[str, Constant](), list[Node]()
+        for place, tensor in enumerate(graph.tensors):
+            data, dtype = model.buffers[tensor.buffer].data, types.get(tensor.type)
+            if dtype and data is not None and len(data) <= FLOATS_LIMIT * np.dtype(dtype).itemsize:
+                numbers = tuple(np.frombuffer(bytes(data), dtype).tolist())
+                constants[str(place)] = Constant(tuple(tensor.shape), numbers, floats=True)
+        for operator in graph.operators:
+            code = model.operatorCodes[operator.opcodeIndex]
+            name = codes.get(max(code.builtinCode, code.deprecatedBuiltinCode), "")
+            inputs, outputs = (tuple(map(str, each)) for each in (operator.inputs, operator.outputs))
+            nodes.append(Node("Cast" if name == "DEQUANTIZE" else name.title(), name, inputs, outputs))
+        shapes = {str(place): tuple(graph.tensors[place].shape) for place in graph.inputs}
+    except (OSError, ValueError, TypeError, AttributeError, LookupError, struct.error) as error:
+        raise VariantError(f"the graph of {file.name} cannot be read: {error}") from error
+    return Graph(shapes, tuple(map(str, graph.outputs)), constants, tuple(nodes))
 
 
 def with_signature(file: Path, key: str) -> bytes:

@@ -51,7 +51,19 @@ class BoxCandidates:
         overlaps = measure(self, limits.iou_threshold)
         if not limits.class_agnostic:
             overlaps = within_classes(overlaps, self.classes)
-        return self.select(suppress(len(self.boxes), overlaps, limits.max_detections))
+        kept = suppress(len(self.boxes), overlaps, limits.max_detections)
+        return self._merged(kept, overlaps) if limits.merge and len(kept) else self.select(kept)
+
+    def _merged(self, kept: Array, overlaps: Overlaps) -> BoxCandidates:
+        """Return the candidates at `kept`, each the mean of itself and those that it suppresses, weighted by score."""
+        owned = overlaps(kept[:, np.newaxis], np.arange(len(self.boxes)))
+        owned[np.arange(len(kept)), kept] = True
+        owners, values = owned.argmax(axis=0), np.concatenate((self.boxes, self.extras), axis=1)
+        weights = np.where(owned.any(axis=0), self.scores, 0.0).astype(np.float64)
+        sums = np.zeros((len(kept), values.shape[1]))
+        np.add.at(sums, owners, values * weights[:, np.newaxis])
+        sums /= np.bincount(owners, weights, len(kept))[:, np.newaxis]
+        return BoxCandidates(sums[:, :4], self.scores[kept], self.classes[kept], sums[:, 4:])
 
     def in_pixels(self, image: ImageInput, frame: Frame | None) -> BoxCandidates:
         """Return candidates with boxes in 0..1 of the input as candidates with pixels of the input."""

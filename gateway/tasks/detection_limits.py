@@ -25,7 +25,7 @@ class DetectionLimits:
     """Bounds of one model. `score_thresholds` [classes + 1] by class; the last one is for classes without a label.
 
     At most `max_candidates` of the best scores are compared, and at most `max_detections` remain. Boxes of different
-    classes suppress each other only if `class_agnostic`.
+    classes suppress each other only if `class_agnostic`. With `merge`, boxes are means of those that they suppress.
     """
 
     score_thresholds: Array
@@ -33,6 +33,7 @@ class DetectionLimits:
     max_candidates: int
     max_detections: int
     class_agnostic: bool
+    merge: bool = False
 
     @property
     def lowest_score(self) -> float:
@@ -63,6 +64,7 @@ def read_limits(options: Table, labels: Sequence[str]) -> DetectionLimits:
         max_candidates=options.integer("max_candidates", CANDIDATES, low=1, high=CANDIDATES_LIMIT),
         max_detections=options.integer("max_detections", DETECTIONS, low=1, high=DETECTIONS_LIMIT),
         class_agnostic=options.flag("class_agnostic", False),
+        merge=options.flag("merge", False),
     )
 
 

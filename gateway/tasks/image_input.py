@@ -19,9 +19,13 @@ CHANNELS = (1, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class ImageInput:
-    """Image input of a model. `size` is (width, height) in pixels, None if requests choose it."""
+    """Image input of a model. `size` is (width, height) in pixels, None if requests choose it.
+
+    `is_open`: it is that of decoded images, and tensors may have another one.
+    """
 
     size: tuple[int, int] | None
+    is_open: bool = False
 
     def size_in(self, frame: Frame | None) -> tuple[float, float] | None:
         """Return the width and height of the input in pixels, None if neither manifest nor frame tells."""
@@ -42,14 +46,14 @@ class ImageInput:
 
     def frame(self, frame: Frame | None) -> Frame:
         """Return `frame`. Without one, return the frame in which the input itself is the original."""
-        width, height = self.size or (UNKNOWN_SIDE_PX, UNKNOWN_SIDE_PX)
+        width, height = (not self.is_open and self.size) or (UNKNOWN_SIDE_PX, UNKNOWN_SIDE_PX)
         return frame or Frame(width, height)
 
 
 def image_input(manifest: ModelManifest) -> ImageInput:
     """Return the image input: the first input that decodes images, else the first with the shape of an image."""
     spec = _image(manifest)
-    return ImageInput(_size(spec) if spec else None)
+    return ImageInput(_size(spec), ROWS in spec.shape[-3:]) if spec else ImageInput(None)
 
 
 def own_frame(manifest: ModelManifest, inputs: Tensors) -> Frame | None:

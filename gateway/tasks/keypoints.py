@@ -2,10 +2,11 @@
 
 Formula (YOLOv8-pose, Ultralytics 8.3): each box has k points of d values, x and y in the unit of the boxes and, if
 d = 3, a score in 0..1 that the point is visible. Boxes, scores and suppression are those of `object-detection`, with
-the same options; the heads are `yolov8` [4 + c + d · k, n] and `end-to-end` [n, 6 + d · k].
+the same options; the heads are `yolov8` [4 + c + d · k, n], `end-to-end` [n, 6 + d · k] and `mediapipe`, with boxes
+and points [n, 4 + 2 · k] relative to anchors, and logits [n, 1] (BlazeFace, palms).
 
-Expected of the model: one output, with as many points as `keypoints` has names. Models with heat maps or with one set
-of points per image (MoveNet, BlazePose) have other outputs: they are no models of this task.
+Expected of the model: as many points as `keypoints` has names, in one output but for `mediapipe`. Models with heat
+maps or with one set of points per image (MoveNet, BlazePose) have other outputs: they are no models of this task.
 
 | option | type, default | meaning |
 | --- | --- | --- |
@@ -29,6 +30,7 @@ import numpy as np
 from gateway.domain.document import Table
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensors
+from gateway.tasks.anchor_head import anchor_head
 from gateway.tasks.candidates import placed
 from gateway.tasks.detections import DETECTION_TENSORS, PIXEL_DIGITS, SCORE_DIGITS, DetectionResult, plain
 from gateway.tasks.detector import DetectionHead, read_detector
@@ -105,7 +107,14 @@ class Keypoints:
 
     def _read_head(self, manifest: ModelManifest, options: Table) -> DetectionHead:
         """Take the head and the number of values of a point. Raises ConfigurationError."""
-        head = options.text("head", among=HEADS) if "head" in options else ""
+        head = options.text("head", among=(*HEADS, "mediapipe")) if "head" in options else ""
+        if head == "mediapipe":
+            anchored, self._values = anchor_head(manifest, options, {}), 2
+            if anchored.points != len(self._names):
+                options.refuse(
+                    "keypoints", f"holds {len(self._names)} names, but the model has {anchored.points} points"
+                )
+            return anchored
         output, among = manifest.outputs[0], (head,) if head else HEADS
         if "values" in options:
             self._values = options.integer("values", low=min(VALUES), high=max(VALUES))

@@ -3,14 +3,17 @@
 | head | outputs of a row | boxes | suppression (NMS) |
 | --- | --- | --- | --- |
 | `yolov5` | [n, 5 + c]: box, objectness, classes; score = objectness · class | centre, pixels | here |
+| `yolox` | [n, 5 + c], as of `yolov5`, with boxes relative to cells of 8, 16 and 32 pixels | centre, pixels | here |
 | `yolov8` | [4 + c, n]: box, classes | centre, pixels | here |
 | `end-to-end` | [n, 6]: box, score, class | x1 y1 x2 y2, pixels | in the model |
 | `ssd` | boxes [n, 4], classes [n], scores [n], count | y1 x1 y2 x2, 0..1 | in the model |
+| `mediapipe` | boxes [n, 4 + 2 · k] relative to anchors, logits [n, 1] | centre, pixels | here |
 | `detr` | boxes [q, 4], logits [q, c + 1] (softmax) or [q, c] (sigmoid); or [q, 4 + c] | centre, 0..1 | none |
 
 c is the number of labels. `yolov5` is also the form of YOLOv7; `yolov8` that of YOLOv9, YOLO11 and YOLOv12;
 `end-to-end` that of YOLOv10, YOLO26 and exports with `nms=True`. Sources: YOLOv5 7.0 (`detect.py`) and Ultralytics 8.3
-(`non_max_suppression`, exports); TensorFlow's `TFLite_Detection_PostProcess`; DETR and RT-DETR as Transformers exports
+(`non_max_suppression`, exports); YOLOX 0.3 (`demo_postprocess`); MediaPipe 0.10 (BlazeFace, whose k points are those
+of `keypoints`); TensorFlow's `TFLite_Detection_PostProcess`; DETR and RT-DETR as Transformers exports
 them, [q, 4 + c] of scores as Ultralytics exports RT-DETR. Exports of Ultralytics to TFLite have coordinates in 0..1:
 write `coordinates = "normalised"`.
 
@@ -20,11 +23,12 @@ image, and those with NaN or infinite values, are left out.
 
 | option | type, default | meaning |
 | --- | --- | --- |
-| `head` | a name of the table above | required if the shapes of the outputs do not tell it |
+| `head` | a name of the table above | required if shapes do not tell it, and for `yolox` and `mediapipe` |
 | `score_threshold` | 0 to 1, 0.25 | least score of a detection |
 | `score_thresholds` | table of label = number | least scores of single labels |
 | `iou_threshold` | 0 to 1, 0.45 | largest IoU of two detections of one class |
 | `class_agnostic` | flag, false | boxes of different classes suppress each other too |
+| `merge` | flag, false | a box is the mean of those that it suppresses, by score: MediaPipe, with an IoU of 0.3 |
 | `max_candidates` | 1 to 30,000; 1000 | most boxes that are compared, those with the best scores |
 | `max_detections` | 1 to 3000; 300 | most detections of one image |
 | `coordinates` | `pixels`, `normalised`; by head | unit of the model's boxes: pixels of its input, or 0..1 |
@@ -44,6 +48,7 @@ from __future__ import annotations
 from gateway.domain.document import Table
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Tensors
+from gateway.tasks.anchor_head import anchor_head
 from gateway.tasks.candidates import placed
 from gateway.tasks.detections import DETECTION_TENSORS, DetectionResult
 from gateway.tasks.detector import DetectionHead, read_detector
@@ -75,14 +80,17 @@ def read_head(manifest: ModelManifest, options: Table) -> DetectionHead:
 
     Raises ConfigurationError if they do not: it says what to write.
     """
-    head = options.text("head", among=(*HEAD_FORMS, "ssd")) if "head" in options else ""
+    head = options.text("head", among=(*HEAD_FORMS, "ssd", "mediapipe")) if "head" in options else ""
+    if head == "mediapipe":
+        return anchor_head(manifest, options, _output_names(manifest, options, ("boxes", "scores")))
     if head == "ssd" or (not head and len(manifest.outputs) >= 3):
         return postprocessed_head(manifest, options, _output_names(manifest, options, ROLES))
     if head in {"", "detr"} and len(manifest.outputs) == 2:
         return _query_head(manifest, options, _output_names(manifest, options, ("boxes", "scores")))
     names = _output_names(manifest, options, ("boxes",))
     output = manifest.output(names.get("boxes", "")) or manifest.outputs[0]
-    return single_output_head(output, manifest, options, head=head, among=tuple(HEAD_FORMS))
+    told_by_shape = tuple(name for name in HEAD_FORMS if name != "yolox")  # which has the shapes of yolov5
+    return single_output_head(output, manifest, options, head=head, among=told_by_shape)
 
 
 def _output_names(manifest: ModelManifest, options: Table, roles: tuple[str, ...]) -> dict[str, str]:

@@ -9,7 +9,18 @@ a rectangle is R · diag(w², h²) / 12 · Rᵀ, and the overlap is 1 − H, the
 A box is dropped if its overlap with a better box of its class exceeds `iou_threshold`. Ultralytics uses the same
 overlap, but lets boxes that are dropped themselves drop others: it may keep fewer.
 
-Options: `head`, `coordinates`, thresholds and bounds, as for `object-detection`. Expected of the model: one output.
+The head `db` is of text detectors (PP-OCR; DB, Liao et al., arXiv:1911.08947): a map [1, h, w] of probabilities of
+the size of the input. A region above `threshold` becomes its smallest rectangle, whose score is the mean in it, moved
+outwards by area · `unclip_ratio` / perimeter. RapidOCR cuts corners to whole pixels: they differ by up to 2.5 pixels.
+
+Options: `coordinates`, thresholds and bounds, as for `object-detection`. Expected of the model: one output.
+
+| option | type, default | meaning |
+| --- | --- | --- |
+| `head` | `yolov8`, `end-to-end`, `db` | required if the shape of the output does not tell it, and for `db` |
+| `threshold` | 0 to 1; 0.3 | `db`: probability above which a pixel belongs to text |
+| `unclip_ratio` | 0 to 10; 1.6 | `db`: how far sides are moved outwards; 1.5 in PaddleOCR |
+| `dilate` | flag, true | `db`: regions grow by a pixel right and below first; false in PaddleOCR |
 
 Document: `{"detections": [{"label", "class", "score", "box", "corners": [[x, y] × 4], "angle"}]}`. `corners` go
 clockwise; the first side is the one of length width, and `angle` is its direction in the original image, in radians, −π
@@ -34,6 +45,7 @@ from gateway.tasks.detector import DetectionHead, read_detector
 from gateway.tasks.frame import Frame
 from gateway.tasks.rectangles import corners_of, rectangle_overlaps
 from gateway.tasks.single_output_heads import single_output_head
+from gateway.tasks.text_box_head import text_box_head
 
 HEADS = ("yolov8", "end-to-end")
 
@@ -79,7 +91,7 @@ class OrientedBoxes:
     def interpret(self, outputs: Tensors, frame: Frame | None) -> OrientedResult:
         """Return the detections of one row with corners in the original image, best first."""
         found, original = self._detector.detect(outputs, frame), self._detector.image.frame(frame)
-        # The end-to-end head gives centre and size here, the other one has been converted.
+        # The heads end-to-end and db give centre and size here, the other one has been converted.
         boxes = from_centres(found.boxes) if self._detector.head.suppressed else found.boxes
         angles = found.extras[:, -1]
         corners = original.points(corners_of(boxes, angles))
@@ -91,5 +103,7 @@ class OrientedBoxes:
 
 
 def _read_head(manifest: ModelManifest, options: Table) -> DetectionHead:
-    head = options.text("head", among=HEADS) if "head" in options else ""
+    head = options.text("head", among=(*HEADS, "db")) if "head" in options else ""
+    if head == "db":
+        return text_box_head(manifest, options)
     return single_output_head(manifest.outputs[0], manifest, options, head=head, among=HEADS, extras=1)

@@ -3,6 +3,7 @@
 | head | output of a row | score of a class |
 | --- | --- | --- |
 | `yolov5` | [n, 5 + c + e]: centre x, y, width, height, objectness, classes, extras | objectness · class |
+| `yolox` | as `yolov5`; centre in sides of its cell from the cell's corner, log of the size in them | as `yolov5` |
 | `yolov8` | [4 + c + e, n]: centre x, y, width, height, classes, extras | class |
 | `end-to-end` | [n, 6 + e]: x1, y1, x2, y2, score, class, extras; suppressed by the model | score |
 | `detr` | [n, 4 + c]: centre x, y, width, height in 0..1, classes | class |
@@ -23,7 +24,9 @@ from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Tensors
 from gateway.tasks.boxes import from_centres
 from gateway.tasks.candidates import BoxCandidates
+from gateway.tasks.cell_grid import YOLOX_MAPS, cell_grid
 from gateway.tasks.detection_limits import DetectionLimits
+from gateway.tasks.image_input import image_input
 from gateway.tasks.query_heads import best_pairs
 from gateway.tasks.row_arrays import row_array, row_shape, unfit
 
@@ -76,6 +79,12 @@ def decode_yolov5(output: Array, extras: int, limits: DetectionLimits) -> BoxCan
     )
 
 
+def from_cells(rows: Array, cells: Array) -> Array:
+    """Return rows of YOLOX as rows of YOLOv5. `cells` [n, 3] are the corner and the side of each cell in pixels."""
+    corners, sides = cells[:, :2], cells[:, 2:]
+    return np.concatenate((rows[:, :2] * sides + corners, np.exp(rows[:, 2:4]) * sides, rows[:, 4:]), axis=1)
+
+
 def decode_end_to_end(output: Array, extras: int, limits: DetectionLimits) -> BoxCandidates:
     """Return the candidates of an output [n, 6 + e]."""
     chosen = limits.choose(output[:, 4])
@@ -123,6 +132,7 @@ class HeadForm:
 
 HEAD_FORMS: Mapping[str, HeadForm] = {
     "yolov5": HeadForm(decode_yolov5, 5),
+    "yolox": HeadForm(decode_yolov5, 5),
     "yolov8": HeadForm(decode_yolov8, 4, columns_first=True),
     "end-to-end": HeadForm(decode_end_to_end, 6, has_classes=False, suppressed=True),
     "detr": HeadForm(decode_queries, 4, suppressed=True, coordinates="normalised"),
@@ -131,12 +141,16 @@ HEAD_FORMS: Mapping[str, HeadForm] = {
 
 @dataclass(frozen=True, slots=True)
 class SingleOutputHead:
-    """Head of the output called `output`, with `extras` further columns. `classes` 0: as many as the output has."""
+    """Head of the output called `output`, with `extras` further columns. `classes` 0: as many as the output has.
+
+    `cells`: those to which boxes are relative (YOLOX); None: boxes are not.
+    """
 
     output: str
     form: HeadForm
     classes: int
     extras: int
+    cells: Array | None = None
 
     @property
     def coordinates(self) -> str:
@@ -156,6 +170,11 @@ class SingleOutputHead:
         exact = bool(self.classes) or not self.form.has_classes
         if columns < least or (exact and columns != least):
             raise unfit(self.output, array.shape, self.form.shape_text(self.classes, self.extras))
+        if self.cells is not None:
+            if len(array) != len(self.cells):
+                raise unfit(self.output, array.shape, f"[{len(self.cells)}, {columns}]")
+            likely = array[:, 4] >= limits.lowest_score
+            array = from_cells(array[likely], self.cells[likely])
         return self.form.decode(array, self.extras, limits)
 
 
@@ -196,4 +215,9 @@ def single_output_head(
     if len(likely) > 1:
         choice = " or ".join(f'head = "{name}"' for name in likely)
         options.refuse("head", f"{found} can be {' or '.join(likely)}; write {choice}")
-    return SingleOutputHead(spec.name, HEAD_FORMS[likely[0]], classes, extras)
+    cells, size = None, image_input(manifest).size
+    if likely == ["yolox"]:
+        if size is None:
+            options.refuse("head", "yolox needs the size of the input; declare it in the manifest")
+        cells = cell_grid(size, YOLOX_MAPS)
+    return SingleOutputHead(spec.name, HEAD_FORMS[likely[0]], classes, extras, cells)

@@ -25,7 +25,7 @@ from gateway.workshop.tensor_guesses import RowsGuess, guess_rows, rows_first, w
 from gateway.workshop.wishes import ASSUMED, INFERRED, Question, Remarks, Wishes
 
 Specs = tuple[TensorSpec, ...]
-HEADS = frozenset({"yolov5", "yolov8", "end-to-end", "ssd"})
+HEADS = frozenset({"yolov5", "yolox", "yolov8", "end-to-end", "ssd", "mediapipe", "db"})
 """Formats of outputs that are heads of detection tasks."""
 SSD_ROLES = {"boxes": "boxes", "classes": "classes_output", "scores": "scores", "count": "number"}
 """Options of the SSD head by the names of a proposal's outputs, if their own names do not tell it."""
@@ -68,10 +68,7 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
     table = {**(proposal.table if kind == proposal.kind else {}), **wishes.options}
     proposal = replace(proposal, table=table)
     proposal = _with_point_names(proposal, wishes, remarks)
-    inputs = tuple(
-        with_preprocess(spec, ordered[0], kind, wishes, remarks, head=str(proposal.options.get("format", "")))
-        for spec in inputs
-    )
+    inputs = tuple(with_preprocess(spec, ordered[0], kind, wishes, remarks, proposal=proposal) for spec in inputs)
     outputs = _with_layouts(outputs, proposal)
     if not labels and proposal.options.get("classes", 1) > 1:
         remarks.ask("labels_file", "file with the labels, one in each line (empty: none)", "")
@@ -90,7 +87,7 @@ def make_draft(files: Sequence[ModelFile], wishes: Wishes) -> ManifestDraft:
 
 def _with_point_names(proposal: TaskProposal, wishes: Wishes, remarks: Remarks) -> TaskProposal:
     """Return the proposal with names of the model's key points: the author's, or COCO's if there are as many."""
-    count, names = proposal.options.get("points", 0), wishes.keypoints
+    count, names = proposal.options.get("points", 0), wishes.keypoints or proposal.options.get("keypoints", ())
     if count and not names and count != len(COCO_KEYPOINTS):
         remarks.ask("keypoints_file", f"file with the names of the {count} key points (empty: none)", "")
         remarks.say("task", f"{remarks.notes['task']}\nno table [task]: name the points with --keypoints FILE")
@@ -132,7 +129,7 @@ def _task_options(manifest: ModelManifest, proposal: TaskProposal) -> dict[str, 
         options["output"] = told["scores"]
     if told.get("characters") == len(manifest.labels) + 2:
         options["space"] = True
-    return options | {key: told[key] for key in ("keypoints", "values") if "keypoints" in told}
+    return options | {key: told[key] for key in ("keypoints", "values") if "keypoints" in told and key in told}
 
 
 def labels_mismatch(count: int, proposal: TaskProposal) -> str:
@@ -190,7 +187,9 @@ def _fitting_labels(
         return ()
     if labels:
         remarks.say("labels", why)
-    return labels
+    elif proposal.labels:
+        remarks.assume("labels", "the only class of such models; --labels names another file")
+    return labels or proposal.labels
 
 
 def _task_note(proposal: TaskProposal, wishes: Wishes) -> str:

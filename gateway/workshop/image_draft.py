@@ -8,6 +8,7 @@ from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import ROWS, Preprocess, TensorSpec, fits
 from gateway.workshop.choices import DEFAULT_RANGE, VALUE_RANGES
 from gateway.workshop.model_file import ModelFile
+from gateway.workshop.task_proposal import TaskProposal
 from gateway.workshop.tensor_guesses import (
     LINE_WIDTH_PX,
     ImageGuess,
@@ -34,33 +35,36 @@ def with_layout(spec: TensorSpec, remarks: Remarks) -> TensorSpec:
 
 
 def with_preprocess(
-    spec: TensorSpec, file: ModelFile, kind: str, wishes: Wishes, remarks: Remarks, *, head: str = ""
+    spec: TensorSpec, file: ModelFile, kind: str, wishes: Wishes, remarks: Remarks, *, proposal: TaskProposal
 ) -> TensorSpec:
-    """Return an input with the conversion of encoded images if it is an image. `head` is that of a detector."""
+    """Return an input with the conversion of encoded images if it is an image."""
     image = guess_image(spec)
     if image is None:
         return spec
     place = f"input.{spec.name}.preprocess."
-    value_range = _range(spec, file, wishes, remarks)
+    family, head = proposal.image, str(proposal.options.get("format", ""))
+    value_range = _range(spec, file, wishes, remarks, str(family.get("range", "")))
     (scale, mean, std), fit = VALUE_RANGES[value_range], _fit(kind, head, value_range)
     if fit == "crop":
         remarks.assume(f"{place}fit", "models of ImageNet are evaluated on a resize to 256 and a crop of 224")
-    told = "3 channels; bgr is the other order" if image.channels == 3 else "1 channel"
-    remarks.infer(f"{place}color", told)
+    other = "most models of this head take bgr" if "color" in family else "bgr is the other order"
+    remarks.infer(f"{place}color", f"3 channels; {other}" if image.channels == 3 else "1 channel")
     preprocess = Preprocess(
         decode=("jpeg", "png"),
-        color="gray" if image.channels == 1 else "rgb",
-        resize=_size(image, file, kind, wishes=wishes, remarks=remarks, place=place),
+        color="gray" if image.channels == 1 else str(family.get("color", "rgb")),
+        resize=_size(image, file, kind, wishes=wishes, remarks=remarks, place=place) or family.get("resize"),
         fit=fit,
         crop_share=IMAGENET_SHARE if fit == "crop" else 1.0,
         scale=scale,
         mean=mean if len(mean) in {1, image.channels} else mean[:1],
         std=std if len(std) in {1, image.channels} else std[:1],
+        pad_value=family.get("pad_value", 0),
+        align=family.get("align", "center"),
     )
     return replace(spec, preprocess=preprocess)
 
 
-def _range(spec: TensorSpec, file: ModelFile, wishes: Wishes, remarks: Remarks) -> str:
+def _range(spec: TensorSpec, file: ModelFile, wishes: Wishes, remarks: Remarks, usual: str) -> str:
     """Return the name of the range of values, and note where it comes from."""
     place = f"input.{spec.name}.preprocess.scale"
     found, why = guess_range(spec.datatype, known=file.value_range, why=file.range_why)
@@ -74,6 +78,9 @@ def _range(spec: TensorSpec, file: ModelFile, wishes: Wishes, remarks: Remarks) 
     if found:
         remarks.infer(place, f"{why} ({found})")
         return found
+    if usual:
+        remarks.assume(place, f"models of this head mostly take {usual}; --range names another")
+        return usual
     others = [name for name in VALUE_RANGES if name != DEFAULT_RANGE]
     remarks.ask("value_range", "values of black and white pixels", DEFAULT_RANGE, tuple(VALUE_RANGES))
     remarks.assume(place, f"pixels are {DEFAULT_RANGE}; --range names one that was not tried ({', '.join(others)})")

@@ -13,14 +13,16 @@ from gateway.domain.model_files import SAVED_MODEL, near_model
 from gateway.domain.onnx_file import read_onnx
 from gateway.domain.onnx_graph import read_onnx_graph
 from gateway.domain.onnx_header import OnnxHeader, read_onnx_header
+from gateway.domain.openvino_graph import read_openvino_graph
+from gateway.domain.rows.graph import Graph
 from gateway.domain.runtimes import BY_SUFFIX
 from gateway.domain.verdict import Signature
-from gateway.runtimes.litert_tables import weight_bytes
+from gateway.runtimes.litert_tables import first_graph, weight_bytes
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file
 from gateway.store.plain import open_plain
 from gateway.store.references import references
-from gateway.workshop.input_scale import scaled_range
+from gateway.workshop.input_scale import image_inputs, scaled_range
 from gateway.workshop.labels import CHARACTERS, onnx_labels, tflite_labels
 from gateway.workshop.settings import WorkshopSettings
 
@@ -69,7 +71,9 @@ async def read_model_file(path: Path, trial: TrialSettings, settings: WorkshopSe
     except (VariantError, ValueError) as error:
         raise ConfigurationError(_explained(str(error)), file=str(path)) from error
     check_sizes(signature, path)
-    found = ModelFile(path, runtime, signature, others=others, remarks=_remarks(signature, header, operators))
+    value_range, why = _graph_range(path, runtime)
+    remarks = _remarks(signature, header, operators)
+    found = ModelFile(path, runtime, signature, others=others, value_range=value_range, range_why=why, remarks=remarks)
     if runtime == "onnx":
         return _with_header(found, header, operators, settings)
     if runtime == "litert":
@@ -146,7 +150,7 @@ def _with_header(
     is_int8 = any(name.rpartition("::")[2].startswith(QUANTIZED) for name in operators)
     weights = {_ONNX_FLOATS[kind]: count for kind, count in header.weights.items() if kind in _ONNX_FLOATS}
     is_known = _ULTRALYTICS in header.metadata.get("docs", "")
-    value_range, range_why = _graph_range(found)
+    value_range, range_why = found.value_range, found.range_why
     if is_known or CHARACTERS in header.metadata:
         value_range, range_why = "unit" if is_known else "signed-unit", "the exporter's metadata"
     return replace(
@@ -160,15 +164,24 @@ def _with_header(
     )
 
 
-def _graph_range(found: ModelFile) -> tuple[str, str]:
-    """Return the range of pixels that the graph of an ONNX file tells; ("", "") also if it cannot be read."""
+def _graph_range(path: Path, runtime: str) -> tuple[str, str]:
+    """Return the range of pixels that the graph of a file tells; ("", "") also if it cannot be read."""
+    graph = read_graph(path, runtime)
+    return next((told for name in image_inputs(graph) if (told := scaled_range(graph, name))[0]), ("", ""))
+
+
+def read_graph(path: Path, runtime: str) -> Graph:
+    """Return the graph of a model file; an empty one if it cannot be read."""
     try:
-        with open_plain(found.path) as stream:
-            graph = read_onnx_graph(stream).graph
-    except ValueError:
-        return "", ""
-    images = (scaled_range(graph, spec.name) for spec in found.signature.inputs if len(spec.shape) == 4)
-    return next((told for told in images if told[0]), ("", ""))
+        if runtime == "litert":
+            return first_graph(path)
+        with open_plain(path) as stream:
+            if runtime == "onnx":
+                return read_onnx_graph(stream).graph
+            with open_plain(path.with_suffix(".bin")) as weights:
+                return read_openvino_graph(stream, weights).graph
+    except (OSError, ValueError, VariantError):
+        return Graph({}, (), {}, ())
 
 
 def _size(text: str) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from gateway.domain.manifest import ROWS, TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Signature
+from gateway.tasks.cell_grid import anchors
 from gateway.workshop.tensor_guesses import ImageGuess, guess_image
 
 STRIDES_PX = (8, 16, 32)
@@ -27,6 +29,18 @@ COLUMNS_LIMIT = 1_000
 """Most columns of an input that is taken for a row of a table; a longer one is a signal."""
 OUTLIERS = [("label", False, (1,)), ("scores", True, (1,))]
 """Outputs of skl2onnx for outlier detectors (`decision_function`): name, whether it has floats, shape of a row."""
+FACE_POINTS = ("right_eye", "left_eye", "nose", "mouth", "right_ear", "left_ear")
+PALM_POINTS = ("wrist", "index_mcp", "middle_mcp", "ring_mcp", "pinky_mcp", "thumb_cmc", "thumb_mcp")
+MEDIAPIPE: Mapping[int, tuple[str, str, tuple[str, ...]]] = {
+    4: ("person", "signed-unit", ("hips", "body_rim", "shoulders", "upper_body_rim")),
+    6: ("face", "signed-unit", FACE_POINTS),
+    7: ("palm", "unit", PALM_POINTS),
+}
+"""Detectors of MediaPipe by the number of their points: label, range of pixels, names of the points."""
+TEXT_MAP = re.compile(r"sigmoid_|fetch_name_|save_infer_model")
+"""Beginnings of the names of outputs that Paddle's exporters give."""
+TEXT_SIDE_PX = 960
+"""Side to which PaddleOCR shrinks pages for its text detector."""
 _FLOATS = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
 
 
@@ -36,13 +50,16 @@ class TaskProposal:
 
     Options: `classes` (number of names that the outputs need), `points` (number of key points, of `values` each),
     `format` of the outputs, and names of outputs by their role. `table`: keys of the table `[task]` that the tensors or
-    the author tell.
+    the author tell. Of a known family of models: `image` are its `range` of pixels and keys of `[input.preprocess]`,
+    `labels` its classes.
     """
 
     kind: str
     options: Mapping[str, Any] = field(default_factory=dict)
     why: str = ""
     table: Mapping[str, Any] = field(default_factory=dict)
+    image: Mapping[str, Any] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +171,45 @@ def _yolov5(tensors: _Tensors) -> TaskProposal | None:
     return TaskProposal("object-detection", options, f"{_shapes(tensors.outputs)} is a YOLOv5 head")
 
 
+def _yolox(tensors: _Tensors) -> TaskProposal | None:
+    """Propose a head [rows, cells, 5 + classes] of boxes relative to cells."""
+    shape, labels = tensors.first, len(tensors.labels)
+    if len(tensors.outputs) != 1 or len(shape) != 3 or shape[2] < 6 or shape[1] == ROWS or shape[1] != tensors.cells:
+        return None
+    if labels and labels + 5 != shape[2]:
+        return None
+    image = {"range": "pixels", "color": "bgr", "align": "top-left", "pad_value": 114}
+    why = f"{_shapes(tensors.outputs)} is a YOLOX head: 5 numbers and the classes of each cell"
+    return TaskProposal("object-detection", {"format": "yolox", "classes": shape[2] - 5}, why, image=image)
+
+
+def _mediapipe(tensors: _Tensors) -> TaskProposal | None:
+    """Propose boxes and points [rows, anchors, 4 + 2 · points] and logits [rows, anchors, 1]."""
+    image, shapes = tensors.image, sorted(spec.shape for spec in tensors.outputs)
+    if image is None or [len(shape) for shape in shapes] != [3, 3] or shapes[0][2] != 1 or shapes[1][2] % 2:
+        return None
+    known = MEDIAPIPE.get(shapes[1][2] // 2 - 2)
+    if known is None or anchors((image.width, image.height), shapes[1][1]) is None:
+        return None
+    label, pixels, points = known
+    options = {"format": "mediapipe", "classes": 1, "points": len(points), "keypoints": points}
+    table = {"score_threshold": 0.5, "iou_threshold": 0.3, "merge": True}
+    why = f"{_shapes(tensors.outputs)} are boxes and points at MediaPipe's anchors"
+    return TaskProposal("keypoints", options, why, table, {"range": pixels}, (label,))
+
+
+def _text_boxes(tensors: _Tensors) -> TaskProposal | None:
+    """Propose the map of PaddleOCR's text detector, by the names that Paddle's exporters give."""
+    (spec, *others), image = tensors.outputs, tensors.image
+    told = tensors.inputs[0].name == "x" and TEXT_MAP.match(spec.name)
+    if others or image is None or not told or len(spec.shape) != 4 or spec.shape[1] not in {1, ROWS}:
+        return None
+    given = {"range": "signed-unit", "color": "bgr", "align": "top-left", "resize": (TEXT_SIDE_PX, TEXT_SIDE_PX)}
+    why = f"{_shapes(tensors.outputs)} is the map of a text detector, by its name one of PaddleOCR"
+    options, table = {"format": "db", "classes": 1}, {"score_threshold": 0.5}
+    return TaskProposal("oriented-boxes", options, why, table, given, ("text",))
+
+
 def _end_to_end(tensors: _Tensors) -> TaskProposal | None:
     """Propose boxes after suppression: [rows, boxes, 6] with corners, score and class."""
     shape = tensors.first
@@ -248,6 +304,9 @@ _Rule = Callable[[_Tensors], TaskProposal | None]
 _OF_IMAGES: Sequence[_Rule] = (
     _text_line,
     _ssd,
+    _mediapipe,
+    _text_boxes,
+    _yolox,
     _yolov5,
     _end_to_end,
     _yolov8,

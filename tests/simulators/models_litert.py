@@ -104,6 +104,22 @@ def other_sizes() -> bytes:
     return _model([_graph(tensors, [0], [1], [operator])], [schema.BuiltinOperator.RESHAPE], [target])
 
 
+def rescaling(factor: float, summand: float) -> bytes:
+    """Return y = x * factor + summand for images [1, 8, 8, 3], as a converter writes Keras' Rescaling."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    constants = [np.array(value, np.float32) for value in (factor, summand)]
+    tensors = [_tensor(TensorSpec(name, Datatype.FP32, (1, 8, 8, 3)), 1) for name in ("x", "scaled", "y")]
+    tensors += [_constant(f"constant{index}", constant, index) for index, constant in enumerate(constants, 1)]
+    operators = [
+        _operator([0, 3], [1], schema.MulOptionsT(), schema.BuiltinOptions.MulOptions),
+        _operator([1, 4], [2], schema.AddOptionsT(), schema.BuiltinOptions.AddOptions),
+    ]
+    operators[1].opcodeIndex = 1
+    codes = [schema.BuiltinOperator.MUL, schema.BuiltinOperator.ADD]
+    return _model([_graph(tensors, [0], [2], operators)], codes, constants)
+
+
 def crashing() -> bytes:
     """Return a valid file whose two subgraphs loop over each other: preparing it overflows the stack."""
     from ai_edge_litert import schema_py_generated as schema

@@ -135,6 +135,26 @@ def test_five_samples_are_enough_to_run_and_the_consequence_is_told(tmp_path: Pa
     assert "accuracy is measured on 2 samples, so one of them is 50.0 %" in remarks
 
 
+def test_samples_that_the_file_scales_once_more_are_told(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    keras (float[n,3,8,8] image) => (float[n,3] scores)
+    <float scale = {0.003921569}, float[3,3] w = {1,2,3,4,5,6,7,8,9}> {
+        unit = Mul(image, scale)
+        mean = GlobalAveragePool(unit)
+        flat = Flatten(mean)
+        scores = MatMul(flat, w)
+    }""")
+    folder = new(tmp_path / "models", save(model, tmp_path / "m.onnx"))
+    images = np.random.default_rng(1).random((8, 3, 8, 8), np.float32)
+    for name, factor in (("unit", 1), ("pixels", 255)):
+        np.savez(tmp_path / f"{name}.npz", image=images * factor)
+    told = [
+        " ".join(quantized(folder, tmp_path / file, "--only", "onnx-int8", "--max-loss", 1)["remarks"])
+        for file in ("unit.npz", "pixels.npz")
+    ]
+    assert ["the file scales them itself" in remarks for remarks in told] == [True, False]
+
+
 def test_what_loses_too_much_is_not_written_and_it_is_said(tmp_path: Path) -> None:
     weights = numpy_helper.from_array(np.random.default_rng(1).normal(size=(8, 1)).astype(np.float32), "w")
     model = shaped(

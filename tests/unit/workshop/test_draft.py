@@ -16,6 +16,7 @@ from gateway.workshop.choices import VALUE_RANGES
 from gateway.workshop.draft import ManifestDraft, make_draft, with_task_table
 from gateway.workshop.manifest_text import manifest_text
 from gateway.workshop.model_file import ModelFile
+from gateway.workshop.task_proposal import FACE_POINTS
 from gateway.workshop.wishes import Wishes
 
 WISHES = Wishes("m", "1")
@@ -207,6 +208,9 @@ def drafted(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], lab
 
 
 IMAGE, LINE = tensor("image", -1, 300, 300, 3, datatype=Datatype.UINT8), tensor("image", -1, 3, 48, -1)
+PHOTO, PAGE, FACE = tensor("x", -1, 3, 320, 320), tensor("x", -1, 3, -1, -1), tensor("input", 1, 128, 128, 3)
+BLAZE_FACE = (tensor("regressors", 1, 896, 16), tensor("classificators", 1, 896, 1))
+MERGED = {"score_threshold": 0.5, "iou_threshold": 0.3, "merge": True}
 LABEL = tensor("label", -1, datatype=Datatype.INT64)
 SSD = (tensor("a", -1, 10, 4), tensor("b", -1, 10), tensor("c", -1, 10), tensor("d", -1))
 NAMED_SSD = (tensor("boxes", -1, 10, 4), tensor("scores", -1, 10), tensor("classes", -1, 10), tensor("n", -1))
@@ -220,6 +224,9 @@ SSD_OPTIONS = {"head": "ssd", "boxes": "a", "classes": "b", "scores": "c", "coun
         ((tensor("x", -1, 4),), (tensor("scores", -1, 3),), ("a", "b", "c"), {}),
         ((IMAGE,), SSD, ("a", "b"), SSD_OPTIONS),
         ((IMAGE,), NAMED_SSD, ("a", "b"), {"head": "ssd"}),
+        ((PHOTO,), (tensor("y", -1, 2100, 7),), ("a", "b"), {"head": "yolox"}),
+        ((FACE,), BLAZE_FACE, (), {"head": "mediapipe", "keypoints": FACE_POINTS, **MERGED}),
+        ((PAGE,), (tensor("sigmoid_0.tmp_0", -1, 1, -1, -1),), (), {"head": "db", "score_threshold": 0.5}),
         ((LINE,), (tensor("y", -1, -1, 5),), ("a", "b", "c"), {"space": True}),
         ((LINE,), (tensor("y", -1, -1, 4),), ("a", "b", "c"), {}),
     ],
@@ -230,6 +237,36 @@ def test_the_table_of_a_task_has_what_the_tensors_tell(
     draft = drafted(inputs, outputs, labels)
     assert draft.manifest.task_options == options
     assert with_task_table(draft.manifest, draft.proposal)[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("image", "outputs", "expected"),
+    [
+        (PHOTO, (tensor("y", -1, 2100, 7),), ("bgr", (320, 320), "top-left", 114, "pixels")),
+        (FACE, BLAZE_FACE, ("rgb", (128, 128), "center", 0, "signed-unit")),
+        (PAGE, (tensor("fetch_name_0", -1, -1, -1, -1),), ("bgr", (960, 960), "top-left", 0, "signed-unit")),
+    ],
+)
+def test_known_families_tell_colours_place_and_range(
+    image: TensorSpec, outputs: tuple[TensorSpec, ...], expected: tuple[object, ...]
+) -> None:
+    draft = drafted((image,), outputs, ())
+    found = draft.manifest.inputs[0].preprocess
+    assert found is not None
+    (value_range,) = (name for name, values in VALUE_RANGES.items() if values == (found.scale, found.mean, found.std))
+    assert (found.color, found.resize, found.align, found.pad_value, value_range) == expected
+    assert "value_range" not in {question.key for question in draft.questions}
+    file = replace(draft.files[0], value_range="unit", range_why="the graph")
+    (own,) = make_draft([file], WISHES).manifest.inputs
+    assert own.preprocess is not None
+    assert (own.preprocess.scale, own.preprocess.mean) == VALUE_RANGES["unit"][:2]
+
+
+def test_points_of_a_known_family_have_other_names_if_the_author_names_them() -> None:
+    names = tuple("abcdef")
+    said = replace(WISHES, keypoints=names, keypoints_file="k", labels=("head",), labels_file="l")
+    manifest = make_draft([ModelFile(Path("a.tflite"), "litert", Signature((FACE,), BLAZE_FACE))], said).manifest
+    assert (manifest.labels, (manifest.task_options or {})["keypoints"]) == (("head",), names)
 
 
 def test_detectors_of_tensorflow_stretch_images() -> None:

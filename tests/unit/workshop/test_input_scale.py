@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from gateway.domain.rows.graph import Constant, Graph, Node
-from gateway.workshop.input_scale import scaled_range
+from gateway.workshop.input_scale import scaled_range, scaling_remarks
 
 Steps = list[tuple[str, tuple[float, ...] | list[tuple[float, ...]]]]
 NORMAL = [(1.0,), (0.0,), (127.5,), (5400.0,)]
@@ -27,6 +28,7 @@ def graph(steps: Steps) -> Graph:
     [
         ([("Mul", (1 / 255,))], "pixels"),
         ([("Cast", ()), ("Mul", (1 / 127.5,)), ("Add", (-1.0,)), ("Transpose", ())], "pixels"),
+        ([("Sub", (123.7, 116.3, 103.5))], "pixels"),
         ([("Sub", (123.7, 116.3, 103.5)), ("Div", (58.4, 57.1, 57.4))], "pixels"),
         ([("BatchNormalization", NORMAL)], "pixels"),
         ([("Sub", (0.485, 0.456, 0.406)), ("Div", (0.229, 0.224, 0.225))], "unit"),
@@ -45,3 +47,30 @@ def test_an_input_with_two_readers_tells_nothing() -> None:
     other = Node("Shape", "s", ("image",), ("shape",))
     both = Graph(scaled.inputs, scaled.outputs, scaled.constants, (*scaled.nodes, other))
     assert scaled_range(both, "image") == ("", "")
+
+
+def test_constants_in_another_type_are_read() -> None:
+    scaled = graph([("Mul", (1 / 255,))])
+    cast = Node("Cast", "c", ("half",), ("c0.0",))
+    half = Graph(scaled.inputs, scaled.outputs, {"half": scaled.constants["c0.0"]}, (cast, *scaled.nodes))
+    assert scaled_range(half, "image")[0] == "pixels"
+
+
+@pytest.mark.parametrize(
+    ("steps", "low", "high", "told"),
+    [
+        ([("Mul", (1 / 255,))], 0.0, 255.0, ""),
+        ([("Mul", (1 / 255,))], 0.0, 1.0, "make 0 to 0.003922 of them"),
+        ([("Mul", (1 / 127.5,)), ("Add", (-1.0,))], -1.0, 1.0, "make -1.008 to -0.9922 of them"),
+        ([("Sub", (0.485,)), ("Div", (0.229,))], 0.0, 1.0, ""),
+        ([("Sub", (0.485,)), ("Div", (0.229,))], 0.0, 255.0, "make -2.118 to 1111 of them"),
+        ([], 0.0, 255.0, ""),
+    ],
+)
+def test_samples_are_compared_with_what_the_file_makes_of_them(
+    steps: Steps, low: float, high: float, told: str
+) -> None:
+    pictures = np.linspace(low, high, 2 * 8 * 8 * 3).reshape(2, 8, 8, 3)
+    remarks = scaling_remarks(graph(steps), {"image": pictures, "size": np.zeros((2, 1))})
+    assert len(remarks) == bool(told)
+    assert told in "".join(remarks)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import openvino
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -15,6 +16,7 @@ from gateway.domain.errors import ConfigurationError
 from gateway.runtimes.settings import TrialSettings
 from gateway.workshop.model_file import ModelFile, read_model_file
 from gateway.workshop.settings import WorkshopSettings
+from tests.simulators.models_litert import rescaling
 from tests.simulators.models_made import image_classifier, save, shaped, with_metadata
 
 MODELS = Path(__file__).parents[3] / "models"
@@ -52,6 +54,16 @@ def test_an_onnx_file_tells_its_exporter_opset_axes_and_labels(tmp_path: Path) -
     found = read(save(model, tmp_path / "pets.onnx"))
     assert (found.labels, found.value_range, found.size_px) == (("cat", "dog"), "unit", (320, 480))
     assert found.remarks == ("exporter: pytorch", "opset: ONNX 17", "open dimensions: image[0] (rows)")
+
+
+def test_files_of_tflite_and_openvino_tell_the_range_by_their_first_operators(tmp_path: Path) -> None:
+    (tmp_path / "keras.tflite").write_bytes(rescaling(1 / 127.5, -1.0))
+    converted = openvino.convert_model(tmp_path / "keras.tflite")
+    openvino.save_model(converted, tmp_path / "keras.xml", compress_to_fp16=True)
+    told = {read(tmp_path / name).range_why for name in ("keras.tflite", "keras.xml")}
+    assert told == {"the file's first operators compute 0.007843 · x -1"}
+    (tmp_path / "plain.tflite").write_bytes(rescaling(1.0, 0.0))
+    assert read(tmp_path / "plain.tflite").value_range == ""
 
 
 def test_half_precision_is_seen_by_the_weights(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from gateway.domain.verdict import Signature
 from gateway.tasks.catalog import TASKS
 from gateway.workshop.task_proposal import TaskProposal, propose_task
 
-PHOTO, VIDEO = (-1, 3, 640, 640), (1, 320, 320, 3)
+PHOTO, VIDEO, FACE = (-1, 3, 640, 640), (1, 320, 320, 3), (1, 128, 128, 3)
 COCO = tuple(map(str, range(80)))
 
 
@@ -46,6 +46,12 @@ def proposal(
         (PHOTO, ((-1, 116, 8400), (-1, 32, 160, 160)), (), "instance-segmentation", {"classes": 80}),
         (PHOTO, ((-1, 25200, 85),), (), "object-detection", {"format": "yolov5", "classes": 80}),
         (PHOTO, ((-1, 300, 6),), (), "object-detection", {"format": "end-to-end"}),
+        (PHOTO, ((-1, 8400, 85),), (), "object-detection", {"format": "yolox", "classes": 80}),
+        (PHOTO, ((-1, 8400, 85),), COCO, "object-detection", {"format": "yolox"}),
+        ((1, 3, 160, 160), ((1, 525, 6),), (), "object-detection", {"format": "yolox", "classes": 1}),
+        (FACE, ((1, 896, 16), (1, 896, 1)), (), "keypoints", {"format": "mediapipe", "points": 6, "classes": 1}),
+        (FACE, ((1, 896, 1), (1, 896, 16)), (), "keypoints", {"format": "mediapipe"}),
+        ((1, 192, 192, 3), ((1, 2016, 18), (1, 2016, 1)), (), "keypoints", {"format": "mediapipe", "points": 7}),
         (VIDEO, ((1, 10, 4), (1, 10), (1, 10), (1,)), (), "object-detection", {"format": "ssd", "boxes": "y0"}),
         (PHOTO, ((-1, 100, 92), (-1, 100, 4)), (), "object-detection", {"boxes": "y1", "scores": "y0"}),
         (PHOTO, ((-1, 21, 640, 640),), (), "semantic-segmentation", {"classes": 21, "layout": "NCHW"}),
@@ -102,6 +108,32 @@ def test_named_key_points_tell_their_number_and_values(
     proposed = propose_task(Signature((image,), (output,)), COCO[:labels], named)
     options = proposed.options
     assert (proposed.kind, options.get("points"), options.get("values"), options["classes"]) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "kind"),
+    [
+        ("sigmoid_0.tmp_0", (-1, 1, -1, -1), "oriented-boxes"),
+        ("fetch_name_0", (-1, -1, -1, -1), "oriented-boxes"),
+        ("fetch_name_0", (-1, 19, -1, -1), "semantic-segmentation"),
+        ("mask", (-1, 1, -1, -1), "semantic-segmentation"),
+    ],
+)
+def test_the_map_of_a_text_detector_is_known_by_the_names_of_paddle(
+    name: str, shape: tuple[int, ...], kind: str
+) -> None:
+    image, output = TensorSpec("x", Datatype.FP32, (-1, 3, -1, -1)), TensorSpec(name, Datatype.FP32, shape)
+    found = propose_task(Signature((image,), (output,)), ())
+    assert found.kind == kind
+    assert (found.options.get("format"), found.labels) == (
+        ("db", ("text",)) if kind == "oriented-boxes" else (None, ())
+    )
+    other = propose_task(Signature((TensorSpec("image", Datatype.FP32, (-1, 3, -1, -1)),), (output,)), ())
+    assert other.kind != "oriented-boxes"
+
+
+def test_labels_that_do_not_fit_are_no_yolox() -> None:
+    assert proposal((PHOTO,), ((-1, 8400, 84),), COCO).options.get("format") != "yolox"
 
 
 def test_an_output_called_embedding_is_one_unless_there_are_labels() -> None:

