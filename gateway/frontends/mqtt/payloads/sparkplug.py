@@ -234,7 +234,8 @@ def _read_death(origin: SparkplugOrigin, payload: bytes) -> SparkplugMessage:
 
 
 def _session(payload: SparkplugPayload) -> int | None:
-    found = (metric.value for metric in payload.metrics if metric.name == SESSION)
+    """Return bdSeq. Of several the last one counts: clients that send one list of metrics again append to it."""
+    found = (metric.value for metric in reversed(payload.metrics) if metric.name == SESSION)
     return next((value for value in found if type(value) is int), None)
 
 
