@@ -161,9 +161,9 @@ async def test_a_sparkplug_node_is_asked_for_its_births(broker: Mosquitto, clien
         assert [each.name for each in read_payload(command.payload).metrics] == ["Node Control/Rebirth"]
         assert "alias 1" in (await client.next_json(ERRORS))["message"]
         await client.publish("spBv1.0/plant/DBIRTH/edge-1/press", birth, 0)
-        assert await result(client, "presses/edge-1_press") == [80.5, -1]
+        assert await result(client, "presses/edge-1%2Fpress") == [80.5, -1]
         await client.publish("spBv1.0/plant/DDATA/edge-1/press", data, 0)
-        assert await result(client, "presses/edge-1_press") == [81.5, -1]
+        assert await result(client, "presses/edge-1%2Fpress") == [81.5, -1]
         assert gateway.counters()["rebirths_requested"] == 1
 
 

@@ -78,7 +78,7 @@ def read(topic: str, payload: Any, **facts: bool) -> WatchedMessage | None:
             WatchedResult("plain", "left", "Walking 0.9877", "Walking", 0.98765, ENDED_S),
         ),
         (
-            "edge/bench/results/plain/a_b",
+            "edge/bench/results/plain/a%2Fb",
             {"label": None, "score": None, "sensor": "a/b"},
             WatchedResult("plain", "a/b", "null"),
         ),
