@@ -112,9 +112,9 @@ async def test_raw_numbers_of_either_byte_order(broker: Mosquitto, client: Peer,
     mark = "<" if order == "little" else ">"
     async with frontend(simulated(table(2)), broker.url, raw, scaled):
         await client.publish("chosen/a", struct.pack(f"{mark}2f", 1, 2))
-        assert await result(client, "chosen/chosen_a") == [2, 1]
+        assert await result(client, "chosen/chosen%2Fa") == [2, 1]
         await client.publish("raw/a", struct.pack(f"{mark}2h", 1, -2))
-        assert await result(client, "raw/raw_a") == [1, -2]
+        assert await result(client, "raw/raw%2Fa") == [1, -2]
 
 
 async def test_a_missing_value_is_skipped_taken_from_before_or_refused(broker: Mosquitto, client: Peer) -> None:

@@ -87,7 +87,7 @@ def render_topic(template: MessageTemplate, values: Values) -> str:
 
 
 def _write_level(value: Value) -> str:
-    return topic_level(write_text(value)[:VALUE_LIMIT_CHARS]) or "_"
+    return topic_level(write_text(value)[:VALUE_LIMIT_CHARS])[:VALUE_LIMIT_CHARS] or "_"
 
 
 def write_text(value: Value) -> str:

@@ -132,7 +132,7 @@ def test_a_result_is_shown_as_a_short_text(content: Any, text: str) -> None:
     ("refused", "wanted"),
     [
         ({"topic": "plain/left"}, ("plain", "left")),
-        ({"topic": "text/a/b"}, ("text", "a_b")),  # as the level of its result topic
+        ({"topic": "text/a/b"}, ("text", "a%2Fb")),  # as the level of its result topic
         ({"topic": "value/x"}, ("value", "value/x")),
         ({"topic": "named/x"}, ("named", "named/x")),
         ({"topic": "edge/bench/infer/m"}, ("", "edge/bench/infer/m")),
