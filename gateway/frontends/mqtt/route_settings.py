@@ -128,6 +128,8 @@ class MqttRoute:
     """Shape of application/octet-stream; empty: that of the model's input."""
     byte_order: str = "little"
     """Byte order of application/octet-stream: little or big."""
+    lenient: bool = False
+    """Also take a byte order mark, NUL at the end, and numbers in texts with a decimal comma or a unit: 21,5 °C."""
     rows: str = ""
     """JMESPath of the row, or of the array of rows, in a document; empty: the preset's, else the whole document."""
     record_name: str = ""

@@ -69,7 +69,8 @@ class PayloadReader:
         self._route = route
         self._readers = readers_of(route)
         self._source = RowSource(route)
-        self.channels = ChannelReader(read_channels(route), stamps_of(route.time)) if route.channel else None
+        stamps = stamps_of(route.time)
+        self.channels = ChannelReader(read_channels(route), stamps, lenient=route.lenient) if route.channel else None
         self.births = Births(gets_all=gets_all(route.topics))
         self._searches = self._source.searches or (self.channels is not None and self.channels.searches)
 
