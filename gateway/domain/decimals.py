@@ -20,15 +20,14 @@ def decimals(values: Array) -> list[Any]:
     27.1 in FP32 is 27.100000381469727 as a Python float.
     """
     flat = values.ravel()
-    digits = DIGITS.get(flat.dtype.itemsize) if flat.dtype.kind == "f" else None
-    if digits is None:
+    if flat.dtype.kind != "f" or flat.dtype.itemsize not in DIGITS:
         return flat.tolist()
     if len(flat) <= SINGLE_LIMIT:
         return [float(str(value)) for value in flat]
     with np.errstate(invalid="ignore"):  # signalling NaN
         found = flat.astype(np.float64)
     left = np.flatnonzero(np.isfinite(flat) & (flat != 0))
-    for count in digits:
+    for count in DIGITS[flat.dtype.itemsize]:
         exact = found[left]
         places = count - 1 - np.floor(np.log10(np.abs(exact)))
         factor = 10.0 ** np.abs(places)

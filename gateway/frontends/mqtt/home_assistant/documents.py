@@ -129,9 +129,8 @@ def _results(route: MqttRoute, values: dict[str, Any], manifest: ModelManifest, 
         entities = [replace(number_entity(route, named, f"value_json.{path}"), name="Value")]
     if settings.payload != "value":
         return {key: state | component for key, component in map(_component, entities)}
-    key, component = _component(entities[0]) if entities and entities[0].is_value else ("", {})
-    component.pop("value_template", None)
-    return {key: state | component} if key else {}
+    valued = [_component(replace(each, expression="")) for each in entities[:1] if each.is_value]
+    return {key: state | component for key, component in valued}
 
 
 def _is_single(manifest: ModelManifest, plan: ResultPlan) -> bool:
@@ -146,7 +145,9 @@ def _is_single(manifest: ModelManifest, plan: ResultPlan) -> bool:
 
 def _component(entity: Entity) -> tuple[str, dict[str, Any]]:
     """Return key and component of an entity, without its topic."""
-    component: dict[str, Any] = {"name": entity.name, "value_template": f"{{{{ {entity.expression} }}}}"}
+    component: dict[str, Any] = {"name": entity.name}
+    if entity.expression:
+        component["value_template"] = f"{{{{ {entity.expression} }}}}"
     if entity.is_verdict:
         component |= {"device_class": "problem", "payload_on": "True", "payload_off": "False"}
     if entity.digits is not None:

@@ -76,9 +76,11 @@ def _quantities(manifest: ModelManifest, route: MqttRoute, key: str, expression:
         )
         for place, name in enumerate(names[:VALUES_LIMIT])
     ]
-    if key == "names" and len(entities) == 1:
-        return [replace(entities[0], key="value")]
-    return [replace(each, key=f"value_{place}", is_value=False) for place, each in enumerate(entities)]
+    single = key == "names" and len(entities) == 1
+    return [
+        replace(each, key="value" if single else f"value_{place}", is_value=single)
+        for place, each in enumerate(entities)
+    ]
 
 
 def _best(key: str, score: str) -> list[Entity]:

@@ -14,18 +14,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.domain.errors import RequestError
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.payloads.errors import invalid
-from gateway.frontends.mqtt.payloads.sparkplug_message import (
-    SparkplugPayload,
-    read_payload,
-    rebirth_command,
-    typed,
-)
+from gateway.frontends.mqtt.payloads.sparkplug_message import SparkplugPayload, read_payload, rebirth_command, typed
 
 NAMESPACE = "spBv1.0"
 BIRTHS, DATA, DEATHS = frozenset({"NBIRTH", "DBIRTH"}), frozenset({"NDATA", "DDATA"}), frozenset({"NDEATH", "DDEATH"})
@@ -103,7 +99,9 @@ class Births:
             parsed = read_payload(payload)
             return _resolved(origin, parsed, known := _born(parsed), known)
         if origin.kind in DEATHS:
-            return _read_death(origin, payload)
+            with suppress(RequestError):  # a death that cannot be read counts, too
+                parsed = read_payload(payload)
+                return SparkplugMessage(origin, seq=parsed.seq, session=_session(parsed))
         if origin.kind not in DATA:
             return SparkplugMessage(origin)
         node = self._nodes.get((origin.group, origin.node)) or EdgeNode()
@@ -121,8 +119,8 @@ class Births:
             self._remember(key, EdgeNode(seq=read.seq or 0, session=read.session), origin, read.known or {})
         elif origin.kind == "NDEATH":
             node = self._nodes.get(key)
-            asks = node is not None and node.is_alive and None not in {node.session, read.session}
-            asks = asks and node is not None and node.session != read.session
+            known = node.session if node is not None and node.is_alive else None
+            asks = read.session != known and None not in {read.session, known}
             if not asks:
                 self._forget(key)
                 self._keep(key, EdgeNode(is_alive=False))
@@ -189,11 +187,8 @@ def gets_all(filters: Sequence[str]) -> bool:
 
     A shared subscription gets a part of them.
     """
-    found = (filter_.split("/") for filter_ in filters)
-    return any(
-        levels[-1] == "#" and len(levels) <= 5 and levels[0] != "$share" and set(levels[2:3]) <= {"+", "#"}
-        for levels in found
-    )
+    split = [filter_.split("/") for filter_ in filters if filter_.endswith("#") and not filter_.startswith("$share/")]
+    return any(len(levels) <= 5 and set(levels[2:3]) <= {"+", "#"} for levels in split)
 
 
 def command_levels(levels: tuple[str, ...]) -> tuple[str, ...]:
@@ -222,15 +217,6 @@ def _born(payload: SparkplugPayload) -> Known:
         if metric.alias is not None:
             known[metric.alias] = (metric.name, metric.datatype)
     return known
-
-
-def _read_death(origin: SparkplugOrigin, payload: bytes) -> SparkplugMessage:
-    """Return a death. One that cannot be read counts, too."""
-    try:
-        parsed = read_payload(payload)
-    except RequestError:
-        return SparkplugMessage(origin)
-    return SparkplugMessage(origin, seq=parsed.seq, session=_session(parsed))
 
 
 def _session(payload: SparkplugPayload) -> int | None:

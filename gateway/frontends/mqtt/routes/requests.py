@@ -28,6 +28,8 @@ from gateway.frontends.oip_raw import raw_request
 
 CALLER = "mqtt:infer"
 """Caller of all requests: a broker does not identify publishers."""
+Describe = Callable[[str, str], ModelManifest]
+"""Function that returns the manifest of a model and version."""
 Asked = tuple[InferRequest, Callable[[InferResponse], bytes]]
 
 
@@ -77,11 +79,9 @@ class Requests:
         settings: MqttSettings,
         gateway_id: str,
         router: Router,
+        describe: Describe,
         topics: PublishTopics = ANY_TOPIC,
-        *,
-        describe: Callable[[str, str], ModelManifest],
     ) -> None:
-        """Set up the reader. `describe` returns the manifest of a model and version."""
         self._home = f"edge/{gateway_id}/"
         self._asked = f"{self._home}infer/"
         self._prefixes = tuple(prefix.replace("<id>", gateway_id) for prefix in settings.response_prefixes)

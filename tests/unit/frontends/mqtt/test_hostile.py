@@ -49,7 +49,7 @@ def test_a_character_that_no_topic_may_hold_is_replaced(character: str) -> None:
 
 @pytest.mark.parametrize("character", ["\\u0001", "\\n", "\\u007f", "\\ufffe"])
 def test_a_request_cannot_name_such_a_topic(character: str) -> None:
-    requests = Requests(MqttSettings(url="mqtt://x"), "gw", Router((), "gw"), describe=simulated().describe)
+    requests = Requests(MqttSettings(url="mqtt://x"), "gw", Router((), "gw"), simulated().describe)
     body = f'{{"parameters": {{"reply_topic": "answers/{character}"}}}}'.encode()
     with pytest.raises(RequestError, match="must be a topic without"):
         requests.reply(Message("edge/gw/infer/m", body))
@@ -57,7 +57,7 @@ def test_a_request_cannot_name_such_a_topic(character: str) -> None:
 
 @pytest.mark.parametrize("body", [b'{"parameters": {"reply_topic": "\xff"}}', b'{"x": ' + b"[" * 5_000])
 def test_a_body_that_cannot_be_read_has_no_reply_topic(body: bytes) -> None:
-    requests = Requests(MqttSettings(url="mqtt://x"), "gw", Router((), "gw"), describe=simulated().describe)
+    requests = Requests(MqttSettings(url="mqtt://x"), "gw", Router((), "gw"), simulated().describe)
     with pytest.raises(RequestError, match="no Response Topic"):
         requests.reply(Message("edge/gw/infer/m", body))
 

@@ -33,9 +33,7 @@ QUESTION = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]
 def requests(*manifests: ModelManifest, **settings: Any) -> Requests:
     result = ResultSettings(topic="replies/results/{sensor}")
     route = MqttRoute("loop", ("replies/loop/#",), "model", result=result, rule=(RuleSettings("r", topic="alarms"),))
-    return Requests(
-        MqttSettings(**settings), "gw", Router((route,), "gw"), describe=SimulatedInference(manifests).describe
-    )
+    return Requests(MqttSettings(**settings), "gw", Router((route,), "gw"), SimulatedInference(manifests).describe)
 
 
 @pytest.mark.parametrize("topic", ["replies/a", "edge/gw/reply/a", "anything/else"])
