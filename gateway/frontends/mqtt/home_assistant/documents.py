@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway import __version__
 from gateway.domain.manifest import ROWS, ModelManifest
-from gateway.frontends.mqtt.home_assistant.entities import SCORE_DIGITS, Entity, number_entity, task_entities
+from gateway.frontends.mqtt.home_assistant.entities import SCORE_DIGITS, Entity, as_number, task_entities
 from gateway.frontends.mqtt.results.contents import ResultPlan
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.rules.settings import RuleSettings
@@ -126,7 +126,7 @@ def _results(route: MqttRoute, values: dict[str, Any], manifest: ModelManifest, 
     elif _is_single(manifest, plan):
         path = "value" if settings.content == "values" else "outputs[0].data[0]"
         named = plan.named[0] if plan.named else manifest.outputs[0].name
-        entities = [replace(number_entity(route, named, f"value_json.{path}"), name="Value")]
+        entities = [as_number(Entity("Value", f"value_json.{path}"), route, named)]
     if settings.payload != "value":
         return {key: state | component for key, component in map(_component, entities)}
     valued = [_component(replace(each, expression="")) for each in entities[:1] if each.is_value]

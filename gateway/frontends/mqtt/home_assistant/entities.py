@@ -42,7 +42,7 @@ def task_entities(manifest: ModelManifest, route: MqttRoute) -> list[Entity]:
     if kind == "tabular-regression":
         return _quantities(manifest, route, "names", "value_json['values'][{}].value")
     if kind == "time-series-forecasting":
-        has_values = 0.5 in options.get("quantiles", [0.5])
+        has_values = 0.5 in (options.get("quantiles") or [0.5])
         return _quantities(manifest, route, "channels", "value_json.channels[{}]['values'][0]") if has_values else []
     if kind == "semantic-segmentation":
         return _best("classes", "Share")
@@ -52,12 +52,15 @@ def task_entities(manifest: ModelManifest, route: MqttRoute) -> list[Entity]:
     return [] if kind == "embedding" else [detections, *_best("detections", "Score")]
 
 
-def number_entity(route: MqttRoute, name: str, expression: str, *, scale: float = 1.0, unit: str = "") -> Entity:
-    """Return the entity of a number. What its task does not tell is that of the route's channel of this name."""
+def as_number(entity: Entity, route: MqttRoute, name: str, scale: float = 1.0) -> Entity:
+    """Return the entity of a number that is called `name`, with decimals, and a unit.
+
+    What the task does not tell is that of the route's channel of this name.
+    """
     channel = next((each for each in route.channel if name in {each.name, each.path}), None)
     if scale == 1 and channel is not None and channel.scale != 1:
         scale = 100 * channel.scale  # one step of the channel is the last decimal
-    return Entity(name, expression, _digits(scale), unit or (channel.unit if channel else ""))
+    return replace(entity, digits=_digits(scale), unit=entity.unit or (channel.unit if channel else ""))
 
 
 def _quantities(manifest: ModelManifest, route: MqttRoute, key: str, expression: str) -> list[Entity]:
@@ -70,17 +73,12 @@ def _quantities(manifest: ModelManifest, route: MqttRoute, key: str, expression:
     named = (options.get(key, ()), window, manifest.labels)
     names = next((each for each in named if len(each) == count or (count < 0 and each)), (output,))
     units, scales = ([*(options.get(each) or [none])] for each, none in (("units", ""), ("scale", 1.0)))
-    entities = [
-        number_entity(
-            route, name, expression.format(place), scale=scales[place % len(scales)], unit=units[place % len(units)]
-        )
-        for place, name in enumerate(names[:VALUES_LIMIT])
-    ]
-    single = key == "names" and len(entities) == 1
-    return [
-        replace(each, key="value" if single else f"value_{place}", is_value=single)
-        for place, each in enumerate(entities)
-    ]
+    single, entities = key == "names" and len(names) == 1, list[Entity]()
+    for place, name in enumerate(names[:VALUES_LIMIT]):
+        unit, own_key = units[place % len(units)], "value" if single else f"value_{place}"
+        entity = Entity(name, expression.format(place), None, unit, own_key, is_value=single)
+        entities.append(as_number(entity, route, name, scales[place % len(scales)]))
+    return entities
 
 
 def _best(key: str, score: str) -> list[Entity]:

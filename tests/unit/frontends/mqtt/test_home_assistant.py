@@ -85,7 +85,7 @@ def task(kind: str, *shape: int, labels: tuple[str, ...] = (), **options: Any) -
 
 COLD = task("tabular-regression", 1, names=["temperature"], units=["°C"], scale=[0.1])
 POWER = task("tabular-regression", 2, labels=("torque", "power"), units=["Nm", "W"], scale=[1.0, 100.0])
-FORECAST = task("time-series-forecasting", 3, 2, channels=["t", "h"], step=1.0, step_unit="h")
+FORECAST = task("time-series-forecasting", 3, 2, quantiles=[], channels=["t", "h"], step=1.0, step_unit="h")
 SCORES = task("anomaly-detection", 1, score="y", threshold=0.002)
 
 
