@@ -54,7 +54,7 @@ class MqttChannel:
     offset: float = field(default=0.0, metadata=SIGNED)
     """Summand after `scale`: value · scale + offset."""
     unit: str = ""
-    """Unit of the number that results; documentation only, nothing is converted."""
+    """Unit of the number that results: Home Assistant shows it, nothing is converted."""
     words: tuple[str, ...] = ()
     """Words that stand for 0, 1, 2, …; empty: the known ones, such as OFF and ON, closed and open."""
     missing: str = ""
