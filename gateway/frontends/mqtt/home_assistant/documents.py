@@ -168,6 +168,8 @@ def _rule(rule: RuleSettings, values: dict[str, Any]) -> Components:
         state["device_class"] = "problem"
     key = f"rule_{_slug(rule.name)}"
     if not rule.is_condition:
+        if rule.needs_number or rule.value.startswith("score"):
+            state["state_class"] = "measurement"
         return {f"sensor_{key}": {"platform": "sensor", **state}}
     if rule.publish in {"enter", "leave"}:
         return {} if rule.retain else {f"event_{key}": _event(rule, state)}

@@ -130,7 +130,10 @@ def test_a_verdict_is_a_problem_in_home_assistant() -> None:
         "unique_id": "",
     }
     assert found["binary_sensor_rule_alarm"]["device_class"] == "problem"
-    assert found["sensor_rule_share"]["platform"] == "sensor"
+    assert (found["sensor_rule_share"]["platform"], found["sensor_rule_share"]["state_class"]) == (
+        "sensor",
+        "measurement",
+    )
 
 
 @pytest.mark.parametrize(
