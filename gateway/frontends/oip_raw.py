@@ -57,7 +57,7 @@ def _elements(body: memoryview, shape: tuple[int, ...], spec: TensorSpec) -> Arr
     found = tuple(units if size == ROWS else size for size in shape)
     if spec.datatype.wire_bytes * math.prod(found) != len(body):
         raise _invalid(
-            f"Inference-Header-Content-Length: 0 makes the whole body input '{spec.name}', {spec.datatype.label} of "
+            f"the whole body of a raw request is input '{spec.name}', {spec.datatype.label} of "
             f"shape {list(shape)}, and {len(body)} bytes do not fit that"
         )
     return decode_raw(spec.datatype, found, body, spec.name)

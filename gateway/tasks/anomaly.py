@@ -36,7 +36,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensors
 from gateway.tasks.frame import Frame
-from gateway.tasks.row_outputs import NUMBERS, RowOutput, finite, read_output, row_tensor
+from gateway.tasks.row_outputs import NUMBERS, RowOutput, finite, read_output, row_tensor, to_fp64
 
 THRESHOLD_LIMIT = 1e30
 """Largest magnitude of a threshold."""
@@ -90,7 +90,7 @@ class AnomalyDetection:
 
     def interpret(self, outputs: Tensors, frame: Frame | None) -> AnomalyResult:
         """Return the verdict on one row. `frame` is not used: the verdict is about the whole row."""
-        values = self._output.values(outputs).astype(np.float64)
+        values = self._output.values(outputs)
         if not values.size:
             raise RequestError(Fault.UNSUPPORTED, f"output '{self._output.name}' of the model is empty")
         score = self._score(values) if self._input is None else squared_error(self._input.values(outputs), values)
@@ -99,7 +99,7 @@ class AnomalyDetection:
 
     def _score(self, values: Array) -> float:
         with np.errstate(over="ignore", invalid="ignore"):  # infinite values: the score is infinite or NaN
-            return float(values.max() if self._reduce == "max" else values.mean())
+            return float(values.mean(dtype=np.float64) if self._reduce == "mean" else to_fp64(values.max()))
 
 
 def squared_error(wanted: Array, given: Array) -> float:

@@ -42,6 +42,7 @@ from typing import Any
 
 import numpy as np
 
+from gateway.domain.decimals import decimals
 from gateway.domain.document import Table
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
@@ -69,7 +70,7 @@ class ClassificationResult:
 
     def document(self) -> dict[str, Any]:
         """Return the listed classes; for one label per row also that label and its score."""
-        rows = zip(self.labels, self.classes.tolist(), map(finite, self.scores.tolist()), strict=True)
+        rows = zip(self.labels, self.classes.tolist(), map(finite, decimals(to_fp32(self.scores))), strict=True)
         listed = [{"label": label, "class": index, "score": score} for label, index, score in rows]
         if self.multi_label:
             return {"classes": listed}

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from gateway.domain.decimals import decimals
 from gateway.domain.document import Table
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest, TensorSpec
@@ -41,7 +42,7 @@ class EmbeddingResult:
 
     def document(self) -> dict[str, Any]:
         """Return the vector as a list of numbers; null if it is not finite."""
-        return {"embedding": self.vector.tolist() if np.isfinite(self.vector).all() else None}
+        return {"embedding": decimals(self.vector) if np.isfinite(self.vector).all() else None}
 
     def tensors(self) -> dict[str, Array]:
         """Return the array `embedding` [size]."""

@@ -38,7 +38,7 @@ from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensors
 from gateway.tasks.frame import Frame
 from gateway.tasks.quantities import Quantities, read_quantities
-from gateway.tasks.row_outputs import finite, read_output
+from gateway.tasks.row_outputs import finite, read_output, to_fp64
 
 AXES = ("step", "channel", "quantile")
 STEP_UNITS = ("s", "min", "h", "d")
@@ -112,7 +112,7 @@ class Forecasting:
 
     def interpret(self, outputs: Tensors, frame: Frame | None) -> ForecastResult:
         """Return the forecast of one row. `frame` is not used: a forecast has no place in an image."""
-        numbers = self._output.values(outputs).astype(np.float64)
+        numbers = to_fp64(self._output.values(outputs))
         order = [self._axes.index(axis) for axis in AXES if axis in self._axes]
         absent = [place for place, axis in enumerate(AXES) if axis not in self._axes]
         values = np.expand_dims(numbers.transpose(order), tuple(absent))

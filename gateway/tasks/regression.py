@@ -32,7 +32,7 @@ from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensors
 from gateway.tasks.frame import Frame
 from gateway.tasks.quantities import Quantities, read_quantities
-from gateway.tasks.row_outputs import finite, read_output
+from gateway.tasks.row_outputs import finite, read_output, to_fp64
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Regression:
 
     def interpret(self, outputs: Tensors, frame: Frame | None) -> RegressionResult:
         """Return the values of one row. `frame` is not used: a value has no place in an image."""
-        numbers, quantities = self._output.values(outputs).astype(np.float64).reshape(-1), self._quantities
+        numbers, quantities = to_fp64(self._output.values(outputs)).reshape(-1), self._quantities
         if len(numbers) != len(quantities.names):
             problem = f"output '{self._output.name}' of the model has {len(numbers)} values in one row"
             raise RequestError(Fault.UNSUPPORTED, f"{problem}; {len(quantities.names)} are named")

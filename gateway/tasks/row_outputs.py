@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gateway.domain.decimals import decimals
 from gateway.domain.document import Table
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest, TensorSpec, fits
@@ -74,6 +75,11 @@ def read_output(
 def finite(value: float) -> float | None:
     """Return the value; None, which JSON can carry, if it is infinite or NaN."""
     return value if math.isfinite(value) else None
+
+
+def to_fp64(values: Array) -> Array:
+    """Return the values as FP64: of FP16 and FP32 their shortest decimals, so that 27.1 is no 27.100000381469727."""
+    return np.array(decimals(values), np.float64).reshape(values.shape)
 
 
 def to_fp32(values: Array) -> Array:

@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from gateway.domain.decimals import decimals
 from gateway.domain.document import Table
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
@@ -54,7 +55,7 @@ class TextResult:
 
     def document(self) -> dict[str, Any]:
         """Return text and score, null if there is none."""
-        return {"text": self.text, "score": finite(self.score)}
+        return {"text": self.text, "score": finite(decimals(self.tensors()["score"])[0])}
 
     def tensors(self) -> dict[str, Array]:
         """Return the arrays `text` [1] (BYTES, empty if there is none) and `score` [1]."""

@@ -129,6 +129,17 @@ async def test_a_packet_without_end_is_not_read() -> None:
         assert gateway.counters().get("received", 0) == 0
 
 
+async def test_a_content_type_that_is_not_utf_8_is_refused_and_the_connection_stays() -> None:
+    body = b"\x00\x08single/a\x00\x07\x06\x03\x00\x03a/\xff[42]"
+    async with fake_broker() as broker, frontend(simulated(), broker.url, SINGLE) as gateway:
+        broker.send(bytes((0x32, len(body))) + body)
+        await until(lambda: broker.count(PUBACK) == 1)
+        broker.send(publish("single/a", b"[42]", 1))
+        await until(lambda: broker.count(PUBACK) == 2)
+        counters = gateway.counters()
+        assert (counters["refused"], counters["answered"], counters["connections"]) == (1, 1, 2)
+
+
 async def test_the_limits_of_the_broker_are_logged_and_measured(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with fake_broker(connack=LIMITED) as broker, frontend(simulated(), broker.url, SINGLE) as gateway:

@@ -112,9 +112,9 @@ async def test_raw_numbers_of_either_byte_order(broker: Mosquitto, client: Peer,
     mark = "<" if order == "little" else ">"
     async with frontend(simulated(table(2)), broker.url, raw, scaled):
         await client.publish("chosen/a", struct.pack(f"{mark}2f", 1, 2))
-        assert await result(client, "chosen/chosen_a") == [2, 1]
+        assert await result(client, "chosen/chosen%2Fa") == [2, 1]
         await client.publish("raw/a", struct.pack(f"{mark}2h", 1, -2))
-        assert await result(client, "raw/raw_a") == [1, -2]
+        assert await result(client, "raw/raw%2Fa") == [1, -2]
 
 
 async def test_a_missing_value_is_skipped_taken_from_before_or_refused(broker: Mosquitto, client: Peer) -> None:
@@ -161,9 +161,9 @@ async def test_a_sparkplug_node_is_asked_for_its_births(broker: Mosquitto, clien
         assert [each.name for each in read_payload(command.payload).metrics] == ["Node Control/Rebirth"]
         assert "alias 1" in (await client.next_json(ERRORS))["message"]
         await client.publish("spBv1.0/plant/DBIRTH/edge-1/press", birth, 0)
-        assert await result(client, "presses/edge-1_press") == [80.5, -1]
+        assert await result(client, "presses/edge-1%2Fpress") == [80.5, -1]
         await client.publish("spBv1.0/plant/DDATA/edge-1/press", data, 0)
-        assert await result(client, "presses/edge-1_press") == [81.5, -1]
+        assert await result(client, "presses/edge-1%2Fpress") == [81.5, -1]
         assert gateway.counters()["rebirths_requested"] == 1
 
 

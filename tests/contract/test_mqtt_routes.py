@@ -133,7 +133,7 @@ async def test_sensors_may_be_named_in_payload_or_property(broker: Mosquitto, cl
     beside = MqttRoute("beside", ("beside",), "identity_fp32", sensor="property.who")
     async with frontend(simulated(motion(size_rows=1), identity(Datatype.FP32)), broker.url, inside, beside):
         await client.publish("inside", '{"device": {"id": "a/b+#"}, "x": 1, "y": 2, "z": 3}')
-        assert (await client.next_json("edge/gw/results/inside/a_b__"))["sensor"] == "a/b+#"
+        assert (await client.next_json("edge/gw/results/inside/a%2Fb%2B%23"))["sensor"] == "a/b+#"
         await client.publish("beside", "[1]", UserProperty=("who", "c"))
         assert (await client.next_json("edge/gw/results/beside/c"))["sensor"] == "c"
         await client.publish("beside", "[1]")

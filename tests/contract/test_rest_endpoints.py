@@ -204,7 +204,7 @@ async def test_a_raw_binary_request_that_fits_no_shape():
     async with serving() as gateway:
         headers = {"Inference-Header-Content-Length": "0"}
         answer = await gateway.client.post(INFER, content=bytes(5), headers=headers)
-        assert (answer.status_code, "makes the whole body input 'x'" in answer.json()["error"]) == (400, True)
+        assert (answer.status_code, "raw request is input 'x'" in answer.json()["error"]) == (400, True)
 
 
 async def test_nan_and_infinity_are_written_as_triton_writes_them():

@@ -14,7 +14,10 @@ def payload(*metrics: bytes, timestamp: int | None = None, seq: int | None = Non
 
 
 def metric(name: str = "", alias: int | None = None, datatype: int | None = None, **value: Any) -> bytes:
-    """Return a metric whose value is called integer, long, single, double, boolean, text, packed or null."""
+    """Return a metric whose value is called integer, long, single, double, boolean, text, packed or null.
+
+    Its `timestamp` and `historical` are values, too.
+    """
     parts = [_bytes(1, name.encode())] if name else []
     parts += [] if alias is None else [_integer(2, alias)]
     parts += [] if datatype is None else [_integer(4, datatype)]
@@ -27,7 +30,9 @@ def _value(kind: str, value: Any) -> bytes:
         return _tag(number, wire) + struct.pack(form, value)
     if kind in {"text", "packed"}:
         return _bytes(15, value.encode()) if kind == "text" else _bytes(16, value)
-    return _integer({"null": 7, "integer": 10, "long": 11, "boolean": 14}[kind], int(value))
+    return _integer(
+        {"timestamp": 3, "historical": 5, "null": 7, "integer": 10, "long": 11, "boolean": 14}[kind], int(value)
+    )
 
 
 def _integer(number: int, value: int) -> bytes:

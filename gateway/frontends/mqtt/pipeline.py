@@ -46,7 +46,7 @@ class Pipeline:
         self._router, self._outlet, self._counters = router, outlet, counters
         self._limits = MessageLimits(settings, engine.sizes)
         self._delivery = Delivery(settings, f"edge/{gateway_id}", outlet, counters)
-        self._requests = Requests(settings, gateway_id, router, topics)
+        self._requests = Requests(settings, gateway_id, router, engine.describe, topics)
         self._quotas = RouteQuotas.of(settings, self._delivery)
         self._runs = Runs(engine, settings, self._delivery, counters, self._pace)
         self._work = MessageWork(lambda: engine.decoding, self._runs.retry_s, self._pace)

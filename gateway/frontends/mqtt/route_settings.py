@@ -54,7 +54,7 @@ class MqttChannel:
     offset: float = field(default=0.0, metadata=SIGNED)
     """Summand after `scale`: value · scale + offset."""
     unit: str = ""
-    """Unit of the number that results; documentation only, nothing is converted."""
+    """Unit of the number that results: Home Assistant shows it, nothing is converted."""
     words: tuple[str, ...] = ()
     """Words that stand for 0, 1, 2, …; empty: the known ones, such as OFF and ON, closed and open."""
     missing: str = ""
@@ -128,6 +128,8 @@ class MqttRoute:
     """Shape of application/octet-stream; empty: that of the model's input."""
     byte_order: str = "little"
     """Byte order of application/octet-stream: little or big."""
+    lenient: bool = False
+    """Also take a byte order mark, NUL at the end, and numbers in texts with a decimal comma or a unit: 21,5 °C."""
     rows: str = ""
     """JMESPath of the row, or of the array of rows, in a document; empty: the preset's, else the whole document."""
     record_name: str = ""

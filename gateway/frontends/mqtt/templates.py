@@ -35,7 +35,10 @@ _UNFIT = (
     *(plane << 16 | last for plane in range(17) for last in (0xFFFE, 0xFFFF)),
 )
 """Characters that no topic may hold (MQTT 5, 1.5.4): mosquitto disconnects a client that publishes one."""
-_UNSAFE = dict.fromkeys((*map(ord, "+#/"), *_UNFIT), "_")
+_UNSAFE = {
+    code: "".join(f"%{byte:02X}" for byte in chr(code).encode(errors="surrogatepass"))
+    for code in (*map(ord, "+#/%"), *_UNFIT)
+}
 _NO_TOPIC = frozenset(map(chr, (*map(ord, "+#"), *_UNFIT)))
 VALUE_LIMIT_CHARS = 256
 """Longest value in a topic."""
@@ -74,7 +77,7 @@ def is_topic(text: str) -> bool:
 
 
 def topic_level(name: str) -> str:
-    """Return `name` as one level of a topic: characters that a level may not hold become '_'."""
+    """Return `name` as one level of a topic: % and what a level may not hold become %XX (RFC 3986): names differ."""
     return name.translate(_UNSAFE)
 
 
@@ -84,7 +87,7 @@ def render_topic(template: MessageTemplate, values: Values) -> str:
 
 
 def _write_level(value: Value) -> str:
-    return topic_level(write_text(value)[:VALUE_LIMIT_CHARS]) or "_"
+    return topic_level(write_text(value)[:VALUE_LIMIT_CHARS])[:VALUE_LIMIT_CHARS] or "_"
 
 
 def write_text(value: Value) -> str:

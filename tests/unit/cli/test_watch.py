@@ -78,7 +78,7 @@ def read(topic: str, payload: Any, **facts: bool) -> WatchedMessage | None:
             WatchedResult("plain", "left", "Walking 0.9877", "Walking", 0.98765, ENDED_S),
         ),
         (
-            "edge/bench/results/plain/a_b",
+            "edge/bench/results/plain/a%2Fb",
             {"label": None, "score": None, "sensor": "a/b"},
             WatchedResult("plain", "a/b", "null"),
         ),
@@ -132,7 +132,7 @@ def test_a_result_is_shown_as_a_short_text(content: Any, text: str) -> None:
     ("refused", "wanted"),
     [
         ({"topic": "plain/left"}, ("plain", "left")),
-        ({"topic": "text/a/b"}, ("text", "a_b")),  # as the level of its result topic
+        ({"topic": "text/a/b"}, ("text", "a%2Fb")),  # as the level of its result topic
         ({"topic": "value/x"}, ("value", "value/x")),
         ({"topic": "named/x"}, ("named", "named/x")),
         ({"topic": "edge/bench/infer/m"}, ("", "edge/bench/infer/m")),

@@ -26,6 +26,11 @@ def test_values_have_names_and_units() -> None:
     assert got.tensors()["values"].tolist() == [20.5, 0.25]
 
 
+def test_a_value_is_as_short_as_its_datatype_tells() -> None:
+    found = predict([27.1, 0.3], 'names = ["a", "b"]\nscale = [1.0, 10.0]').document()
+    assert [each["value"] for each in found["values"]] == [27.1, 3.0]
+
+
 def test_names_that_are_not_given() -> None:
     assert predict([1.0]).document() == {"values": [{"name": "y", "value": 1.0}]}
     assert [entry["name"] for entry in predict([1.0, 2.0], labels=("a", "b")).document()["values"]] == ["a", "b"]

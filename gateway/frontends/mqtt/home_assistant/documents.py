@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from gateway import __version__
 from gateway.domain.manifest import ROWS, ModelManifest
+from gateway.frontends.mqtt.home_assistant.entities import SCORE_DIGITS, Entity, as_number, task_entities
 from gateway.frontends.mqtt.results.contents import ResultPlan
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.rules.settings import RuleSettings
@@ -116,20 +118,19 @@ def _results(route: MqttRoute, values: dict[str, Any], manifest: ModelManifest, 
     if settings.publish == "never" or topic.names & RESULT_NAMES or settings.template:
         return {}
     state = {"state_topic": render_topic(topic, values)}
-    if settings.payload == "value":
-        return (
-            {}
-            if not plan.scores and not _is_single(manifest, plan)
-            else _sensor("Label" if plan.scores else "Value", state)
-        )
-    if plan.scores:
-        label = state | {"value_template": "{{ value_json.label }}"}
-        score = state | {"value_template": "{{ value_json.score }}", "state_class": "measurement"}
-        return _sensor("Label", label) | _sensor("Score", score)
-    if not _is_single(manifest, plan):
-        return {}
-    path = "value" if settings.content == "values" else "outputs[0].data[0]"
-    return _sensor("Value", state | {"value_template": f"{{{{ value_json.{path} }}}}"})
+    entities = list[Entity]()
+    if plan.document:
+        entities = task_entities(manifest, route)
+    elif plan.scores:
+        entities = [Entity("Label", "value_json.label"), Entity("Score", "value_json.score", SCORE_DIGITS)]
+    elif _is_single(manifest, plan):
+        path = "value" if settings.content == "values" else "outputs[0].data[0]"
+        named = plan.named[0] if plan.named else manifest.outputs[0].name
+        entities = [as_number(Entity("Value", f"value_json.{path}"), route, named)]
+    if settings.payload != "value":
+        return {key: state | component for key, component in map(_component, entities)}
+    valued = [_component(replace(each, expression="")) for each in entities[:1] if each.is_value]
+    return {key: state | component for key, component in valued}
 
 
 def _is_single(manifest: ModelManifest, plan: ResultPlan) -> bool:
@@ -142,8 +143,19 @@ def _is_single(manifest: ModelManifest, plan: ResultPlan) -> bool:
     )
 
 
-def _sensor(name: str, more: dict[str, Any]) -> Components:
-    return {f"sensor_{name.lower()}": {"platform": "sensor", "name": name, **more}}
+def _component(entity: Entity) -> tuple[str, dict[str, Any]]:
+    """Return key and component of an entity, without its topic."""
+    component: dict[str, Any] = {"name": entity.name}
+    if entity.expression:
+        component["value_template"] = f"{{{{ {entity.expression} }}}}"
+    if entity.is_verdict:
+        component |= {"device_class": "problem", "payload_on": "True", "payload_off": "False"}
+    if entity.digits is not None:
+        component |= {"state_class": "measurement", "suggested_display_precision": entity.digits}
+    if entity.unit:
+        component["unit_of_measurement"] = entity.unit
+    platform = "binary_sensor" if entity.is_verdict else "sensor"
+    return f"{platform}_{entity.key or entity.name.lower()}", {"platform": platform, **component}
 
 
 def _rule(rule: RuleSettings, values: dict[str, Any]) -> Components:
@@ -152,8 +164,12 @@ def _rule(rule: RuleSettings, values: dict[str, Any]) -> Components:
     if topic.names & RESULT_NAMES or rule.payload != "value":
         return {}
     state = {"name": rule.name, "state_topic": render_topic(topic, {**values, "rule": rule.name})}
+    if rule.value == "anomalous" and rule.is_condition and rule.publish not in {"enter", "leave"}:
+        state["device_class"] = "problem"
     key = f"rule_{_slug(rule.name)}"
     if not rule.is_condition:
+        if rule.needs_number or rule.value.startswith("score"):
+            state["state_class"] = "measurement"
         return {f"sensor_{key}": {"platform": "sensor", **state}}
     if rule.publish in {"enter", "leave"}:
         return {} if rule.retain else {f"event_{key}": _event(rule, state)}

@@ -17,7 +17,7 @@ from gateway.frontends.mqtt.paths import Path, compile_path
 from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.limits import ROWS_LIMIT, VALUES_LIMIT
 from gateway.frontends.mqtt.payloads.tensors import FLOAT32_MAX
-from gateway.frontends.mqtt.payloads.text import NUMBER, NUMBER_LIMIT_CHARS
+from gateway.frontends.mqtt.payloads.text import NUMBER, NUMBER_LIMIT_CHARS, lenient_number
 from gateway.frontends.mqtt.route_settings import MqttChannel
 
 Values = npt.NDArray[np.float64]
@@ -40,6 +40,8 @@ class Channel:
     settings: MqttChannel
     path: Path
     words: Mapping[str, int]
+    lenient: bool = False
+    """Texts may be numbers with a decimal comma or a unit."""
 
     def number(self, value: Any) -> float | None:
         """Return the number that `value` stands for, with scale and offset; None if it stands for no value.
@@ -81,6 +83,8 @@ class Channel:
             return None
         if len(word) <= NUMBER_LIMIT_CHARS and NUMBER.fullmatch(word):
             return float(word)
+        if self.lenient and (number := lenient_number(text)) is not None:
+            return number
         known = ", ".join(self.settings.words) or "ON, OFF, open, closed, true, false and the like"
         raise self._unfit(text, f"expected a number or a word ({known}); list other words in words")
 
@@ -94,8 +98,10 @@ class ChannelReader:
     `stamps` follow the channels in each row: time, sequence number.
     """
 
-    def __init__(self, channels: Sequence[MqttChannel], stamps: Sequence[Channel] = ()) -> None:
-        found = tuple(Channel(each, compile_path(each.path), _words(each)) for each in channels)
+    def __init__(
+        self, channels: Sequence[MqttChannel], stamps: Sequence[Channel] = (), *, lenient: bool = False
+    ) -> None:
+        found = tuple(Channel(each, compile_path(each.path), _words(each), lenient) for each in channels)
         self.count = len(found)
         self.channels = (*found, *stamps)
         self._finds = tuple(channel.path.find for channel in self.channels)

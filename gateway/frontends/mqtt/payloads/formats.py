@@ -7,7 +7,9 @@ messages are no documents by themselves: `raw`, `images`, `sparkplug`.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from gateway.frontends.mqtt.payloads.cbor import read_cbor
@@ -16,7 +18,7 @@ from gateway.frontends.mqtt.payloads.json_text import read_json, read_lines
 from gateway.frontends.mqtt.payloads.msgpack import read_msgpack
 from gateway.frontends.mqtt.payloads.protobuf import protobuf_reader, read_unconfigured
 from gateway.frontends.mqtt.payloads.senml import read_senml_cbor, read_senml_json
-from gateway.frontends.mqtt.payloads.text import read_csv, read_text
+from gateway.frontends.mqtt.payloads.text import lenient_number, read_csv, read_text
 from gateway.frontends.mqtt.route_settings import PROTOBUF, MqttRoute
 
 Reader = Callable[[bytes, ContentType], Any]
@@ -35,8 +37,21 @@ FORMATS: Mapping[str, Reader] = {
 """Reader of each media type; a route with descriptors has its own reader of protobuf."""
 
 
+TEXTS = ("application/json", "application/x-ndjson", "text/plain", "text/csv", "application/senml+json")
+"""Formats that a lenient route reads with a byte order mark before them and NUL behind them."""
+
+
 def readers_of(route: MqttRoute) -> Mapping[str, Reader]:
     """Return the readers of a route. Raises ConfigurationError if its descriptors cannot be used."""
-    if not route.descriptor:
-        return FORMATS
-    return {**FORMATS, **dict.fromkeys(PROTOBUF, protobuf_reader(route.descriptor, route.message, route.table))}
+    readers = dict(FORMATS)
+    if route.descriptor:
+        readers |= dict.fromkeys(PROTOBUF, protobuf_reader(route.descriptor, route.message, route.table))
+    if route.lenient:
+        readers |= {media: partial(_read_leniently, FORMATS[media]) for media in TEXTS}
+    return readers
+
+
+def _read_leniently(read: Reader, payload: bytes, content: ContentType) -> Any:
+    found = read(payload.removeprefix(BOM_UTF8).rstrip(b"\0"), content)
+    number = lenient_number(found) if isinstance(found, str) else None
+    return found if number is None else number

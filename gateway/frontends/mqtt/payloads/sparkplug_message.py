@@ -24,9 +24,9 @@ _ARRAYS = {22: "b", 23: "h", 24: "i", 25: "q", 26: "B", 27: "H", 28: "I", 29: "Q
 _SCALARS = ("int_value", "long_value", "float_value", "double_value", "boolean_value", "string_value", "bytes_value")
 _METRIC = (
     *(("name", 1, "STRING"), ("alias", 2, "UINT64"), ("timestamp", 3, "UINT64"), ("datatype", 4, "UINT32")),
-    *(("is_null", 7, "BOOL"), ("int_value", 10, "UINT32"), ("long_value", 11, "UINT64"), ("float_value", 12, "FLOAT")),
-    *(("double_value", 13, "DOUBLE"), ("boolean_value", 14, "BOOL"), ("string_value", 15, "STRING")),
-    ("bytes_value", 16, "BYTES"),
+    *(("is_historical", 5, "BOOL"), ("is_null", 7, "BOOL"), ("int_value", 10, "UINT32"), ("long_value", 11, "UINT64")),
+    *(("float_value", 12, "FLOAT"), ("double_value", 13, "DOUBLE"), ("boolean_value", 14, "BOOL")),
+    *(("string_value", 15, "STRING"), ("bytes_value", 16, "BYTES")),
 )
 _PAYLOAD = (("timestamp", 1, "UINT64"), ("seq", 3, "UINT64"))
 """Fields that are read; protobuf skips all others."""
@@ -34,12 +34,14 @@ _PAYLOAD = (("timestamp", 1, "UINT64"), ("seq", 3, "UINT64"))
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Metric of a payload. `datatype` 0: not stated; `value` None: null."""
+    """Metric of a payload. `datatype` 0: not stated; `value` None: null; `timestamp_ms` None: not stated."""
 
     name: str
     alias: int | None
     datatype: int
     value: Any
+    timestamp_ms: int | None = None
+    is_historical: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ def rebirth_command(timestamp_ms: int) -> bytes:
 def _metric(metric: Any) -> Metric:
     held = None if metric.is_null else next((name for name in _SCALARS if metric.HasField(name)), None)
     value = None if held is None else getattr(metric, held)
-    return Metric(metric.name, _stated(metric, "alias"), metric.datatype, value)
+    alias, timestamp_ms = _stated(metric, "alias"), _stated(metric, "timestamp")
+    return Metric(metric.name, alias, metric.datatype, value, timestamp_ms, metric.is_historical)
 
 
 def _stated(message: Any, field: str) -> int | None:

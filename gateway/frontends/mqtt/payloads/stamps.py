@@ -43,7 +43,7 @@ def stamps_of(time: MqttTime) -> tuple[Channel, ...]:
     stamps: list[Channel] = []
     if time.path:
         settings = MqttChannel(time.path, scale=float(UNITS_NS[time.unit]), missing="refuse")
-        stamps.append(TimeChannel(settings, compile_path(time.path), {}, zone_of(time.zone)))
+        stamps.append(TimeChannel(settings, compile_path(time.path), {}, zone=zone_of(time.zone)))
     if time.sequence:
         stamps.append(Channel(MqttChannel(time.sequence, missing="refuse"), compile_path(time.sequence), {}))
     return tuple(stamps)

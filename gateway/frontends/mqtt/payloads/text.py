@@ -12,6 +12,11 @@ from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.limits import ROWS_LIMIT, check_rows
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+LENIENT_NUMBER = re.compile(
+    r"([+-]?(?!0[xXbB])(?:[0-9]+[.,]?[0-9]*|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?)\s*"
+    r"(?:(?=[^\W\d_]|[%°])[^\s\d.,]{1,10}[0-9]?(?:/[^\s\d.,]{1,10}[0-9]?)?)?"
+)
+"""Number with a point or a comma, and a unit such as °C, %, kWh, m3/h or m/s2."""
 NUMBER_LIMIT_CHARS = 64
 """Longest number in text."""
 TEXT_LIMIT_CHARS = 1_024
@@ -51,6 +56,12 @@ def number_or_text(text: str) -> int | float | str:
     if len(text) > NUMBER_LIMIT_CHARS or not NUMBER.fullmatch(text):
         return text
     return float(text) if set(text) & set(".eE") else int(text)
+
+
+def lenient_number(text: str) -> float | None:
+    """Return the number of a text with a decimal comma or a unit; None if it is none."""
+    found = LENIENT_NUMBER.fullmatch(text.strip()) if len(text) <= NUMBER_LIMIT_CHARS else None
+    return float(found[1].replace(",", ".")) if found else None
 
 
 def _named(rows: list[list[Any]]) -> list[Any]:

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gateway.domain.decimals import decimals
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.domain.tensor import Array, Datatype, Tensor
@@ -158,8 +159,8 @@ def best_indices(scores: Array, count: int) -> list[int]:
 
 
 def finite(value: float) -> float | None:
-    """Return a number as a float; None if it is infinite or NaN."""
-    return float(value) if math.isfinite(value) else None
+    """Return a number as its shortest decimal; None if it is infinite or NaN."""
+    return float(str(value)) if math.isfinite(value) else None
 
 
 def _best_classes(plan: ResultPlan, scores: Array) -> list[Line]:
@@ -179,7 +180,8 @@ def _all_scores(plan: ResultPlan, scores: Array) -> Line:
     if plan.content != "scores":
         return {}
     best = best_indices(scores, plan.top_k or plan.classes)
-    return {"scores": {plan.label(index): finite(scores[index]) for index in best}}
+    numbers = decimals(scores)
+    return {"scores": {plan.label(index): finite(numbers[index]) for index in best}}
 
 
 def _values(names: Sequence[str], outputs: Mapping[str, Tensor], rows: slice | None = None) -> Line:
@@ -216,7 +218,7 @@ def _tensor(name: str, tensor: Tensor, rows: slice | None) -> Line:
 
 def _data(name: str, datatype: Datatype, array: Array) -> list[Any]:
     """Return the elements as JSON values. NaN and infinities, which JSON lacks, are the texts of ProtoJSON."""
-    values = array.ravel().tolist()
+    values = decimals(array)
     if datatype is Datatype.BYTES:
         return [_text(name, value) for value in values]
     if array.dtype.kind == "f" and not math.isfinite(sum(values)):  # 0.1 µs for 4 values; numpy takes 3

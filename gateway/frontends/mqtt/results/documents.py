@@ -31,6 +31,12 @@ class DocumentRow(ResultRow):
         found: float | None = self.document.get("score", next((score for _, score in self._labels()), None))
         return found
 
+    @property
+    def anomalous(self) -> bool | None:
+        """Return the verdict of anomaly detection, by the manifest's threshold; None if the score is NaN."""
+        found: bool | None = self.document.get("anomalous")
+        return found
+
     def best_labels(self, count: int) -> list[str]:
         """Return the first `count` different labels, best first."""
         return list(dict.fromkeys(label for label, _ in self._labels()))[:count]

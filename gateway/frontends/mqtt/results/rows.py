@@ -27,6 +27,11 @@ class ResultRow:
         """Return the score of the best class."""
         return None if self.scores is None else finite(self.scores.max())
 
+    @property
+    def anomalous(self) -> bool | None:
+        """Return the verdict of anomaly detection; None without one."""
+        return None
+
     def best_labels(self, count: int) -> list[str]:
         """Return the labels of the `count` best classes, best first; none if a score is NaN."""
         return [] if self.scores is None else [self.plan.label(index) for index in best_indices(self.scores, count)]

@@ -141,7 +141,7 @@ class RouteDecoder:
         """Return the model inputs of a decoded message: one input, or the windows that it completes (often none).
 
         The samples are in their windows once all inputs were taken. Raises RequestError INVALID for values that do not
-        fit the model, and for a Sparkplug message with an unknown alias.
+        fit the model, and for a Sparkplug message that the state of its node does not permit.
         """
         if sample.sparkplug is not None:
             self._follow_births(message, sample)
@@ -268,25 +268,26 @@ class RouteDecoder:
         _LOG.info("MQTT route %s: results of model %s", self.route.name, carried)
 
     def _follow_births(self, message: Message, sample: SensorSample) -> None:
-        """Apply a birth or death. Raises RequestError INVALID for refused rows, and for an unknown alias.
+        """Apply a message to the state of its Sparkplug node, and publish the rebirth command that it leads to.
 
-        If an alias is unknown, the node is asked for a rebirth.
+        Raises RequestError INVALID for refused rows, and for a message that the state of its node does not permit.
         """
-        read = cast("SparkplugMessage", sample.sparkplug)
-        command = self._reader.births.apply(read, message)
+        problem, command = self._reader.births.apply(cast("SparkplugMessage", sample.sparkplug), message)
         if command is not None and self._publish is not None:
             self._counters["rebirths_requested"] += 1
             self._publish(command)
-        if read.unknown is not None:
-            raise invalid(f"no birth explains metric alias {read.unknown}; the gateway asks the node for a rebirth")
+        if problem:
+            raise invalid(f"{problem}; the gateway asks the node for a rebirth")
         if sample.refused is not None:
             raise sample.refused
 
     def _with_last(self, message: Message, sample: SensorSample) -> SensorSample:
-        """Replace missing values by the sensor's last ones."""
+        """Replace missing values by the sensor's last ones. Stored rows need all their values: the last are newer."""
         rows = cast("Values", sample.content)
         if self._keeps_last:
-            rows = self._last.complete(sample.sensor, rows, message.arrived_ns)
+            old, new = rows[: sample.historical], rows[sample.historical :]
+            new = self._last.complete(sample.sensor, new, message.arrived_ns)
+            rows = np.concatenate((old[~np.isnan(old).any(axis=1)], new)) if len(old) else new
         if not len(rows):
             self._counters["samples_skipped"] += 1
         return SensorSample(sample.sensor, rows, sample.sparkplug)

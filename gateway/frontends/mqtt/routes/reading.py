@@ -5,9 +5,11 @@ Nothing here changes state, so that a thread may read large payloads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from gateway.domain.errors import RequestError
 from gateway.domain.manifest import ModelManifest, TensorSpec
@@ -20,7 +22,7 @@ from gateway.frontends.mqtt.payloads.errors import invalid
 from gateway.frontends.mqtt.payloads.formats import readers_of
 from gateway.frontends.mqtt.payloads.limits import check_rows
 from gateway.frontends.mqtt.payloads.rows import RowSource
-from gateway.frontends.mqtt.payloads.sparkplug import Births, SparkplugMessage
+from gateway.frontends.mqtt.payloads.sparkplug import TIMESTAMP, Births, SparkplugMessage, gets_all
 from gateway.frontends.mqtt.payloads.stamps import stamps_of
 from gateway.frontends.mqtt.presets import SPARKPLUG
 from gateway.frontends.mqtt.route_settings import CONTENT_TYPES, PROTOBUF, MqttRoute
@@ -48,13 +50,15 @@ _INLINE_BYTES: Mapping[str, int] = {
 class SensorSample:
     """Decoded message of a sensor: a whole input, rows of a window, or the values of a route's channels.
 
-    `sparkplug` is the message's part in Sparkplug's protocol, which counts even if its rows are `refused`.
+    `sparkplug` is the message's part in Sparkplug's protocol, which counts even if its rows are `refused`. The first
+    `historical` rows are stored values, with times of their own.
     """
 
     sensor: str
     content: Tensor | Rows | Values
     sparkplug: SparkplugMessage | None = None
     refused: RequestError | None = None
+    historical: int = 0
 
 
 class PayloadReader:
@@ -65,8 +69,9 @@ class PayloadReader:
         self._route = route
         self._readers = readers_of(route)
         self._source = RowSource(route)
-        self.channels = ChannelReader(read_channels(route), stamps_of(route.time)) if route.channel else None
-        self.births = Births()
+        stamps = stamps_of(route.time)
+        self.channels = ChannelReader(read_channels(route), stamps, lenient=route.lenient) if route.channel else None
+        self.births = Births(gets_all=gets_all(route.topics))
         self._searches = self._source.searches or (self.channels is not None and self.channels.searches)
 
     def inline_bytes(self, content: ContentType) -> int:
@@ -134,11 +139,17 @@ class PayloadReader:
         no_rows = yield from self.channels.steps(())
         if read.document is None or read.unknown is not None:
             return SensorSample(sensor, no_rows, read)
+        stored = read.historical if self._route.time.path else ()
+        current = () if read.historical and not read.document["metrics"].keys() - {TIMESTAMP} else (read.document,)
         try:
-            rows = yield from self.channels.steps(self._source.rows(read.document, message.topic))
+            old = yield from self.channels.steps(self._rows(stored, message.topic))
+            new = yield from self.channels.steps(self._rows(current, message.topic))
         except RequestError as refused:
             return SensorSample(sensor, no_rows, read, refused)
-        return SensorSample(sensor, rows, read)
+        return SensorSample(sensor, np.concatenate((old, new)), read, historical=len(old))
+
+    def _rows(self, documents: Sequence[Any], topic: str) -> list[Any]:
+        return [row for document in documents for row in self._source.rows(document, topic)]
 
 
 def _too_long(size: int) -> RequestError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,25 +11,33 @@ import msgspec
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse, Parameter
+from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Steps
 from gateway.frontends.mqtt.messages import JSON, Message, OutgoingPublish, Taken
-from gateway.frontends.mqtt.payloads.content_type import read_content_type
+from gateway.frontends.mqtt.payloads.content_type import ContentType, read_content_type
+from gateway.frontends.mqtt.payloads.formats import FORMATS
+from gateway.frontends.mqtt.payloads.raw import RAW
 from gateway.frontends.mqtt.results.settings import TRACE_CONTEXT
 from gateway.frontends.mqtt.routes.publish_topics import ANY_TOPIC, PublishTopics
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.mqtt.templates import is_topic
-from gateway.frontends.oip_json import parse_body, request_steps
+from gateway.frontends.oip_json import BINARY_SIZE, JsonBody, parse_body, request_steps
 from gateway.frontends.oip_json_answers import encode_response
+from gateway.frontends.oip_raw import raw_request
 
 CALLER = "mqtt:infer"
 """Caller of all requests: a broker does not identify publishers."""
+Describe = Callable[[str, str], ModelManifest]
+"""Function that returns the manifest of a model and version."""
 Asked = tuple[InferRequest, Callable[[InferResponse], bytes]]
 
 
 REPLY_TOPIC, CORRELATION = "reply_topic", "correlation"
 """Parameters of a request in place of Response Topic and Correlation Data, which MQTT 3.1.1 lacks."""
 CORRELATION_LIMIT_CHARS = 1_024
+BINARY_FORMS = ("application/cbor", "application/x-msgpack", "application/msgpack")
+"""Formats of requests besides JSON and raw numbers: the same object, in which `data` may be a byte string."""
 
 
 class _Parameters(msgspec.Struct):
@@ -66,7 +75,12 @@ class Requests:
     """Reader of requests on `edge/<id>/infer/<model>[/<version>]`."""
 
     def __init__(
-        self, settings: MqttSettings, gateway_id: str, router: Router, topics: PublishTopics = ANY_TOPIC
+        self,
+        settings: MqttSettings,
+        gateway_id: str,
+        router: Router,
+        describe: Describe,
+        topics: PublishTopics = ANY_TOPIC,
     ) -> None:
         self._home = f"edge/{gateway_id}/"
         self._asked = f"{self._home}infer/"
@@ -74,7 +88,7 @@ class Requests:
         self._max_topic_bytes, self._max_payload_bytes = settings.max_topic_bytes, settings.max_payload_bytes
         discovery = settings.home_assistant
         self._reserved = ("edge/", "$", *((f"{discovery.prefix}/",) if discovery.enabled else ()))
-        self._router, self._topics = router, topics
+        self._router, self._topics, self._describe = router, topics, describe
 
     def asked(self, topic: str) -> bool:
         """Return True if requests are sent to `topic`."""
@@ -119,15 +133,19 @@ class Requests:
         model, _, version = message.topic.removeprefix(self._asked).partition("/")
         if not model or "/" in version:
             raise RequestError(Fault.INVALID, f"ask on {self._asked}<model> or {self._asked}<model>/<version>")
-        media = read_content_type(message.content_type or JSON).media
-        if media != JSON:
-            raise RequestError(Fault.INVALID, f"requests are {JSON}, not '{media:.80}'")
-        parsed = parse_body(message.payload)
+        content = read_content_type(message.content_type or JSON)
+        if content.media == RAW:
+            request = raw_request(
+                memoryview(message.payload), self._describe(model, version), version, caller=CALLER
+            ).request
+            request.deadline_ns = message.deadline_ns()
+            return request, partial(_encode, None)
+        parsed, binary = _parsed(message.payload, content)
         given = parsed.parameters or {}
         correlation, _ = given.pop(CORRELATION, None), given.pop(REPLY_TOPIC, None)
         yield
         asked = yield from request_steps(
-            parsed, model, version, binary=None, now_ns=message.arrived_ns, caller=CALLER, regions=None
+            parsed, model, version, binary=binary, now_ns=message.arrived_ns, caller=CALLER, regions=None
         )
         request = asked.request
         ends = [end for end in (request.deadline_ns, message.deadline_ns()) if end is not None]
@@ -157,6 +175,31 @@ class Requests:
         if topic.startswith(f"{self._home}reply/"):
             return False
         return topic.startswith(self._reserved) or self._router.is_taken(topic)
+
+
+def _parsed(payload: bytes, content: ContentType) -> tuple[JsonBody, memoryview | None]:
+    """Return the body of a request, and the tensors whose `data` are byte strings of CBOR or MessagePack.
+
+    Raises RequestError INVALID.
+    """
+    if content.media == JSON:
+        return parse_body(payload), None
+    if content.media not in BINARY_FORMS:
+        known = ", ".join((JSON, *BINARY_FORMS, RAW))
+        raise RequestError(Fault.INVALID, f"requests are {known}, not '{content.media:.80}'")
+    raw = list[bytes]()
+    try:
+        document = FORMATS[content.media](payload, content)
+        for item in document["inputs"]:
+            if isinstance(item["data"], bytes):
+                raw.append(item.pop("data"))
+                item["parameters"] = {**item.get("parameters", {}), BINARY_SIZE: len(raw[-1])}
+        write = json.dumps if any(item["datatype"] == "BYTES" for item in document["inputs"]) else msgspec.json.encode
+        body = write(document)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        problem = f"the request body is no inference request: {type(error).__name__}: {error}"
+        raise RequestError(Fault.INVALID, problem) from None
+    return parse_body(body.encode() if isinstance(body, str) else body), memoryview(b"".join(raw)) if raw else None
 
 
 def _encode(correlation: Parameter | None, response: InferResponse) -> bytes:

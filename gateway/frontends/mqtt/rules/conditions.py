@@ -15,8 +15,8 @@ State = bool | str | float
 def value_of(name: str, row: ResultRow) -> str | float | None:
     """Return the value that a rule names; None if the result does not have it."""
     kind, _, part = name.partition(".")
-    if kind == "label":
-        return row.label
+    if kind in {"label", "anomalous"}:
+        return row.label if kind == "label" else row.anomalous
     if kind == "score":
         return row.score_of(part) if part else row.score
     return row.output(part) if part else row.value
@@ -40,7 +40,7 @@ def state_of(rule: RuleSettings, value: str | float, row: ResultRow, was: State 
     if rule.labels:
         named = {value} if rule.top_k == 1 else set(row.best_labels(rule.top_k))
         return not named.isdisjoint(rule.labels)
-    if not rule.is_condition:
+    if not (rule.above or rule.below):
         return value
     return _is_beyond(rule.above or rule.below, float(value), sign=1 if rule.above else -1, was=was is True)
 

@@ -16,20 +16,24 @@ RESULTS_LIMIT = 10_000
 SECONDS_LIMIT = 1e7
 """Longest time of a rule: about four months."""
 TABLE = "mqtt.route.rule"
-_VALUE = re.compile(r"label|score(\..+)?|value(\..+)?", re.DOTALL)
+_VALUE = re.compile(r"anomalous|label|score(\..+)?|value(\..+)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
     """Settings of one `[[mqtt.route.rule]]`.
 
-    `labels`, `above` or `below` make a condition, whose state is on or off. Without them the state is the value itself.
+    `labels`, `above`, `below` or `value = "anomalous"` make a condition, whose state is on or off. Without them the
+    state is the value itself.
     """
 
     name: str
     """Level of the rule's topic."""
     value: str = "label"
-    """label, score, score.<label>, value (the only number of a result) or value.<output>."""
+    """label, score, score.<label>, value (the only number of a result), value.<output> or anomalous.
+
+    anomalous is the verdict of anomaly detection, on or off, by the threshold of the model's manifest.
+    """
     labels: tuple[str, ...] = ()
     """Labels for which the condition holds."""
     top_k: int = 1
@@ -86,7 +90,8 @@ class RuleSettings:
     @property
     def is_condition(self) -> bool:
         """Return True if the state is on or off."""
-        return bool(self.labels or self.above or self.below)
+        has_verdict = self.value == "anomalous" and self.aggregate not in {"mean", "max"}
+        return bool(self.labels or self.above or self.below or has_verdict)
 
     @property
     def needs_number(self) -> bool:
@@ -98,7 +103,11 @@ class RuleSettings:
         numbers = self.aggregate in {"mean", "max"}
         return (
             ("name", not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.name), "1 to 64 letters, digits, '.', '_' or '-'"),
-            ("value", not _VALUE.fullmatch(self.value), "label, score, score.<label>, value or value.<output>"),
+            (
+                "value",
+                not _VALUE.fullmatch(self.value),
+                "label, score, score.<label>, value, value.<output> or anomalous",
+            ),
             ("labels", bool(self.labels) and not text, 'absent unless value = "label"'),
             ("labels", conditions > 1, "the only condition: one of labels, above and below"),
             ("above", conditions > 1, "the only condition: one of labels, above and below"),
@@ -114,7 +123,11 @@ class RuleSettings:
             ("aggregate", self.aggregate not in AGGREGATES, "mean, max or majority"),
             ("aggregate", numbers and text, "majority, because a label is no number"),
             ("publish", self.publish not in PUBLISH, f"one of {', '.join(PUBLISH)}"),
-            ("publish", self.publish in {"enter", "leave"} and not conditions, "change or result without a condition"),
+            (
+                "publish",
+                self.publish in {"enter", "leave"} and not self.is_condition,
+                "change or result without a condition",
+            ),
         )
 
     def _wrong_times(self) -> tuple[tuple[str, bool, str], ...]:

@@ -108,8 +108,15 @@ def _binary(body: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _text(body: bytes, at: int) -> tuple[str, int]:
+    """Read a text. What is not UTF-8 becomes U+FFFD: brokers pass it on, and no client may end our connection so."""
     content, at = _binary(body, at)
-    return content.decode(), at
+    return content.decode(errors="replace"), at
+
+
+def _topic(body: bytes, at: int) -> tuple[str, int]:
+    """Read a topic. What is not UTF-8 becomes a surrogate, which no topic may hold: nothing is published there."""
+    content, at = _binary(body, at)
+    return content.decode(errors="surrogateescape"), at
 
 
 def _pair(body: bytes, at: int) -> tuple[tuple[str, str], int]:
@@ -138,7 +145,8 @@ _SIZES = {
 """Sizes of integers by identifier."""
 _READERS: Mapping[int, Read] = {
     **{key: _integer(size) for key, size in _SIZES.items()},
-    **dict.fromkeys((0x03, 0x08, 0x12, 0x15, 0x1A, 0x1C, 0x1F), _text),
+    **dict.fromkeys((0x03, 0x12, 0x15, 0x1A, 0x1C, 0x1F), _text),
+    Property.RESPONSE_TOPIC: _topic,
     **dict.fromkeys((0x09, 0x16), _binary),
     Property.SUBSCRIPTION_IDENTIFIER: read_length,
     Property.USER_PROPERTY: _pair,

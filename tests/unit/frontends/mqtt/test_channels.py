@@ -120,6 +120,34 @@ def test_a_value_becomes_a_number(value: Any, number: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(
+            ("21,5", 21.5),
+            ("-0,5", -0.5),
+            (",5", 0.5),
+            ("21.5 °C", 21.5),
+            ("21,5°C", 21.5),
+            ("44 %", 44),
+            ("45%RH", 45),
+        ),
+        *(("1e3 Pa", 1000), ("7 m3/h", 7), ("7 m/s2", 7), ("9 µg/m³", 9), ("3 kWh ", 3), ("ON", 1), ("6.25", 6.25)),
+    ],
+)
+def test_a_lenient_route_takes_texts_of_numbers(text: str, number: float) -> None:
+    lenient = ChannelReader((MqttChannel("a"),), lenient=True)
+    assert read(lenient, [{"a": text}]).tolist() == [[number]]
+
+
+@pytest.mark.parametrize(
+    "text", ["1.234,5", "1,2,3", "0x10", "12:30", "12 of 20", "5 °C 3", "12ab34", "warm", "C 5", "2026-01-31", "1" * 65]
+)
+def test_other_texts_are_refused_by_a_lenient_route(text: str) -> None:
+    with pytest.raises(RequestError, match="finds the text"):
+        read(ChannelReader((MqttChannel("a"),), lenient=True), [{"a": text}])
+
+
+@pytest.mark.parametrize(
     ("value", "problem"),
     [
         ("warm", "finds the text 'warm'; expected a number or a word"),

@@ -20,6 +20,7 @@ from gateway.frontends.mqtt.session.packets import MalformedPacketError, PacketR
 from gateway.frontends.mqtt.session.properties import Property, read_length, read_properties, write_properties
 from gateway.frontends.mqtt.session.publications import PublicationWriter, read_publish
 from gateway.frontends.mqtt.session.reasons import reason_name
+from gateway.frontends.mqtt.templates import is_topic
 
 LIMIT_BYTES = 1_000_000
 texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40)
@@ -145,6 +146,14 @@ def test_a_property_that_occurs_twice_is_refused_unless_it_may() -> None:
     with pytest.raises(MalformedPacketError, match="0x03 occurs twice"):
         read_properties(twice, 0)
     assert read_properties(b"\x04\x0b\x01\x0b\x02", 0)[0] == {Property.SUBSCRIPTION_IDENTIFIER: 2}
+
+
+def test_texts_that_are_not_utf_8_do_not_end_the_connection() -> None:
+    properties = b"\x03\x00\x02a\xff\x08\x00\x02b\xff\x26\x00\x01\xff\x00\x01c"
+    body = b"\x00\x01t" + bytes((len(properties),)) + properties + b"payload"
+    message = read_publish(0x30, body, 1, version_5=True)
+    assert (message.content_type, message.user, message.payload) == ("a\ufffd", (("\ufffd", "c"),), b"payload")
+    assert not is_topic(message.response_topic), "an answer there would go to another topic"
 
 
 def test_reasons_have_names() -> None:

@@ -62,6 +62,8 @@ def read(content_type: str, payload: bytes) -> Any:
         ("application/cbor", cbor2.dumps({"a": [1, 2.5]}), {"a": [1, 2.5]}),
         ("application/x-msgpack", msgspec.msgpack.encode({"a": [1, 2.5]}), {"a": [1, 2.5]}),
         ("application/msgpack", msgspec.msgpack.encode(7), 7),
+        ("application/vnd.acme.reading+JSON; v=1", b'{"a": 1}', {"a": 1}),
+        ("application/vnd.acme.reading+cbor", cbor2.dumps({"a": 1}), {"a": 1}),
         ("application/senml+json", msgspec.json.encode(PACK), ROWS),
         ("application/senml+cbor", cbor2.dumps(NUMBERED), ROWS),
         ("application/senml+json", b'[{"n": "level", "v": 3}]', [{"bn": "", "t": 0, "level": 3}]),
@@ -70,6 +72,25 @@ def read(content_type: str, payload: bytes) -> Any:
 )
 def test_a_payload_becomes_its_document(content_type: str, payload: bytes, document: Any) -> None:
     assert read(content_type, payload) == document
+
+
+@pytest.mark.parametrize(
+    ("content_type", "text", "document"),
+    [
+        ("application/json", '\ufeff{"a": 1}\0', {"a": 1}),
+        ("application/x-ndjson", '\ufeff{"a": 1}\n\0\0', [{"a": 1}]),
+        ("text/plain", "\ufeff21.5\0", 21.5),
+        ("text/plain", "21,5 °C", 21.5),
+        ("text/plain", "ON\0", "ON"),
+        ("text/csv; delimiter=semicolon", "\ufeff1,5;2\0", [["1,5", 2]]),
+    ],
+)
+def test_a_lenient_route_takes_what_others_refuse(content_type: str, text: str, document: Any) -> None:
+    content = read_content_type(content_type)
+    route = MqttRoute("r", ("a",), "m", lenient=True)
+    assert readers_of(route)[content.media](text.encode(), content) == document
+    with contextlib.suppress(RequestError):
+        assert read(content_type, text.encode()) != document
 
 
 @pytest.mark.parametrize(

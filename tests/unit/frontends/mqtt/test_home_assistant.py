@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,13 +18,17 @@ from gateway.frontends.mqtt.home_assistant_settings import HomeAssistantSettings
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.results.contents import plan_results
 from gateway.frontends.mqtt.results.settings import ResultSettings
-from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
 from gateway.frontends.mqtt.rules.settings import RuleSettings
+from gateway.tasks.interpreter import interpreter_of
 from tests.simulators.mqtt_gateway import moves
 from tests.unit.frontends.mqtt.test_results import model, out
 
 REGRESSOR = model(out("y", -1, 1))
-SENSOR_KEYS = {"platform", "unique_id", "name", "state_topic", "value_template", "state_class"}
+SENSOR_KEYS = {
+    *("platform", "unique_id", "name", "state_topic", "value_template"),
+    *("state_class", "suggested_display_precision", "unit_of_measurement"),
+}
 KEYS = {
     "sensor": SENSOR_KEYS,
     "binary_sensor": SENSOR_KEYS - {"state_class"} | {"payload_on", "payload_off", "device_class", "entity_category"},
@@ -71,6 +76,66 @@ def test_label_score_and_states_are_read_where_they_are_published() -> None:
     }
 
 
+def task(kind: str, *shape: int, labels: tuple[str, ...] = (), **options: Any) -> ModelManifest:
+    """Return the manifest of a model with a task, as front ends see it."""
+    found = interpreter_of(replace(model(out("y", -1, *shape), labels=labels), task=kind, task_options=options))
+    assert found is not None
+    return found.described
+
+
+COLD = task("tabular-regression", 1, names=["temperature"], units=["°C"], scale=[0.1])
+POWER = task("tabular-regression", 2, labels=("torque", "power"), units=["Nm", "W"], scale=[1.0, 100.0])
+FORECAST = task("time-series-forecasting", 3, 2, quantiles=[], channels=["t", "h"], step=1.0, step_unit="h")
+SCORES = task("anomaly-detection", 1, score="y", threshold=0.002)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "wanted"),
+    [
+        (moves(), [("label", None, None), ("score", None, 3)]),
+        (REGRESSOR, [("value", "V", 1)]),
+        (task("image-classification", 2, labels=("a", "b")), [("label", None, None), ("score", None, 3)]),
+        (COLD, [("value", "°C", 3)]),
+        (POWER, [("value_0", "Nm", 2), ("value_1", "W", 0)]),
+        (FORECAST, [("value_0", "K", 2), ("value_1", None, 2)]),
+        (SCORES, [("score", None, 5)]),
+        (task("embedding", 4), []),
+    ],
+)
+def test_numbers_have_unit_and_decimals_by_task_and_channel(
+    manifest: ModelManifest, wanted: list[tuple[str, str | None, int | None]]
+) -> None:
+    units = (MqttChannel("a.t", "t", unit="K"), MqttChannel("y", unit="V", scale=0.1))
+    found = components(replace(route(), channel=units), manifest)
+    read = {key: each for key, each in found.items() if each["platform"] == "sensor"}
+    assert [
+        (key.removeprefix("sensor_"), each.get("unit_of_measurement"), each.get("suggested_display_precision"))
+        for key, each in read.items()
+    ] == wanted
+    for each in read.values():
+        assert ("state_class" in each) is ("suggested_display_precision" in each)
+
+
+def test_a_verdict_is_a_problem_in_home_assistant() -> None:
+    rules = RuleSettings("alarm", value="anomalous"), RuleSettings("share", value="anomalous", aggregate="mean")
+    found = components(route(*rules), SCORES)
+    assert found["binary_sensor_anomalous"] | {"unique_id": ""} == {
+        "platform": "binary_sensor",
+        "name": "Anomalous",
+        "device_class": "problem",
+        "state_topic": "edge/gw/results/wrists/a",
+        "value_template": "{{ value_json.anomalous }}",
+        "payload_on": "True",
+        "payload_off": "False",
+        "unique_id": "",
+    }
+    assert found["binary_sensor_rule_alarm"]["device_class"] == "problem"
+    assert (found["sensor_rule_share"]["platform"], found["sensor_rule_share"]["state_class"]) == (
+        "sensor",
+        "measurement",
+    )
+
+
 @pytest.mark.parametrize(
     ("route", "manifest", "wanted"),
     [
@@ -78,6 +143,20 @@ def test_label_score_and_states_are_read_where_they_are_published() -> None:
         (route(content="values"), REGRESSOR, {"sensor_value": "{{ value_json.value }}"}),
         (route(payload="value"), REGRESSOR, {"sensor_value": None}),
         (route(payload="value"), moves(), {"sensor_label": None}),
+        (route(payload="value"), SCORES, {"sensor_score": None}),
+        (route(payload="value"), COLD, {"sensor_value": None}),
+        (route(payload="value"), POWER, {}),
+        (route(payload="value"), FORECAST, {}),
+        (
+            route(),
+            POWER,
+            {f"sensor_value_{place}": f"{{{{ value_json['values'][{place}].value }}}}" for place in (0, 1)},
+        ),
+        (
+            route(),
+            FORECAST,
+            {f"sensor_value_{place}": f"{{{{ value_json.channels[{place}]['values'][0] }}}}" for place in (0, 1)},
+        ),
         (route(), model(out("y", -1, 7)), {}),
         (route(payload="value"), model(out("y", -1, 7)), {}),
         (route(), model(out("y", -1, 1), out("z", -1, 1)), {}),

@@ -130,7 +130,7 @@ def test_an_error_takes_the_place_of_a_rules_message_and_is_not_repeated() -> No
 
 
 def test_an_answer_goes_to_permitted_topics_only() -> None:
-    requests = Requests(MqttSettings(url="mqtt://a"), "gw", Router((), "gw"), topics("replies/#"))
+    requests = Requests(MqttSettings(url="mqtt://a"), "gw", Router((), "gw"), simulated().describe, topics("replies/#"))
     message = Message("edge/gw/infer/m", b"{}", response_topic="replies/a")
     assert requests.reply(message).topic == "replies/a"
     message.response_topic = "other/a"

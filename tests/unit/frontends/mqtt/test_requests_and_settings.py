@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
+import cbor2
+import msgspec
 import pytest
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.infer import InferResponse
-from gateway.domain.tensor import finish
+from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.tensor import Datatype, finish
 from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.home_assistant_settings import HomeAssistantSettings
 from gateway.frontends.mqtt.messages import Message
@@ -19,16 +23,17 @@ from gateway.frontends.mqtt.routes.requests import Requests
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.rules.settings import RuleSettings
 from gateway.frontends.mqtt.settings import MqttSettings, broker_of
+from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.mqtt_gateway import simulated
 
 ASK = "edge/gw/infer/identity_fp32"
 QUESTION = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]%s}'
 
 
-def requests(**settings: Any) -> Requests:
+def requests(*manifests: ModelManifest, **settings: Any) -> Requests:
     result = ResultSettings(topic="replies/results/{sensor}")
     route = MqttRoute("loop", ("replies/loop/#",), "model", result=result, rule=(RuleSettings("r", topic="alarms"),))
-    return Requests(MqttSettings(**settings), "gw", Router((route,), "gw"))
+    return Requests(MqttSettings(**settings), "gw", Router((route,), "gw"), SimulatedInference(manifests).describe)
 
 
 @pytest.mark.parametrize("topic", ["replies/a", "edge/gw/reply/a", "anything/else"])
@@ -132,6 +137,51 @@ def test_the_sooner_of_timeout_and_expiry_is_the_deadline() -> None:
     for expiry_s, deadline_ns in ((1, 1_000_000_007), (3, 2_000_000_007), (None, 2_000_000_007)):
         request, _ = finish(requests().steps(Message(ASK, body, arrived_ns=7, expiry_s=expiry_s)))
         assert request.deadline_ns == deadline_ns
+
+
+BODY = {"id": "7", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.5, 2]}]}
+RAW_BODY = {"inputs": [{**BODY["inputs"][0], "data": struct.pack("<2f", 1.5, 2)}]}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "payload"),
+    [
+        ("application/cbor", cbor2.dumps(BODY)),
+        ("application/cbor", cbor2.dumps(RAW_BODY)),
+        ("application/vnd.acme+cbor", cbor2.dumps(BODY)),
+        ("application/x-msgpack", msgspec.msgpack.encode(BODY)),
+        ("application/msgpack", msgspec.msgpack.encode(RAW_BODY)),
+        ("application/vnd.acme+json", json.dumps(BODY).encode()),
+        ("application/octet-stream", struct.pack("<2f", 1.5, 2)),
+    ],
+)
+def test_requests_may_have_other_formats(content_type: str, payload: bytes) -> None:
+    x, y = (TensorSpec(name, Datatype.FP32, (-1, 2)) for name in "xy")
+    row = ModelManifest("row", "1", (x,), (y,), (VARIANT,))
+    message = Message("edge/gw/infer/row", payload, content_type=content_type, arrived_ns=7, expiry_s=1)
+    request, encode = finish(requests(row).steps(message))
+    assert (request.model, request.inputs["x"].array.tolist()) == ("row", [[1.5, 2]])
+    assert request.deadline_ns == 1_000_000_007
+    answer = InferResponse("row", "1", request.id, dict(request.inputs), "a")
+    assert json.loads(encode(answer))["outputs"][0]["data"] == [1.5, 2]
+
+
+def test_texts_of_requests_in_cbor_are_texts() -> None:
+    item = {"name": "x", "datatype": "BYTES", "shape": [2], "data": ["a", "ü"]}
+    topic = "edge/gw/infer/identity_bytes"
+    ask = requests()
+    request, _ = finish(ask.steps(Message(topic, cbor2.dumps({"inputs": [item]}), content_type="application/cbor")))
+    assert request.inputs["x"].array.tolist() == [b"a", "ü".encode()]
+    unfit = cbor2.dumps({"inputs": [{**item, "data": [b"a", b"b"]}]})
+    with pytest.raises(RequestError, match="bytes is not JSON serializable"):
+        finish(ask.steps(Message(topic, unfit, content_type="application/cbor")))
+
+
+@pytest.mark.parametrize("document", [None, 7, [], {}, {"inputs": 7}, {"inputs": [7]}, {"inputs": [{"data": b"1"}]}])
+def test_other_documents_are_no_requests(document: Any) -> None:
+    with pytest.raises(RequestError, match="no inference request") as refused:
+        finish(requests().steps(Message(ASK, cbor2.dumps(document), content_type="application/cbor")))
+    assert refused.value.fault is Fault.INVALID
 
 
 @pytest.mark.parametrize(("topic", "content_type"), [("edge/gw/infer/", ""), (ASK + "/1/2", ""), (ASK, "text/plain")])

@@ -332,6 +332,11 @@ def value_of(element: Any, tensor: Tensor) -> Any:
     return SPECIAL[element] if isinstance(element, str) else element
 
 
+def shortest(element: Any) -> Any:
+    """Return the shortest decimal of a float; what a Python value is without numpy."""
+    return float(str(element)) if isinstance(element, np.floating) else np.asarray(element).item()
+
+
 def carries(line: dict[str, Any], expected: dict[str, Tensor]) -> bool:
     """Return whether the outputs of `line` are exactly `expected`, by name, datatype, shape, and float repr."""
     found = {each["name"]: each for each in line.get("outputs", ())}
@@ -339,14 +344,14 @@ def carries(line: dict[str, Any], expected: dict[str, Tensor]) -> bool:
         each["datatype"] == expected[name].datatype.label
         and each["shape"] == list(expected[name].array.shape)
         and [repr(value_of(element, expected[name])) for element in each["data"]]
-        == [repr(element) for element in expected[name].array.ravel().tolist()]
+        == [repr(shortest(element)) for element in expected[name].array.ravel()]
         for name, each in found.items()
     )
 
 
 def best_of(plan: ResultPlan, scores: np.ndarray[Any, Any]) -> tuple[str | None, float | None]:
     """Label and score by the rule, computed without argmax."""
-    values = [float(value) for value in scores]
+    values = [float(shortest(value)) for value in scores]
     if any(math.isnan(value) for value in values):
         return None, None
     index = values.index(max(values))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -80,8 +82,13 @@ def test_routes_that_cannot_work_are_refused_by_name(routes: tuple[MqttRoute, ..
 @given(st.text(max_size=30))
 def test_a_sensor_is_one_level_of_a_topic(name: str) -> None:
     level = topic_level(name)
-    assert len(level) == len(name)
     assert not set(level) & set("+#/\0\n")
+    assert unquote(level, errors="surrogatepass") == name  # so names that differ have levels that differ
+
+
+def test_sensors_of_different_names_have_different_topics() -> None:
+    levels = [topic_level(name) for name in ("a/b", "a_b", "a%2Fb", "a+b", "å b")]
+    assert levels == ["a%2Fb", "a_b", "a%252Fb", "a%2Bb", "å b"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.mqtt.results.contents import ResultPlan
+from gateway.frontends.mqtt.results.documents import document_rows
 from gateway.frontends.mqtt.results.rows import ResultRow
 from gateway.frontends.mqtt.rules.rules import RouteRules
 from gateway.frontends.mqtt.rules.settings import RuleSettings
@@ -143,6 +144,33 @@ def test_a_result_without_the_value_changes_nothing_and_is_counted(value: str, r
     played = Played(RuleSettings("r", value=value))
     played.result(0, row)
     assert (played.sent, played.counters["rule_values_missing"]) == ([], 1)
+
+
+def verdict(anomalous: bool | None) -> ResultRow:
+    document = {"score": 1.0, "threshold": 0.5, "anomalous": anomalous}
+    return document_rows(ResultPlan(document="result"), [document], {})[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, [False, True]),
+        ({"publish": "enter"}, [True]),
+        ({"debounce_results": 2}, [False]),
+        ({"aggregate": "majority", "aggregate_results": 3}, [False]),
+        ({"aggregate": "mean", "aggregate_results": 3}, [1 / 3]),
+        ({"aggregate": "mean", "aggregate_results": 2, "above": (0.4,)}, [False, True]),
+    ],
+)
+def test_verdicts_of_anomaly_detection(more: dict[str, Any], wanted: list[Any]) -> None:
+    rule = RuleSettings("alarm", value="anomalous", **more)
+    found = states_of(rule, *map(verdict, (False, None, False, True)))
+    assert (found, list(map(type, found))) == (wanted, list(map(type, wanted)))
+    assert rule.is_condition is not isinstance(wanted[0], float)
+
+
+def test_a_result_without_a_verdict_does_not_change_it() -> None:
+    assert states_of(RuleSettings("alarm", value="anomalous"), number(1.0), labelled("walk")) == []
 
 
 def test_a_text_does_not_meet_a_threshold() -> None:
