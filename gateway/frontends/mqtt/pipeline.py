@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,9 +23,12 @@ from gateway.frontends.mqtt.route_results import Seen
 from gateway.frontends.mqtt.routes.limits import MessageLimits
 from gateway.frontends.mqtt.routes.publish_topics import ANY_TOPIC, PublishTopics
 from gateway.frontends.mqtt.routes.requests import CALLER, Asked, Requests
-from gateway.frontends.mqtt.routes.routing import Router
+from gateway.frontends.mqtt.routes.routing import TOPIC_REMEMBERED_CHARS, Router
 from gateway.frontends.mqtt.sample_flow import SampleFlow
+from gateway.frontends.mqtt.session.events import MESSAGE_UNROUTED
 from gateway.frontends.mqtt.settings import MqttSettings
+
+_log = logging.getLogger(__name__)
 
 
 class Pipeline:
@@ -65,6 +69,7 @@ class Pipeline:
             topics=topics,
         )
         self._accepting = True
+        self._repeat_ns, self._unrouted_due_ns = int(settings.error_repeat_s * 1e9), 0
         if journal is not None:
             journal.changed = self._pace
 
@@ -97,7 +102,7 @@ class Pipeline:
         elif self._requests.asked(message.topic):
             self._receive_request(message)
         elif (route := self._router.route(message.topic)) is None:
-            self._delivery.discard(message, "dropped_unrouted")
+            self._discard_unrouted(message)
         elif self._quotas is None or self._quotas.admits(route, message):
             self._samples.receive(route, message)
 
@@ -124,6 +129,13 @@ class Pipeline:
                 await asyncio.wait(self._work.tasks)
             await self._runs.idle.wait()
             await asyncio.sleep(0)
+
+    def _discard_unrouted(self, message: Message) -> None:
+        """Acknowledge a message that no route takes, and log it, once in `error_repeat_s`."""
+        self._delivery.discard(message, "dropped_unrouted")
+        if message.arrived_ns >= self._unrouted_due_ns:
+            self._unrouted_due_ns = message.arrived_ns + self._repeat_ns
+            _log.warning(MESSAGE_UNROUTED, message.topic[:TOPIC_REMEMBERED_CHARS], self._counters["dropped_unrouted"])
 
     def _receive_request(self, message: Message) -> None:
         seen, reply = None, None

@@ -1,0 +1,126 @@
+"""Subscriptions against a real broker: none outlives the configuration, and several routes share a topic."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gateway.frontends.mqtt.route_settings import MqttRoute
+from gateway.frontends.mqtt.session import subscriptions
+from gateway.frontends.mqtt.session.subscriptions import FILE, SubscriptionRecord
+from tests.simulators.broker import Mosquitto
+from tests.simulators.mqtt_gateway import echoed, frontend, simulated, until
+from tests.simulators.mqtt_peer import Peer, peer
+from tests.simulators.mqtt_server import CONNECT, SUBSCRIBE, UNSUBSCRIBE, fake_broker
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.parametrize("protocol", ["5", "3.1.1"])]
+RESULTS = "edge/gw/results/#"
+RESUMED = b"\x20\x03\x01\x00\x00"
+"""CONNACK: accepted, the session is present."""
+
+
+def single(*topics: str, name: str = "single") -> MqttRoute:
+    return MqttRoute(name, topics, "identity_fp32", sensor="topic")
+
+
+def motion(*topics: str) -> MqttRoute:
+    return MqttRoute("wave", topics, "motion", sensor="topic[1]", hop_rows=4)
+
+
+async def publish(client: Peer, topic: str, *numbers: int) -> None:
+    for number in numbers:
+        await client.publish(topic, f"[{number}, {number}, {number}]")
+
+
+async def test_a_changed_filter_replaces_the_earlier_one(broker: Mosquitto, tmp_path: Path, protocol: str) -> None:
+    async with peer(broker.port) as client:
+        await client.subscribe(RESULTS)
+        async with frontend(simulated(), broker.url, motion("s/+/imu"), folder=tmp_path, protocol=protocol):
+            pass
+        await publish(client, "s/a/imu", 0, 1)
+        async with frontend(simulated(), broker.url, motion("s/#"), folder=tmp_path, protocol=protocol) as gateway:
+            await publish(client, "s/a/imu", *range(2, 20))
+            windows = [(await client.next_json(lambda _: True))["outputs"][0]["data"][::3] for _ in range(5)]
+            await until(lambda: gateway.counters().get("acknowledged") == 20)
+            assert gateway.counters()["received"] == 20
+    assert windows == [list(range(start, start + 4)) for start in range(0, 20, 4)]
+    assert client.received == []
+
+
+async def test_a_removed_route_receives_nothing_and_leaves_no_queue(
+    broker: Mosquitto, tmp_path: Path, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    both, one = (single("a/+"), single("b/+", name="other")), single("a/+")
+    async with peer(broker.port) as client:
+        await client.subscribe(RESULTS)
+        async with frontend(simulated(), broker.url, *both, folder=tmp_path, protocol=protocol):
+            pass
+        await publish(client, "b/1", 1)
+        async with frontend(simulated(), broker.url, one, folder=tmp_path, protocol=protocol) as gateway:
+            await until(lambda: gateway.counters().get("dropped_unrouted") == 1)  # it waited for the route
+            await publish(client, "b/1", 2)
+        await publish(client, "b/1", 3)
+        await publish(client, "a/1", 4)
+        async with frontend(simulated(), broker.url, one, folder=tmp_path, protocol=protocol) as gateway:
+            await publish(client, "b/1", 5)
+            await publish(client, "a/1", 6)
+            assert [echoed(await client.next_json(lambda _: True)) for _ in range(2)] == [4, 6]
+            assert gateway.counters()["received"] == 2
+    messages = [record.getMessage() for record in caplog.records]
+    assert [one for one in messages if one.startswith("subscriptions ended")] == [
+        "subscriptions ended: b/+; the configuration has them no more"
+    ]
+    assert len([one for one in messages if one.startswith("message unrouted: no route takes topic 'b/1'")]) == 1
+
+
+@pytest.mark.parametrize("lost", ["file", "damaged", "copied"])
+async def test_a_session_without_a_record_is_reset_once(
+    broker: Mosquitto, tmp_path: Path, protocol: str, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with peer(broker.port) as client:
+        await client.subscribe(RESULTS)
+        with monkeypatch.context() as patched:
+            patched.setattr(subscriptions.time, "time", lambda: 1e9)  # an old backup
+            async with frontend(simulated(), broker.url, single("s/+"), folder=tmp_path, protocol=protocol):
+                pass
+        if lost == "file":
+            (tmp_path / FILE).unlink()
+        elif lost == "damaged":
+            (tmp_path / FILE).write_bytes(b"{")
+        else:
+            shutil.copy2(tmp_path / FILE, tmp_path / "backup")
+            (tmp_path / "backup").rename(tmp_path / FILE)
+        async with frontend(simulated(), broker.url, single("s/#"), folder=tmp_path, protocol=protocol) as gateway:
+            await publish(client, "s/a", 1)
+            assert echoed(await client.next_json(lambda _: True)) == 1
+            await until(lambda: gateway.counters().get("acknowledged") == 1)
+            assert (gateway.counters()["received"], gateway.counters()["sessions_reset"]) == (1, 1)
+            assert gateway.counters().get("connect_failures", 0) == 0
+        await publish(client, "s/a", 2)  # the session persists again
+        async with frontend(simulated(), broker.url, single("s/#"), folder=tmp_path, protocol=protocol) as gateway:
+            assert echoed(await client.next_json(lambda _: True)) == 2
+            assert "sessions_reset" not in gateway.counters()
+
+
+async def test_a_first_start_resets_nothing(broker: Mosquitto, tmp_path: Path, protocol: str) -> None:
+    async with frontend(simulated(), broker.url, single("s/+"), folder=tmp_path, protocol=protocol) as gateway:
+        assert (gateway.counters()["connections"], "sessions_reset" in gateway.counters()) == (2, False)
+
+
+async def test_filters_that_the_broker_keeps_are_ended_by_the_next_connection(tmp_path: Path, protocol: str) -> None:
+    if protocol != "5":
+        pytest.skip("MQTT 3.1.1 has no codes")
+    async with fake_broker(connack=RESUMED) as server:
+        record = SubscriptionRecord(tmp_path, server.url, "gw")
+        record.write(("edge/gw/infer/#", "s/+", "old/+"))
+        server.unsuback = b"\x87"
+        for code, kinds in ((b"\x87", 1), (b"\x00", 2), (b"\x00", 2)):
+            server.unsuback = code
+            async with frontend(simulated(), server.url, single("s/+"), folder=tmp_path):
+                await until(lambda: server.count(UNSUBSCRIBE) == kinds)  # noqa: B023
+        main = [packet.kind for packet in server.packets if packet.client == "gw"]
+        assert main.index(UNSUBSCRIBE) == main.index(CONNECT) + 1 == main.index(SUBSCRIBE) - 1
+    assert SubscriptionRecord(tmp_path, server.url, "gw").filters == {"edge/gw/infer/#", "s/+"}
