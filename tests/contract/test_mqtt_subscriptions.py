@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +15,7 @@ import pytest
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.session import subscriptions
 from gateway.frontends.mqtt.session.subscriptions import FILE, SubscriptionRecord
+from tests.simulators import mqtt_gateway
 from tests.simulators.broker import Mosquitto
 from tests.simulators.mqtt_gateway import echoed, frontend, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer
@@ -124,3 +130,75 @@ async def test_filters_that_the_broker_keeps_are_ended_by_the_next_connection(tm
         main = [packet.kind for packet in server.packets if packet.client == "gw"]
         assert main.index(UNSUBSCRIBE) == main.index(CONNECT) + 1 == main.index(SUBSCRIBE) - 1
     assert SubscriptionRecord(tmp_path, server.url, "gw").filters == {"edge/gw/infer/#", "s/+"}
+
+
+def results(client: Peer) -> dict[str, list[float]]:
+    """Return the values of all results by route."""
+    found: dict[str, list[float]] = {}
+    for message in client.received:
+        found.setdefault(message.topic.split("/")[3], []).append(echoed(json.loads(message.payload)))
+    return found
+
+
+async def test_one_sensor_feeds_three_routes(broker: Mosquitto, protocol: str) -> None:
+    """The broker delivers s/a/imu once at QoS 1; what no route wants is acknowledged without an event."""
+    routes = (
+        single("s/+/imu", name="one"),
+        MqttRoute("two", ("s/a/+", "s/a/imu"), "identity_fp32", sensor="topic", qos=0),
+        MqttRoute("three", ("s/a/imu",), "identity_fp32", sensor="topic", at_most_once=True),
+    )
+    async with frontend(simulated(), broker.url, *routes, protocol=protocol) as gateway, peer(broker.port) as client:
+        await client.subscribe(RESULTS, "edge/gw/errors")
+        await publish(client, "s/a/imu", *range(20))
+        await publish(client, "s/b/other", 1)
+        await until(lambda: len(client.received) == 60 and gateway.counters().get("acknowledged") == 21)
+        assert results(client) == {name: [float(number) for number in range(20)] for name in ("one", "two", "three")}
+        assert len({json.loads(message.payload)["id"] for message in client.received}) == 60
+        assert (gateway.counters()["received"], gateway.counters()["unwanted"]) == (21, 1)
+        assert "dropped_unrouted" not in gateway.counters()
+        assert "duplicates" not in gateway.counters()
+
+
+async def test_a_message_is_acknowledged_after_its_last_route(broker: Mosquitto, protocol: str) -> None:
+    inference = simulated()
+    absent = inference.manifests.pop("moves")
+    held = MqttRoute("held", ("s/+",), "moves", sensor="topic", model_away="hold")
+    routes = (single("s/#"), held, MqttRoute("once", ("s/1",), "identity_fp32", sensor="topic", at_most_once=True))
+    async with frontend(inference, broker.url, *routes, protocol=protocol) as gateway, peer(broker.port) as client:
+        await client.subscribe(RESULTS)
+        await client.publish("s/1", "[0.25, 0.75]")
+        await until(lambda: gateway.counters().get("answered") == 2)
+        assert "acknowledged" not in gateway.counters()
+        inference.manifests["moves"] = absent
+        await until(lambda: gateway.counters().get("acknowledged") == 1)
+        assert gateway.counters()["answered"] == 3
+
+
+async def test_a_kill_loses_and_doubles_no_sample_of_three_routes(
+    broker: Mosquitto, tmp_path: Path, protocol: str
+) -> None:
+    filters = ("wave/+", "wave/a", "wave/#")
+    async with peer(broker.port) as client:
+        await client.subscribe(RESULTS)
+        command = (sys.executable, "-m", mqtt_gateway.__name__, broker.url, str(tmp_path), protocol, *filters)
+        for kill in range(4):
+            process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+            try:
+                assert process.stdout
+                assert await process.stdout.readline() == b"online\n"
+                await publish(client, "wave/a", *range(25 * kill, 25 * kill + 25))  # not all are answered by now
+            finally:
+                process.kill()
+                await process.wait()
+        routes = [
+            MqttRoute(f"wave{index or ''}", (one,), "motion", sensor="topic[1]", hop_rows=4)
+            for index, one in enumerate(filters)
+        ]
+        async with frontend(simulated(), broker.url, *routes, folder=tmp_path, protocol=protocol):
+            await until(lambda: len({json.loads(message.payload)["id"] for message in client.received}) == 75)
+    windows = Counter(
+        (message.topic.split("/")[3], tuple(json.loads(message.payload)["outputs"][0]["data"][::3]))
+        for message in client.received
+    )
+    expected = {tuple(range(start, start + 4)) for start in range(0, 100, 4)}
+    assert set(windows) == {(name, window) for name in ("wave", "wave1", "wave2") for window in expected}

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from gateway.domain.errors import RequestError
@@ -101,10 +102,15 @@ class Pipeline:
             self._delivery.discard(message, "dropped_retained")
         elif self._requests.asked(message.topic):
             self._receive_request(message)
-        elif (route := self._router.route(message.topic)) is None:
+        elif not (routes := self._router.routes(message.topic)):
             self._discard_unrouted(message)
-        elif self._quotas is None or self._quotas.admits(route, message):
-            self._samples.receive(route, message)
+        else:
+            names = {route.name for route in routes} if len(routes) > 1 else None
+            for route in routes:
+                own = message if names is None else replace(message, routes=names)
+                own.route = route.name
+                if self._quotas is None or self._quotas.admits(route, own):
+                    self._samples.receive(route, own)
 
     def resume(self) -> None:
         """Begin waiting jobs, and read messages again: the outbox has room."""
@@ -131,7 +137,13 @@ class Pipeline:
             await asyncio.sleep(0)
 
     def _discard_unrouted(self, message: Message) -> None:
-        """Acknowledge a message that no route takes, and log it, once in `error_repeat_s`."""
+        """Acknowledge a message that no route takes, and log it, once in `error_repeat_s`.
+
+        A filter that covers those of several routes may match more than they do: such messages are only counted.
+        """
+        if self._router.is_subscribed(message.topic):
+            self._delivery.discard(message, "unwanted")
+            return
         self._delivery.discard(message, "dropped_unrouted")
         if message.arrived_ns >= self._unrouted_due_ns:
             self._unrouted_due_ns = message.arrived_ns + self._repeat_ns

@@ -111,8 +111,8 @@ class Connection:
         self._task = asyncio.get_running_loop().create_task(self._stay_connected(), name=f"mqtt-{self._role}")
 
     def acknowledge(self, message: Message) -> None:
-        """Send a QoS 1 message's PUBACK. If its connection has ended, the broker sends the message again."""
-        if message.qos and self._session is not None:
+        """Send a QoS 1 message's PUBACK, after the last of its routes. If its connection has ended, it comes again."""
+        if message.qos and message.done() and self._session is not None:
             sent = self._session.acknowledge(message)
             self._counters["acknowledged" if sent else "acknowledgements_stale"] += 1
 
