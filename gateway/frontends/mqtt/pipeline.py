@@ -26,7 +26,6 @@ from gateway.frontends.mqtt.routes.publish_topics import ANY_TOPIC, PublishTopic
 from gateway.frontends.mqtt.routes.requests import CALLER, Asked, Requests
 from gateway.frontends.mqtt.routes.routing import TOPIC_REMEMBERED_CHARS, Router
 from gateway.frontends.mqtt.sample_flow import SampleFlow
-from gateway.frontends.mqtt.session.events import MESSAGE_UNROUTED
 from gateway.frontends.mqtt.settings import MqttSettings
 
 _log = logging.getLogger(__name__)
@@ -147,7 +146,8 @@ class Pipeline:
         self._delivery.discard(message, "dropped_unrouted")
         if message.arrived_ns >= self._unrouted_due_ns:
             self._unrouted_due_ns = message.arrived_ns + self._repeat_ns
-            _log.warning(MESSAGE_UNROUTED, message.topic[:TOPIC_REMEMBERED_CHARS], self._counters["dropped_unrouted"])
+            problem = "message unrouted: no route takes topic %r; acknowledged and dropped, %d since the start"
+            _log.warning(problem, message.topic[:TOPIC_REMEMBERED_CHARS], self._counters["dropped_unrouted"])
 
     def _receive_request(self, message: Message) -> None:
         seen, reply = None, None

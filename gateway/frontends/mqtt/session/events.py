@@ -44,8 +44,6 @@ SESSION_RESET = (
     "is asked to forget it, with the messages that waited there. This happens once"
 )
 """First start of a version with the record, or after the file `mqtt-subscriptions` in the state folder was lost."""
-MESSAGE_UNROUTED = "message unrouted: no route takes topic %r; acknowledged and dropped, %d since the start"
-"""The broker sent a message that was not subscribed to, or waited for a route that was removed."""
 PUBLICATION_REFUSED = "publication refused: %s, reason code 0x%02x; correct the broker's ACL or its limits"
 """The broker refused a result, an error or a status, or it exceeds the broker's largest packet."""
 CLIENT_ID_TAKEN_OVER = (

@@ -21,7 +21,7 @@ COPIED_S = 60.0
 """Time between writing the file and the last change of its inode, beyond which it is a copy if the inode is new."""
 
 
-class _Content(msgspec.Struct):
+class _RecordedFilters(msgspec.Struct):
     """Content of the file: its own inode, the Unix time, and the filters of each client."""
 
     inode: int
@@ -57,14 +57,14 @@ class SubscriptionRecord:
         try:
             durable.make_folder(folder)
             with durable.replacing(self._file, durable.FILE_MODE, durable.temporary(folder)) as staged:
-                content = _Content(os.fstat(staged.fileno()).st_ino, time.time(), self._clients)
+                content = _RecordedFilters(os.fstat(staged.fileno()).st_ino, time.time(), self._clients)
                 staged.write(msgspec.json.encode(content))
         except OSError as error:
             _log.error(events.SUBSCRIPTIONS_NOT_RECORDED, error)
 
     def _read(self) -> dict[str, list[str]]:
         try:
-            content = msgspec.json.decode(self._file.read_bytes(), type=_Content)
+            content = msgspec.json.decode(self._file.read_bytes(), type=_RecordedFilters)
             state = self._file.stat()
         except FileNotFoundError:
             return {}
