@@ -24,7 +24,7 @@ from gateway.frontends.mqtt.route_results import Seen
 from gateway.frontends.mqtt.routes.limits import MessageLimits
 from gateway.frontends.mqtt.routes.publish_topics import ANY_TOPIC, PublishTopics
 from gateway.frontends.mqtt.routes.requests import CALLER, Asked, Requests
-from gateway.frontends.mqtt.routes.routing import TOPIC_REMEMBERED_CHARS, Router
+from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.sample_flow import SampleFlow
 from gateway.frontends.mqtt.settings import MqttSettings
 
@@ -146,8 +146,7 @@ class Pipeline:
         self._delivery.discard(message, "dropped_unrouted")
         if message.arrived_ns >= self._unrouted_due_ns:
             self._unrouted_due_ns = message.arrived_ns + self._repeat_ns
-            problem = "message unrouted: no route takes topic %r; acknowledged and dropped, %d since the start"
-            _log.warning(problem, message.topic[:TOPIC_REMEMBERED_CHARS], self._counters["dropped_unrouted"])
+            _log.warning("message unrouted: no route takes topic %.200r; acknowledged and dropped", message.topic)
 
     def _receive_request(self, message: Message) -> None:
         seen, reply = None, None

@@ -131,8 +131,7 @@ class Router:
 
     def is_subscribed(self, topic: str) -> bool:
         """Return True if one of the subscriptions matches `topic`."""
-        levels = topic.split("/")
-        return any(cover.takes(levels) for cover, _ in self._covers)
+        return any(cover.takes(topic.split("/")) for cover, _ in self._covers)
 
     def is_taken(self, topic: str) -> bool:
         """Return True if a route takes messages on `topic`, or publishes results or messages of rules there."""
@@ -177,14 +176,10 @@ class Router:
         """
         found: list[tuple[TopicFilter, int, MqttRoute]] = []
         for filter_, route in self._filters:
-            cover, qos, at = filter_, route.qos, 0
-            while at < len(found):
-                other, other_qos, _ = found[at]
-                if other.group == cover.group and other.overlaps(cover):
-                    del found[at]
-                    cover, qos, at = cover.cover(other), max(qos, other_qos), 0
-                else:
-                    at += 1
+            cover, qos = filter_, route.qos
+            while at := [at for at, (one, *_) in enumerate(found) if one.group == cover.group and one.overlaps(cover)]:
+                other, other_qos, _ = found.pop(at[0])
+                cover, qos = cover.cover(other), max(qos, other_qos)
             found.append((cover, qos, route))
         for cover, qos, route in found:
             if cover.overlaps(self._own):

@@ -250,10 +250,10 @@ class Connection:
     def unsubscribed(self, codes: Sequence[int]) -> None:
         """Handle UNSUBACK: filters that the broker keeps are removed by a later connection."""
         kept = [one for one, code in zip(self._gone, codes, strict=False) if code >= REFUSED]
+        ended = ", ".join(one for one in self._gone if one not in kept)
+        _log.info(events.SUBSCRIPTIONS_ENDED, f"{ended or 'none':.500}")
         if kept:
             _log.error(events.SUBSCRIPTIONS_KEPT, f"{', '.join(kept):.500}")
-        if ended := [one for one in self._gone if one not in kept]:
-            _log.info(events.SUBSCRIPTIONS_ENDED, f"{', '.join(ended):.500}")
         if self._record is not None:
             self._record.write({*(one.filter for one in self._subscriptions), *kept})
 
@@ -281,13 +281,12 @@ class Connection:
     def lost(self, reason: str, end: End) -> None:
         """Handle the end of a connection, or of an attempt to connect."""
         self._stop_timer()
-        if not self.is_ready and not self._follows:
-            self._counters["connect_failures"] += 1
+        if not self._follows:
+            self._counters["connect_failures"] += not self.is_ready
+            self._decide(OUTCOMES[end])
         self.is_ready, self.welcome = False, None
         self.accepted.clear()
         self._reason, self._end = reason, end
-        if not self._follows:
-            self._decide(OUTCOMES[end])
         self.sender.end()
         if not self._stop.is_set():
             self._health.begin(CONNECTION, self._role, f"the {self._role} connection ended: {reason}")
@@ -314,10 +313,9 @@ class Connection:
     def _unsubscribe(self, session: MqttSession, welcome: Welcome) -> None:
         """End the subscriptions of earlier configurations. All filters are in the record before the broker has them."""
         if self._record is not None:
-            asked = {one.filter for one in self._subscriptions}
-            held = (self._record.filters or frozenset()) if welcome.resumed else frozenset()
-            self._gone = sorted(held - asked)
-            self._record.write(held | asked)
+            asked, held = {one.filter for one in self._subscriptions}, self._record.filters
+            self._gone = sorted((held or set()) - asked) if welcome.resumed else []
+            self._record.write(asked.union(self._gone))
             if self._gone:
                 session.unsubscribe(self._gone)
 

@@ -47,13 +47,11 @@ class SubscriptionRecord:
 
     def write(self, filters: Iterable[str]) -> None:
         """Record the filters, durably, unless they are recorded already. Blocks for two syncs."""
-        wanted = sorted(filters)
-        if self._clients.get(self._client) == wanted:
+        wanted, folder = sorted(filters), self._file.parent
+        if self._clients.pop(self._client, None) == wanted:
+            self._clients[self._client] = wanted
             return
-        self._clients.pop(self._client, None)
-        self._clients[self._client] = wanted
-        self._clients = dict(list(self._clients.items())[-CLIENTS_LIMIT:])
-        folder = self._file.parent
+        self._clients = dict([*self._clients.items(), (self._client, wanted)][-CLIENTS_LIMIT:])
         try:
             durable.make_folder(folder)
             with durable.replacing(self._file, durable.FILE_MODE, durable.temporary(folder)) as staged:
