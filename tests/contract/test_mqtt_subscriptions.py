@@ -14,17 +14,14 @@ import pytest
 
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.session import subscriptions
-from gateway.frontends.mqtt.session.subscriptions import FILE, SubscriptionRecord
+from gateway.frontends.mqtt.session.subscriptions import FILE
 from tests.simulators import mqtt_gateway
 from tests.simulators.broker import Mosquitto
 from tests.simulators.mqtt_gateway import echoed, frontend, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer
-from tests.simulators.mqtt_server import CONNECT, SUBSCRIBE, UNSUBSCRIBE, fake_broker
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.parametrize("protocol", ["5", "3.1.1"])]
 RESULTS = "edge/gw/results/#"
-RESUMED = b"\x20\x03\x01\x00\x00"
-"""CONNACK: accepted, the session is present."""
 
 
 def single(*topics: str, name: str = "single") -> MqttRoute:
@@ -114,22 +111,6 @@ async def test_a_session_without_a_record_is_reset_once(
 async def test_a_first_start_resets_nothing(broker: Mosquitto, tmp_path: Path, protocol: str) -> None:
     async with frontend(simulated(), broker.url, single("s/+"), folder=tmp_path, protocol=protocol) as gateway:
         assert (gateway.counters()["connections"], "sessions_reset" in gateway.counters()) == (2, False)
-
-
-async def test_filters_that_the_broker_keeps_are_ended_by_the_next_connection(tmp_path: Path, protocol: str) -> None:
-    if protocol != "5":
-        pytest.skip("MQTT 3.1.1 has no codes")
-    async with fake_broker(connack=RESUMED) as server:
-        record = SubscriptionRecord(tmp_path, server.url, "gw")
-        record.write(("edge/gw/infer/#", "s/+", "old/+"))
-        server.unsuback = b"\x87"
-        for code, kinds in ((b"\x87", 1), (b"\x00", 2), (b"\x00", 2)):
-            server.unsuback = code
-            async with frontend(simulated(), server.url, single("s/+"), folder=tmp_path):
-                await until(lambda: server.count(UNSUBSCRIBE) == kinds)  # noqa: B023
-        main = [packet.kind for packet in server.packets if packet.client == "gw"]
-        assert main.index(UNSUBSCRIBE) == main.index(CONNECT) + 1 == main.index(SUBSCRIBE) - 1
-    assert SubscriptionRecord(tmp_path, server.url, "gw").filters == {"edge/gw/infer/#", "s/+"}
 
 
 def results(client: Peer) -> dict[str, list[float]]:
