@@ -61,7 +61,7 @@ def _not_one(name: str, topic: str, routes: Sequence[MqttRoute]) -> str:
     if name:
         return f"no route is called {name!r:.80}; known are {known}"
     if topic:
-        return f"no route, or several of different brokers, take topic {topic!r:.150}; name one with --route: {known}"
+        return f"no route, or several, take topic {topic!r:.150}; name one with --route: {known}"
     return f"name the route with --route or --topic; known are {known}"
 
 
@@ -73,10 +73,10 @@ def _check_topic(config: Config, route: MqttRoute, topic: str) -> None:
 
 
 def _takers(routes: Sequence[MqttRoute], topic: str, identity: str) -> list[MqttRoute]:
-    """Return the routes that take a topic: at most one of each broker."""
+    """Return the routes that take a topic."""
     names = dict.fromkeys(route.broker for route in routes)
     routers = [Router([route for route in routes if route.broker == name], identity) for name in names]
-    return [found for router in routers if (found := router.route(topic)) is not None]
+    return [found for router in routers for found in router.routes(topic)]
 
 
 def _without(config: Config, name: str, names: Sequence[str]) -> ConfigurationError:

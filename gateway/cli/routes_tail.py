@@ -29,8 +29,9 @@ async def tail(broker: NamedBroker, gateway: str, routes: tuple[MqttRoute, ...],
 
     def receive(message: Message) -> None:
         nonlocal shown
-        route = router.route(message.topic)
-        if route is not None and not ended.is_set():
+        for route in router.routes(message.topic):
+            if ended.is_set():
+                return
             try:
                 show(route, message)
             except Exception as error:  # noqa: BLE001  a callback of the connection: raised again where it is awaited

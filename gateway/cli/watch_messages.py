@@ -94,11 +94,13 @@ class WatchedTopics:
         if not isinstance(refusal, dict):
             return WatchedError("", message.topic, _text_of(message.payload)) if not self._name else None
         topic = str(refusal.get("topic", ""))[:TOPIC_LIMIT_CHARS]
-        route = self._router.route(topic) if topic else None
-        if self._name and (route is None or route.name != self._name):
+        routes = self._router.routes(topic) if topic else ()
+        names = [route.name for route in routes]
+        if self._name and self._name not in names:
             return None
         text = _short(f"{refusal.get('fault', '')}: {refusal.get('message', '')}")
-        return WatchedError(route.name if route else "", _sensor_of(route, topic) or topic or "-", text)
+        sensor = _sensor_of(routes[0] if routes else None, topic)
+        return WatchedError(" or ".join(names), sensor or topic or "-", text)
 
 
 def _pattern(route: MqttRoute, gateway_id: str) -> re.Pattern[str]:

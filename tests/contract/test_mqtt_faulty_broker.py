@@ -9,9 +9,20 @@ from pathlib import Path
 import pytest
 
 from gateway.frontends.mqtt.frontend import MqttFrontend
+from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
 from gateway.frontends.mqtt.settings import MqttRoute
 from tests.simulators.mqtt_gateway import frontend, simulated, until
-from tests.simulators.mqtt_server import CONNECT, PINGREQ, PUBACK, PUBLISH, SUBSCRIBE, FakeBroker, fake_broker, publish
+from tests.simulators.mqtt_server import (
+    CONNECT,
+    PINGREQ,
+    PUBACK,
+    PUBLISH,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    FakeBroker,
+    fake_broker,
+    publish,
+)
 
 pytestmark = pytest.mark.asyncio
 SINGLE = MqttRoute("single", ("single/+",), "identity_fp32", sensor="topic[1]")
@@ -20,6 +31,8 @@ STATUS = "edge/gw/status"
 RESULTS = "gw-results"
 LIMITED = b"\x20\x12\x00\x00\x0f\x13\x00\x07\x21\x00\x02\x24\x00\x25\x00\x27\x00\x10\x00\x00"
 """CONNACK: keepalive 7 s, Receive Maximum 2, Maximum QoS 0, no retained messages, packets of up to 1 MiB."""
+RESUMED = b"\x20\x03\x01\x00\x00"
+"""CONNACK: accepted, the session is present."""
 HUGE = b"\x30\xff\xff\xff\x7f\x00\x01t\x00"
 """Beginning of a PUBLISH of 268,435,455 bytes."""
 
@@ -214,3 +227,18 @@ async def test_a_frontend_that_stopped_leaves_no_timer(passes: int) -> None:
         timers = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
         left = [str(timer) for timer in timers if not timer.cancelled()]
         assert not [timer for timer in left if "Mqtt" in timer or "Outbox" in timer]
+
+
+async def test_filters_that_the_broker_keeps_are_ended_by_the_next_connection(tmp_path: Path) -> None:
+    async with fake_broker(connack=RESUMED) as server:
+        record = SubscriptionRecord(tmp_path, server.url, "gw")
+        record.write(("edge/gw/infer/#", "s/+", "old/+"))
+        for code, kinds in ((b"\x87", 1), (b"\x00", 2), (b"\x00", 2)):
+            server.unsuback = code
+            async with frontend(
+                simulated(), server.url, MqttRoute("s", ("s/+",), "identity_fp32", sensor="topic"), folder=tmp_path
+            ):
+                await until(lambda: server.count(UNSUBSCRIBE) == kinds)  # noqa: B023
+        main = [packet.kind for packet in server.packets if packet.client == "gw"]
+        assert main.index(UNSUBSCRIBE) == main.index(CONNECT) + 1 == main.index(SUBSCRIBE) - 1
+    assert SubscriptionRecord(tmp_path, server.url, "gw").filters == {"edge/gw/infer/#", "s/+"}

@@ -100,10 +100,13 @@ async def _serve_and_hang(url: str) -> None:
         await asyncio.Event().wait()
 
 
-async def _serve_windows(url: str, folder: str) -> None:
-    """Serve windows of four samples with a journal, and print when it is online."""
-    route = MqttRoute("wave", ("wave/+",), "motion", sensor="topic[1]", hop_rows=4)
-    async with frontend(simulated(), url, route, folder=Path(folder)):
+async def _serve_windows(url: str, folder: str, protocol: str = "auto", *filters: str) -> None:
+    """Serve windows of four samples with a journal, and print when it is online. Each filter is a route's."""
+    routes = [
+        MqttRoute(f"wave{index or ''}", (one,), "motion", sensor="topic[1]", hop_rows=4)
+        for index, one in enumerate(filters or ("wave/+",))
+    ]
+    async with frontend(simulated(), url, *routes, folder=Path(folder), protocol=protocol):
         print("online", flush=True)
         await asyncio.Event().wait()
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from tests.simulators.broker import scripted
 
-CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, PINGREQ, DISCONNECT = 1, 2, 3, 4, 8, 9, 12, 14
-ANSWERED = frozenset({CONNECT, PUBLISH, SUBSCRIBE, PINGREQ})
+CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK = 1, 2, 3, 4, 8, 9, 10, 11
+PINGREQ, DISCONNECT = 12, 14
+ANSWERED = frozenset({CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, PINGREQ})
 SUCCESS = b"\x20\x03\x00\x00\x00"
 """CONNACK: accepted, without properties."""
 
@@ -34,6 +35,8 @@ class FakeBroker:
         """Clients whose publications are not acknowledged."""
         self.suback = 0x01
         """Code of each subscription."""
+        self.unsuback = b"\x00"
+        """Codes of each UNSUBACK."""
         self.packets: list[Received] = []
         self.writers: dict[str, asyncio.StreamWriter] = {}
         self._connack = connack
@@ -76,6 +79,8 @@ class FakeBroker:
         if kind == SUBSCRIBE:
             codes = bytes([self.suback]) * _subscriptions(body)
             return bytes([SUBACK << 4, 3 + len(codes)]) + body[:2] + b"\x00" + codes
+        if kind == UNSUBSCRIBE:
+            return bytes([UNSUBACK << 4, 3 + len(self.unsuback)]) + body[:2] + b"\x00" + self.unsuback
         if kind == PINGREQ:
             return b"\xd0\x00"
         if not flags & 0x06:

@@ -24,6 +24,7 @@ from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.session.connection import ReadBatch
 from gateway.frontends.mqtt.session.identity import main_identity, results_identity, with_username
 from gateway.frontends.mqtt.session.link import Link
+from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.mqtt.templates import is_topic
 
@@ -47,7 +48,8 @@ class MqttFrontend:
     ) -> None:
         """Set up the frontend; `settings.url` must be set. Raises ConfigurationError for routes that cannot work.
 
-        `folder`: for the journal; None: there is none. `name`: the broker's, for metrics.
+        `folder`: for the journal and the record of subscriptions; None: there are none. `name`: the broker's, for
+        metrics.
         """
         if not is_topic(gateway_id) or "/" in gateway_id or len(gateway_id) > 128:
             problem = f"{gateway_id!r:.150} must be 1 to 128 characters without + # and /; it is part of topics"
@@ -88,6 +90,7 @@ class MqttFrontend:
             room=self._resume,
             batch=ReadBatch(self._engine.hold, self._engine.release),
             counters=self._counters,
+            record=None if self._folder is None else SubscriptionRecord(self._folder, settings.url, self._id),
         )
         if discovery:
             self._announcer = Announcer(announcements, settings, self._id, engine=self._engine, outlet=self._link)

@@ -18,6 +18,9 @@ class Message:
 
     `arrived_ns` is on the monotonic clock, `wall_ns` since the Unix epoch. `expiry_s` is the rest of the Message Expiry
     Interval when the broker sent the message (None: none). Properties are empty on MQTT 3.1.1.
+
+    `route` is the route that takes the message. If several do, each has its own copy, and the copies share `routes`:
+    the names of those that are not done.
     """
 
     topic: str
@@ -38,6 +41,16 @@ class Message:
     """Callback in place of its acknowledgement: the journal keeps the message, so that it was acknowledged before."""
     key: bytes = b""
     """Key of a kept message (`journal.message_key`): its packet id may be another message's now."""
+    route: str = ""
+    routes: set[str] | None = None
+
+    def done(self) -> bool:
+        """Note that its route is done with the message. Return True if it can be acknowledged: all routes are done."""
+        if self.routes is None:
+            return True
+        was_done = self.route not in self.routes
+        self.routes.discard(self.route)
+        return not (was_done or self.routes)
 
     def user_property(self, name: str) -> str:
         """Return the first user property called `name`, or ""."""

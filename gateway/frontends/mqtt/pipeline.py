@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from gateway.domain.errors import RequestError
@@ -25,6 +27,8 @@ from gateway.frontends.mqtt.routes.requests import CALLER, Asked, Requests
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.sample_flow import SampleFlow
 from gateway.frontends.mqtt.settings import MqttSettings
+
+_log = logging.getLogger(__name__)
 
 
 class Pipeline:
@@ -65,6 +69,7 @@ class Pipeline:
             topics=topics,
         )
         self._accepting = True
+        self._repeat_ns, self._unrouted_due_ns = int(settings.error_repeat_s * 1e9), 0
         if journal is not None:
             journal.changed = self._pace
 
@@ -96,12 +101,17 @@ class Pipeline:
             self._delivery.discard(message, "dropped_retained")
         elif self._requests.asked(message.topic):
             self._receive_request(message)
-        elif (route := self._router.route(message.topic)) is None:
-            self._delivery.discard(message, "dropped_unrouted")
-        elif self._quotas is None or self._quotas.admits(route, message):
-            self._samples.receive(route, message)
+        elif not (routes := self._router.routes(message.topic)):
+            self._discard_unrouted(message)
         else:
-            self._samples.lose(route, message)
+            names = {route.name for route in routes} if len(routes) > 1 else None
+            for route in routes:
+                own = message if names is None else replace(message, routes=names)
+                own.route = route.name
+                if self._quotas is None or self._quotas.admits(route, own):
+                    self._samples.receive(route, own)
+                else:
+                    self._samples.lose(route, own)
 
     def resume(self) -> None:
         """Begin waiting jobs, and read messages again: the outbox has room."""
@@ -127,6 +137,19 @@ class Pipeline:
                 await asyncio.wait(self._work.tasks)
             await self._runs.idle.wait()
             await asyncio.sleep(0)
+
+    def _discard_unrouted(self, message: Message) -> None:
+        """Acknowledge a message that no route takes, and log it, once in `error_repeat_s`.
+
+        A filter that covers those of several routes may match more than they do: such messages are only counted.
+        """
+        if self._router.is_subscribed(message.topic):
+            self._delivery.discard(message, "unwanted")
+            return
+        self._delivery.discard(message, "dropped_unrouted")
+        if message.arrived_ns >= self._unrouted_due_ns:
+            self._unrouted_due_ns = message.arrived_ns + self._repeat_ns
+            _log.warning("message unrouted: no route takes topic %.200r; acknowledged and dropped", message.topic)
 
     def _receive_request(self, message: Message) -> None:
         seen, reply = None, None

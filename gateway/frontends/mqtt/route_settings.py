@@ -83,7 +83,7 @@ class MqttRoute:
     name: str
     """Level of the result topic `edge/<id>/results/<name>/<sensor>`."""
     topics: tuple[str, ...]
-    """Topic filters, with + and #; `$share/<group>/…` shares them with other gateways."""
+    """Topic filters, with + and #; `$share/<group>/…` shares them with other gateways. Those of routes may overlap."""
     model: str
     """Model that runs; it may be loaded later."""
     version: str = ""

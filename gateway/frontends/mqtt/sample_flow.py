@@ -120,8 +120,11 @@ class SampleFlow:
         self._readied = asyncio.Event()
 
     def receive(self, route: MqttRoute, message: Message) -> None:
-        """Process one message of a route. With `at_most_once` it is acknowledged now, and counts as QoS 0."""
-        if route.at_most_once and message.qos:
+        """Process one message of a route. With `at_most_once` it is acknowledged now, and counts as QoS 0.
+
+        So does a message of a route at QoS 0 that comes at QoS 1 because of another route.
+        """
+        if message.qos and (route.at_most_once or not route.qos):
             self._outlet.acknowledge(message)
             message.qos = 0
         fast = self._fast.get(route.name)

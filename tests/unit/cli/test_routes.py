@@ -155,7 +155,7 @@ def test_a_refusal_is_shown_with_its_reason(files: Path, capsys: pytest.CaptureF
     [
         ((), "name the route with --route or --topic; known are rooms, wrists"),
         (("--route", "other"), "no route is called 'other'"),
-        (("--topic", "other/x"), "no route, or several of different brokers, take topic 'other/x'"),
+        (("--topic", "other/x"), "no route, or several, take topic 'other/x'"),
         (("--route", "rooms", "--topic", "wrists/x"), "does not take topic 'wrists/x'; its topics are rooms/+"),
     ],
 )

@@ -32,12 +32,12 @@ def key_of(message: Message) -> Hashable | None:
 
     Correlation data or the user property `id` identifies a message, together with its payload, because clients count
     from 0 again after a restart. Without them only the broker's own repetition is recognised: same packet id, topic and
-    payload.
+    payload. Each route of a sample has keys of its own.
     """
     name = message.correlation if message.correlation is not None else message.user_property("id")
     if name:
-        return (name, message.response_topic, message.topic, hash(message.payload))
-    return (message.mid, message.topic, hash(message.payload)) if message.qos else None
+        return (name, message.response_topic, message.route, message.topic, hash(message.payload))
+    return (message.mid, message.route, message.topic, hash(message.payload)) if message.qos else None
 
 
 class Dedup:

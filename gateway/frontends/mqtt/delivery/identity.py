@@ -18,13 +18,13 @@ _START, _count = uuid.uuid4().hex[:16], itertools.count()
 def message_id(message: Message, *, timed: bool) -> str:
     """Return the id of the result of one message.
 
-    It derives from topic and payload, if the payload holds a time or a sequence number (`timed`); else at QoS 1 also
-    from the packet id, which a broker keeps when it repeats a message. At QoS 0 nothing is repeated.
+    It derives from route, topic and payload, if the payload holds a time or a sequence number (`timed`); else at QoS 1
+    also from the packet id, which a broker keeps when it repeats a message. At QoS 0 nothing is repeated.
     """
     if not message.qos and not timed:
         return f"{_START}{next(_count):016x}"
-    digest = blake2b(message.topic.encode(errors="replace"), digest_size=ID_BYTES)
-    digest.update(b"\0" + (b"" if timed else message.mid.to_bytes(2, "big")))
+    digest = blake2b(f"{message.route}\0{message.topic}\0".encode(errors="replace"), digest_size=ID_BYTES)
+    digest.update(b"" if timed else message.mid.to_bytes(2, "big"))
     digest.update(message.payload)
     return digest.hexdigest()
 

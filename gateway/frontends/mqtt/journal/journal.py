@@ -99,14 +99,14 @@ def _add(found: Recovered, record: Record) -> None:
 
 
 def message_key(message: Message) -> bytes:
-    """Return what a broker's repetition of a message has in common with it: packet id, topic and payload.
+    """Return what a broker's repetition of a message has in common with it: packet id, route, topic and payload.
 
     Nothing repeats a kept message.
     """
     if message.key:
         return message.key
     digest = blake2b(message.mid.to_bytes(2, "little"), digest_size=KEY_BYTES)
-    digest.update(message.topic.encode(errors="replace") + b"\0")
+    digest.update(f"{message.route}\0{message.topic}\0".encode(errors="replace"))
     digest.update(message.payload)
     return digest.digest()
 

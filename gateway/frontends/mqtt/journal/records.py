@@ -139,7 +139,7 @@ class HeldRecord(msgspec.Struct, frozen=True, array_like=True, tag="h"):
         copied = {field: getattr(self, field) for field in self.__struct_fields__[3:]}
         if self.expiry_s is not None:
             copied["expiry_s"] = max(0, self.expiry_s - (wall_ns - self.wall_ns) // 1_000_000_000)
-        return Message(**copied, qos=1, arrived_ns=now_ns)
+        return Message(**copied, qos=1, arrived_ns=now_ns, route=self.route)
 
 
 class DroppedRecord(msgspec.Struct, frozen=True, array_like=True, tag="x"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
@@ -47,10 +48,22 @@ class TopicFilter:
         return len(self.levels) == len(other.levels)
 
     def __str__(self) -> str:
-        return "/".join(self.levels)
+        return "/".join(("$share", self.group, *self.levels) if self.group else self.levels)
+
+    def cover(self, other: TopicFilter) -> TopicFilter:
+        """Return the smallest filter that matches all topics of both, which overlap."""
+        levels = []
+        for mine, theirs in zip_longest(self.levels, other.levels, fillvalue="#"):
+            levels.append("#" if "#" in {mine, theirs} else mine if mine == theirs else "+")
+            if levels[-1] == "#":
+                break
+        return TopicFilter(tuple(levels), self.group)
 
     def overlaps(self, other: TopicFilter) -> bool:
-        """Return True if some topic matches both."""
+        """Return True if some topic matches both. Wildcards do not match a first level that begins with `$`."""
+        first, second = self.levels[0], other.levels[0]
+        if first != second and "$" in {first[:1], second[:1]}:
+            return False
         for mine, theirs in zip(self.levels, other.levels, strict=False):
             if "#" in {mine, theirs}:
                 return True
@@ -83,39 +96,47 @@ OWN_LEVELS = frozenset({(), ("+",), ("infer",), ("status",), ("errors",), ("mode
 
 
 class Router:
-    """Checked routes: each topic belongs to at most one, and none to the topics that the gateway itself publishes."""
+    """Checked routes of topics: none takes a topic that the gateway itself publishes.
+
+    Filters of routes may overlap. `subscriptions` do not: brokers differ in how often they send what several match.
+    """
 
     def __init__(self, routes: Sequence[MqttRoute], gateway_id: str) -> None:
         """Check the routes. Raises ConfigurationError with the route and its key."""
         self._own = read_filter(f"edge/{gateway_id}/#")
         self._filters: list[tuple[TopicFilter, MqttRoute]] = []
         self._published: list[TopicFilter] = []
-        self._known: dict[str, MqttRoute | None] = {}
+        self._known: dict[str, tuple[MqttRoute, ...]] = {}
         for route in routes:
             for text in route.topics:
                 self._add(route, text)
         for route in routes:
             self._check_published(route, gateway_id)
-        self.subscriptions = tuple(Subscription(text, route.qos) for route in routes for text in route.topics)
+        self._covers = list(self._disjoint())
+        self.subscriptions = tuple(Subscription(str(cover), qos) for cover, qos in self._covers)
 
-    def route(self, topic: str) -> MqttRoute | None:
-        """Return the route of `topic`, or None. Results are cached, up to a limit."""
+    def routes(self, topic: str) -> tuple[MqttRoute, ...]:
+        """Return the routes of `topic`. Results are cached, up to a limit."""
         try:
             return self._known[topic]
         except KeyError:
             pass
         levels = topic.split("/")
-        found = next((route for filter_, route in self._filters if filter_.takes(levels)), None)
+        found = tuple({route.name: route for filter_, route in self._filters if filter_.takes(levels)}.values())
         if len(topic) <= TOPIC_REMEMBERED_CHARS:
             if len(self._known) >= TOPICS_REMEMBERED:
                 self._known.clear()
             self._known[topic] = found
         return found
 
+    def is_subscribed(self, topic: str) -> bool:
+        """Return True if one of the subscriptions matches `topic`."""
+        return any(cover.takes(topic.split("/")) for cover, _ in self._covers)
+
     def is_taken(self, topic: str) -> bool:
         """Return True if a route takes messages on `topic`, or publishes results or messages of rules there."""
         levels = topic.split("/")
-        return self.route(topic) is not None or any(topics.takes(levels) for topics in self._published)
+        return bool(self.routes(topic)) or any(topics.takes(levels) for topics in self._published)
 
     def _check_published(self, route: MqttRoute, gateway_id: str) -> None:
         """Refuse topics of results and rules that lead to a route, or are a gateway's own. Raises ConfigurationError.
@@ -144,14 +165,34 @@ class Router:
         except ValueError as error:
             raise _refused(route, "topics", f"{text!r:.150}: {error}") from None
         if filter_.overlaps(self._own):
-            raise _refused(route, "topics", f"{text!r:.150} takes in {'/'.join(self._own.levels)}, which is our own")
-        for other, owner in self._filters:
-            if filter_.overlaps(other):
-                with_ = "/".join(other.levels)
-                problem = f"{text!r:.150} overlaps {with_!r:.150} of route {owner.name!r}; a topic goes to one route"
-                raise _refused(route, "topics", problem)
+            raise _refused(route, "topics", f"{text!r:.150} takes in {self._own}, which is our own")
         self._filters.append((filter_, route))
         _check_level(route, filter_)
+
+    def _disjoint(self) -> Iterator[tuple[TopicFilter, int]]:
+        """Yield filters that do not overlap and match all topics of the routes, with their quality of service.
+
+        Raises ConfigurationError if there are none.
+        """
+        found: list[tuple[TopicFilter, int, MqttRoute]] = []
+        for filter_, route in self._filters:
+            cover, qos = filter_, route.qos
+            while at := [at for at, (one, *_) in enumerate(found) if one.group == cover.group and one.overlaps(cover)]:
+                other, other_qos, _ = found.pop(at[0])
+                cover, qos = cover.cover(other), max(qos, other_qos)
+            found.append((cover, qos, route))
+        for cover, qos, route in found:
+            if cover.overlaps(self._own):
+                problem = (
+                    f"topics of several routes overlap, and '{cover!s:.150}', which covers them, takes in {self._own}"
+                )
+                raise _refused(route, "topics", f"{problem}, which is our own; let them begin with a level without '+'")
+            for other, _, owner in found:
+                if cover.group and other.group != cover.group and other.overlaps(cover):
+                    problem = f"'{cover!s:.150}' overlaps '{other!s:.150}' of route {owner.name!r}, which is not shared"
+                    problem += " in this group; the broker would send messages twice"
+                    raise _refused(route, "topics", problem)
+            yield cover, qos
 
 
 def topics_of(template: str, route: MqttRoute, gateway_id: str, rule: str = "") -> TopicFilter:

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 
 from gateway.domain.retry import draw_chance, pause_s
@@ -21,6 +21,7 @@ from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.session.listener import End, Welcome
 from gateway.frontends.mqtt.session.sender import OutboxSender
 from gateway.frontends.mqtt.session.session import MqttSession
+from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
 from gateway.frontends.mqtt.session.version_choice import BY_SETTING, ConnectOutcome, VersionChoice
 from gateway.frontends.mqtt.settings import MqttSettings
 
@@ -71,11 +72,16 @@ class Connection:
         receive: Callable[[Message], None] | None = None,
         ready: Callable[[], None] | None = None,
         leader: Connection | None = None,
+        record: SubscriptionRecord | None = None,
     ) -> None:
         self._settings, self._role, self._identity, self.sender = settings, role, identity, sender
         self._counters, self._health, self._batch, self._leader = counters, health, batch, leader
         self._subscriptions, self._receive, self._became_ready = subscriptions, receive, ready
         self._asked: Sequence[Subscription] = ()
+        self._record, self._gone = record, list[str]()
+        """Filters that the broker may hold; those of them that are not wanted any more."""
+        self._resets = self._follows = False
+        """True if the next connection makes the broker forget the session; if it follows without delay."""
         self._session: MqttSession | None = None
         self._choice = VersionChoice(BY_SETTING[settings.protocol])
         self._epoch = 0
@@ -105,8 +111,8 @@ class Connection:
         self._task = asyncio.get_running_loop().create_task(self._stay_connected(), name=f"mqtt-{self._role}")
 
     def acknowledge(self, message: Message) -> None:
-        """Send a QoS 1 message's PUBACK. If its connection has ended, the broker sends the message again."""
-        if message.qos and self._session is not None:
+        """Send a QoS 1 message's PUBACK, after the last of its routes. If its connection has ended, it comes again."""
+        if message.qos and message.done() and self._session is not None:
             sent = self._session.acknowledge(message)
             self._counters["acknowledged" if sent else "acknowledgements_stale"] += 1
 
@@ -147,6 +153,9 @@ class Connection:
             await self._one_connection()
             if self._stop.is_set():
                 return
+            if self._follows:
+                self._follows = False
+                continue
             self._count_failure(time.monotonic() - began_s)
             self._health.begin(CONNECTION, self._role, f"the {self._role} connection is not made: {self._reason}")
             if self._leader is not None or not self._choice.tries_at_once(before):
@@ -157,7 +166,8 @@ class Connection:
         self._ended.clear()
         self._epoch += 1
         version_5 = self.choice.version_5
-        session = MqttSession(self._settings, self._identity, self, version_5=version_5, epoch=self._epoch)
+        identity = replace(self._identity, clean=True) if self._resets else self._identity
+        session = MqttSession(self._settings, identity, self, version_5=version_5, epoch=self._epoch)
         self._session = session
         try:
             await session.connect()
@@ -206,7 +216,7 @@ class Connection:
         self._decide(ConnectOutcome.ACCEPTED)
         if session is None:
             return
-        if not serves:
+        if not serves or self._forgets(welcome):
             session.disconnect()
             return
         self.welcome = welcome
@@ -215,6 +225,7 @@ class Connection:
         self._log_connection(welcome)
         if self._subscriptions:
             self._health.end_all(SUBSCRIPTION)
+            self._unsubscribe(session, welcome)
             self._subscribe(self._subscriptions)
         else:
             self._begin(session, welcome)
@@ -235,6 +246,16 @@ class Connection:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._subscribe, refused)
         if not self.is_ready and self._session is not None and self.welcome is not None:
             self._begin(self._session, self.welcome)
+
+    def unsubscribed(self, codes: Sequence[int]) -> None:
+        """Handle UNSUBACK: filters that the broker keeps are removed by a later connection."""
+        kept = [one for one, code in zip(self._gone, codes, strict=False) if code >= REFUSED]
+        ended = ", ".join(one for one in self._gone if one not in kept)
+        _log.info(events.SUBSCRIPTIONS_ENDED, f"{ended or 'none':.500}")
+        if kept:
+            _log.error(events.SUBSCRIPTIONS_KEPT, f"{', '.join(kept):.500}")
+        if self._record is not None:
+            self._record.write({*(one.filter for one in self._subscriptions), *kept})
 
     def batch_began(self) -> None:
         """Handle the beginning of the packets of one read."""
@@ -260,18 +281,44 @@ class Connection:
     def lost(self, reason: str, end: End) -> None:
         """Handle the end of a connection, or of an attempt to connect."""
         self._stop_timer()
-        if not self.is_ready:
-            self._counters["connect_failures"] += 1
+        if not self._follows:
+            self._counters["connect_failures"] += not self.is_ready
+            self._decide(OUTCOMES[end])
         self.is_ready, self.welcome = False, None
         self.accepted.clear()
         self._reason, self._end = reason, end
-        self._decide(OUTCOMES[end])
         self.sender.end()
         if not self._stop.is_set():
             self._health.begin(CONNECTION, self._role, f"the {self._role} connection ended: {reason}")
         self._ended.set()
 
     # ---- internal --------------------------------------------------------------------------------------------------
+    def _forgets(self, welcome: Welcome) -> bool:
+        """Return True if this connection only serves to reset a session whose filters are not known.
+
+        The first one shows that the broker has such a session, the second one is clean, and the third one is used. It
+        is the same with MQTT 3.1.1, whose clean sessions end with their connection.
+        """
+        record = self._record
+        if record is None or not (self._resets or (welcome.resumed and record.filters is None)):
+            return False
+        if self._resets:
+            record.write(())
+        else:
+            self._counters["sessions_reset"] += 1
+            _log.warning(events.SESSION_RESET, self._settings.url, self._identity.client_id)
+        self._resets, self._follows = not self._resets, True
+        return True
+
+    def _unsubscribe(self, session: MqttSession, welcome: Welcome) -> None:
+        """End the subscriptions of earlier configurations. All filters are in the record before the broker has them."""
+        if self._record is not None:
+            asked, held = {one.filter for one in self._subscriptions}, self._record.filters
+            self._gone = sorted((held or set()) - asked) if welcome.resumed else []
+            self._record.write(asked.union(self._gone))
+            if self._gone:
+                session.unsubscribe(self._gone)
+
     def _subscribe(self, subscriptions: Sequence[Subscription]) -> None:
         """Subscribe. Without SUBACK in time the connection is made again."""
         self._stop_timer()

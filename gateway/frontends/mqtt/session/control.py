@@ -18,7 +18,7 @@ from gateway.frontends.mqtt.session.packets import (
 from gateway.frontends.mqtt.session.properties import Properties, Property, read_properties, write_properties
 
 CONNECT, CONNACK, PUBLISH, PUBACK = 0x10, 0x20, 0x30, 0x40
-SUBSCRIBE, SUBACK, PINGRESP, DISCONNECT = 0x82, 0x90, 0xD0, 0xE0
+SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGRESP, DISCONNECT = 0x82, 0x90, 0xA2, 0xB0, 0xD0, 0xE0
 KIND = 0xF0
 """Bits of the first byte that tell the kind of a packet (2.1.2)."""
 QOS, QOS_1, RETAIN, DUP = 0x06, 0x02, 0x01, 0x08
@@ -110,6 +110,19 @@ def read_suback(body: bytes, *, version_5: bool) -> tuple[int, list[int]]:
         raise MalformedPacketError("the broker sent a SUBACK without codes")
     start = read_properties(body, 2)[1] if version_5 else 2
     return int.from_bytes(body[:2], "big"), list(body[start:])
+
+
+def write_unsubscribe(mid: int, filters: Sequence[str], *, version_5: bool) -> bytes:
+    """Return an UNSUBSCRIBE (3.10)."""
+    parts = map(write_text, filters)
+    return write_packet(UNSUBSCRIBE, mid.to_bytes(2, "big"), NO_PROPERTIES if version_5 else b"", *parts)
+
+
+def read_unsuback(body: bytes, *, version_5: bool) -> list[int]:
+    """Return the code of each filter of an UNSUBACK (3.11); MQTT 3.1.1 has none. Raises MalformedPacketError."""
+    if len(body) < (3 if version_5 else 2):
+        raise MalformedPacketError("the broker sent an UNSUBACK that is too short")
+    return list(body[read_properties(body, 2)[1] :]) if version_5 else []
 
 
 def read_puback(body: bytes, *, version_5: bool) -> tuple[int, int]:

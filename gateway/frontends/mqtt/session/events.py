@@ -27,6 +27,23 @@ SUBSCRIPTION_REDUCED = (
     "what it grants, or change the broker"
 )
 """The broker granted a topic filter with less quality of service than the route asks for."""
+SUBSCRIPTIONS_ENDED = "subscriptions ended: %s; the configuration has them no more"
+"""The broker no longer holds filters of an earlier configuration."""
+SUBSCRIPTIONS_KEPT = (
+    "subscriptions kept: the broker refuses to end %s; messages may come twice until the session expires"
+)
+"""The broker answered an UNSUBSCRIBE with a failure; it is asked again with the next connection."""
+SUBSCRIPTIONS_NOT_RECORDED = (
+    "subscriptions not recorded: %s; free space, else topics that are removed later keep sending messages"
+)
+"""The file with the topic filters at the broker cannot be written."""
+SUBSCRIPTIONS_NOT_READ = "subscriptions not read: %s: %s; a session that the broker kept is reset"
+"""The file with the topic filters at the broker is damaged, or a copy, such as a restored backup."""
+SESSION_RESET = (
+    "session reset: the broker at %s kept the session of '%s', but there is no record of its topic filters; the broker "
+    "is asked to forget it, with the messages that waited there. This happens once"
+)
+"""First start of a version with the record, or after the file `mqtt-subscriptions` in the state folder was lost."""
 PUBLICATION_REFUSED = "publication refused: %s, reason code 0x%02x; correct the broker's ACL or its limits"
 """The broker refused a result, an error or a status, or it exceeds the broker's largest packet."""
 CLIENT_ID_TAKEN_OVER = (

@@ -18,6 +18,7 @@ from gateway.frontends.mqtt.session.health import LinkHealth
 from gateway.frontends.mqtt.session.identity import MqttIdentity
 from gateway.frontends.mqtt.session.listener import Welcome
 from gateway.frontends.mqtt.session.sender import OutboxSender
+from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
 from gateway.frontends.mqtt.settings import MqttSettings
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Link:
         room: Callable[[], None],
         batch: ReadBatch,
         counters: Counter[str],
+        record: SubscriptionRecord | None = None,
     ) -> None:
         self._settings, self._changed, self._room, self._batch = settings, changed, room, batch
         self._paused = False
@@ -67,6 +69,7 @@ class Link:
             subscriptions=subscriptions,
             receive=receive,
             ready=self._main_ready,
+            record=record,
         )
         self._results = Connection(
             settings,

@@ -9,8 +9,8 @@ from collections import deque
 
 from gateway.frontends.mqtt.messages import OutgoingPublish
 
-ID_LIMIT = 65_534
-"""Largest packet id of a publication. The one above it is that of SUBSCRIBE."""
+ID_LIMIT = 65_533
+"""Largest packet id of a publication. Those above it are for SUBSCRIBE and UNSUBSCRIBE."""
 ROOM = 0.75
 """Share of the limits below which a full outbox counts as not full again, so that reading does not stop at each one."""
 

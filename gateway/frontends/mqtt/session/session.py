@@ -31,8 +31,8 @@ READ_S = 0.002
 """Longest time for which messages are read in a row: their inferences run together, and other work waits."""
 WRITE_BYTES = 64 * 1024
 """Bytes that are sent at once, and beyond which no more are accepted until the kernel has taken them."""
-_SUBSCRIBE_ID = ID_LIMIT + 1
-"""Packet id of SUBSCRIBE: the next one follows the answer, and publications have others (MQTT 5, 2.2.1)."""
+_SUBSCRIBE_ID, _UNSUBSCRIBE_ID = ID_LIMIT + 1, ID_LIMIT + 2
+"""Packet ids of these two: the next one follows the answer, and publications have others (MQTT 5, 2.2.1)."""
 
 
 class MqttSession(asyncio.BufferedProtocol):
@@ -128,6 +128,10 @@ class MqttSession(asyncio.BufferedProtocol):
         them all, and they are counted.
         """
         self._send(control.write_subscribe(_SUBSCRIBE_ID, subscriptions, version_5=self.version_5))
+
+    def unsubscribe(self, filters: Sequence[str]) -> None:
+        """End subscriptions; `unsubscribed` is called with the broker's code for each, which MQTT 3.1.1 lacks."""
+        self._send(control.write_unsubscribe(_UNSUBSCRIBE_ID, filters, version_5=self.version_5))
 
     def read(self, *, on: bool) -> None:
         """Start or stop reading the socket. Without reading, messages stay in the kernel and at the broker."""
@@ -264,6 +268,9 @@ class MqttSession(asyncio.BufferedProtocol):
         _, codes = control.read_suback(body, version_5=self.version_5)
         self._listener.subscribed(codes)
 
+    def _on_unsuback(self, body: bytes) -> None:
+        self._listener.unsubscribed(control.read_unsuback(body, version_5=self.version_5))
+
     def _on_disconnect(self, body: bytes) -> None:
         code, text = control.read_disconnect(body)
         if code == reasons.SESSION_TAKEN_OVER:
@@ -304,6 +311,7 @@ class MqttSession(asyncio.BufferedProtocol):
 _HANDLERS: Mapping[int, Callable[[MqttSession, bytes], None]] = {
     control.CONNACK: MqttSession._on_connack,
     control.SUBACK: MqttSession._on_suback,
+    control.UNSUBACK: MqttSession._on_unsuback,
     control.PINGRESP: lambda _session, _body: None,  # any packet proves that the broker answers
     control.DISCONNECT: MqttSession._on_disconnect,
 }

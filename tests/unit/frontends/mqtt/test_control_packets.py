@@ -93,6 +93,13 @@ def test_a_subscription_asks_for_retained_messages_only_if_it_wants_them() -> No
     assert control.write_subscribe(7, asked, version_5=False) == b"\x82\x0c\x00\x07\x00\x03a/+\x01\x00\x01b\x00"
 
 
+def test_subscriptions_are_ended_with_a_code_for_each_in_mqtt_5_only() -> None:
+    assert control.write_unsubscribe(7, ("a/+", "b"), version_5=True) == b"\xa2\x0b\x00\x07\x00\x00\x03a/+\x00\x01b"
+    assert control.write_unsubscribe(7, ("a/+", "b"), version_5=False) == b"\xa2\x0a\x00\x07\x00\x03a/+\x00\x01b"
+    assert control.read_unsuback(b"\x00\x07\x00\x00\x11", version_5=True) == [0, 0x11]
+    assert control.read_unsuback(b"\x00\x07", version_5=False) == []
+
+
 @pytest.mark.parametrize("version_5", [True, False])
 @given(texts.filter(bool), st.binary(max_size=300), st.integers(0, 65_535), given_properties)
 def test_a_publication_is_read_as_it_was_written(
@@ -127,6 +134,7 @@ def test_any_packet_is_read_or_refused(version_5: bool, first: int, body: bytes)
         lambda: read_publish(first, body, 1, version_5=version_5),
         lambda: control.read_connack(body, version_5=version_5),
         lambda: control.read_suback(body, version_5=version_5),
+        lambda: control.read_unsuback(body, version_5=version_5),
         lambda: control.read_puback(body, version_5=version_5),
         lambda: control.read_disconnect(body),
     )

@@ -38,6 +38,39 @@ def test_filters_that_share_a_topic_overlap(one: str, other: str, topic: str) ->
         assert first.overlaps(second)
 
 
+@given(st.lists(filters.filter(bool), min_size=1, max_size=5), topics)
+def test_subscriptions_cover_the_topics_of_all_routes_and_do_not_overlap(texts: list[str], topic: str) -> None:
+    own = [f"x/{text}" for text in texts]
+    routes = [MqttRoute(f"{index}", (text,), "model", qos=index % 2) for index, text in enumerate(own)]
+    router, words = Router(routes, "gw"), f"x/{topic}".split("/")
+    assert [one.name for one in router.routes(f"x/{topic}")] == [
+        f"{index}" for index, text in enumerate(own) if read_filter(text).takes(words)
+    ]
+    found = [(read_filter(one.filter), one.qos) for one in router.subscriptions]
+    assert not any(one.overlaps(other) for one, _ in found for other, _ in found if one is not other)
+    qualities = [qos for one, qos in found if one.takes(words)]
+    assert all(route.qos <= qualities[0] for route in router.routes(f"x/{topic}"))
+    assert router.is_subscribed(f"x/{topic}") == bool(qualities)
+
+
+@pytest.mark.parametrize(
+    ("topics", "subscribed"),
+    [
+        (("a/+/c", "a/b/+"), ["a/+/+"]),
+        (("a/b", "a/#", "a/+"), ["a/#"]),
+        (("a", "a/#"), ["a/#"]),
+        (("a/b/+", "a/+/c", "a/d/e"), ["a/+/+"]),
+        (("a/b/#", "a/+/c"), ["a/+/#"]),
+        (("a/b", "a/c", "a/b"), ["a/c", "a/b"]),
+        (("$share/g/a/+/c", "$share/g/a/b/+"), ["$share/g/a/+/+"]),
+        (("$SYS/broker", "+/load"), ["$SYS/broker", "+/load"]),
+    ],
+)
+def test_overlapping_filters_have_a_common_cover(topics: tuple[str, ...], subscribed: list[str]) -> None:
+    routes = [MqttRoute(f"{index}", (text,), "model", qos=index % 2) for index, text in enumerate(topics)]
+    assert [one.filter for one in Router(routes, "gw").subscriptions] == subscribed
+
+
 @pytest.mark.parametrize(
     "text", ["", "a+", "a/b+/c", "#/a", "a#", "a/#b", "a\0", "$share/g", "$share//a", "$share/+/a"]
 )
@@ -50,21 +83,21 @@ def route(name: str, *topics: str, sensor: str = "topic") -> MqttRoute:
     return MqttRoute(name, topics, "model", sensor=sensor)
 
 
-def test_a_topic_goes_to_its_route_and_is_remembered() -> None:
+def test_a_topic_goes_to_its_routes_and_is_remembered() -> None:
     router = Router((route("a", "a/+"), route("b", "$share/g/b/#")), "gw")
     for _ in range(2):
-        assert router.route("a/1") is not None
-        assert router.route("a/1/2") is None
-        found = router.route("b/1/2")
-        assert found is not None
-        assert found.name == "b"
+        assert [found.name for found in router.routes("a/1")] == ["a"]
+        assert router.routes("a/1/2") == ()
+        assert [found.name for found in router.routes("b/1/2")] == ["b"]
     assert [subscription.filter for subscription in router.subscriptions] == ["a/+", "$share/g/b/#"]
 
 
 @pytest.mark.parametrize(
     ("routes", "key"),
     [
-        ((route("a", "a/+"), route("b", "+/b")), "topics"),
+        ((route("a", "a/+/c"), route("b", "+/b/c")), "topics"),  # +/+/c is a topic of the gateway, too
+        ((route("a", "$share/g/a/+"), route("b", "$share/h/a/b")), "topics"),
+        ((route("a", "$share/g/a/+/c"), route("b", "$share/g/a/b/+"), route("c", "a/d/d")), "topics"),
         ((route("a", "a/#"), route("b", "$share/g/a")), "topics"),
         ((route("a", "#"),), "topics"),
         ((route("a", "edge/+/results/#"),), "topics"),
