@@ -31,6 +31,7 @@ def described(manifest: ModelManifest, config: TritonConfig, labels: tuple[str, 
         max_batch_rows=config.max_batch_size or 0,
         rows=INDEPENDENT if config.joins and config.batched else "",
         variants=(replace(variant, bind=dict(_reshapes(config))),),
+        parameters=config.parameters,
     )
 
 

@@ -66,7 +66,10 @@ def model_metadata(manifest: ModelManifest, placement: Placement, versions: Sequ
 
 
 def model_config(manifest: ModelManifest, placement: Placement, versions: Sequence[str]) -> Document:
-    """Return Triton's ModelConfig; dims exclude the batch dimension if max_batch_size > 0."""
+    """Return Triton's ModelConfig; dims exclude the batch dimension if max_batch_size > 0.
+
+    A parameter of the manifest with the name of one of the gateway's own is left out.
+    """
     rows = placement.max_batch_rows if manifest.batched else 0
     inputs = [
         {
@@ -78,7 +81,7 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
     ]
     kind = "KIND_CPU" if placement.accelerator == "cpu" else "KIND_MODEL"
     told = ("variant", "precision", "accelerator", "reason", "level", "joining", "loop")
-    facts = {name: getattr(placement, name) for name in told}
+    facts = dict(manifest.parameters) | {name: getattr(placement, name) for name in told}
     facts["signed"] = "true" if placement.signed else "false"
     facts |= {PREPROCESS + spec.name: _sent_images(spec.preprocess) for spec in manifest.inputs if spec.preprocess}
     config = {

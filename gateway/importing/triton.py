@@ -125,6 +125,8 @@ def _facts(config: TritonConfig, manifest: ModelManifest) -> Iterator[ImportFind
         yield taken("max_batch_size", rows)
     for spec in (*manifest.inputs, *manifest.outputs):
         yield taken(spec.name, f"{spec.datatype.label} {list(spec.shape)} {spec.layout}".rstrip())
+    if config.parameters:
+        yield left_out("parameters", "a manifest has none; a config.pbtxt in the model directory repeats them to clients")
     for remark in config.remarks:
         what, _, why = remark.partition(_NOT_APPLIED)
         yield left_out(what, why)
