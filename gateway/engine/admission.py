@@ -149,7 +149,7 @@ def _rows_problem(rows: set[int], most: int, manifest: ModelManifest) -> str:
     if len(rows) > 1:
         return f"the inputs differ in their first dimension (rows): {sorted(rows)}"
     is_own = most == manifest.max_batch_rows
-    where = "max_batch_rows in its manifest, max_batch_size in its config.pbtxt" if is_own else "[limits] max_batch_rows"
+    where = "max_batch_size in config.pbtxt, max_batch_rows in a manifest" if is_own else "[limits] max_batch_rows"
     return f"batch of {max(rows)} rows; between 1 and {most} are served ({where})"
 
 

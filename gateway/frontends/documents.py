@@ -130,14 +130,19 @@ def _config_tensor(spec: TensorSpec, rows: int) -> Document:
 
 
 def _servable(servable: ServableStatistics) -> Document:
-    stages = ("success", "fail", "queue", *_STAGES)
+    stages, cancelled = ("success", "queue", *_STAGES), servable.cancelled
+    fail = Duration(servable.fail.count + cancelled.count, servable.fail.ns + cancelled.ns)  # Triton's includes both
     return {
         "name": servable.model,
         "version": servable.version,
         "last_inference": servable.last_inference_ms,
         "inference_count": servable.inferences,
         "execution_count": servable.executions,
-        "inference_stats": {stage: _duration(getattr(servable, stage)) for stage in stages},
+        "inference_stats": {
+            "fail": _duration(fail),
+            **{stage: _duration(getattr(servable, stage)) for stage in stages},
+        },
+        "response_stats": {"0": {"cancel": _duration(cancelled)}} if cancelled.count else {},
         "batch_stats": [
             {"batch_size": batch.size_rows, **{stage: _duration(getattr(batch, stage)) for stage in _STAGES}}
             for _, batch in sorted(servable.batches.items())

@@ -126,7 +126,7 @@ def _facts(config: TritonConfig, manifest: ModelManifest) -> Iterator[ImportFind
     for spec in (*manifest.inputs, *manifest.outputs):
         yield taken(spec.name, f"{spec.datatype.label} {list(spec.shape)} {spec.layout}".rstrip())
     if config.parameters:
-        yield left_out("parameters", "a manifest has none; a config.pbtxt in the model directory repeats them to clients")
+        yield left_out("parameters", "a manifest has none; ModelConfig repeats those of a config.pbtxt that is served")
     for remark in config.remarks:
         what, _, why = remark.partition(_NOT_APPLIED)
         yield left_out(what, why)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from gateway.domain.errors import ConfigurationError

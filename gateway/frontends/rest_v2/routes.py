@@ -25,6 +25,7 @@ from gateway.frontends.oip_json import (
     request_steps,
 )
 from gateway.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes_steps
+from gateway.frontends.oip_json_literals import malformed
 from gateway.frontends.regions import EXTENSION
 from gateway.frontends.rest_v2.answers import PIECE_BYTES, encoded
 from gateway.frontends.rest_v2.authorisation import rights_of
@@ -230,7 +231,7 @@ async def optional_body(request: Call, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(body.strip() or b"{}", type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RequestError(Fault.INVALID, f"the request body: {error}") from None
+            raise RequestError(Fault.INVALID, f"the request body: {malformed(body, error)}") from None
 
 
 async def _asked(request: Call, lease: Lease) -> JsonRequest:
