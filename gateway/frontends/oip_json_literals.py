@@ -34,7 +34,7 @@ class NonFinite(msgspec.Struct, rename={"text": "non-finite"}):
         return float(self.text)
 
 
-def malformed(body: bytes | memoryview, error: Exception) -> str:
+def malformed(body: bytes | bytearray | memoryview, error: Exception) -> str:
     """Return what is wrong with a JSON text that msgspec refused: its parser does not name lone surrogates."""
     words = str(error)
     place = re.search(r"surrogate pair \(byte (\d+)\)|Input data was truncated", words)

@@ -82,30 +82,38 @@ async def ready(request: Call) -> Response[Document]:
 @get([MODEL + "/ready", VERSION + "/ready"], summary="Model readiness", opt={"needs": READ})
 async def model_ready(request: Call) -> Response[Document]:
     """Report if a model version answers; 503 if it does not, or is unknown."""
-    model, version = _names(request)
+    model, version = names_of(request)
     is_ready = ports_of(request).inference.ready(model, version)
     return Response({"name": model, "ready": is_ready}, status_code=200 if is_ready else UNAVAILABLE)
+
+
+@get("/v2/models", summary="Models", opt={"needs": READ})
+async def models(request: Call) -> Document:
+    """Return the names of the models that are ready and that the caller may see, as KServe's server does."""
+    lines = ports_of(request).repository.index()
+    ready = documents.repository_index(lines, rights_of(request.scope["state"]), only_ready=True)
+    return {"models": sorted({line["name"] for line in ready})}
 
 
 @get([MODEL, VERSION], summary="Model metadata", opt={"needs": READ})
 async def model_metadata(request: Call) -> Document:
     """Return inputs and outputs with the batch dimension, and the versions that are ready."""
     ports = ports_of(request)
-    return documents.model_metadata(*documents.described(ports.inference, ports.repository, *_names(request)))
+    return documents.model_metadata(*documents.described(ports.inference, ports.repository, *names_of(request)))
 
 
 @get([MODEL + "/config", VERSION + "/config"], summary="Model configuration", opt={"needs": READ})
 async def model_config(request: Call) -> Document:
     """Return Triton's model configuration: dims without the batch dimension."""
     ports = ports_of(request)
-    return documents.model_config(*documents.described(ports.inference, ports.repository, *_names(request)))
+    return documents.model_config(*documents.described(ports.inference, ports.repository, *names_of(request)))
 
 
 @get(["/v2/models/stats", MODEL + "/stats", VERSION + "/stats"], summary="Model statistics", opt={"needs": READ})
 async def model_statistics(request: Call) -> Document:
     """Return Triton's counters of one version, of all versions of a model, or of all models that the caller may see."""
     statistics, rights = ports_of(request).statistics, rights_of(request.scope["state"])
-    return documents.model_statistics(documents.visible_statistics(statistics, rights, *_names(request)))
+    return documents.model_statistics(documents.visible_statistics(statistics, rights, *names_of(request)))
 
 
 @post("/v2/repository/index", status_code=200, summary="Repository index", opt={"needs": READ})
@@ -121,16 +129,18 @@ async def load(request: Call) -> Document:
     """Read the model's folder again and serve the versions that pass their gate."""
     body = await optional_body(request, _LoadBody)
     refuse_load_parameters(body.parameters or ())
-    await ports_of(request).repository.load(_names(request)[0])
-    return {}
+    model, _ = names_of(request)
+    await ports_of(request).repository.load(model)
+    return {"name": model, "load": True}
 
 
 @post("/v2/repository/models/{model:str}/unload", status_code=200, summary="Unload a model", opt={"needs": CONTROL})
 async def unload(request: Call) -> Document:
     """Drain and unload all versions of the model."""
     await optional_body(request, _LoadBody)
-    await ports_of(request).repository.unload(_names(request)[0])
-    return {}
+    model, _ = names_of(request)
+    await ports_of(request).repository.unload(model)
+    return {"name": model, "unload": True}
 
 
 @post(
@@ -143,14 +153,14 @@ async def unload(request: Call) -> Document:
 async def infer(request: Call) -> Response[bytes] | Stream:
     """Answer one inference request, in JSON or with binary tensors. A client that leaves abandons its request."""
     ports = ports_of(request)
-    ports.inference.describe(*_names(request))  # an unknown model is refused before its body is read
+    ports.inference.describe(*names_of(request))  # an unknown model is refused before its body is read
     admitted = request.scope["state"]["admitted"]
     with ports.bodies.lease(admitted) as lease:
         asked = await _asked(request, lease)
-        response = await _unless_gone(ports.inference.infer(asked.request), request.receive)
+        response = await unless_gone(ports.inference.infer(asked.request), request.receive)
     asked = replace(asked, request=replace(asked.request, inputs={}))  # nothing holds the body any more
     decoding, caller = ports.inference.decoding, admitted.caller
-    _hold(request, await decoding.run(caller, most_bytes_steps(response, asked)))
+    hold(request, await decoding.run(caller, most_bytes_steps(response, asked)))
     answer = await decoding.run(caller, answer_steps(response, asked, literals=True))
     return await _response(answer, request)
 
@@ -165,19 +175,19 @@ async def infer(request: Call) -> Response[bytes] | Stream:
 async def result(request: Call) -> Response[bytes]:
     """Answer an inference request, or an image or recording as the body, with the result of the model's task."""
     ports = ports_of(request)
-    manifest = ports.inference.describe(*_names(request))
+    manifest = ports.inference.describe(*names_of(request))
     media, admitted = media_of(request.headers.get("content-type", "")), request.scope["state"]["admitted"]
     name = check_task(manifest, media)
     with ports.bodies.lease(admitted) as lease:
         if media in ENCODED:
             body = await ports.bodies.read(request.receive, dict(request.headers), lease)
-            asked = encoded_request(manifest, bytes(body), _names(request), admitted.caller)
+            asked = encoded_request(manifest, bytes(body), names_of(request), admitted.caller)
         else:
             asked = (await _asked(request, lease)).request
         asked = replace(asked, outputs=(RequestedOutput(name),))
-        response = await _unless_gone(ports.inference.infer(asked), request.receive)
+        response = await unless_gone(ports.inference.infer(asked), request.receive)
     content = result_body(response.outputs[name])
-    _hold(request, len(content))
+    hold(request, len(content))
     return Response(content, media_type="application/json")
 
 
@@ -194,6 +204,7 @@ HANDLERS = (
     live,
     ready,
     model_ready,
+    models,
     model_metadata,
     model_config,
     model_statistics,
@@ -211,7 +222,7 @@ def ports_of(request: Call) -> RestPorts:
     return cast("RestPorts", request.app.state.ports)
 
 
-def _names(request: Call) -> tuple[str, str]:
+def names_of(request: Call) -> tuple[str, str]:
     """Return model and version of the path, "" if it has none.
 
     They are not parameters of the handlers: if a handler has two paths, litestar reads an absent version from the
@@ -239,7 +250,7 @@ async def _asked(request: Call, lease: Lease) -> JsonRequest:
     ports, caller = ports_of(request), request.scope["state"]["caller"]
     headers = dict(request.headers)
     length = headers.get(HEADER_LENGTH)
-    model, version = names = _names(request)
+    model, version = names = names_of(request)
     body = await ports.bodies.read(request.receive, headers, lease, most_of(ports, model, length))
     whole = memoryview(body).toreadonly()
     if len(whole) <= WHOLE_BYTES or length == "0":
@@ -261,7 +272,7 @@ def _parsing(body: memoryview) -> Steps[JsonBody]:
     return parse_body(body)
 
 
-async def _unless_gone(answering: Awaitable[InferResponse], receive: Callable[[], Awaitable[Any]]) -> InferResponse:
+async def unless_gone(answering: Awaitable[InferResponse], receive: Callable[[], Awaitable[Any]]) -> InferResponse:
     """Return the answer. If the client disconnects first, cancel the inference and raise ClientGone."""
     answer = asyncio.ensure_future(answering)
     gone = asyncio.ensure_future(_disconnected(receive))
@@ -281,7 +292,7 @@ async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
         pass
 
 
-def _hold(request: Call, size: int) -> None:
+def hold(request: Call, size: int) -> None:
     """Count the memory of an answer until it was sent. RequestError TOO_LARGE, OVERLOADED."""
     state = request.scope["state"]
     hold_answer(state["until_sent"].enter_context(ports_of(request).bodies.lease(state["admitted"])), size)
