@@ -7,7 +7,7 @@ field that changes only how Triton schedules its runs is accepted, and a remark 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from gateway.domain.errors import ConfigurationError
@@ -51,13 +51,17 @@ _REMARKS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigTensor:
-    """An input or output as the configuration describes it; `dims` and `reshape` without the batch dimension."""
+    """An input or output as the configuration describes it; `dims` and `reshape` without the batch dimension.
+
+    `optional`: a request may leave it out, for which the model file has a value.
+    """
 
     name: str
     datatype: Datatype
     dims: tuple[int, ...]
     reshape: tuple[int, ...] | None = None
     layout: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +170,11 @@ def _runtime(top: Block) -> str:
 
 
 def _input(block: Block) -> ConfigTensor:
-    if block.flag("optional"):
-        block.not_offered(
-            "optional", "inputs that may be left out are not offered here; send it always, or export without"
-        )
+    optional = block.flag("optional")
     layout = block.word("format").removeprefix("FORMAT_").replace("NONE", "")
     if layout not in {"", *LAYOUTS}:
         block.refuse("format", f"must be FORMAT_NONE, FORMAT_NCHW or FORMAT_NHWC, not {layout!r:.40}")
-    tensor = _tensor(block, layout)
+    tensor = replace(_tensor(block, layout), optional=optional)
     block.finish()
     return tensor
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from gateway.domain.release import Release, complete
 from gateway.domain.tensor import Datatype
 from gateway.domain.text_format import read_text_format
 from gateway.domain.triton_config import ConfigTensor, TritonConfig, read_config
-from gateway.domain.verdict import Signature
+from gateway.domain.verdict import Signature, read_signature, signature_document
 from tests.simulators.triton_examples import DENSENET, SIMPLE, SIMPLE_STRING
 
 
@@ -175,7 +176,6 @@ REFUSED = [
     ("input { name: 'x' dims: [2] }", "data_type: must be one of TYPE_BOOL"),
     ("input { name: 'x' data_type: TYPE_BYTES dims: [2] }", "TYPE_STRING"),
     ("input { name: 'x' data_type: TYPE_FP32 dims: [0] }", "dims: a dimension must be positive"),
-    (f"input {{ {TENSOR} optional: true }}", "optional: inputs that may be left out are not offered"),
     (f"input {{ {TENSOR} allow_ragged_batch: true }}", "allow_ragged_batch: is not offered here; pad"),
     (f"input {{ {TENSOR} format: FORMAT_XYZ }}", "format: must be FORMAT_NONE"),
     (f"input {{ {TENSOR} reshape {{ shape: [3] }} }}", "reshape: [3] holds another number of elements than dims [2]"),
@@ -242,6 +242,27 @@ def test_a_configuration_that_contradicts_its_model_is_refused(
 ) -> None:
     with pytest.raises(VariantError, match=re.escape(words)):
         manifest(read(text), inputs, {"y": (-1, 2)})
+
+
+OPTIONAL = "input { name: 'x' data_type: TYPE_FP32 dims: [2] } input { name: 't' data_type: TYPE_FP32 optional: true }"
+
+
+def test_an_optional_input_is_one_for_which_the_file_has_a_value() -> None:
+    variant = Variant("onnx", "onnx", "fp32", (Artifact("m.onnx", "0" * 64, 1),))
+    x, y = (TensorSpec(name, Datatype.FP32, (2,)) for name in "xy")
+    values = tuple(TensorSpec(name, Datatype.FP32, (), default=0.5) for name in "st")
+    signature = read_signature(json.loads(json.dumps(signature_document(Signature((x,), (y,), values)))))
+
+    def made(text: str, signature: Signature = signature) -> tuple[TensorSpec, ...]:
+        release = Release("m", "1", Path("/m"), "d", bare=variant, config=read(text))
+        return complete(release, variant, signature).inputs
+
+    assert made(OPTIONAL) == (x, values[1])
+    assert made("max_batch_size: 0") == (x,)
+    with pytest.raises(VariantError, match="'t' is optional, but the model file's value for it has no rows"):
+        made(f"max_batch_size: 8 {OPTIONAL}")
+    with pytest.raises(VariantError, match="'t' is optional, but the model file has no single value"):
+        made(OPTIONAL, Signature((x,), (y,)))
 
 
 def test_a_backend_for_other_files_is_refused() -> None:
