@@ -174,6 +174,11 @@ class ServableStatistics:
         batch.compute_infer.add(times.infer_ns)
         batch.compute_output.add(times.output_ns)
 
+    def abandoned(self, after_ns: int) -> None:
+        """Count one request that its caller cancelled `after_ns` after it came."""
+        self.drop("cancelled")
+        self.cancelled.add(after_ns)
+
     def drop(self, reason: str) -> None:
         """Count one request that is refused or dropped before it runs."""
         self.drops[reason] = self.drops.get(reason, 0) + 1
