@@ -184,7 +184,8 @@ class ModelManifest:
     outputs are not interpreted. `answered` are the outputs of an answer whose request names none; empty: all.
     `require` is the least level of verification (one of LEVELS) that its owner demands, "" for the
     default. `max_batch_rows` bounds the rows of one request (0: the limit of the engine). `rows` is INDEPENDENT if the
-    author declares that no row's answer depends on other rows of a run; "" leaves it to a proof.
+    author declares that no row's answer depends on other rows of a run; "" leaves it to a proof. `parameters` are the
+    strings that ModelConfig repeats for clients.
     """
 
     name: str
@@ -203,6 +204,7 @@ class ModelManifest:
     max_batch_rows: int = 0
     rows: str = ""
     answered: tuple[str, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def batched(self) -> bool:

@@ -22,6 +22,8 @@ _KNOWN: Mapping[str, tuple[type, ...]] = {
     "binary_data_output": (bool,),
     "triton_enable_empty_final_response": (bool,),
 }
+RESERVED = "triton_"
+"""Beginning of the names of request parameters that Triton reserves: an unknown one is refused, as Triton does."""
 _KNOWN_OUTPUT: Mapping[str, tuple[type, ...]] = {"classification": (int,), "binary_data": (bool,)}
 
 
@@ -50,8 +52,15 @@ class OutputParameters:
 
 
 def read_parameters(parameters: Mapping[str, Parameter]) -> RequestParameters:
-    """Check and read a request's parameters. Raises RequestError INVALID for a wrong type or range of a known one."""
+    """Check and read a request's parameters.
+
+    Raises RequestError INVALID for a wrong type or range of a known one, and for a reserved name.
+    """
     ignored = _check(parameters, _KNOWN, "request")
+    if ignored and (reserved := [name for name in parameters if name.startswith(RESERVED) and name not in _KNOWN]):
+        what = f"parameter keys starting with '{RESERVED}' are reserved for Triton usage"
+        allowed = "only triton_enable_empty_final_response is allowed"
+        raise RequestError(Fault.INVALID, f"{what}; {allowed}, not '{reserved[0]:.200}'")
     binary = parameters.get("binary_data_output")
     return RequestParameters(
         timeout_us=_bounded(parameters, "timeout", TIMEOUT_LIMIT_US),

@@ -57,4 +57,4 @@ def complete(release: Release, variant: Variant, signature: Signature) -> ModelM
     Raises VariantError if the two contradict each other.
     """
     manifest = ModelManifest(release.name, release.version, signature.inputs, signature.outputs, (variant,))
-    return described(manifest, release.config, release.labels) if release.config else manifest
+    return described(manifest, release.config, release.labels, signature.optional) if release.config else manifest

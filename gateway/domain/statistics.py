@@ -107,7 +107,8 @@ class ServableStatistics:
 
     `inferences` counts rows, `executions` runs. `last_inference_ms` is wall clock since the epoch.
 
-    `drops` counts requests that were refused or cancelled before they ran, by reason. `lanes` counts runs by where they
+    `drops` counts requests that were refused or cancelled before they ran, by reason. `cancelled` has those that their
+    callers abandoned; `fail` does not include them. `lanes` counts runs by where they
     ran (inline: on the event loop, worker: on the model's thread). `ignored_parameters` counts unknown parameters.
     `images_turned` counts images that were turned upright by their EXIF orientation.
     `failed_runs`: runs that raised, which is the version's fault. `rejected_runs`: runs that raised for the data of
@@ -125,6 +126,7 @@ class ServableStatistics:
     executions: int = 0
     success: Duration = field(default_factory=Duration)
     fail: Duration = field(default_factory=Duration)
+    cancelled: Duration = field(default_factory=Duration)
     queue: Duration = field(default_factory=Duration)
     compute_input: Duration = field(default_factory=Duration)
     compute_infer: Duration = field(default_factory=Duration)
@@ -171,6 +173,11 @@ class ServableStatistics:
         batch.compute_input.add(times.input_ns)
         batch.compute_infer.add(times.infer_ns)
         batch.compute_output.add(times.output_ns)
+
+    def abandoned(self, after_ns: int) -> None:
+        """Count one request that its caller cancelled `after_ns` after it came."""
+        self.drop("cancelled")
+        self.cancelled.add(after_ns)
 
     def drop(self, reason: str) -> None:
         """Count one request that is refused or dropped before it runs."""

@@ -1,7 +1,6 @@
 """Text format of Protocol Buffers, as in Triton's `config.pbtxt`: read into blocks, whose fields are taken by name.
 
-Source: the text format specification of Protocol Buffers, without extensions, `Any`, and escapes of bytes that are
-not ASCII.
+Source: the text format specification of Protocol Buffers, without extensions, `Any`, and escapes \\u and \\U.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _TOKEN = re.compile(
     |(?P<mark>[{}<>\[\]:,;])""",
     re.VERBOSE,
 )
-_ESCAPE = re.compile(r"\\(?:x(?P<hex>[0-9A-Fa-f]{1,2})|(?P<octal>[0-7]{1,3})|(?P<one>.))")
-_ESCAPES = dict(zip("abfnrtv?'\"\\", "\a\b\f\n\r\t\v?'\"\\", strict=True))
+_ESCAPE = re.compile(rb"\\(?:x(?P<hex>[0-9A-Fa-f]{1,2})|(?P<octal>[0-7]{1,3})|(?P<one>.))")
+_ESCAPES = dict(zip(b"abfnrtv?'\"\\", b"\a\b\f\n\r\t\v?'\"\\", strict=True))
 _INTEGER = re.compile(r"-?(?:0[xX][0-9A-Fa-f]+|[0-9]+)")
 _FLAGS = {"true": True, "True": True, "t": True, "1": True, "false": False, "False": False, "f": False, "0": False}
 _CLOSING = {"{": "}", "<": ">"}
@@ -145,9 +144,11 @@ class Block:
         if token is None:
             return ""
         try:
-            return _ESCAPE.sub(_character, token.text[1:-1])
+            return _ESCAPE.sub(_byte, token.text[1:-1].encode()).decode()
         except KeyError as error:
             self._fail(key, token.line, f"the escape \\{error.args[0]} is not read; write the character itself")
+        except UnicodeDecodeError as error:
+            self._fail(key, token.line, f"its escapes are not UTF-8: {error.reason}; write the characters themselves")
 
     def _integer(self, key: str, token: Lexeme, low: int, high: int) -> int:
         text = "".join(token.text.split())
@@ -166,14 +167,15 @@ class Block:
         raise ConfigurationError(problem, file=self.file, table=self.name, key=key, line=line)
 
 
-def _character(found: re.Match[str]) -> str:
-    """Return the ASCII character of an escape. Raises KeyError for any other character."""
+def _byte(found: re.Match[bytes]) -> bytes:
+    """Return the byte of an escape. Raises KeyError for an unknown one."""
     if found["one"]:
-        return _ESCAPES[found["one"]]
-    value = int(found["hex"], 16) if found["hex"] else int(found["octal"], 8)
-    if value > 127:
-        raise KeyError(found[0][1:])
-    return chr(value)
+        value = _ESCAPES.get(found["one"][0], 256)
+    else:
+        value = int(found["hex"] or found["octal"], 16 if found["hex"] else 8)
+    if value > 255:
+        raise KeyError(found[0][1:].decode(errors="replace"))
+    return bytes((value,))
 
 
 class _TextParser:

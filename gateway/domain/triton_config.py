@@ -7,7 +7,7 @@ field that changes only how Triton schedules its runs is accepted, and a remark 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from gateway.domain.errors import ConfigurationError
@@ -43,7 +43,6 @@ _REFUSED_OF_TENSOR: Mapping[str, str] = {
 _REMARKS: Mapping[str, str] = {
     "optimization": "the trials choose runtime, accelerator and threads",
     "model_warmup": "every model is tried with generated inputs before it serves",
-    "parameters": "settings of Triton's backends have no counterpart",
     "model_metrics": "/metrics has its own buckets",
     "runtime": "the runtime that fits the model file runs it",
     "metric_tags": "/metrics labels models by name and version",
@@ -52,13 +51,17 @@ _REMARKS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigTensor:
-    """An input or output as the configuration describes it; `dims` and `reshape` without the batch dimension."""
+    """An input or output as the configuration describes it; `dims` and `reshape` without the batch dimension.
+
+    `optional`: a request may leave it out, for which the model file has a value.
+    """
 
     name: str
     datatype: Datatype
     dims: tuple[int, ...]
     reshape: tuple[int, ...] | None = None
     layout: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class TritonConfig:
     """Configuration as read. `max_batch_size` None: not stated. `runtime` "": not stated.
 
     `remarks`: fields that were accepted and have no effect here, each with its replacement. `joins`: it has
-    dynamic_batching, which states that requests may share a run.
+    dynamic_batching, which states that requests may share a run. `parameters` are the strings that ModelConfig repeats.
     """
 
     file: str
@@ -87,6 +90,7 @@ class TritonConfig:
     versions: VersionPolicy = VersionPolicy()
     remarks: tuple[str, ...] = ()
     joins: bool = False
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def batched(self) -> bool | None:
@@ -101,19 +105,12 @@ class TritonConfig:
             problem = f"names a backend for {self.runtime} files, but the model is one for {runtime}; make them agree"
             raise ConfigurationError(problem, file=self.file, key="backend")
 
-    def unserved(self, versions: Sequence[str]) -> Mapping[str, str]:
-        """Return the versions that the policy leaves out, with the reason."""
+    def unserved(self, versions: Sequence[str]) -> Sequence[str]:
+        """Return the versions that the policy leaves out."""
         policy = self.versions
         if policy.specific:
-            left, what = [version for version in versions if version not in policy.specific], "specific"
-        elif policy.latest:
-            left, what = (
-                sorted(versions, key=version_order)[: -policy.latest],
-                f"latest {{num_versions: {policy.latest}}}",
-            )
-        else:
-            return {}
-        return dict.fromkeys(left, f"left out by version_policy {what} in {PurePosixPath(self.file).name}; change that")
+            return [version for version in versions if version not in policy.specific]
+        return sorted(versions, key=version_order)[: -policy.latest] if policy.latest else []
 
     def missing(self, versions: Sequence[str]) -> Mapping[str, str]:
         """Return the versions that the policy names and that are not among `versions`, with the problem."""
@@ -144,10 +141,19 @@ def read_config(text: str, file: str, model: str) -> TritonConfig:
         model_filename=_plain_name(top, "default_model_filename"),
         versions=_versions(top.block("version_policy")),
         joins="dynamic_batching" in top,
+        parameters=dict(map(_parameter, top.blocks("parameters"))),
         remarks=tuple(_scheduling(top, model)),
     )
     top.finish()
     return config
+
+
+def _parameter(block: Block) -> tuple[str, str]:
+    value = block.block("value")
+    found = block.text("key"), value.text("string_value") if value else ""
+    for part in filter(None, (value, block)):
+        part.finish()
+    return found
 
 
 def _runtime(top: Block) -> str:
@@ -164,14 +170,11 @@ def _runtime(top: Block) -> str:
 
 
 def _input(block: Block) -> ConfigTensor:
-    if block.flag("optional"):
-        block.not_offered(
-            "optional", "inputs that may be left out are not offered here; send it always, or export without"
-        )
+    optional = block.flag("optional")
     layout = block.word("format").removeprefix("FORMAT_").replace("NONE", "")
     if layout not in {"", *LAYOUTS}:
         block.refuse("format", f"must be FORMAT_NONE, FORMAT_NCHW or FORMAT_NHWC, not {layout!r:.40}")
-    tensor = _tensor(block, layout)
+    tensor = replace(_tensor(block, layout), optional=optional)
     block.finish()
     return tensor
 
@@ -279,12 +282,13 @@ def _instances(block: Block) -> str:
     kind = block.word("kind").removeprefix("KIND_")
     block.text("name")
     block.integers("gpus", low=0, high=ROWS_LIMIT)
-    for key in ("profile", "passive", "secondary_devices", "host_policy", "rate_limiter"):
-        block.skip(key)
+    known = ("profile", "passive", "secondary_devices", "host_policy", "rate_limiter")
+    left = [f"instance_group.{key}" for key in known if block.skip(key)]
     block.finish()
-    if count == 1 and kind in {"", "AUTO", "CPU", "MODEL"}:
-        return ""
-    return "instance_group is not applied: a version has one session, where the trials found it best ([selection])"
+    if count > 1 or kind not in {"", "AUTO", "CPU", "MODEL"}:
+        left = ["instance_group"]
+    what = "a version has one session, where the trials found it best ([selection])"
+    return f"{', '.join(left)} is not applied: {what}" if left else ""
 
 
 def _joining(block: Block, model: str) -> str:

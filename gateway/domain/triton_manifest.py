@@ -11,8 +11,12 @@ from gateway.domain.tensor import Datatype
 from gateway.domain.triton_config import ConfigTensor, TritonConfig
 
 
-def described(manifest: ModelManifest, config: TritonConfig, labels: tuple[str, ...]) -> ModelManifest:
+def described(
+    manifest: ModelManifest, config: TritonConfig, labels: tuple[str, ...], optional: tuple[TensorSpec, ...] = ()
+) -> ModelManifest:
     """Return the manifest of a bare model as its configuration describes it; only the outputs named there are served.
+
+    `optional` are inputs for which the file has a value. They are served if the configuration names them as optional.
 
     Raises VariantError with the tensor, the file's description of it and what to change.
     """
@@ -20,7 +24,15 @@ def described(manifest: ModelManifest, config: TritonConfig, labels: tuple[str, 
         raise VariantError(f"{config.file} does not describe the input {min(unnamed)!r} of the model", remedy="add it")
     (variant,) = manifest.variants
     config = replace(config, runtime=variant.runtime)
-    inputs = tuple(_specs(config, config.inputs, manifest.inputs, "input"))
+    named = {tensor.name for tensor in config.inputs if tensor.optional}
+    if named and config.batched:
+        what = f"{config.file}: {min(named)!r} is optional, but the model file's value for it has no rows"
+        raise VariantError(what, remedy="set max_batch_size: 0, or remove that input")
+    if unknown := named - {spec.name for spec in optional}:
+        what = f"{config.file}: {min(unknown)!r} is optional, but the model file has no single value for its elements"
+        raise VariantError(what, remedy="remove optional and send it always")
+    offered = (*manifest.inputs, *(spec for spec in optional if spec.name in named))
+    inputs = tuple(_specs(config, config.inputs, offered, "input"))
     outputs = tuple(_specs(config, config.outputs, manifest.outputs, "output"))
     return replace(
         manifest,
@@ -31,6 +43,7 @@ def described(manifest: ModelManifest, config: TritonConfig, labels: tuple[str, 
         max_batch_rows=config.max_batch_size or 0,
         rows=INDEPENDENT if config.joins and config.batched else "",
         variants=(replace(variant, bind=dict(_reshapes(config))),),
+        parameters=config.parameters,
     )
 
 

@@ -118,10 +118,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Inputs and outputs of a bare model file, as a runtime reports them."""
+    """Inputs and outputs of a bare model file, as a runtime reports them.
+
+    `optional` inputs have a default in the file, and are inputs only where Triton's configuration says so.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    optional: tuple[TensorSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,20 +208,20 @@ def read_verdict(document: Mapping[str, Any]) -> Verdict:
 
 
 def signature_document(signature: Signature) -> dict[str, Any]:
-    """Return plain values: name, datatype, shape, layout and axis names of every tensor."""
-    sides = {"inputs": signature.inputs, "outputs": signature.outputs}
+    """Return plain values: name, datatype, shape, layout, axis names and default of every tensor."""
     return {
-        side: [(s.name, s.datatype.label, s.shape, s.layout, s.axes) for s in specs] for side, specs in sides.items()
+        side: [(s.name, s.datatype.label, s.shape, s.layout, s.axes, s.default) for s in getattr(signature, side)]
+        for side in ("inputs", "outputs", "optional")
     }
 
 
 def read_signature(document: Mapping[str, Any]) -> Signature:
     """Read the output of `signature_document`. Raises as `read_verdict` does."""
-    inputs, outputs = (
+    inputs, outputs, optional = (
         tuple(
-            TensorSpec(name, DATATYPES[label], tuple(shape), layout, axes=tuple(axes))
-            for name, label, shape, layout, axes in document[side]
+            TensorSpec(name, DATATYPES[label], tuple(shape), layout, axes=tuple(axes), default=default)
+            for name, label, shape, layout, axes, default in document[side]
         )
-        for side in ("inputs", "outputs")
+        for side in ("inputs", "outputs", "optional")
     )
-    return Signature(inputs, outputs)
+    return Signature(inputs, outputs, optional)

@@ -66,7 +66,7 @@ class Admission:
         if not self._defaults.specs or not (rows := self._defaults.rows_needed(request)):
             return request
         if rows > self._max_batch_rows:
-            raise _invalid(self._manifest, _rows_problem({rows}, self._max_batch_rows))
+            raise _invalid(self._manifest, _rows_problem({rows}, self._max_batch_rows, self._manifest))
         return self._defaults.complete(request, rows)
 
     def reprice(self, cost: Cost) -> None:
@@ -122,7 +122,7 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
         rows = {1}
     count, joins = max(rows), len(rows) == 1 and 1 <= max(rows) <= max_batch_rows
     if not joins and not manifest.inspected:
-        raise _invalid(manifest, _rows_problem(rows, max_batch_rows))
+        raise _invalid(manifest, _rows_problem(rows, max_batch_rows, manifest))
     outputs = _outputs(request, manifest)
     interpreted = not {output.name for output in outputs}.isdisjoint(manifest.answered)
     placed = {output.name for output in request.outputs if output.destination is not None}
@@ -145,10 +145,12 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
     )
 
 
-def _rows_problem(rows: set[int], most: int) -> str:
+def _rows_problem(rows: set[int], most: int, manifest: ModelManifest) -> str:
     if len(rows) > 1:
         return f"the inputs differ in their first dimension (rows): {sorted(rows)}"
-    return f"batch of {max(rows)} rows; between 1 and {most} are served ([limits] max_batch_rows)"
+    is_own = most == manifest.max_batch_rows
+    where = "max_batch_size in config.pbtxt, max_batch_rows in a manifest" if is_own else "[limits] max_batch_rows"
+    return f"batch of {max(rows)} rows; between 1 and {most} are served ({where})"
 
 
 def is_encoded(spec: TensorSpec, tensor: Tensor) -> bool:

@@ -247,7 +247,7 @@ class Servable:
 
     def leave(self, ticket: Ticket) -> None:
         """Free a cancelled ticket's place at once. A run that it is part of continues for the others."""
-        self.statistics.drop("cancelled")
+        self.statistics.abandoned(time.monotonic_ns() - ticket.queued_ns)
         self._forget(ticket)
 
     async def close(self, drain_s: float) -> None:

@@ -66,7 +66,10 @@ def model_metadata(manifest: ModelManifest, placement: Placement, versions: Sequ
 
 
 def model_config(manifest: ModelManifest, placement: Placement, versions: Sequence[str]) -> Document:
-    """Return Triton's ModelConfig; dims exclude the batch dimension if max_batch_size > 0."""
+    """Return Triton's ModelConfig; dims exclude the batch dimension if max_batch_size > 0.
+
+    A parameter of the manifest with the name of one of the gateway's own is left out.
+    """
     rows = placement.max_batch_rows if manifest.batched else 0
     inputs = [
         {
@@ -78,7 +81,7 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
     ]
     kind = "KIND_CPU" if placement.accelerator == "cpu" else "KIND_MODEL"
     told = ("variant", "precision", "accelerator", "reason", "level", "joining", "loop")
-    facts = {name: getattr(placement, name) for name in told}
+    facts = dict(manifest.parameters) | {name: getattr(placement, name) for name in told}
     facts["signed"] = "true" if placement.signed else "false"
     facts |= {PREPROCESS + spec.name: _sent_images(spec.preprocess) for spec in manifest.inputs if spec.preprocess}
     config = {
@@ -127,14 +130,19 @@ def _config_tensor(spec: TensorSpec, rows: int) -> Document:
 
 
 def _servable(servable: ServableStatistics) -> Document:
-    stages = ("success", "fail", "queue", *_STAGES)
+    stages, cancelled = ("success", "queue", *_STAGES), servable.cancelled
+    fail = Duration(servable.fail.count + cancelled.count, servable.fail.ns + cancelled.ns)  # Triton's includes both
     return {
         "name": servable.model,
         "version": servable.version,
         "last_inference": servable.last_inference_ms,
         "inference_count": servable.inferences,
         "execution_count": servable.executions,
-        "inference_stats": {stage: _duration(getattr(servable, stage)) for stage in stages},
+        "inference_stats": {
+            "fail": _duration(fail),
+            **{stage: _duration(getattr(servable, stage)) for stage in stages},
+        },
+        "response_stats": {"0": {"cancel": _duration(cancelled)}} if cancelled.count else {},
         "batch_stats": [
             {"batch_size": batch.size_rows, **{stage: _duration(getattr(batch, stage)) for stage in _STAGES}}
             for _, batch in sorted(servable.batches.items())

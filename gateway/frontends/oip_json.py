@@ -30,7 +30,7 @@ from gateway.domain.tensor import (
     raw_steps,
 )
 from gateway.frontends.oip_json_arrays import array_steps
-from gateway.frontends.oip_json_literals import literals_to_objects
+from gateway.frontends.oip_json_literals import literals_to_objects, malformed
 from gateway.frontends.placement import PARAMETERS, RegionSpan
 from gateway.frontends.regions import Regions, placed_input, requested_output
 
@@ -175,7 +175,7 @@ def parse_body(body: bytes | memoryview) -> JsonBody:
         except msgspec.DecodeError:
             return _BODY.decode(literals_to_objects(bytes(body)))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _invalid(f"the request body is no inference request: {error}") from None
+        raise _invalid(f"the request body is no inference request: {malformed(body, error)}") from None
 
 
 def _read_outputs(asked: Sequence[_JsonOutput], caller: str, regions: Regions | None) -> _Outputs:

@@ -21,6 +21,7 @@ LITERALS_LIMIT = 65_536
 PREFIX = b'{"non-finite":'
 """Beginning of a literal's object. No JSON string contains it: its quotes would be escaped."""
 
+_LONE = re.compile(rb"\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F]..)")
 _LITERAL = re.compile(rb"-?(?:NaN|Inf(?:inity)?)")
 
 
@@ -31,6 +32,18 @@ class NonFinite(msgspec.Struct, rename={"text": "non-finite"}):
 
     def __float__(self) -> float:
         return float(self.text)
+
+
+def malformed(body: bytes | bytearray | memoryview, error: Exception) -> str:
+    """Return what is wrong with a JSON text that msgspec refused: its parser does not name lone surrogates."""
+    words = str(error)
+    place = re.search(r"surrogate pair \(byte (\d+)\)|Input data was truncated", words)
+    end = int(place[1] or len(body)) if place else 0
+    lone = _LONE.search(body, max(0, end - 18), end)
+    if lone is None:
+        return words
+    what = f"{lone[0].decode(errors='replace')} at byte {lone.start()}"
+    return f"{what} is half of a surrogate pair; send both halves, or the character in UTF-8"
 
 
 def literals_to_objects(body: bytes) -> bytes:

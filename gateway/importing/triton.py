@@ -102,7 +102,8 @@ def _release(
     config.check_runtime(model.runtime)
     signature, own = model.tensors(), variant_of(model)
     bare = Variant(own.name, own.runtime, own.precision, ())
-    manifest = described(ModelManifest(*release, signature.inputs, signature.outputs, (bare,)), config, labels)
+    bare_manifest = ModelManifest(*release, signature.inputs, signature.outputs, (bare,))
+    manifest = described(bare_manifest, config, labels, signature.optional)
     known, label_findings = fitting_labels(labels, manifest.outputs, config.label_filename or "label_filename")
     findings = (policy, *_facts(config, manifest), *(label_findings if labels else ()), *precision_finding(model))
     return ImportedModel(
@@ -125,6 +126,8 @@ def _facts(config: TritonConfig, manifest: ModelManifest) -> Iterator[ImportFind
         yield taken("max_batch_size", rows)
     for spec in (*manifest.inputs, *manifest.outputs):
         yield taken(spec.name, f"{spec.datatype.label} {list(spec.shape)} {spec.layout}".rstrip())
+    if config.parameters:
+        yield left_out("parameters", "a manifest has none; ModelConfig repeats those of a config.pbtxt that is served")
     for remark in config.remarks:
         what, _, why = remark.partition(_NOT_APPLIED)
         yield left_out(what, why)

@@ -31,6 +31,7 @@ from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import require, unimportable
 from gateway.runtimes.onnx_arena import LARGE_BYTES, Arena
+from gateway.runtimes.onnx_optional import with_defaults
 from gateway.runtimes.onnx_providers import (
     GPU_PROVIDERS,
     NVIDIA_ACCELERATORS,
@@ -112,7 +113,9 @@ class OnnxRuntime:
         problem = load_cuda(ort) if budget.accelerator in NVIDIA_ACCELERATORS else ""
         session = _load_with(ort, file, session_options(ort, budget), wanted)
         refuse_fallback(session, budget, problem)
-        engine = OnnxEngine(session, _classes(file, session))
+        bound = {variant.binding(spec.name).name for spec in manifest.inputs if not manifest.batched}
+        optional = [each for each in session.get_overridable_initializers() if each.name in bound]
+        engine = OnnxEngine(session, _classes(file, session), optional)
         return bind(engine, manifest, variant, lends=engine.lends)
 
     def inspect(self, file: Path) -> Signature:
@@ -121,9 +124,9 @@ class OnnxRuntime:
         budget = SessionBudget(options={"graph_optimization": "disable"})
         session = _load(ort, existing(file), session_options(ort, budget), ["CPUExecutionProvider"])
         classes, outputs = _classes(file, session), _carried(session.get_outputs())
-        return Signature(
-            tuple(_spec(each) for each in session.get_inputs()), tuple(_spec(each, classes) for each in outputs)
-        )
+        optional = [_spec(each) for each in session.get_overridable_initializers() if each.type in DATATYPES]
+        inputs, carried = map(_spec, session.get_inputs()), (_spec(each, classes) for each in outputs)
+        return Signature(tuple(inputs), tuple(carried), tuple(with_defaults(file, optional)))
 
     def prove_rows(self, variant: Variant, files: Path, tensors: RowTensors) -> RowProof:
         """Follow the rows through the graph of the file. Raises VariantError."""
@@ -149,16 +152,18 @@ class OnnxEngine:
     Outputs are new arrays at each run, unless `lends` is set.
     """
 
-    def __init__(self, session: onnxruntime.InferenceSession, classes: Sequence[str] = ()) -> None:
+    def __init__(
+        self, session: onnxruntime.InferenceSession, classes: Sequence[str] = (), optional: Sequence[Any] = ()
+    ) -> None:
         outputs = _carried(session.get_outputs())
-        self.inputs, self.outputs = _ports(session.get_inputs()), _ports(outputs, classes)
+        self.inputs, self.outputs = _ports([*session.get_inputs(), *optional]), _ports(outputs, classes)
         self._session: Any = session
         self._errors = _error_types()
         self._options = _engine().RunOptions()
         self._arena = _arena()
         has_maps = any(each.type in MAPS for each in outputs)
         self._run = _plan_run(session, self.inputs, self.outputs, classes, has_maps=has_maps)
-        self.lends = Datatype.BF16 in _datatypes(self.inputs, self.outputs)
+        self.lends = any(port.datatype is Datatype.BF16 for port in self.inputs + self.outputs)
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
         """Return the `wanted` outputs. Raises VariantError with the engine's message.
@@ -199,7 +204,9 @@ class OnnxEngine:
 
 def session_options(ort: ModuleType, budget: SessionBudget) -> onnxruntime.SessionOptions:
     """Return the options of every session: the budget's threads, none of them spinning while idle."""
-    level = read_options("onnx", budget, _known_options(budget)).get("graph_optimization", "all")
+    known: dict[str, Sequence[str]] = {"graph_optimization": tuple(OPTIMIZATIONS)}
+    known |= {} if budget.accelerator == CPU else {"providers": ()}
+    level = read_options("onnx", budget, known).get("graph_optimization", "all")
     options = ort.SessionOptions()
     options.intra_op_num_threads = budget.threads
     options.inter_op_num_threads = 1
@@ -211,11 +218,6 @@ def session_options(ort: ModuleType, budget: SessionBudget) -> onnxruntime.Sessi
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.add_session_config_entry(*_arena().option)
     return options
-
-
-def _known_options(budget: SessionBudget) -> Mapping[str, Sequence[str]]:
-    known: dict[str, Sequence[str]] = {"graph_optimization": tuple(OPTIMIZATIONS)}
-    return known if budget.accelerator == CPU else known | {"providers": ()}
 
 
 def _engine() -> ModuleType:
@@ -322,7 +324,7 @@ def _plan_run(
     session: Any, inputs: Sequence[Port], outputs: Sequence[Port], classes: Sequence[str], *, has_maps: bool
 ) -> Run:
     """Return the call that runs a session: the plain one, or one that converts strings, maps and bfloat16."""
-    datatypes = _datatypes(inputs, outputs)
+    datatypes = {port.datatype for port in (*inputs, *outputs)}
     if not has_maps and not datatypes & {Datatype.BYTES, Datatype.BF16}:
         return _plain_run(session)
     if Datatype.BF16 not in datatypes:
@@ -331,10 +333,6 @@ def _plan_run(
         raise VariantError("ONNX Runtime's Python interface cannot mix strings or maps with bfloat16 in one graph")
     halves = frozenset(port.name for port in (*inputs, *outputs) if port.datatype is Datatype.BF16)
     return lambda wanted, feeds, options: _run_values(session, feeds, wanted, halves, options)
-
-
-def _datatypes(inputs: Sequence[Port], outputs: Sequence[Port]) -> set[Datatype]:
-    return {port.datatype for port in (*inputs, *outputs)}
 
 
 def _plain_run(session: Any) -> Run:

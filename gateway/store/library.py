@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -116,16 +117,17 @@ def _versions(folder: Path, settings: LibrarySettings) -> Iterator[Release]:
 
 
 def _chosen(folder: Path, releases: list[Release], described: Described | None) -> Iterator[Release]:
-    """Yield the releases; those that the version policy of a configuration excludes, or misses, are refused."""
+    """Yield the releases that the version policy of a configuration selects; those that it misses are refused."""
     there = [release.version for release in releases]
-    unserved = described.config.unserved(there) if described else {}
+    left = described.config.unserved(there) if described else ()
     for version, absence in (described.config.missing(there) if described else {}).items():
         yield refused(folder.name, version, folder / version, f"{folder / version}: {absence}")
+    told = f"version_policy in {CONFIG} leaves out version {', '.join(left)}"
     for release in releases:
-        if release.config is None or not (problem := unserved.get(release.version)):
+        if release.config and left and release.version not in left:
+            yield replace(release, config=replace(release.config, remarks=(*release.config.remarks, told)))
+        elif release.manifest or release.version not in left:
             yield release
-        else:
-            yield refused(release.name, release.version, release.folder, f"{release.folder}: {problem}")
 
 
 def _left_over(

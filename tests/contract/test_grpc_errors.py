@@ -64,6 +64,14 @@ async def refused(call):
             "contents field must not be specified when using raw_input_contents for 'x' for model 'identity_fp32'",
         ),
         (
+            request(parameters={"triton_priority": {"int64_param": 1}}),
+            "INVALID_ARGUMENT",
+            (
+                "parameter keys starting with 'triton_' are reserved for Triton usage; only "
+                "triton_enable_empty_final_response is allowed, not 'triton_priority'"
+            ),
+        ),
+        (
             request(raw_input_contents=[bytes(8), bytes(8)]),
             "INVALID_ARGUMENT",
             "raw_input_contents has 2 entries for 1 inputs of model 'identity_fp32'",

@@ -3,11 +3,14 @@
 import asyncio
 import os
 
+import grpc
+import grpc.aio
 import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as blocking
 import tritonclient.grpc.aio as triton
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway.domain.access import Address
 from gateway.domain.tensor import Datatype
@@ -36,6 +39,18 @@ async def test_every_datatype_comes_back_as_sent(label):
         result = await client.infer(f"identity_{label.lower()}", [tensor(label, sent)], request_id="42")
     np.testing.assert_array_equal(result.as_numpy("y"), values)
     assert (result.get_response().id, result.get_output("y").datatype) == ("42", label)
+
+
+async def test_models_are_loaded_and_unloaded_in_the_dialect_of_kserve():
+    name = b"\x0a\x0didentity_fp32"  # field 1, where Triton's clients send the name of a repository
+    async with serving() as gateway, grpc.aio.insecure_channel(gateway.target) as channel:
+        for method in ("RepositoryModelLoad", "RepositoryModelUnload"):
+            call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+            assert await call(name) == name + b"\x10\x01"  # model_name = 1, isLoaded or isUnloaded = 2
+        both = service_pb2.RepositoryModelLoadRequest(repository_name="r", model_name="identity_fp32")
+        with pytest.raises(grpc.aio.AioRpcError, match="specification is not supported"):
+            await service_pb2_grpc.GRPCInferenceServiceStub(channel).RepositoryModelLoad(both)
+    assert gateway.inference.loaded == ["identity_fp32"]
 
 
 async def test_every_other_call_of_the_client():

@@ -71,6 +71,20 @@ async def test_an_error_is_in_band_and_the_stream_goes_on():
         assert await stream.code() is grpc.StatusCode.OK
 
 
+async def test_a_large_request_with_an_impossible_tensor_is_refused_with_its_id():
+    async with serving() as gateway, grpc.aio.insecure_channel(gateway.target) as channel:
+        stream = opened(channel)
+        for kind, shape in (("FP23", [1, 8192]), ("FP32", [1, -8192])):
+            sent = request(request_id="large")
+            sent.inputs[0].datatype, sent.inputs[0].shape[:] = kind, shape
+            sent.raw_input_contents[0] = bytes(4 * 8192)
+            await stream.write(sent)
+            reply = await stream.read()
+            assert (reply.infer_response.id, bool(reply.error_message)) == ("large", True)
+        await stream.write(request(request_id="good"))
+        assert (await stream.read()).infer_response.id == "good"
+
+
 async def test_answers_overtake_slow_ones_and_carry_their_id():
     async with serving(inference=Staggered()) as gateway, grpc.aio.insecure_channel(gateway.target) as channel:
         gateway.inference.gate.clear()

@@ -85,6 +85,68 @@ async def test_the_index_may_leave_out_what_is_not_ready():
         assert (await gateway.client.post("/v2/repository/index", content=b'{"ready": 1}')).status_code == 400
 
 
+async def test_the_list_of_models_has_those_that_are_ready():
+    inference = SimulatedInference()
+    inference.unready.add("identity_fp32")
+    async with serving(inference=inference) as gateway:
+        listed = (await gateway.client.get("/v2/models")).json()
+    assert listed == {"models": sorted(set(inference.manifests) - {"identity_fp32"})}
+
+
+async def test_models_are_loaded_and_unloaded_with_the_answers_of_kserve():
+    async with serving() as gateway:
+        for verb in ("load", "unload"):
+            answer = await gateway.client.post(f"/v2/repository/models/identity_fp32/{verb}")
+            assert (answer.status_code, answer.json()) == (200, {"name": "identity_fp32", verb: True})
+
+
+GENERATE = "/v2/models/identity_bytes/generate"
+
+
+@pytest.mark.parametrize("version", ["", "/versions/1"])
+async def test_a_text_is_answered_with_a_text(version):
+    sent = {"text_input": "grüße\n", "id": "7", "stream": False, "parameters": {"temperature": 0.5, "priority": 2}}
+    expected = {"model_name": "identity_bytes", "model_version": "1", "id": "7", "text_output": "grüße\n"}
+    async with serving() as gateway:
+        answer = await gateway.client.post(f"/v2/models/identity_bytes{version}/generate", json=sent)
+        assert (answer.status_code, answer.json()) == (200, expected)
+        assert answer.headers["content-type"] == "application/json"
+        (asked,) = gateway.inference.requests
+        assert (asked.inputs["x"].array.tolist(), asked.priority) == ([["grüße\n".encode()]], 2)
+        assert (asked.ignored_parameters, [output.name for output in asked.outputs]) == (2, ["y"])
+        stream = await gateway.client.post(f"/v2/models/identity_bytes{version}/generate_stream", json=sent)
+        assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert stream.text.endswith("\n\n")
+        (line,) = stream.text.split("\n\n")[:-1]
+        assert json.loads(line.removeprefix("data: ")) == expected
+
+
+async def test_the_models_own_names_are_answered_with_its_own_names():
+    async with serving() as gateway:
+        answer = await gateway.client.post(GENERATE, json={"x": "a", "parameters": None})
+        assert answer.json() == {"model_name": "identity_bytes", "model_version": "1", "y": "a"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/v2/models/identity_fp32/generate", b'{"text_input":"a"}', 400, "has not one text input and one text output"),
+        ("/v2/models/no/generate_stream", b'{"text_input":"a"}', 404, "unknown model"),
+        (GENERATE, b'{"text":"a"}', 400, "belongs in 'text_input'"),
+        (GENERATE, b'{"text_input":["a"]}', 400, "no JSON object of values"),
+        (GENERATE, b'{"text_input":"a","parameters":{"timeout":"soon"}}', 400, "parameter 'timeout' of the request"),
+        (GENERATE, b'{"text_input":"a","triton_x":1}', 400, "reserved for Triton usage"),
+        (GENERATE, b'{"text_input":"\\ud800"}', 400, "\\ud800 at byte 15 is half of a surrogate pair"),
+        (GENERATE, b"[", 400, "no JSON object of values"),
+    ],
+)
+async def test_texts_that_are_refused(path, body, status, words):
+    async with serving() as gateway:
+        answer = await gateway.client.post(path, content=body)
+        assert answer.status_code == status
+        assert words in answer.json()["error"]
+
+
 async def test_an_answer_in_json():
     async with serving() as gateway:
         answer = await gateway.client.post(INFER, json=infer_body(1.5, -2.0, id="r1"))

@@ -74,6 +74,31 @@ def write_densenet(root: Path) -> None:
     (root / "densenet_onnx" / "densenet_labels.txt").write_text("".join(f"class {k}\n" for k in range(1000)))
 
 
+def write_texts(root: Path) -> None:
+    """Write a model that copies strings, with a text input and output of one row."""
+    x, y = (helper.make_tensor_value_info(f"text_{role}", TensorProto.STRING, ["n"]) for role in ("input", "output"))
+    node = helper.make_node("Identity", ["text_input"], ["text_output"])
+    save(helper.make_graph([node], "g", [x], [y]), root / "texts" / "1" / "model.onnx")
+
+
+def write_optional(root: Path) -> None:
+    """Write y = x · gain + offsets, with initializers that are inputs too; `offsets` differ in their elements."""
+    sides = {"x": [3], "gain": [], "offsets": [3], "y": [3]}
+    infos = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sides.items()}
+    nodes = [helper.make_node("Mul", ["x", "gain"], ["p"]), helper.make_node("Add", ["p", "offsets"], ["y"])]
+    values = [numpy_helper.from_array(np.array(2, np.float32), "gain")]
+    values += [numpy_helper.from_array(np.array([0, 1, 2], np.float32), "offsets")]
+    inputs = [infos[name] for name in ("x", "gain", "offsets")]
+    save(helper.make_graph(nodes, "g", inputs, [infos["y"]], values), root / "gained" / "1" / "model.onnx")
+    (root / "gained" / "config.pbtxt").write_text(
+        """max_batch_size: 0
+        input { name: "x" data_type: TYPE_FP32 dims: [ 3 ] }
+        input { name: "gain" data_type: TYPE_FP32 optional: true }
+        parameters { key: "metadata" value { string_value: "{'task': 'detect', 'names': {0: 'gr\\303\\274n'}}" } }
+        """
+    )
+
+
 def write_external(file: Path, value: float, location: str = "weights.bin") -> Path:
     """Write y = x · W of 64 columns. W, all `value`, is in a separate file, as exporters save large models."""
     weights = numpy_helper.from_array(np.full((64, 64), value, np.float32), "w")

@@ -1,17 +1,26 @@
 """Files as users have them, through daemon and commands: Triton's examples, external data, and what is no model."""
 
+import ast
 import hashlib
 import json
 import subprocess
 
+import httpx
 import numpy as np
 import onnxruntime
 import pytest
 import tritonclient.grpc as triton
+import tritonclient.http as web
 
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHORT_TRIALS, running
 from tests.simulators.models import dense, write_release
-from tests.simulators.triton_examples import write_densenet, write_external, write_simple
+from tests.simulators.triton_examples import (
+    write_densenet,
+    write_external,
+    write_optional,
+    write_simple,
+    write_texts,
+)
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +28,8 @@ def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     write_simple(folder)
     write_densenet(folder)
+    write_optional(folder)
+    write_texts(folder)
     write_external(folder / "external.onnx", 0.5)
     (folder / "empty").mkdir()
     (folder / "notes.txt").write_text("to do")
@@ -54,7 +65,7 @@ def test_tritons_simple_takes_as_many_rows_as_its_configuration_says(client):
         np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), left + right)
         np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), left - right)
     nine = np.zeros((9, 16), np.int32)
-    with pytest.raises(triton.InferenceServerException, match="batch of 9 rows; between 1 and 8 are served"):
+    with pytest.raises(triton.InferenceServerException, match=r"1 and 8 are served \(max_batch_size in config.pbtxt"):
         client.infer("simple", [tensor("INPUT0", nine), tensor("INPUT1", nine)])
 
 
@@ -81,7 +92,31 @@ def test_what_is_not_served_stands_in_the_index_and_the_log_with_the_reason(clie
         assert lines[name].state == "UNAVAILABLE"
         assert words in lines[name].reason
         assert words in gateway.log
-    assert {name for name, line in lines.items() if line.state == "READY"} == {"simple", "densenet_onnx", "external"}
+    ready = {name for name, line in lines.items() if line.state == "READY"}
+    assert ready == {"simple", "densenet_onnx", "external", "gained", "texts"}
+
+
+def test_an_optional_input_has_the_value_of_the_file_unless_it_is_sent(client, gateway):
+    x = np.ones(3, np.float32)
+    for _ in range(3):  # the second and third may pass as bytes, in a batch of their like
+        np.testing.assert_array_equal(client.infer("gained", [tensor("x", x)]).as_numpy("y"), [2, 3, 4])
+        gain = tensor("gain", np.array(5, np.float32))
+        np.testing.assert_array_equal(client.infer("gained", [tensor("x", x), gain]).as_numpy("y"), [5, 6, 7])
+    config = client.get_model_config("gained").config
+    assert [(each.name, each.optional) for each in config.input] == [("x", False), ("gain", True)]
+
+
+def test_parameters_are_read_as_the_client_of_ultralytics_reads_them(client, gateway):
+    with web.InferenceServerClient(gateway.http) as other:
+        documents = other.get_model_config("gained"), client.get_model_config("gained", as_json=True)["config"]
+    for config in documents:
+        text = config.get("parameters", {}).get("metadata", {}).get("string_value", "None")
+        assert ast.literal_eval(text) == {"task": "detect", "names": {0: "grün"}}
+
+
+def test_a_text_is_generated(gateway):
+    answer = httpx.post(f"http://{gateway.http}/v2/models/texts/generate", json={"text_input": "grüße"})
+    assert answer.json() == {"model_name": "texts", "model_version": "1", "text_output": "grüße"}
 
 
 def test_other_weights_are_tried_again_and_answer(tmp_path):
@@ -119,7 +154,7 @@ def test_models_lists_all_of_it_and_an_empty_directory_says_so(library, tmp_path
     done = run("models", "--models", library, "--json")
     assert done.returncode == 0
     listed = {line["name"]: line["problem"] for line in json.loads(done.stdout)["models"]}
-    assert set(listed) == {"simple", "densenet_onnx", "external", "empty", "notes.txt", "stateful"}
+    assert set(listed) == {"gained", "texts", "simple", "densenet_onnx", "external", "empty", "notes.txt", "stateful"}
     nothing = run("models", "--models", tmp_path)
     assert nothing.returncode == 1
     assert f"{tmp_path} holds no model; put a .onnx" in nothing.stderr

@@ -15,6 +15,7 @@ from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.authorisation import OPEN_PATHS, admit, check_rights
 from gateway.frontends.rest_v2.direct import DirectInference
 from gateway.frontends.rest_v2.errors import RestRefusals
+from gateway.frontends.rest_v2.generate import GENERATE_HANDLERS
 from gateway.frontends.rest_v2.not_offered import REFUSING_HANDLERS
 from gateway.frontends.rest_v2.regions import REGION_HANDLERS
 from gateway.frontends.rest_v2.requests import RestEngine, RestPorts
@@ -53,7 +54,7 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
         authentication,
     )
     app = application(
-        (*HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
+        (*HANDLERS, *GENERATE_HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
         ports,
         refuse,
         title="edge-inference-gateway",

@@ -69,3 +69,20 @@ class ResultOperation(InferOperation):
         if isinstance(self.request_body, RequestBody):
             encoded = {media: OpenAPIMediaType(schema=_RAW) for media in ("image/jpeg", "image/png", "audio/wav")}
             self.request_body.content = {**self.request_body.content, **encoded}
+
+
+@dataclass
+class GenerateOperation(Operation):
+    """Body of a request of the generate extension: a flat JSON object."""
+
+    def __post_init__(self) -> None:
+        """Add the body that the handler reads from the stream itself."""
+        schema = Schema(
+            type=OpenAPIType.OBJECT,
+            properties={
+                "text_input": Schema(type=OpenAPIType.STRING, description="or the model's own name of its input"),
+                "id": Schema(type=OpenAPIType.STRING),
+                "parameters": Schema(type=OpenAPIType.OBJECT),
+            },
+        )
+        self.request_body = RequestBody(required=True, content={"application/json": OpenAPIMediaType(schema=schema)})

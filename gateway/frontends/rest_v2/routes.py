@@ -25,6 +25,7 @@ from gateway.frontends.oip_json import (
     request_steps,
 )
 from gateway.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes_steps
+from gateway.frontends.oip_json_literals import malformed
 from gateway.frontends.regions import EXTENSION
 from gateway.frontends.rest_v2.answers import PIECE_BYTES, encoded
 from gateway.frontends.rest_v2.authorisation import rights_of
@@ -81,30 +82,38 @@ async def ready(request: Call) -> Response[Document]:
 @get([MODEL + "/ready", VERSION + "/ready"], summary="Model readiness", opt={"needs": READ})
 async def model_ready(request: Call) -> Response[Document]:
     """Report if a model version answers; 503 if it does not, or is unknown."""
-    model, version = _names(request)
+    model, version = names_of(request)
     is_ready = ports_of(request).inference.ready(model, version)
     return Response({"name": model, "ready": is_ready}, status_code=200 if is_ready else UNAVAILABLE)
+
+
+@get("/v2/models", summary="Models", opt={"needs": READ})
+async def models(request: Call) -> Document:
+    """Return the names of the models that are ready and that the caller may see, as KServe's server does."""
+    lines = ports_of(request).repository.index()
+    ready = documents.repository_index(lines, rights_of(request.scope["state"]), only_ready=True)
+    return {"models": sorted({line["name"] for line in ready})}
 
 
 @get([MODEL, VERSION], summary="Model metadata", opt={"needs": READ})
 async def model_metadata(request: Call) -> Document:
     """Return inputs and outputs with the batch dimension, and the versions that are ready."""
     ports = ports_of(request)
-    return documents.model_metadata(*documents.described(ports.inference, ports.repository, *_names(request)))
+    return documents.model_metadata(*documents.described(ports.inference, ports.repository, *names_of(request)))
 
 
 @get([MODEL + "/config", VERSION + "/config"], summary="Model configuration", opt={"needs": READ})
 async def model_config(request: Call) -> Document:
     """Return Triton's model configuration: dims without the batch dimension."""
     ports = ports_of(request)
-    return documents.model_config(*documents.described(ports.inference, ports.repository, *_names(request)))
+    return documents.model_config(*documents.described(ports.inference, ports.repository, *names_of(request)))
 
 
 @get(["/v2/models/stats", MODEL + "/stats", VERSION + "/stats"], summary="Model statistics", opt={"needs": READ})
 async def model_statistics(request: Call) -> Document:
     """Return Triton's counters of one version, of all versions of a model, or of all models that the caller may see."""
     statistics, rights = ports_of(request).statistics, rights_of(request.scope["state"])
-    return documents.model_statistics(documents.visible_statistics(statistics, rights, *_names(request)))
+    return documents.model_statistics(documents.visible_statistics(statistics, rights, *names_of(request)))
 
 
 @post("/v2/repository/index", status_code=200, summary="Repository index", opt={"needs": READ})
@@ -120,16 +129,18 @@ async def load(request: Call) -> Document:
     """Read the model's folder again and serve the versions that pass their gate."""
     body = await optional_body(request, _LoadBody)
     refuse_load_parameters(body.parameters or ())
-    await ports_of(request).repository.load(_names(request)[0])
-    return {}
+    model, _ = names_of(request)
+    await ports_of(request).repository.load(model)
+    return {"name": model, "load": True}
 
 
 @post("/v2/repository/models/{model:str}/unload", status_code=200, summary="Unload a model", opt={"needs": CONTROL})
 async def unload(request: Call) -> Document:
     """Drain and unload all versions of the model."""
     await optional_body(request, _LoadBody)
-    await ports_of(request).repository.unload(_names(request)[0])
-    return {}
+    model, _ = names_of(request)
+    await ports_of(request).repository.unload(model)
+    return {"name": model, "unload": True}
 
 
 @post(
@@ -142,10 +153,10 @@ async def unload(request: Call) -> Document:
 async def infer(request: Call) -> Response[bytes] | Stream:
     """Answer one inference request, in JSON or with binary tensors. A client that leaves abandons its request."""
     ports = ports_of(request)
-    ports.inference.describe(*_names(request))  # an unknown model is refused before its body is read
-    lease = _lease(request)
+    ports.inference.describe(*names_of(request))  # an unknown model is refused before its body is read
+    lease = lease_of(request)
     asked = await _asked(request, lease)
-    response = await _unless_gone(ports.inference.infer(asked.request), request.receive)
+    response = await unless_gone(ports.inference.infer(asked.request), request.receive)
     asked = replace(asked, request=replace(asked.request, inputs={}))  # nothing holds the body any more
     decoding, caller = ports.inference.decoding, lease.caller
     hold_answer(lease, await decoding.run(caller, most_bytes_steps(response, asked)))
@@ -163,16 +174,16 @@ async def infer(request: Call) -> Response[bytes] | Stream:
 async def result(request: Call) -> Response[bytes]:
     """Answer an inference request, or an image or recording as the body, with the result of the model's task."""
     ports = ports_of(request)
-    manifest = ports.inference.describe(*_names(request))
-    media, lease = media_of(request.headers.get("content-type", "")), _lease(request)
+    manifest = ports.inference.describe(*names_of(request))
+    media, lease = media_of(request.headers.get("content-type", "")), lease_of(request)
     name = check_task(manifest, media)
     if media in ENCODED:
         body = bytes(await ports.bodies.read(request.receive, dict(request.headers), lease))
-        asked = encoded_request(manifest, body, _names(request), lease.caller)
+        asked = encoded_request(manifest, body, names_of(request), lease.caller)
     else:
         asked = (await _asked(request, lease)).request
     asked = replace(asked, outputs=(RequestedOutput(name),))
-    response = await _unless_gone(ports.inference.infer(asked), request.receive)
+    response = await unless_gone(ports.inference.infer(asked), request.receive)
     content = result_body(response.outputs[name])
     hold_answer(lease, len(content))
     return Response(content, media_type="application/json")
@@ -191,6 +202,7 @@ HANDLERS = (
     live,
     ready,
     model_ready,
+    models,
     model_metadata,
     model_config,
     model_statistics,
@@ -208,7 +220,7 @@ def ports_of(request: Call) -> RestPorts:
     return cast("RestPorts", request.app.state.ports)
 
 
-def _names(request: Call) -> tuple[str, str]:
+def names_of(request: Call) -> tuple[str, str]:
     """Return model and version of the path, "" if it has none.
 
     They are not parameters of the handlers: if a handler has two paths, litestar reads an absent version from the
@@ -228,7 +240,7 @@ async def optional_body(request: Call, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(body.strip() or b"{}", type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RequestError(Fault.INVALID, f"the request body: {error}") from None
+            raise RequestError(Fault.INVALID, f"the request body: {malformed(body, error)}") from None
 
 
 async def _asked(request: Call, lease: Lease) -> JsonRequest:
@@ -236,7 +248,7 @@ async def _asked(request: Call, lease: Lease) -> JsonRequest:
     ports, caller = ports_of(request), request.scope["state"]["caller"]
     headers = dict(request.headers)
     length = headers.get(HEADER_LENGTH)
-    model, version = names = _names(request)
+    model, version = names = names_of(request)
     body = await ports.bodies.read(request.receive, headers, lease, most_of(ports, model, length))
     whole = memoryview(body).toreadonly()
     if len(whole) <= WHOLE_BYTES or length == "0":
@@ -258,7 +270,7 @@ def _parsing(body: memoryview) -> Steps[JsonBody]:
     return parse_body(body)
 
 
-async def _unless_gone(answering: Awaitable[InferResponse], receive: Callable[[], Awaitable[Any]]) -> InferResponse:
+async def unless_gone(answering: Awaitable[InferResponse], receive: Callable[[], Awaitable[Any]]) -> InferResponse:
     """Return the answer. If the client disconnects first, cancel the inference and raise ClientGone."""
     answer = asyncio.ensure_future(answering)
     gone = asyncio.ensure_future(_disconnected(receive))
@@ -278,7 +290,7 @@ async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
         pass
 
 
-def _lease(request: Call) -> Lease:
+def lease_of(request: Call) -> Lease:
     """Return a lease for the memory of a request, and then of its answer until it was sent."""
     state = request.scope["state"]
     lease: Lease = state["until_sent"].enter_context(ports_of(request).bodies.lease(state["admitted"]))

@@ -30,6 +30,12 @@ def test_known_parameters_are_read_and_unknown_ones_counted() -> None:
     assert output == OutputParameters(3, True, 1)
 
 
+def test_names_that_triton_reserves_are_invalid() -> None:
+    with pytest.raises(RequestError, match=r"reserved for Triton usage; only .* not 'triton_final_response'"):
+        read_parameters({"triton_enable_empty_final_response": True, "triton_final_response": True})
+    assert read_parameters({"tritons": 1}).ignored == 1
+
+
 @pytest.mark.parametrize("name", KNOWN)
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_known_parameter_of_a_wrong_type_is_invalid(name: str, kind: type) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from gateway.domain.release import Release, complete
 from gateway.domain.tensor import Datatype
 from gateway.domain.text_format import read_text_format
 from gateway.domain.triton_config import ConfigTensor, TritonConfig, read_config
-from gateway.domain.verdict import Signature
+from gateway.domain.verdict import Signature, read_signature, signature_document
 from tests.simulators.triton_examples import DENSENET, SIMPLE, SIMPLE_STRING
 
 
@@ -104,7 +105,7 @@ def test_what_only_concerns_scheduling_is_accepted_with_a_remark() -> None:
         dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100
                            default_queue_policy { timeout_action: REJECT } }
         optimization { graph { level: 1 } cuda { graphs: true } }
-        parameters { key: "intra_op_thread_count" value: { string_value: "1" } }
+        metric_tags { key: "a" value: "b" }
         model_warmup [ { name: "zeros" batch_size: 1 inputs { key: "x" value { zero_data: true } } } ]
         response_cache { enable: true }
         model_transaction_policy { decoupled: false }
@@ -118,12 +119,24 @@ def test_what_only_concerns_scheduling_is_accepted_with_a_remark() -> None:
         'max_queue_delay_microseconds (set delay_us = 100 in [[limits.queue]] model = "m")',
         "preferred_batch_size",
         "optimization is not applied",
-        "parameters is not applied",
+        "metric_tags is not applied",
         "model_warmup is not applied: every model is tried",
         "response_cache is not applied: every request is run",
     ):
         assert words in remarks
     assert read("dynamic_batching { } instance_group { count: 1 kind: KIND_CPU }").remarks == ()
+    (told,) = read("instance_group { kind: KIND_CPU rate_limiter { priority: 2 } passive: true }").remarks
+    assert told.startswith("instance_group.passive, instance_group.rate_limiter is not applied: a version has one")
+
+
+def test_parameters_are_kept_with_all_their_characters() -> None:
+    text = r"""parameters { key: "metadata" value { string_value: "{'names': {0: 'gr\303\274n'}, 'd': \"\xc3\xbc\"}" } }
+               parameters [ { key: "empty" value { } }, { key: "twice" value: { string_value: "1" } } ]
+               parameters { key: "twice" value { string_value: 'ü' } }"""
+    config = read(text)
+    assert config.parameters == {"metadata": "{'names': {0: 'grün'}, 'd': \"ü\"}", "empty": "", "twice": "ü"}
+    assert config.remarks == ()
+    assert manifest(config, {"x": (-1, 4)}, {"y": (-1, 2)}).parameters == config.parameters
 
 
 @pytest.mark.parametrize(
@@ -138,9 +151,7 @@ def test_what_only_concerns_scheduling_is_accepted_with_a_remark() -> None:
     ],
 )
 def test_the_version_policy_leaves_out(text: str, left: list[str]) -> None:
-    told = read(text).unserved(["2", "9", "10"])
-    assert list(told) == left
-    assert all("version_policy" in reason for reason in told.values())
+    assert list(read(text).unserved(["2", "9", "10"])) == left
 
 
 TENSOR = "name: 'x' data_type: TYPE_FP32 dims: [2]"
@@ -165,7 +176,6 @@ REFUSED = [
     ("input { name: 'x' dims: [2] }", "data_type: must be one of TYPE_BOOL"),
     ("input { name: 'x' data_type: TYPE_BYTES dims: [2] }", "TYPE_STRING"),
     ("input { name: 'x' data_type: TYPE_FP32 dims: [0] }", "dims: a dimension must be positive"),
-    (f"input {{ {TENSOR} optional: true }}", "optional: inputs that may be left out are not offered"),
     (f"input {{ {TENSOR} allow_ragged_batch: true }}", "allow_ragged_batch: is not offered here; pad"),
     (f"input {{ {TENSOR} format: FORMAT_XYZ }}", "format: must be FORMAT_NONE"),
     (f"input {{ {TENSOR} reshape {{ shape: [3] }} }}", "reshape: [3] holds another number of elements than dims [2]"),
@@ -196,7 +206,8 @@ REFUSED = [
     ("max_batch_size: 1_0", "must be an integer, not '1_0'"),
     ("max_batch_size: 0b11", "must be an integer, not '0b11'"),
     ("max_batch_size: 08", "must be an integer, not '08'"),
-    ("name: '\\xff'", "the escape \\xff is not read"),
+    ("name: '\\xff'", "its escapes are not UTF-8"),
+    ("parameters { key: 'a' value { int_value: 3 } }", "value.int_value: unknown field"),
     ("name: '\\x'", "the escape \\x is not read"),
     ("name: '\\8'", "the escape \\8 is not read"),
     ("name: '\\777'", "the escape \\777 is not read"),
@@ -231,6 +242,27 @@ def test_a_configuration_that_contradicts_its_model_is_refused(
 ) -> None:
     with pytest.raises(VariantError, match=re.escape(words)):
         manifest(read(text), inputs, {"y": (-1, 2)})
+
+
+OPTIONAL = "input { name: 'x' data_type: TYPE_FP32 dims: [2] } input { name: 't' data_type: TYPE_FP32 optional: true }"
+
+
+def test_an_optional_input_is_one_for_which_the_file_has_a_value() -> None:
+    variant = Variant("onnx", "onnx", "fp32", (Artifact("m.onnx", "0" * 64, 1),))
+    x, y = (TensorSpec(name, Datatype.FP32, (2,)) for name in "xy")
+    values = tuple(TensorSpec(name, Datatype.FP32, (), default=0.5) for name in "st")
+    signature = read_signature(json.loads(json.dumps(signature_document(Signature((x,), (y,), values)))))
+
+    def made(text: str, signature: Signature = signature) -> tuple[TensorSpec, ...]:
+        release = Release("m", "1", Path("/m"), "d", bare=variant, config=read(text))
+        return complete(release, variant, signature).inputs
+
+    assert made(OPTIONAL) == (x, values[1])
+    assert made("max_batch_size: 0") == (x,)
+    with pytest.raises(VariantError, match="'t' is optional, but the model file's value for it has no rows"):
+        made(f"max_batch_size: 8 {OPTIONAL}")
+    with pytest.raises(VariantError, match="'t' is optional, but the model file has no single value"):
+        made(OPTIONAL, Signature((x,), (y,)))
 
 
 def test_a_backend_for_other_files_is_refused() -> None:

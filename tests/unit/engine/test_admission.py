@@ -84,8 +84,14 @@ def test_encoded_images_stand_for_their_rows(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("rows", [0, 5])
 def test_rows_are_bounded(rows: int) -> None:
-    with pytest.raises(RequestError, match=f"batch of {rows} rows; between 1 and 4"):
+    with pytest.raises(RequestError, match=rf"batch of {rows} rows; between 1 and 4 .*\[limits\] max_batch_rows\)"):
         admitted({}, rows)
+
+
+def test_rows_that_the_model_bounds_name_its_own_files() -> None:
+    checked = admission(replace(MODEL, max_batch_rows=4))
+    with pytest.raises(RequestError, match=r"\(max_batch_size in config.pbtxt, max_batch_rows in a manifest\)"):
+        checked.form(InferRequest("m", tensors(5)))
 
 
 @pytest.mark.parametrize(("images", "sizes", "rows"), [(3, 1, 3), (5, 5, 5), (0, 0, 1)])

@@ -237,8 +237,13 @@ REFUSED: list[tuple[str, object, str]] = [
     (
         "lone surrogate",
         b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[1],"data":["\\ud800"]}]}',
-        "inference|data",
+        r"\\ud800 at byte 63 is half of a surrogate pair; send both",
     ),
+    ("lone surrogate in a name", rb'{"inputs":[{"name":"a\ude00b"}],"id":"0123456"}', r"\\ude00 at byte 21 is half"),
+    ("pair and a half", rb'{"id":"\ud83d\ude00\uDE00 and more text"}', r"\\uDE00 at byte 19 is half"),
+    ("half and another", rb'{"id":"\ud83d\u0041 and more text"}', r"\\ud83d at byte 7 is half"),
+    ("half after a backslash", rb'{"id":"\\\ud83d and more text"}', r"\\ud83d at byte 9 is half"),
+    ("cut short", b'{"id":"\\ud8', "truncated"),
     ("no utf-8", b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[1],"data":["\xff"]}]}', "utf-8"),
 ]
 

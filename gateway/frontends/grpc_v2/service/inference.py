@@ -220,18 +220,18 @@ class InferenceService:
 
     async def repository_model_load(self, request: Any, call: CallInfo) -> Any:
         """Read the model's folder again. Raises DENIED unless `[models] control = true`."""
-        _refuse_repository_name(request.repository_name)
+        model = _model_of(request)
         refuse_load_parameters(request.parameters)
-        check_model(call.caller, call.rights, request.model_name)
-        await self._repository.load(request.model_name)
-        return message("inference.RepositoryModelLoadResponse")()
+        check_model(call.caller, call.rights, model)
+        await self._repository.load(model)
+        return message("inference.RepositoryModelLoadResponse")(model_name=model, isLoaded=True)
 
     async def repository_model_unload(self, request: Any, call: CallInfo) -> Any:
         """Drain and unload. `unload_dependents` has no effect: no model depends on another here."""
-        _refuse_repository_name(request.repository_name)
-        check_model(call.caller, call.rights, request.model_name)
-        await self._repository.unload(request.model_name)
-        return message("inference.RepositoryModelUnloadResponse")()
+        model = _model_of(request)
+        check_model(call.caller, call.rights, model)
+        await self._repository.unload(model)
+        return message("inference.RepositoryModelUnloadResponse")(model_name=model, isUnloaded=True)
 
     async def system_shared_memory_status(self, request: Any, call: CallInfo) -> Any:
         """Return the caller's regions, or one of them. Raises NOT_FOUND.
@@ -355,6 +355,13 @@ def _kind(method: Any) -> RpcKind:
     if method.client_streaming:
         return RpcKind.BIDIRECTIONAL
     return RpcKind.SERVER_STREAM if method.server_streaming else RpcKind.UNARY
+
+
+def _model_of(request: Any) -> str:
+    """Return the model to load or unload, which KServe's clients send where Triton's send a repository's name."""
+    if request.model_name:
+        _refuse_repository_name(request.repository_name)
+    return str(request.model_name or request.repository_name)
 
 
 def _refuse_repository_name(name: str) -> None:

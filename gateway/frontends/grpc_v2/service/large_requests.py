@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest
 from gateway.domain.ports import Inference
 from gateway.domain.tensor import CONVERTED, Raw, Steps, Tensor, datatype_named, decoded_bytes, element_count
@@ -28,7 +29,7 @@ class OpenedRequest:
 
     `declared`: its tensors' names, datatypes and shapes, each with the memory of one element. None for a small message,
     which costs less than the check. `size_bytes`: size of the message. `decoded_bytes`: memory that decoding allocates.
-    `raw`: the message itself if it is small.
+    `raw`: the message itself if it is small. `refusal`: what is wrong with its tensors.
     """
 
     sent: Any
@@ -37,6 +38,7 @@ class OpenedRequest:
     declared: InferRequest | None = None
     decoded_bytes: int = 0
     raw: bytes = b""
+    refusal: RequestError | None = None
 
 
 class LargeRequestReader:
@@ -53,7 +55,7 @@ class LargeRequestReader:
         return min(self._inference.sizes(model).binary_bytes or self._most_bytes, self._most_bytes)
 
     async def open(self, raw: Raw, caller: str) -> OpenedRequest:
-        """Parse a message without its contents. Raises RequestError INVALID, TOO_LARGE."""
+        """Parse a message without its contents. Raises RequestError INVALID, TOO_LARGE, if it has no readable id."""
         if len(raw) <= WHOLE_BYTES:
             small = bytes(raw)
             sent = parse_message(message("inference.ModelInferRequest"), small)
@@ -63,8 +65,10 @@ class LargeRequestReader:
     async def read(self, opened: OpenedRequest, call: CallInfo, now_ns: int, share: MemoryShare) -> InferRequest:
         """Decode the contents of a message, if its model can accept them. `share` counts the memory.
 
-        Raises as `decode_request`, `Inference.check` and `MemoryShare.grow` do.
+        Raises its refusal, and as `decode_request`, `Inference.check` and `MemoryShare.grow` do.
         """
+        if opened.refusal is not None:
+            raise opened.refusal
         if opened.declared is not None:
             self._check(opened.declared, opened.size_bytes)
             share.grow(opened.decoded_bytes)
@@ -89,7 +93,10 @@ def _opening(raw: memoryview) -> Steps[OpenedRequest]:
     for index, each in enumerate(sent.inputs):
         if index % STEP_INPUTS == 0:
             yield
-        tensor = inputs[each.name] = _declared(each)
+        try:
+            tensor = inputs[each.name] = _declared(each)
+        except RequestError as error:
+            return OpenedRequest(sent, parts, len(raw), refusal=error.with_traceback(None))
         if tensor.datatype in CONVERTED or not raws:
             size += decoded_bytes(tensor.datatype, tensor.array.size)
     declared = InferRequest(sent.model_name, inputs, sent.model_version)

@@ -18,6 +18,11 @@ FILES = {
     "health.proto": (health_pb2,),
     "reflection_v1alpha.proto": (reflection_pb2,),
 }
+OF_KSERVE = {
+    "inference.RepositoryModelLoadResponse": ["model_name", "isLoaded"],
+    "inference.RepositoryModelUnloadResponse": ["model_name", "isUnloaded"],
+}
+"""Fields of KServe's dialect in messages that Triton's clients read as empty."""
 FEWEST_FIELDS = {"inference.proto": 150, "health.proto": 2, "reflection_v1alpha.proto": 18}
 
 
@@ -32,6 +37,9 @@ def _peer(file: str, name: str):
 
 def _agree(ours: Descriptor, theirs: Descriptor) -> int:
     fields = 0
+    if ours.full_name in OF_KSERVE:
+        assert ([field.name for field in ours.fields], [*theirs.fields]) == (OF_KSERVE[ours.full_name], [])
+        return len(ours.fields)
     for field in ours.fields:
         peer = theirs.fields_by_number.get(field.number)
         assert peer is not None, f"{field.full_name} is not in the client's {theirs.full_name}"
@@ -71,7 +79,7 @@ def _as_text(file: str) -> str:
 
 def test_every_message_of_the_clients_service_file_exists_here_but_what_we_never_count():
     ours = set(protocol.pool().FindFileByName("inference.proto").message_types_by_name)
-    assert set(service_pb2.DESCRIPTOR.message_types_by_name) - ours == {"InferResponseStatistics", "MemoryUsage"}
+    assert set(service_pb2.DESCRIPTOR.message_types_by_name) - ours == {"MemoryUsage"}
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec
@@ -135,6 +136,23 @@ def test_config_names_variant_and_accelerator():
     assert config.version_policy.latest.num_versions == 2
 
 
+def test_config_repeats_the_parameters_of_the_model_but_its_own_come_first():
+    model = replace(identity(Datatype.FP32), parameters={"metadata": "{'task': 'détect'}", "variant": "x"})
+    parameters = configured(model, placed(8)).parameters
+    assert parameters["metadata"].string_value == "{'task': 'détect'}"
+    assert parameters["variant"].string_value == "v"
+
+
+def test_statistics_count_cancelled_requests_as_triton_does():
+    counted = ServableStatistics("m", "1")
+    counted.fail.add(5)
+    counted.cancelled.add(7, 2)
+    reply = message("inference.ModelStatisticsResponse")(**documents.model_statistics([counted]))
+    theirs = service_pb2.ModelStatisticsResponse.FromString(reply.SerializeToString()).model_stats[0]
+    assert (theirs.inference_stats.fail.count, theirs.inference_stats.fail.ns) == (3, 12)
+    assert (theirs.response_stats["0"].cancel.count, theirs.response_stats["0"].cancel.ns) == (2, 7)
+
+
 def test_config_tells_which_images_become_an_input():
     raw = Preprocess(("nv12",), frame=(4, 6), color_matrix="bt709")
     inputs = (
@@ -207,7 +225,8 @@ def test_loading_with_files_or_a_config_is_refused(service, inference):
 
 @pytest.mark.parametrize("method", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"])
 def test_there_is_one_repository(service, method):
-    assert refused(service, method, repository_name="other").fault is Fault.UNSUPPORTED
+    named = {} if method == "RepositoryIndex" else {"model_name": "identity_fp32"}
+    assert refused(service, method, repository_name="other", **named).fault is Fault.UNSUPPORTED
 
 
 @pytest.mark.parametrize("kind", ["System", "Cuda"])
