@@ -18,6 +18,9 @@ class Message:
 
     `arrived_ns` is on the monotonic clock, `wall_ns` since the Unix epoch. `expiry_s` is the rest of the Message Expiry
     Interval when the broker sent the message (None: none). Properties are empty on MQTT 3.1.1.
+
+    `name` identifies the message among those of its topic with the same payload: Correlation Data or the user property
+    `id` of a request, or what `message_id` of a route finds. Empty: the packet id does, within one session.
     """
 
     topic: str
@@ -34,6 +37,7 @@ class Message:
     correlation: bytes | None = None
     expiry_s: int | None = None
     user: tuple[tuple[str, str], ...] = ()
+    name: bytes | str = ""
 
     def user_property(self, name: str) -> str:
         """Return the first user property called `name`, or ""."""

@@ -16,7 +16,7 @@ from gateway.frontends.mqtt.delivery.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.delivery.jobs import InferenceJob, RemainingWindows
 from gateway.frontends.mqtt.delivery.runs import Runs, defect
 from gateway.frontends.mqtt.expiry_timers import ExpiryTimers
-from gateway.frontends.mqtt.journal.journal import Recovered, SampleJournal, message_key
+from gateway.frontends.mqtt.journal.journal import Recovered, SampleJournal
 from gateway.frontends.mqtt.message_work import Later
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.recovery import RouteRecovery, discard_others, window_states
@@ -102,13 +102,10 @@ class WindowFlow:
 
     def repeats(self, reading: MessageDecoding, debt: Debt) -> bool:
         """Return True if a broker repeats a message whose samples are in the journal; it is then acknowledged."""
-        message = debt.message
-        if self._journal is None or reading.windows is None or not message.dup:
-            return False
-        if not self._journal.repeats(message_key(message)):
+        if self._journal is None or reading.windows is None or not self._journal.repeats(debt.message):
             return False
         self._counters["duplicates"] += 1
-        self._journal.after(partial(self._delivery.finish, message, debt.seen))
+        self._journal.after(partial(self._delivery.finish, debt.message, debt.seen))
         return True
 
     def add(self, feed: RouteDecoder, debt: Debt, inputs: ModelInputs) -> Later | None:
@@ -130,7 +127,8 @@ class WindowFlow:
         """Add the samples of a message to the journal. Return True if that acknowledges the message."""
         if self._journal is None or inputs.samples is None:
             return False
-        self._journal.add(inputs.samples, partial(self._delivery.finish, debt.message, debt.seen))
+        finish = partial(self._delivery.finish, debt.message, debt.seen)
+        self._journal.add(inputs.samples, debt.message.epoch, finish)
         debt.message.payload = b""
         return True
 

@@ -109,11 +109,17 @@ class Delivery:
         self._settings, self._outlet, self._counters = settings, outlet, counters
         self._errors = f"{home}/errors"
         self._dedup = Dedup(int(settings.dedup_ttl_s * 1e9), settings.dedup_entries, settings.dedup_bytes)
+        self.session = ""
+        """Name of the broker's session, for ids of results; empty without a journal, which remembers it."""
 
     @property
     def full(self) -> bool:
         """Return True if no more answers should be made now: the broker has not accepted enough of them."""
         return self._outlet.full
+
+    def session_began(self, epoch: int) -> None:
+        """Forget packet ids: the broker has a new session since this connection."""
+        self._dedup.session_epoch = epoch
 
     def begin(self, key: Hashable | None, message: Message, reply: Reply | None = None) -> SeenMessage | None:
         """Return the record of a new message; None for a repetition, which this method handles.
