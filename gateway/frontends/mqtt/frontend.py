@@ -84,7 +84,7 @@ class MqttFrontend:
             f"edge/{self._id}/",
             identities,
             (asked, *self._router.subscriptions, *discovery),
-            accepted=self._accepted,
+            connack=self._on_connack,
             receive=self._receive,
             changed=self._changed,
             room=self._resume,
@@ -169,7 +169,7 @@ class MqttFrontend:
             self._journal_problem = str(error)
             return None
 
-    def _accepted(self, welcome: Welcome, epoch: int) -> None:
+    def _on_connack(self, welcome: Welcome, epoch: int) -> None:
         broker = broker_of(self._settings.url)
         if self._pipeline is not None:
             home = f"{welcome.client_id}@{broker.host}:{broker.port}"

@@ -69,14 +69,14 @@ class Connection:
         batch: ReadBatch = NO_BATCH,
         subscriptions: Sequence[Subscription] = (),
         receive: Callable[[Message], None] | None = None,
-        accepted: Callable[[Welcome, int], None] | None = None,
+        connack: Callable[[Welcome, int], None] | None = None,
         ready: Callable[[], None] | None = None,
         leader: Connection | None = None,
     ) -> None:
         self._settings, self._role, self._identity, self.sender = settings, role, identity, sender
         self._counters, self._health, self._batch, self._leader = counters, health, batch, leader
         self._subscriptions, self._receive, self._became_ready = subscriptions, receive, ready
-        self._accepted = accepted
+        self._connack = connack
         self._asked: Sequence[Subscription] = ()
         self._session: MqttSession | None = None
         self._choice = VersionChoice(BY_SETTING[settings.protocol])
@@ -206,8 +206,8 @@ class Connection:
         """Handle CONNACK: subscribe, unless only the version was tried."""
         session, serves = self._session, self._choice.serves
         self._decide(ConnectOutcome.ACCEPTED)
-        if self._accepted is not None:
-            self._accepted(welcome, self._epoch)  # also for a guess of the version, which may begin the session
+        if self._connack is not None:
+            self._connack(welcome, self._epoch)  # also for a guess of the version, which may begin the session
         if session is None:
             return
         if not serves:
