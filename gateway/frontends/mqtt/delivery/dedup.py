@@ -61,7 +61,8 @@ class Dedup:
         seen = self._seen.get(key)
         if seen is None:
             return None
-        sent_again = message.dup and self.session_epoch <= seen.epoch < message.epoch
+        same_session = not seen.epoch < self.session_epoch <= message.epoch
+        sent_again = message.dup and same_session and seen.epoch < message.epoch
         return seen if message.name or sent_again else None
 
     def begin(self, key: Hashable | None, message: Message) -> SeenMessage:

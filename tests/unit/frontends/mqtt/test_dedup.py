@@ -42,6 +42,14 @@ def test_packet_ids_of_another_session_are_forgotten_and_names_are_not() -> None
     assert dedup.earlier(key_of(again), again) is kept
 
 
+def test_a_copy_that_waited_while_its_session_ended_is_one() -> None:
+    dedup = Dedup(100, 10, 1000)
+    first = begun(dedup, message(epoch=1))
+    waited = message(epoch=2, dup=True)
+    dedup.session_epoch = 3
+    assert dedup.earlier(key_of(waited), waited) is first
+
+
 def test_named_messages_repeat_whenever_they_come_with_the_same_payload() -> None:
     dedup = Dedup(100, 10, 1000)
     for name in (b"c", "u"):
