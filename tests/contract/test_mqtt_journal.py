@@ -19,7 +19,7 @@ from gateway.frontends.mqtt.journal.records import SampleRecord
 from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
 from gateway.frontends.mqtt.time_settings import MqttTime
 from tests.simulators import mqtt_gateway
-from tests.simulators.broker import Mosquitto
+from tests.simulators.broker import Mosquitto, Relay, relay
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer
 
@@ -52,7 +52,9 @@ def samples(result: Any) -> list[float]:
 
 
 @asynccontextmanager
-async def journaled(broker: Mosquitto, folder: Path, route: MqttRoute, **settings: Any) -> AsyncIterator[MqttFrontend]:
+async def journaled(
+    broker: Mosquitto | Relay, folder: Path, route: MqttRoute, **settings: Any
+) -> AsyncIterator[MqttFrontend]:
     async with frontend(simulated(), broker.url, route, folder=folder, **settings) as gateway:
         yield gateway
 
@@ -62,7 +64,7 @@ async def watching(broker: Mosquitto, home: Peer) -> None:
 
 
 @asynccontextmanager
-async def killed(broker: Mosquitto, folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def killed(broker: Mosquitto | Relay, folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a frontend with a journal in a process of its own; kill it at the end."""
     command = (sys.executable, "-m", mqtt_gateway.__name__, broker.url, str(folder))
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
@@ -102,6 +104,28 @@ async def test_a_message_is_acknowledged_once_its_samples_are_on_the_disk(broker
             await home.publish("wave/a", array(number))
         await until(lambda: gateway.counters().get("acknowledged") == 5)
         assert [one.array()[0, 0] for one in kept(tmp_path)] == [0, 1, 2, 3, 4]
+
+
+async def test_samples_whose_acknowledgement_was_lost_in_a_kill_are_added_once(
+    broker: Mosquitto, tmp_path: Path
+) -> None:
+    async with relay(broker) as way, peer(broker.port) as home:
+        await watching(broker, home)
+        async with killed(way, tmp_path):
+            way.hold()
+            for _ in range(6):
+                await home.publish("wave/a", array(1))
+            await until(lambda: len(kept(tmp_path)) == 6)
+        await way.cut()
+        async with journaled(way, tmp_path, ARRAYS) as gateway:
+            await until(lambda: gateway.counters().get("acknowledged") == 6)
+            assert gateway.counters()["duplicates"] == 6
+            for _ in range(2):
+                await home.publish("wave/a", array(1))
+            for _ in range(2):
+                await home.next_json(RESULT)
+            await until(lambda: gateway.counters().get("acknowledged") == 8)
+            assert gateway.counters()["samples"] == 2
 
 
 async def test_a_window_without_a_delivered_result_runs_again_under_the_same_id(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -97,8 +98,8 @@ async def test_only_changes_are_published_and_all_messages_acknowledged(broker: 
 
 
 async def test_a_suppressed_message_that_comes_again_is_only_acknowledged(broker: Mosquitto, home: Peer) -> None:
-    inference = simulated()
-    async with frontend(inference, broker.url, classes(publish="never")) as gateway:
+    inference, route = simulated(), dataclasses.replace(classes(publish="never"), message_id="property.id")
+    async with frontend(inference, broker.url, route) as gateway:
         for _ in range(2):
             await home.publish("classes/a", WALK, UserProperty=("id", "m-1"))
         await until(lambda: gateway.counters().get("acknowledged") == 2)

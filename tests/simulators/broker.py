@@ -58,6 +58,12 @@ class Mosquitto:
         """Return the process id, or None before the start."""
         return self._process.pid if self._process is not None else None
 
+    async def forget(self) -> None:
+        """Restart without the persisted state: sessions and their messages are lost."""
+        await self.kill()
+        (self.folder / "mosquitto.db").unlink(missing_ok=True)
+        await self.start()
+
     async def start(self) -> None:
         """Start, or restart with the persisted state. Return when it accepts connections."""
         environment = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin"}
@@ -143,8 +149,9 @@ class Relay:
         self.closing = 0
         self.versions: list[int] = []
         self._ways: set[asyncio.Task[None]] = set()
-        self._open = asyncio.Event()
+        self._open, self._delivers = asyncio.Event(), asyncio.Event()
         self._open.set()
+        self._delivers.set()
 
     @property
     def url(self) -> str:
@@ -158,6 +165,10 @@ class Relay:
         """Forward what was held back."""
         self._open.set()
 
+    def stall(self) -> None:
+        """Hold packets from the broker back until a `cut`, which discards them."""
+        self._delivers.clear()
+
     async def cut(self) -> None:
         """Abort all connections. New ones are accepted."""
         ways = tuple(self._ways)
@@ -166,6 +177,7 @@ class Relay:
         if ways:
             await asyncio.wait(ways)
         self._open.set()
+        self._delivers.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         way = asyncio.ensure_future(self._carry(reader, writer))
@@ -191,7 +203,7 @@ class Relay:
         upstream_writer.write(opening)
         pumps = [
             asyncio.ensure_future(_pump(reader, upstream_writer, self._open)),
-            asyncio.ensure_future(_pump(upstream_reader, writer)),
+            asyncio.ensure_future(_pump(upstream_reader, writer, self._delivers)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -210,10 +222,9 @@ async def relay(broker: Mosquitto, *, old: bool = False, rude: bool = False) -> 
         yield way
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open_: asyncio.Event | None = None) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open_: asyncio.Event) -> None:
     while content := await reader.read(65_536):
-        if open_ is not None:
-            await open_.wait()
+        await open_.wait()
         writer.write(content)
         await writer.drain()
 

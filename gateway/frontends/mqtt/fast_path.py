@@ -160,7 +160,7 @@ class FastPath:
 
     def _encoded(self, debt: Debt, sensor: str, form: ResponseForm, contents: Sequence[Raw]) -> bytes | None:
         message, like = debt.message, cast("Ready", self._like)
-        debt.identity = message_id(message, timed=False)
+        debt.identity = message_id(message, self._delivery.session, timed=False)
         message.payload = b""
         outputs = {
             name: Tensor(datatype, np.frombuffer(content, datatype.dtype).reshape(shape))
@@ -175,7 +175,7 @@ def is_suited(route: MqttRoute) -> bool:
     """Return True if messages of a route may be single rows of numbers that need nothing but themselves."""
     has_windows = route.size_rows or route.hop_rows or route.window.has_sessions
     reads_rows = RowSource(route).is_identity and not (route.channel or has_windows)
-    by_topic = route.sensor.startswith("topic") and not route.time.is_set
+    by_topic = route.sensor.startswith("topic") and not (route.time.is_set or route.message_id)
     return reads_rows and by_topic and read_content_type(route.content_type).media == JSON
 
 

@@ -24,8 +24,9 @@ from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.session.connection import ReadBatch
 from gateway.frontends.mqtt.session.identity import main_identity, results_identity, with_username
 from gateway.frontends.mqtt.session.link import Link
+from gateway.frontends.mqtt.session.listener import Welcome
 from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings import MqttSettings, broker_of
 from gateway.frontends.mqtt.templates import is_topic
 
 _LOG = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class MqttFrontend:
             f"edge/{self._id}/",
             identities,
             (asked, *self._router.subscriptions, *discovery),
+            connack=self._on_connack,
             receive=self._receive,
             changed=self._changed,
             room=self._resume,
@@ -169,6 +171,12 @@ class MqttFrontend:
             _LOG.warning("no MQTT journal: %s; a crash loses samples of windows that are not full", error)
             self._journal_problem = str(error)
             return None
+
+    def _on_connack(self, welcome: Welcome, epoch: int) -> None:
+        broker = broker_of(self._settings.url)
+        if self._pipeline is not None:
+            home = f"{welcome.client_id}@{broker.host}:{broker.port}"
+            self._pipeline.connected(home, epoch, resumed=welcome.resumed)
 
     def _receive(self, message: Message) -> None:
         if self._announcer is not None and self._announcer.take(message):

@@ -21,6 +21,9 @@ class Message:
 
     `route` is the route that takes the message. If several do, each has its own copy, and the copies share `routes`:
     the names of those that are not done.
+
+    `name` identifies the message among those of its topic with the same payload: Correlation Data or the user property
+    `id` of a request, or what `message_id` of a route finds. Empty: the packet id does, within one session.
     """
 
     topic: str
@@ -43,6 +46,7 @@ class Message:
     """Key of a kept message (`journal.message_key`): its packet id may be another message's now."""
     route: str = ""
     routes: set[str] | None = None
+    name: bytes | str = ""
 
     def done(self) -> bool:
         """Note that its route is done with the message. Return True if it can be acknowledged: all routes are done."""

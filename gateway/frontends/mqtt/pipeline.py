@@ -68,7 +68,7 @@ class Pipeline:
             seen=seen,
             topics=topics,
         )
-        self._accepting = True
+        self._accepting, self._journal = True, journal
         self._repeat_ns, self._unrouted_due_ns = int(settings.error_repeat_s * 1e9), 0
         if journal is not None:
             journal.changed = self._pace
@@ -82,6 +82,14 @@ class Pipeline:
             "running": self._runs.running + self._samples.pending,
             "sensors": self._samples.sensors,
         }
+
+    def connected(self, home: str, epoch: int, *, resumed: bool) -> None:
+        """Forget packet ids unless the broker resumed the session to which they belong, before its messages come."""
+        if self._journal is not None:
+            resumed = not self._journal.connected(home, epoch, resumed=resumed)
+            self._delivery.session = self._journal.session
+        if not resumed:
+            self._delivery.session_began(epoch)
 
     def recover(self) -> None:
         """Continue with the windows of the journal. Call it once, before messages come."""
@@ -155,6 +163,7 @@ class Pipeline:
         seen, reply = None, None
         try:
             reply = self._requests.reply(message)
+            message.name = message.correlation or message.user_property("id")
             self._limits.check(message, self._requests.model(message.topic))
             seen = self._delivery.begin(key_of(message), message, reply)
             if seen is not None:

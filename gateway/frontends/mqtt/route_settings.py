@@ -24,6 +24,7 @@ CONTENT_TYPES = (
     *(*PROTOBUF, SPARKPLUG, "application/octet-stream", "image/jpeg", "image/png", "audio/wav"),
 )
 SENSOR_FORM = re.compile(r"topic(\[\d{1,3}:?\])?|payload(\.[^.\s]+)+|property\.\S+")
+MESSAGE_ID_FORM = re.compile(r"(payload(\.[^.\s]+)+|property\.\S+)?")
 KEY_FORM = re.compile(r"(topic\[\d{1,3}:?\])?")
 MISSING = ("refuse", "skip", "last", "zero")
 CHANNEL_TYPES = ("number", "flag")
@@ -97,6 +98,11 @@ class MqttRoute:
 
     topic[i] (a level, from 0), topic[i:] (that level and all after it), topic (all of it), payload.a.b (a document) or
     property.x (MQTT 5).
+    """
+    message_id: str = ""
+    """Rule for what identifies a message: payload.a.b (a document) or property.x (MQTT 5); empty: nothing does.
+
+    One with the same value, topic and payload as one of the last `mqtt.dedup_ttl_s` is a repetition.
     """
     content_type: str = ""
     """Content type of payloads that have no Content Type property; empty: the preset's, else application/json."""
@@ -210,6 +216,7 @@ class MqttRoute:
                 not SENSOR_FORM.fullmatch(self.sensor),
                 "topic[i], topic[i:], topic, payload.<path> or property.<name>",
             ),
+            ("message_id", not MESSAGE_ID_FORM.fullmatch(self.message_id), "payload.<path> or property.<name>"),
             ("content_type", self.media not in CONTENT_TYPES, f"one of {', '.join(CONTENT_TYPES)}"),
             ("qos", self.qos not in {0, 1}, "0 or 1"),
             ("hop_rows", not 0 <= self.hop_rows <= 1_000_000, "0 to 1000000 rows"),
@@ -234,6 +241,7 @@ class MqttRoute:
     def _payload_rules(self) -> tuple[tuple[str, bool, str], ...]:
         records, protobuf = bool(self.record_name), self.media in PROTOBUF
         return (
+            ("message_id", bool(self.message_id) and self.media == SPARKPLUG, "absent: Sparkplug numbers its messages"),
             ("byte_order", self.byte_order not in BYTE_ORDERS, "little or big"),
             ("record_value", bool(self.record_value) != records, "set together with record_name"),
             ("key", not KEY_FORM.fullmatch(self.key), "topic[i] or topic[i:]"),

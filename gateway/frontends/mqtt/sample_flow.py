@@ -174,7 +174,7 @@ class SampleFlow:
         except RequestError as refused:
             self._refuse(feed, message, refused, None)
             return None
-        seen = self._delivery.begin(key_of(message) if message.qos else None, message)
+        seen = self._delivery.begin(key_of(message), message)
         return None if seen is None else self._continue(feed, Debt(message, message.qos, "", seen))
 
     def _continue(self, feed: RouteDecoder, debt: Debt) -> Later | None:
@@ -256,6 +256,8 @@ class SampleFlow:
             sample = decoded()
             if not feed.fits(reading):
                 return self._read(feed, debt)
+            if sample.name and not self._is_first(debt, sample.name):
+                return None
             inputs = feed.complete(debt.message, reading, sample)
             if reading.windows is None and (single := next(inputs.ready, None)) is not None:
                 job = self._job(feed, debt.message, single, debt.seen)
@@ -274,9 +276,16 @@ class SampleFlow:
             self._delivery.refuse(debt.message, defect(debt.message), debt.seen)
         return None
 
+    def _is_first(self, debt: Debt, name: str) -> bool:
+        """Return True unless the name that was decoded is that of an earlier message, whose repetition ends here."""
+        debt.message.name = name
+        self._delivery.forget(debt.seen)
+        debt.seen = self._delivery.begin(key_of(debt.message), debt.message)
+        return debt.seen is not None
+
     def _job(self, feed: RouteDecoder, message: Message, ready: Ready, seen: SeenMessage | None = None) -> InferenceJob:
         route, tensor = feed.route, ready.manifest.inputs[0].name
-        identity = message.user_property("id") or _identity(route, message, ready)
+        identity = message.user_property("id") or self._identity(route, message, ready)
         request = InferRequest(
             route.model,
             {tensor: ready.tensor},
@@ -290,6 +299,12 @@ class SampleFlow:
         debt = Debt(message, qos, "", seen, identity=identity)
         self.windows.begin(route.name, ready, debt)
         return InferenceJob(request, partial(self._result, feed, debt, ready), debt, holds=feed.holds)
+
+    def _identity(self, route: MqttRoute, message: Message, ready: Ready) -> str:
+        """Return the id of the result of an input."""
+        if ready.window is None:
+            return message_id(message, self._delivery.session, timed=route.time.is_set)
+        return window_id(route.name, ready, ready.window, timed=bool(route.time.path))
 
     def _result(self, feed: RouteDecoder, debt: Debt, ready: Ready, response: InferResponse) -> bytes | None:
         plan = feed.plan(ready, response.version)
@@ -310,10 +325,3 @@ class SampleFlow:
             self._complained_ns[feed.route.name] = message.arrived_ns
             self._delivery.complain(message, refused, message.user_property("id"), message.qos)
         self._delivery.finish(message, seen)
-
-
-def _identity(route: MqttRoute, message: Message, ready: Ready) -> str:
-    """Return the id of the result of an input."""
-    if ready.window is None:
-        return message_id(message, timed=route.time.is_set)
-    return window_id(route.name, ready, ready.window, timed=bool(route.time.path))

@@ -18,7 +18,7 @@ from gateway.frontends.mqtt.delivery.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.delivery.jobs import InferenceJob, RemainingWindows
 from gateway.frontends.mqtt.delivery.runs import Runs, defect
 from gateway.frontends.mqtt.expiry_timers import ExpiryTimers
-from gateway.frontends.mqtt.journal.journal import Recovered, SampleJournal, message_key
+from gateway.frontends.mqtt.journal.journal import Recovered, SampleJournal
 from gateway.frontends.mqtt.message_work import Later
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.recovery import RouteRecovery, discard_others, window_states
@@ -104,9 +104,7 @@ class WindowFlow:
 
     def repeats(self, message: Message, seen: SeenMessage | None = None) -> bool:
         """Return True if a broker repeats a message that was in the journal; it is then acknowledged."""
-        if self._journal is None or not message.dup:
-            return False
-        if not self._journal.repeats(message_key(message)):
+        if self._journal is None or not self._journal.repeats(message):
             return False
         self._counters["duplicates"] += 1
         self._journal.after(partial(self._delivery.finish, message, seen))
@@ -131,7 +129,8 @@ class WindowFlow:
         """Add the samples of a message to the journal. Return True if that acknowledges the message."""
         if self._journal is None or inputs.samples is None:
             return False
-        self._journal.add(inputs.samples, partial(self._delivery.finish, debt.message, debt.seen))
+        finish = partial(self._delivery.finish, debt.message, debt.seen)
+        self._journal.add(inputs.samples, debt.message.epoch, finish)
         debt.message.payload = b""
         return True
 

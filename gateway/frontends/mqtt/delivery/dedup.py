@@ -28,15 +28,14 @@ class SeenMessage:
 
 
 def key_of(message: Message) -> Hashable | None:
-    """Return the key that equal messages share; None for QoS 0 without an id, which cannot be compared.
+    """Return the key that equal messages share; None for QoS 0 without a name, which cannot be compared.
 
-    Correlation data or the user property `id` identifies a message, together with its payload, because clients count
-    from 0 again after a restart. Without them only the broker's own repetition is recognised: same packet id, topic and
-    payload. Each route of a sample has keys of its own.
+    A name identifies a message together with its payload, because clients count from 0 again after a restart. Without
+    it only the broker's own repetition is recognised: same packet id, topic and payload. Each route of a sample
+    has keys of its own.
     """
-    name = message.correlation if message.correlation is not None else message.user_property("id")
-    if name:
-        return (name, message.response_topic, message.route, message.topic, hash(message.payload))
+    if message.name:
+        return (message.name, message.response_topic, message.route, message.topic, hash(message.payload))
     return (message.mid, message.route, message.topic, hash(message.payload)) if message.qos else None
 
 
@@ -47,15 +46,25 @@ class Dedup:
         self._ttl_ns, self._max_entries, self._max_bytes = ttl_ns, max_entries, max_bytes
         self._seen: OrderedDict[Hashable, SeenMessage] = OrderedDict()
         self._bytes = 0
+        self.session_epoch = 0
+        """First connection of the broker's session: packet ids of earlier ones mean other messages."""
 
     def __len__(self) -> int:
         return len(self._seen)
 
     def earlier(self, key: Hashable | None, message: Message) -> SeenMessage | None:
-        """Return the record of an earlier copy of `message`, or None if it is new."""
+        """Return the record of an earlier copy of `message`, or None if it is new.
+
+        A message with a name always is a copy. Another one is if the broker sets DUP on a later connection of the same
+        session.
+        """
         self._expire(message.arrived_ns)
         seen = self._seen.get(key)
-        return seen if seen is not None and _repeats(message, seen) else None
+        if seen is None:
+            return None
+        same_session = not seen.epoch < self.session_epoch <= message.epoch
+        sent_again = message.dup and same_session and seen.epoch < message.epoch
+        return seen if message.name or sent_again else None
 
     def begin(self, key: Hashable | None, message: Message) -> SeenMessage:
         """Return a record of a new message.
@@ -102,12 +111,3 @@ class Dedup:
         seen = self._seen.pop(key, None)
         if seen is not None and seen.answer:
             self._bytes -= len(seen.answer)
-
-
-def _repeats(message: Message, seen: SeenMessage) -> bool:
-    """Return True if `message` is a repetition of `seen`.
-
-    A message with correlation data or id always is. Another one is if the broker sets DUP on a later connection.
-    """
-    named = message.correlation is not None or bool(message.user_property("id"))
-    return named or (message.dup and message.epoch > seen.epoch)

@@ -109,11 +109,17 @@ class Delivery:
         self._settings, self._outlet, self._counters = settings, outlet, counters
         self._errors = f"{home}/errors"
         self._dedup = Dedup(int(settings.dedup_ttl_s * 1e9), settings.dedup_entries, settings.dedup_bytes)
+        self.session = ""
+        """Name of the broker's session, for ids of results; empty without a journal, which remembers it."""
 
     @property
     def full(self) -> bool:
         """Return True if no more answers should be made now: the broker has not accepted enough of them."""
         return self._outlet.full
+
+    def session_began(self, epoch: int) -> None:
+        """Forget packet ids: the broker has a new session since this connection."""
+        self._dedup.session_epoch = epoch
 
     def begin(self, key: Hashable | None, message: Message, reply: Reply | None = None) -> SeenMessage | None:
         """Return the record of a new message; None for a repetition, which this method handles.
@@ -129,7 +135,7 @@ class Delivery:
         if seen.answer is None:
             seen.waiting += [message] if message.qos else []  # a copy at QoS 0 has no acknowledgement
         elif reply is None:
-            self._outlet.acknowledge(message)
+            self._acknowledge(message)
         else:
             own = self._dedup.begin(None, message)  # not `seen`: the broker's code for this copy is not for the first
             self.answer(Debt(message, message.qos, reply.topic, own, reply), seen.answer)
@@ -142,9 +148,8 @@ class Delivery:
 
     def finish(self, message: Message, seen: SeenMessage | None, answer: bytes = b"") -> None:
         """Acknowledge a finished message, and the repetitions that waited for it."""
-        self._outlet.acknowledge(message) if message.kept is None else message.kept()
-        for repetition in self._dedup.answered(seen, answer) if seen is not None else ():
-            self._outlet.acknowledge(repetition)
+        for each in (message, *(self._dedup.answered(seen, answer) if seen is not None else ())):
+            self._acknowledge(each)
 
     def answer(self, debt: Debt, payload: bytes) -> None:
         """Publish an answer or a refusal. At QoS 0 it is dropped without a connection; the next copy counts as new."""
@@ -208,6 +213,9 @@ class Delivery:
         """Count a message that is not processed, and acknowledge it."""
         self._counters[reason] += 1
         self._outlet.acknowledge(message)
+
+    def _acknowledge(self, message: Message) -> None:
+        self._outlet.acknowledge(message) if message.kept is None else message.kept()
 
     def _taken(self, debt: Debt, payload: bytes, code: int) -> None:
         """Handle the broker's `code` for an answer.

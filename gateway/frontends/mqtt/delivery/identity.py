@@ -15,16 +15,19 @@ _START, _count = uuid.uuid4().hex[:16], itertools.count()
 """Parts of ids that derive from nothing: one of this process, and a number."""
 
 
-def message_id(message: Message, *, timed: bool) -> str:
+def message_id(message: Message, session: str, *, timed: bool) -> str:
     """Return the id of the result of one message.
 
-    It derives from route, topic and payload, if the payload holds a time or a sequence number (`timed`); else at QoS 1
-    also from the packet id, which a broker keeps when it repeats a message. At QoS 0 nothing is repeated.
+    It derives from route, topic, name and payload, if the message has a name, or the payload a time or a sequence
+    number (`timed`); else at QoS 1 from the packet id, which a broker keeps when it repeats a message in its `session`.
+    At QoS 0 nothing is repeated.
     """
+    timed = timed or bool(message.name)
     if not message.qos and not timed:
         return f"{_START}{next(_count):016x}"
     digest = blake2b(f"{message.route}\0{message.topic}\0".encode(errors="replace"), digest_size=ID_BYTES)
-    digest.update(b"" if timed else message.mid.to_bytes(2, "big"))
+    own = str(message.name).encode(errors="replace") if timed else message.mid.to_bytes(2, "big") + session.encode()
+    digest.update(own)
     digest.update(message.payload)
     return digest.hexdigest()
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from uuid import uuid4
+
+import msgspec
 
 from gateway.files import durable
 from gateway.frontends.mqtt.journal.records import (
@@ -64,6 +66,7 @@ class Recovered:
     done: set[Window] = field(default_factory=set)
     keys: list[bytes] = field(default_factory=list)
     held: dict[bytes, HeldRecord] = field(default_factory=dict)
+    session: str = ""
     lost_bytes: int = 0
 
 
@@ -79,16 +82,17 @@ def recover(content: bytes) -> Recovered:
 
 def _add(found: Recovered, record: Record) -> None:
     match record:
-        case KeysRecord(keys):
-            found.keys += keys
+        case KeysRecord(keys, session):
+            found.keys = [*(found.keys if session == found.session else ()), *keys]
+            found.session = session
         case DoneRecord(route, sensor, number):
             found.done.add((route, sensor, number))
         case WindowRecord():
             found.windows.append(record)
         case SampleRecord():
             found.records.append(record)
-            found.keys.append(record.key)
-            found.held.pop(record.key, None)
+            if found.held.pop(record.key, None) is None:
+                found.keys.append(record.key)
         case HeldRecord(name=name, key=key):
             found.held[name] = record
             found.keys.append(key)
@@ -128,7 +132,10 @@ class SampleJournal:
         self.states: Callable[[], Iterable[MakeRecord]] = tuple
         self.changed: Callable[[], None] = lambda: None
         self._counters, self._least_bytes = counters, snapshot_bytes
-        self._keys = OrderedDict.fromkeys(self.recovered.keys[-KEYS_REMEMBERED:])
+        self._keys = OrderedDict.fromkeys(self.recovered.keys[-KEYS_REMEMBERED:], 0)
+        """Connections of the newest messages, by key; 0: of an earlier process."""
+        self.session, self._session_epoch = self.recovered.session, 0
+        """Name of the broker's session: client id, broker, and a random part. First connection of it."""
         self._open: dict[Window, Complete] = {}
         self._kept = dict(self.recovered.held)
         self._grown = self._snapshot_bytes = self._waiting_bytes = self._held = 0
@@ -148,25 +155,44 @@ class SampleJournal:
         found, self.recovered = self.recovered, Recovered()
         return found
 
-    def repeats(self, key: bytes) -> bool:
-        """Return True if this message, or samples of it, were in the journal."""
-        return key in self._keys
+    def connected(self, home: str, epoch: int, *, resumed: bool) -> bool:
+        """Note a connection by client id and broker (`home`). Return True if it begins another session.
 
-    def add(self, record: SampleRecord, committed: Callable[[], object]) -> None:
-        """Add the samples of a message, before they are in a window. `committed` is called once they are on the disk.
-
-        Call `hold` unless they are in their window before the event loop goes on.
+        Keys of the session before are then forgotten. A journal without the name of a session is of an older version.
         """
-        self._kept.pop(record.key, None)
-        self._remember(record.key)
+        is_known = self.session.startswith(f"{home}#")
+        if resumed and is_known:
+            return False
+        if is_new := not resumed or bool(self.session):
+            self._keys.clear()
+            self._session_epoch = epoch
+        self.session = f"{home}#{uuid.uuid4().hex}"
+        self._append(framed(KeysRecord(tuple(self._keys), self.session)))
+        return is_new
+
+    def repeats(self, message: Message) -> bool:
+        """Return True if the broker sends a message again that was in the journal, or its samples."""
+        return message.dup and self._keys.get(message_key(message), message.epoch) < message.epoch
+
+    def add(self, record: SampleRecord, epoch: int, committed: Callable[[], object]) -> None:
+        """Add the samples of a message of connection `epoch`, before they are in a window.
+
+        `committed` is called once they are on the disk. Call `hold` unless they are in their window before the event
+        loop goes on.
+        """
+        if self._kept.pop(record.key, None) is None:
+            if epoch < self._session_epoch:
+                record = msgspec.structs.replace(record, key=b"")  # its packet id means another message now
+            self._remember(record.key, epoch)
         self._append(framed(record), committed)
 
     def keep(self, route: str, message: Message, committed: Callable[[], object]) -> None:
         """Keep a message that waits for its model, until its `kept` is called. `committed`: it is on the disk."""
-        record = HeldRecord.of(route, uuid4().bytes, message_key(message), message)
+        key = b"" if message.epoch < self._session_epoch else message_key(message)
+        record = HeldRecord.of(route, uuid.uuid4().bytes, key, message)
         self._kept[record.name] = record
         self.claim(message, record)
-        self._remember(record.key)
+        self._remember(record.key, message.epoch)
         self._append(framed(record), committed)
 
     def claim(self, message: Message, record: HeldRecord) -> None:
@@ -220,7 +246,7 @@ class SampleJournal:
         return max(self._least_bytes, SNAPSHOT_FACTOR * self._snapshot_bytes)
 
     def _needed(self) -> Iterator[MakeRecord]:
-        yield partial(KeysRecord, tuple(self._keys))
+        yield partial(KeysRecord, tuple(self._keys), self.session)
         yield from self.states()
         for (route, sensor, _), window in self._open.items():
             yield partial(window_record, route, sensor, window)
@@ -236,8 +262,9 @@ class SampleJournal:
     def _replaced(self) -> None:
         self._counters["journal_bytes"] += self._snapshot_bytes
 
-    def _remember(self, key: bytes) -> None:
-        self._keys[key] = None
+    def _remember(self, key: bytes, epoch: int) -> None:
+        self._keys[key] = epoch
+        self._keys.move_to_end(key)
         if len(self._keys) > KEYS_REMEMBERED:
             self._keys.popitem(last=False)
 

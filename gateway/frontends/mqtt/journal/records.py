@@ -104,9 +104,13 @@ class SensorRecord(msgspec.Struct, frozen=True, array_like=True, tag="r"):
 
 
 class KeysRecord(msgspec.Struct, frozen=True, array_like=True, tag="k"):
-    """Keys of the newest messages, the oldest one first."""
+    """Keys of the newest messages, the oldest one first.
+
+    `session`: session of the broker to which they and those that follow belong; keys of another one before are void.
+    """
 
     keys: tuple[bytes, ...]
+    session: str = ""
 
 
 class HeldRecord(msgspec.Struct, frozen=True, array_like=True, tag="h"):

@@ -28,7 +28,7 @@ from gateway.frontends.mqtt.presets import SPARKPLUG
 from gateway.frontends.mqtt.route_settings import CONTENT_TYPES, PROTOBUF, MqttRoute
 from gateway.frontends.mqtt.routes.joins import read_channels
 from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES
-from gateway.frontends.mqtt.routes.routing import sensor_of
+from gateway.frontends.mqtt.routes.routing import name_of, sensor_of
 from gateway.frontends.mqtt.windows.samples import Rows
 
 SEARCHED_INLINE_BYTES = 1_024
@@ -51,7 +51,8 @@ class SensorSample:
     """Decoded message of a sensor: a whole input, rows of a window, or the values of a route's channels.
 
     `sparkplug` is the message's part in Sparkplug's protocol, which counts even if its rows are `refused`. The first
-    `historical` rows are stored values, with times of their own.
+    `historical` rows are stored values, with times of their own. `name` is what `message_id`
+    of the route finds.
     """
 
     sensor: str
@@ -59,6 +60,7 @@ class SensorSample:
     sparkplug: SparkplugMessage | None = None
     refused: RequestError | None = None
     historical: int = 0
+    name: str = ""
 
 
 class PayloadReader:
@@ -92,10 +94,14 @@ class PayloadReader:
             return (yield from self._plain(message, content, manifest, count))
         document = read(message.payload, content)
         yield
-        sensor = sensor_of(self._route.sensor, message, document)
+        sensor, name = sensor_of(self._route.sensor, message, document), self._name(message, document)
         if self.channels is not None:
-            return SensorSample(sensor, (yield from self.channels.steps(self._source.rows(document, message.topic))))
-        return SensorSample(sensor, self._positional(document, message.topic, manifest, count))
+            rows = yield from self.channels.steps(self._source.rows(document, message.topic))
+            return SensorSample(sensor, rows, name=name)
+        return SensorSample(sensor, self._positional(document, message.topic, manifest, count), name=name)
+
+    def _name(self, message: Message, document: Any) -> str:
+        return name_of(self._route.message_id, message, document) if self._route.message_id else ""
 
     def _positional(self, document: Any, topic: str, manifest: ModelManifest, count: int | None) -> Tensor | Rows:
         """Return the content of a document of a route without channels."""
@@ -119,7 +125,7 @@ class PayloadReader:
             found = images.encoded_tensor(payload, content.media, spec)
         else:
             raise invalid(f"content type '{content.media:.80}' is not taken here; send {', '.join(CONTENT_TYPES)}")
-        return SensorSample(sensor_of(self._route.sensor, message, None), found)
+        return SensorSample(sensor_of(self._route.sensor, message, None), found, name=self._name(message, None))
 
     def _raw_rows(self, message: Message, content: ContentType, spec: TensorSpec) -> list[Any]:
         """Return rows of packed fields, or rows of numbers: the last side of the route's shape, or one per channel."""

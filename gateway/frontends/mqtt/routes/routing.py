@@ -208,6 +208,15 @@ def sensor_of(rule: str, message: Message, document: Any) -> str:
 
     `document` is the decoded payload, None if it is none. In an array of objects the first one names the sensor.
     """
+    name = name_of(rule, message, document)
+    if not name:
+        message_ = f"the message does not name its sensor: {rule} must be 1 to {SENSOR_LIMIT_CHARS} characters"
+        raise RequestError(Fault.INVALID, message_)
+    return name
+
+
+def name_of(rule: str, message: Message, document: Any) -> str:
+    """Return the text or integer that `rule` finds, as `sensor_of`; "" if there is none, or it is too long."""
     if rule == "topic":
         name: Any = message.topic
     elif rule.startswith("topic["):
@@ -219,10 +228,7 @@ def sensor_of(rule: str, message: Message, document: Any) -> str:
         name = _walk(first, rule.split(".")[1:])
     if type(name) is int:
         name = str(name)
-    if not isinstance(name, str) or not 0 < len(name) <= SENSOR_LIMIT_CHARS:
-        message_ = f"the message does not name its sensor: {rule} must be 1 to {SENSOR_LIMIT_CHARS} characters"
-        raise RequestError(Fault.INVALID, message_)
-    return name
+    return name if isinstance(name, str) and len(name) <= SENSOR_LIMIT_CHARS else ""
 
 
 def _walk(document: Any, path: Sequence[str]) -> Any:

@@ -70,6 +70,7 @@ class Connection:
         batch: ReadBatch = NO_BATCH,
         subscriptions: Sequence[Subscription] = (),
         receive: Callable[[Message], None] | None = None,
+        connack: Callable[[Welcome, int], None] | None = None,
         ready: Callable[[], None] | None = None,
         leader: Connection | None = None,
         record: SubscriptionRecord | None = None,
@@ -77,6 +78,7 @@ class Connection:
         self._settings, self._role, self._identity, self.sender = settings, role, identity, sender
         self._counters, self._health, self._batch, self._leader = counters, health, batch, leader
         self._subscriptions, self._receive, self._became_ready = subscriptions, receive, ready
+        self._connack = connack
         self._asked: Sequence[Subscription] = ()
         self._record, self._gone = record, list[str]()
         """Filters that the broker may hold; those of them that are not wanted any more."""
@@ -214,6 +216,8 @@ class Connection:
         """Handle CONNACK: subscribe, unless only the version was tried."""
         session, serves = self._session, self._choice.serves
         self._decide(ConnectOutcome.ACCEPTED)
+        if self._connack is not None:
+            self._connack(welcome, self._epoch)  # also for a guess of the version, which may begin the session
         if session is None:
             return
         if not serves or self._forgets(welcome):

@@ -31,7 +31,8 @@ NOT_YET = {(CONNECTION, role): f"the {role} connection is not made yet" for role
 class Link:
     """Both connections and their health.
 
-    `receive` is called with every message, `changed` when `connected` changes or the status is to be published again,
+    `connack` is called with the CONNACK and the number of each main connection before its messages, `receive` with
+    every message, `changed` when `connected` changes or the status is to be published again,
     `room` when the outbox of results has room again, `batch` before and after the messages of one read.
     """
 
@@ -42,6 +43,7 @@ class Link:
         identities: tuple[MqttIdentity, MqttIdentity],
         subscriptions: Sequence[Subscription],
         *,
+        connack: Callable[[Welcome, int], None],
         receive: Callable[[Message], None],
         changed: Callable[[], None],
         room: Callable[[], None],
@@ -68,6 +70,7 @@ class Link:
             batch=batch,
             subscriptions=subscriptions,
             receive=receive,
+            connack=connack,
             ready=self._main_ready,
             record=record,
         )

@@ -21,6 +21,7 @@ from gateway.frontends.mqtt.payloads.channels import ChannelReader
 from gateway.frontends.mqtt.payloads.limits import VALUES_LIMIT
 from gateway.frontends.mqtt.payloads.rows import RowSource
 from gateway.frontends.mqtt.payloads.tensors import row_tensor
+from gateway.frontends.mqtt.presets import SPARKPLUG
 from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
 from gateway.frontends.mqtt.routes.last_values import LastValues
 
@@ -297,6 +298,7 @@ def test_rows_become_the_models_input() -> None:
         ("record_value", {"record_name": "id"}),
         ("record_value", {"record_value": "v"}),
         ("key", {"key": "payload.a"}),
+        ("message_id", {"message_id": "payload.id", "content_type": SPARKPLUG}),
         ("byte_order", {"byte_order": "middle"}),
         ("struct_encoding", {"struct_encoding": "base32"}),
         ("descriptor", {"content_type": "application/protobuf", "message": "a.B"}),

@@ -30,18 +30,45 @@ def test_equal_samples_are_not_repetitions_unless_the_broker_says_so() -> None:
     assert dedup.earlier(key_of(again), again) is last
 
 
+def test_packet_ids_of_another_session_are_forgotten_and_names_are_not() -> None:
+    dedup = Dedup(100, 10, 1000)
+    begun(dedup, message(epoch=1))
+    named = begun(dedup, message(epoch=1, name="n"))
+    dedup.session_epoch = 2
+    kept = begun(dedup, message(epoch=3, dup=True))
+    again = message(epoch=3, dup=True, name="n")
+    assert dedup.earlier(key_of(again), again) is named
+    again = message(epoch=4, dup=True)
+    assert dedup.earlier(key_of(again), again) is kept
+
+
+def test_a_copy_that_waited_while_its_session_ended_is_one() -> None:
+    dedup = Dedup(100, 10, 1000)
+    first = begun(dedup, message(epoch=1))
+    waited = message(epoch=2, dup=True)
+    dedup.session_epoch = 3
+    assert dedup.earlier(key_of(waited), waited) is first
+
+
 def test_named_messages_repeat_whenever_they_come_with_the_same_payload() -> None:
     dedup = Dedup(100, 10, 1000)
-    for more in ({"correlation": b"c"}, {"user": (("id", "u"),)}):
-        first = begun(dedup, message(**more))
-        again = message(**more)
+    for name in (b"c", "u"):
+        first = begun(dedup, message(name=name))
+        again = message(name=name)
         assert dedup.earlier(key_of(again), again) is first
-        begun(dedup, message(b"q", **more))
+        begun(dedup, message(b"q", name=name))
+
+
+def test_correlation_data_and_properties_are_no_names() -> None:
+    dedup = Dedup(100, 10, 1000)
+    for more in ({"correlation": b"c"}, {"user": (("id", "u"),)}):
+        begun(dedup, message(**more))
+        begun(dedup, message(**more))
 
 
 def test_what_waited_for_the_answer_is_given_back_once() -> None:
     dedup = Dedup(100, 10, 1000)
-    first = message(correlation=b"c")
+    first = message(name=b"c")
     seen = begun(dedup, first)
     seen.waiting.append(first)
     assert dedup.answered(seen, b"answer") == [first]
@@ -61,7 +88,7 @@ def test_memory_is_bounded_by_time_number_and_bytes() -> None:
     assert len(dedup) == 0
 
 
-def test_qos_0_without_an_id_cannot_repeat() -> None:
+def test_qos_0_without_a_name_cannot_repeat() -> None:
     dedup = Dedup(100, 10, 1000)
     unsure = Message("t", b"p")
     assert key_of(unsure) is None
@@ -84,7 +111,7 @@ class Remembering(RuleBasedStateMachine):
     @rule(target=records, name=st.sampled_from([b"a", b"b", b"c", b""]), later_ns=st.sampled_from([0, 60, 120]))
     def come(self, name: bytes, later_ns: int) -> SeenMessage:
         self.now_ns += later_ns
-        one = message(at_ns=self.now_ns, correlation=name)
+        one = message(at_ns=self.now_ns, name=name)
         key = key_of(one) if name else None
         seen = self.dedup.earlier(key, one)
         if seen is None:
@@ -101,7 +128,7 @@ class Remembering(RuleBasedStateMachine):
     @rule(seen=records)
     def forget(self, seen: SeenMessage) -> None:
         self.dedup.forget(seen)
-        again = message(at_ns=self.now_ns, correlation=b"a")
+        again = message(at_ns=self.now_ns, name=b"a")
         assert self.dedup.earlier(seen.key, again) is not seen
 
     @invariant()

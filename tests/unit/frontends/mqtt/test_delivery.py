@@ -38,7 +38,7 @@ class Outlet:
 
 def test_repetitions_that_need_no_acknowledgement_are_not_kept() -> None:
     delivery = Delivery(SETTINGS, "edge/gw", Outlet(), Counter())
-    first, again = (Message("t", b"p", qos=0, correlation=b"c") for _ in range(2))
+    first, again = (Message("t", b"p", qos=0, name=b"c") for _ in range(2))
     key = key_of(first)
     assert delivery.begin(key, first)
     held = sys.getrefcount(again)
@@ -48,7 +48,7 @@ def test_repetitions_that_need_no_acknowledgement_are_not_kept() -> None:
 
 def test_repetitions_that_wait_do_not_keep_their_payload() -> None:
     delivery = Delivery(SETTINGS, "edge/gw", Outlet(), Counter())
-    first, again = (Message("t", b"p", qos=1, correlation=b"c") for _ in range(2))
+    first, again = (Message("t", b"p", qos=1, name=b"c") for _ in range(2))
     key = key_of(first)
     assert delivery.begin(key, first)
     assert not delivery.begin(key, again)

@@ -7,6 +7,7 @@ import errno
 import zlib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -45,6 +46,10 @@ def sample(number: int, key: bytes = b"") -> SampleRecord:
     return SampleRecord("wrists", "w-1", key or number.to_bytes(8, "big"), number, number, 3, rows.tobytes())
 
 
+def packet(mid: int, **more: Any) -> Message:
+    return Message("wave/a", b"1", qos=1, mid=mid, **more)
+
+
 def window(number: int) -> Complete:
     return Complete(np.full((4, 3), number, np.float32), 1, 2, 3, 0, number)
 
@@ -53,7 +58,7 @@ records = st.one_of(
     st.builds(sample, st.integers(0, 1_000)),
     st.builds(DoneRecord, st.text(max_size=9), st.text(max_size=9), st.integers(0, 2**62)),
     st.builds(lambda number: window_record("wrists", "w-1", window(number)), st.integers(0, 9)),
-    st.builds(KeysRecord, st.lists(st.binary(min_size=8, max_size=8), max_size=4).map(tuple)),
+    st.builds(KeysRecord, st.lists(st.binary(min_size=8, max_size=8), max_size=4).map(tuple), st.text(max_size=9)),
 )
 
 
@@ -86,7 +91,7 @@ def opened(folder: Path, snapshot_bytes: int = 2**20) -> SampleJournal:
 
 async def committed(journal: SampleJournal, record: SampleRecord) -> None:
     done = asyncio.Event()
-    journal.add(record, done.set)
+    journal.add(record, 1, done.set)
     await done.wait()
 
 
@@ -96,15 +101,13 @@ async def test_what_was_committed_is_there_without_a_close(tmp_path: Path) -> No
     for number in range(5):
         await committed(journal, sample(number))
     assert [one.wall_ns for one in recover((tmp_path / FILE).read_bytes()).records] == [0, 1, 2, 3, 4]
-    assert journal.repeats(sample(3).key)
-    assert not journal.repeats(b"elsewhere")
     journal.close()
 
 
 @pytest.mark.asyncio
 async def test_a_snapshot_keeps_what_has_no_result_and_the_keys(tmp_path: Path) -> None:
     journal = opened(tmp_path)
-    await committed(journal, sample(1))
+    await committed(journal, sample(1, message_key(packet(1))))
     names = [journal.begin("wrists", "w-1", window(number)) for number in (7, 8)]
     journal.done(names[0])
     journal.compact()
@@ -113,8 +116,66 @@ async def test_a_snapshot_keeps_what_has_no_result_and_the_keys(tmp_path: Path) 
     again = opened(tmp_path)
     assert [one.number for one in again.recovered.windows] == [8]
     assert [one.wall_ns for one in again.recovered.records if isinstance(one, SampleRecord)] == [2]
-    assert again.repeats(sample(1).key)
+    assert again.repeats(packet(1, epoch=1, dup=True))
     again.close()
+
+
+@pytest.mark.asyncio
+async def test_keys_are_those_of_the_session_that_the_broker_resumes(tmp_path: Path) -> None:
+    """Connections over processes: broker, whether it resumed the session, and the packets that it repeats then."""
+    known: set[int] = set()
+    for number, (home, resumed, repeated) in enumerate(
+        [
+            ("a", False, []),
+            ("a", True, [0]),
+            ("a", True, [0, 1]),
+            ("a", False, []),
+            ("a", True, [3]),
+            ("b", True, []),
+            ("b", True, [5]),
+            ("a", True, []),
+            ("a", True, [7]),
+        ]
+    ):
+        journal = opened(tmp_path)
+        assert journal.connected(f"gw@{home}:1883", 1, resumed=resumed) == (not repeated)
+        found = [one for one in range(number) if journal.repeats(packet(one, epoch=1, dup=True))]
+        assert found == repeated
+        if number % 2:
+            journal.compact()
+        await committed(journal, sample(number, message_key(packet(number))))
+        assert not journal.repeats(packet(number, epoch=1, dup=True)), "it came by this connection"
+        assert journal.repeats(packet(number, epoch=2, dup=True))
+        assert not journal.repeats(packet(number, epoch=2))
+        journal.close()
+        known.add(hash(journal.session))
+    assert len(known) == 4
+
+
+@pytest.mark.asyncio
+async def test_a_message_of_a_session_before_has_no_key_in_the_next(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    journal.connected("gw@a:1883", 1, resumed=False)
+    journal.connected("gw@a:1883", 2, resumed=False)
+    await committed(journal, sample(1, message_key(packet(1))))
+    assert not journal.repeats(packet(1, epoch=3, dup=True))
+    journal.close()
+    again = opened(tmp_path)
+    assert not again.connected("gw@a:1883", 1, resumed=True)
+    assert not again.repeats(packet(1, epoch=1, dup=True))
+    assert len(again.recovered.records) == 1
+    again.close()
+
+
+@pytest.mark.asyncio
+async def test_keys_of_a_journal_from_before_sessions_are_those_of_the_resumed_one(tmp_path: Path) -> None:
+    old = [KeysRecord((message_key(packet(1)),)), sample(2, message_key(packet(2)))]
+    (tmp_path / FILE).write_bytes(b"".join(map(framed, old)))
+    for _ in range(2):
+        journal = opened(tmp_path)
+        assert not journal.connected("gw@a:1883", 1, resumed=True)
+        assert all(journal.repeats(packet(one, epoch=1, dup=True)) for one in (1, 2))
+        journal.close()
 
 
 @pytest.mark.asyncio
@@ -134,7 +195,7 @@ async def test_a_group_is_written_when_enough_callers_wait(tmp_path: Path) -> No
     journal = SampleJournal(tmp_path, CommitRhythm(3_600.0, 3, 0.01), snapshot_bytes=2**20, counters=counters)
     await committed(journal, sample(0))  # the first one is written at once
     for number in (1, 2):
-        journal.add(sample(number), done.set)
+        journal.add(sample(number), 1, done.set)
     await asyncio.sleep(0.05)
     assert not done.is_set()
     await committed(journal, sample(3))

@@ -219,6 +219,8 @@ def test_settings_that_cannot_work_are_refused(key: str, wrong: Any) -> None:
         ("topics", ()),
         ("model", ""),
         ("sensor", "topic[x]"),
+        ("message_id", "topic[0]"),
+        ("message_id", "payload."),
         ("content_type", "text/html"),
         ("qos", 2),
         ("hop_rows", -1),
