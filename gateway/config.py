@@ -11,6 +11,8 @@ import platform
 import re
 import shlex
 import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.files.credentials import is_exposed, read_secret, secret_path
 from gateway.frontends.control.settings import ControlServerSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.mqtt.brokers import brokers
+from gateway.frontends.mqtt.brokers import blamed_on, brokers
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.frontends.settings import SERVER_NAME, SharedMemorySettings, ShareSettings
@@ -251,15 +253,23 @@ def read_security(config: Config) -> Security:
 
 def mqtt_brokers(config: Config) -> dict[str, MqttSettings]:
     """Return the settings of each MQTT broker by name. Raises ConfigurationError."""
-    try:
+    with _in_file(config):
         return brokers(config.mqtt)
+
+
+@contextmanager
+def _in_file(config: Config) -> Iterator[None]:
+    """Let errors name the configuration's file."""
+    try:
+        yield
     except ConfigurationError as error:
         raise ConfigurationError(error.problem, file=config.file, table=error.table, key=error.key) from None
 
 
 def check_listeners(config: Config, security: Security) -> None:
-    """Refuse an open listener beyond this machine, and a gateway without listeners. Raises ConfigurationError."""
-    if not (mqtt_brokers(config) or config.grpc_listen or config.http_listen):
+    """Refuse open listeners beyond this machine, no listener, and MQTT routes that cannot work. ConfigurationError."""
+    found = mqtt_brokers(config)
+    if not (found or config.grpc_listen or config.http_listen):
         raise ConfigurationError(
             "gRPC and HTTP are off and no broker is named, so nothing could ask; "
             "set [grpc] or [http] listen, or [mqtt] url",
@@ -268,6 +278,11 @@ def check_listeners(config: Config, security: Security) -> None:
     for address in (*config.grpc_listen, *config.http_listen):
         check_exposure(address, security, anonymous=config.auth.anonymous)
     _check_user_grants(config)
+    for name, settings in found.items():
+        from gateway.frontends.mqtt.routes.validation import checked_routes
+
+        with _in_file(config), blamed_on(name):
+            checked_routes(settings, gateway_id(config))
 
 
 def open_listeners(config: Config, security: Security) -> list[Address]:

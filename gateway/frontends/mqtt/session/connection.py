@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt.messages import REFUSED, Message, Subscription
 from gateway.frontends.mqtt.session import events
@@ -163,7 +164,7 @@ class Connection:
             await session.connect()
         except Exception as error:  # noqa: BLE001  the task's boundary: the connection is tried again
             self._counters["connect_failures"] += 1
-            self._reason, self._end = str(error) or type(error).__name__, End.REFUSED
+            self._reason, self._end = _reason(error), End.REFUSED
             return
         await self._ended.wait()
 
@@ -328,3 +329,10 @@ class Connection:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _reason(error: Exception) -> str:
+    """Return why no attempt was made, with the setting: its table depends on the broker, which has a name elsewhere."""
+    if isinstance(error, ConfigurationError):
+        return ": ".join(part for part in (error.key, error.problem) if part)
+    return str(error) or type(error).__name__

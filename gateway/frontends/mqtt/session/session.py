@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import cast
 
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.session import control, events, reasons
-from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options
+from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options, tls_context
 from gateway.frontends.mqtt.session.keepalive import Keepalive
 from gateway.frontends.mqtt.session.listener import End, Listener, Welcome, read_welcome
 from gateway.frontends.mqtt.session.outbox import ID_LIMIT
@@ -72,25 +73,27 @@ class MqttSession(asyncio.BufferedProtocol):
     async def connect(self) -> None:
         """Open the connection and send CONNECT. Then `welcomed` or `lost` is called.
 
-        The addresses of the broker's name are tried one after the other. Raises OSError, or ValueError for a host that
-        is no name or a password that does not fit into a CONNECT.
+        Password and certificates are read from their files each time: they may have been renewed. The addresses of the
+        broker's name are tried one after the other. Raises ConfigurationError for files that cannot be used, OSError,
+        or ValueError for a host that is no name or a password that does not fit into a CONNECT.
         """
-        options = connect_options(self._settings, self._identity)
+        options = await asyncio.to_thread(connect_options, self._settings, self._identity)
+        tls = await asyncio.to_thread(tls_context, self._settings)
         self._connect = control.write_connect(options, version_5=self.version_5)
         broker, problem = broker_of(self._settings.url), OSError("the broker's name has no address")
         found = await self._loop.getaddrinfo(broker.host, broker.port, type=socket.SOCK_STREAM)
         for *_, address in found:
             try:
-                await self._open(str(address[0]), broker)
+                await self._open(str(address[0]), broker, tls)
             except OSError as error:
                 problem = error
             else:
                 return
         raise problem
 
-    async def _open(self, address: str, broker: Broker) -> None:
+    async def _open(self, address: str, broker: Broker, tls: ssl.SSLContext | None) -> None:
         """Connect to one address. Raises OSError."""
-        limit_s, tls = self._settings.connect_timeout_s, self._identity.tls
+        limit_s = self._settings.connect_timeout_s
         name = None if tls is None else broker.host
         try:
             async with asyncio.timeout(limit_s):
