@@ -29,12 +29,14 @@ _log = logging.getLogger(__name__)
 CONNECTION, SUBSCRIPTION = "connection", "subscription"
 """Kinds of problems."""
 CONTESTED_CONNECTIONS = 3
-"""Short connections in a row after which a second client with our client id is suspected.
+"""Short connections in a row, each ended by a broker that still answers, after which a second client is suspected.
 
-MQTT 3.1.1 has no message that tells it, and mosquitto 2.0.11 does not send that of MQTT 5.
+MQTT 3.1.1 has no message that tells it, and mosquitto 2.0.11 does not send that of MQTT 5. A cut of the network or the
+end of the broker ends the follower's connection as well: its PING is not answered then.
 """
 OUTCOMES = {
     End.SILENT: ConnectOutcome.CLOSED,
+    End.UNANSWERED: ConnectOutcome.UNANSWERED,
     End.OLD_PROTOCOL: ConnectOutcome.UNSUPPORTED,
     End.REFUSED: ConnectOutcome.REFUSED,
     End.WELCOMED: ConnectOutcome.LOST,
@@ -80,7 +82,13 @@ class Connection:
         self._session: MqttSession | None = None
         self._choice = VersionChoice(BY_SETTING[settings.protocol])
         self._epoch = 0
-        self._failures = self._short = 0
+        self._failures = self._evictions = 0
+        self._may_be_evicted = False
+        """True after a short connection, until the follower's PING is answered or the next connection is accepted."""
+        self._began_s = 0.0
+        self._follower: Connection | None = None
+        if leader is not None:
+            leader._follower = self
         self.welcome: Welcome | None = None
         """Content of the CONNACK of the current connection."""
         self.is_ready = False
@@ -144,11 +152,11 @@ class Connection:
         while not self._stop.is_set():
             if self._leader is not None:
                 await self._leader.accepted.wait()
-            before, began_s = self.choice, time.monotonic()
+            before, self._began_s = self.choice, time.monotonic()
             await self._one_connection()
             if self._stop.is_set():
                 return
-            self._count_failure(time.monotonic() - began_s)
+            self._count_failure()
             self._health.begin(CONNECTION, self._role, f"the {self._role} connection is not made: {self._reason}")
             if self._leader is not None or not self._choice.tries_at_once(before):
                 await self._wait()
@@ -157,9 +165,10 @@ class Connection:
         """Connect, and wait until the connection ends."""
         self._ended.clear()
         self._epoch += 1
-        version_5 = self.choice.version_5
-        session = MqttSession(self._settings, self._identity, self, version_5=version_5, epoch=self._epoch)
-        self._session = session
+        version_5, patience = self.choice.version_5, max(1, self._failures - 2)
+        self._session = session = MqttSession(
+            self._settings, self._identity, self, version_5=version_5, epoch=self._epoch, patience=patience
+        )
         try:
             await session.connect()
         except Exception as error:  # noqa: BLE001  the task's boundary: the connection is tried again
@@ -168,21 +177,17 @@ class Connection:
             return
         await self._ended.wait()
 
-    def _count_failure(self, held_s: float) -> None:
-        limit_s = self._settings.reconnect_max_s
-        self._failures = 1 if held_s > limit_s else self._failures + 1
-        self._short = self._short + 1 if self._end is End.WELCOMED and held_s < limit_s else 0
+    def _count_failure(self) -> None:
+        held_s = time.monotonic() - self._began_s
+        self._failures = 1 if held_s > self._settings.reconnect_max_s else self._failures + 1
         if self._end is End.TAKEN_OVER:
             self._counters["client_id_taken_over"] += 1
             _log.error(events.CLIENT_ID_TAKEN_OVER, self._identity.client_id)
-        elif self._short >= CONTESTED_CONNECTIONS:
-            self._counters["client_id_contested"] += 1
-            _log.error(events.CLIENT_ID_CONTESTED, self._short, self._identity.client_id)
 
     async def _wait(self) -> None:
         """Wait before the next attempt: longest if another client with our id would be disconnected by it."""
         least_s, most_s, chance = self._settings.reconnect_min_s, self._settings.reconnect_max_s, draw_chance()
-        if self._end is End.TAKEN_OVER or self._short >= CONTESTED_CONNECTIONS:
+        if self._end is End.TAKEN_OVER or self._evictions >= CONTESTED_CONNECTIONS:
             wait_s = most_s * (1 + chance) / 2
         else:
             wait_s = pause_s(self._failures, least_s, most_s, chance)
@@ -210,6 +215,7 @@ class Connection:
         if not serves:
             session.disconnect()
             return
+        self._end_suspicion()
         self.welcome = welcome
         self.accepted.set()
         self._counters["connections"] += 1
@@ -254,6 +260,17 @@ class Connection:
         """Handle PUBACK."""
         self.sender.taken(mid, code)
 
+    def answered(self) -> None:
+        """Handle PINGRESP. If the leader's connection has just ended, the broker ended that one alone."""
+        leader = self._leader
+        if leader is None or not leader._may_be_evicted:
+            return
+        leader._may_be_evicted = False
+        leader._evictions += 1
+        if leader._evictions >= CONTESTED_CONNECTIONS:
+            self._counters["client_id_contested"] += 1
+            _log.error(events.CLIENT_ID_CONTESTED, leader._evictions, leader._identity.client_id)
+
     def writable(self) -> None:
         """Handle the end of congestion."""
         self.sender.pump()
@@ -266,6 +283,13 @@ class Connection:
         self.is_ready, self.welcome = False, None
         self.accepted.clear()
         self._reason, self._end = reason, end
+        self._end_suspicion()
+        if end is End.WELCOMED and time.monotonic() - self._began_s < self._settings.reconnect_max_s:
+            self._may_be_evicted = True
+            if self._follower is not None and self._follower._session is not None:
+                self._follower._session.ping()
+        else:
+            self._evictions = 0
         self._decide(OUTCOMES[end])
         self.sender.end()
         if not self._stop.is_set():
@@ -273,6 +297,11 @@ class Connection:
         self._ended.set()
 
     # ---- internal --------------------------------------------------------------------------------------------------
+    def _end_suspicion(self) -> None:
+        """Count no eviction unless the follower's PING was answered in time."""
+        if self._may_be_evicted:
+            self._may_be_evicted, self._evictions = False, 0
+
     def _subscribe(self, subscriptions: Sequence[Subscription]) -> None:
         """Subscribe. Without SUBACK in time the connection is made again."""
         self._stop_timer()

@@ -40,8 +40,16 @@ class MqttSession(asyncio.BufferedProtocol):
     """Connection `epoch` of one client; `connect` opens it, and it is not used again after its end."""
 
     def __init__(
-        self, settings: MqttSettings, identity: MqttIdentity, listener: Listener, *, version_5: bool, epoch: int
+        self,
+        settings: MqttSettings,
+        identity: MqttIdentity,
+        listener: Listener,
+        *,
+        version_5: bool,
+        epoch: int,
+        patience: int = 1,
     ) -> None:
+        """Set up the session. `patience`: times `connect_timeout_s` that the broker has to answer CONNECT."""
         self.version_5, self.epoch = version_5, epoch
         self._settings, self._identity, self._listener = settings, identity, listener
         self._loop = asyncio.get_running_loop()
@@ -52,7 +60,8 @@ class MqttSession(asyncio.BufferedProtocol):
         self._packets = PacketReader(settings.max_packet_bytes)
         self._writer = PublicationWriter(version_5=version_5)
         self._welcome: Welcome | None = None
-        self._keepalive = Keepalive(settings.keepalive_s, self._ping, self.end)
+        answer_s = min(settings.keepalive_s, settings.connect_timeout_s * patience)
+        self._keepalive = Keepalive(answer_s, self.ping, self.end)
         self._reason, self._end = "the broker closed the connection", End.SILENT
         self._reading = self._takes_bytes = True
         """Wish of the owner; state of the socket."""
@@ -149,7 +158,7 @@ class MqttSession(asyncio.BufferedProtocol):
     def end(self, reason: str) -> None:
         """Close a connection that is of no use any more; the Will is published. `lost` is called with `reason`."""
         self.abandon()
-        self._listener.lost(reason, End.GIVEN_UP if self._end is End.WELCOMED else self._end)
+        self._listener.lost(reason, _GIVEN_UP.get(self._end, self._end))
 
     def abandon(self) -> None:
         """Close the socket without a DISCONNECT."""
@@ -292,8 +301,8 @@ class MqttSession(asyncio.BufferedProtocol):
         self._unsent.clear()
         self._unsent_bytes = 0
 
-    def _ping(self) -> bool:
-        """Send a PING. Return True if its answer can be read: it stays in a socket that is not read."""
+    def ping(self) -> bool:
+        """Send a PING; `answered` follows. Return True if its answer can be read: else it stays in the socket."""
         self._send(control.PING)
         return self._reading
 
@@ -304,10 +313,12 @@ class MqttSession(asyncio.BufferedProtocol):
         self._keepalive.close()
 
 
+_GIVEN_UP = {End.WELCOMED: End.GIVEN_UP, End.SILENT: End.UNANSWERED}
+"""End of a connection that we close, by what it would be if the broker had closed it."""
 _HANDLERS: Mapping[int, Callable[[MqttSession, bytes], None]] = {
     control.CONNACK: MqttSession._on_connack,
     control.SUBACK: MqttSession._on_suback,
-    control.PINGRESP: lambda _session, _body: None,  # any packet proves that the broker answers
+    control.PINGRESP: lambda session, _: session._listener.answered(),
     control.DISCONNECT: MqttSession._on_disconnect,
 }
 """Handlers of packets that are rare, by the first byte without flags."""
