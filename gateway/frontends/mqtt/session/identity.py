@@ -62,7 +62,8 @@ def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
         if cert and key:
             context.load_cert_chain(cert, key)
     except (OSError, ValueError) as error:
-        problem = f"ca, cert or key cannot be used ({error}); give PEM files that the gateway may read"
+        files = ", ".join(str(file) for file in (ca, cert, key) if file)
+        problem = f"ca, cert or key cannot be used ({error}: {files}); give PEM files that the gateway may read"
         raise ConfigurationError(problem, table="mqtt") from None
     return context
 
