@@ -11,8 +11,7 @@ import platform
 import re
 import shlex
 import typing
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -251,25 +250,23 @@ def read_security(config: Config) -> Security:
     return security
 
 
-def mqtt_brokers(config: Config) -> dict[str, MqttSettings]:
-    """Return the settings of each MQTT broker by name. Raises ConfigurationError."""
-    with _in_file(config):
-        return brokers(config.mqtt)
-
-
-@contextmanager
-def _in_file(config: Config) -> Iterator[None]:
-    """Let errors name the configuration's file."""
+def mqtt_brokers(config: Config, *, checked: bool = False) -> dict[str, MqttSettings]:
+    """Return the settings of each MQTT broker by name; `checked`: their routes too. Raises ConfigurationError."""
     try:
-        yield
+        found = brokers(config.mqtt)
+        for name in found if checked else ():
+            from gateway.frontends.mqtt.frontend import checked_routes
+
+            with blamed_on(name):
+                checked_routes(found[name], gateway_id(config), Counter())
     except ConfigurationError as error:
         raise ConfigurationError(error.problem, file=config.file, table=error.table, key=error.key) from None
+    return found
 
 
 def check_listeners(config: Config, security: Security) -> None:
     """Refuse open listeners beyond this machine, no listener, and MQTT routes that cannot work. ConfigurationError."""
-    found = mqtt_brokers(config)
-    if not (found or config.grpc_listen or config.http_listen):
+    if not (mqtt_brokers(config, checked=True) or config.grpc_listen or config.http_listen):
         raise ConfigurationError(
             "gRPC and HTTP are off and no broker is named, so nothing could ask; "
             "set [grpc] or [http] listen, or [mqtt] url",
@@ -278,11 +275,6 @@ def check_listeners(config: Config, security: Security) -> None:
     for address in (*config.grpc_listen, *config.http_listen):
         check_exposure(address, security, anonymous=config.auth.anonymous)
     _check_user_grants(config)
-    for name, settings in found.items():
-        from gateway.frontends.mqtt.routes.validation import checked_routes
-
-        with _in_file(config), blamed_on(name):
-            checked_routes(settings, gateway_id(config))
 
 
 def open_listeners(config: Config, security: Security) -> list[Address]:

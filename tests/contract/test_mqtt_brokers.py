@@ -186,7 +186,7 @@ async def test_a_broker_whose_password_is_absent_is_tried_again_while_the_others
     ("change", "problem"),
     [
         ({"url": "mqtt://no-such-host.invalid"}, "Name or service not known|name resolution|No address"),
-        ({"url": "mqtts://localhost:1", "ca": "/absent/ca.pem"}, "ca, cert or key cannot be used"),
+        ({"url": "mqtts://localhost:1", "ca": "/absent/ca.pem"}, "ca, cert, key: cannot be used"),
         ({"username_file": "/absent/user"}, "username_file: cannot be read .*/absent/user"),
     ],
 )

@@ -237,7 +237,7 @@ def test_a_broker_without_its_authority_is_degraded_and_the_rest_serves(
     environ, window = {"CREDENTIALS_DIRECTORY": str(plant.folder)}, golden("activity", 8).rows[0]
     with running(tmp_path / "gateway", state=state, config=config, mqtt=broker.url, environ=environ) as daemon:
         daemon.wait_logged(f"link completed: the MQTT broker at {broker.url} ")
-        daemon.wait_logged("ca, cert or key cannot be used")
+        daemon.wait_logged("ca, cert, key: cannot be used")
         with subscribed(broker, "edge/bench/results/wrists/left", 1) as results:
             publish(broker, "sensors/left/imu", samples(window), "-l")
         assert results[0]["payload"]["label"] in LABELS

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.ports import InferenceEngine
 from gateway.domain.statistics import MetricSample
 from gateway.frontends.mqtt.home_assistant.announcements import Announcements
@@ -18,16 +19,35 @@ from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscripti
 from gateway.frontends.mqtt.metrics import samples
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.route_settings import DEFAULT_BROKER
-from gateway.frontends.mqtt.routes.validation import checked_routes
+from gateway.frontends.mqtt.routes.publish_topics import PublishTopics
+from gateway.frontends.mqtt.routes.reading import PayloadReader
+from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.session.connection import ReadBatch
 from gateway.frontends.mqtt.session.identity import RESULTS_SUFFIX, MqttIdentity
 from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.templates import is_topic
 
 _LOG = logging.getLogger(__name__)
 ONLINE, OFFLINE = "online", "offline"
 GOODBYE_S = 2.0
 """Time for the `offline` message and the disconnect after the grace period."""
+
+
+def checked_routes(settings: MqttSettings, gateway_id: str, counters: Counter[str]) -> tuple[Router, PublishTopics]:
+    """Return the routes of one broker and the topics that they may publish on.
+
+    Raises ConfigurationError for an id that is no level of a topic, and for routes that cannot work.
+    """
+    if not is_topic(gateway_id) or "/" in gateway_id or len(gateway_id) > 128:
+        problem = f"{gateway_id!r:.150} must be 1 to 128 characters without + # and /; it is part of topics"
+        raise ConfigurationError(problem, table="gateway", key="id")
+    router = Router(settings.route, gateway_id)
+    topics = PublishTopics(settings.publish_topics, gateway_id, counters)
+    for route in settings.route:
+        topics.check_route(route)
+        PayloadReader(route)
+    return router, topics
 
 
 class MqttFrontend:

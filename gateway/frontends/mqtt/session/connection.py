@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
-from gateway.domain.errors import ConfigurationError
 from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt.messages import REFUSED, Message, Subscription
 from gateway.frontends.mqtt.session import events
@@ -82,9 +81,9 @@ class Connection:
         self._session: MqttSession | None = None
         self._choice = VersionChoice(BY_SETTING[settings.protocol])
         self._epoch = 0
-        self._failures = self._evictions = 0
-        self._may_be_evicted = False
-        """True after a short connection, until the follower's PING is answered or the next connection is accepted."""
+        self._failures = self._short = 0
+        self._ended_alone = False
+        """True if the follower's PING was answered after the end of the last connection."""
         self._began_s = 0.0
         self._follower: Connection | None = None
         if leader is not None:
@@ -173,7 +172,7 @@ class Connection:
             await session.connect()
         except Exception as error:  # noqa: BLE001  the task's boundary: the connection is tried again
             self._counters["connect_failures"] += 1
-            self._reason, self._end = _reason(error), End.REFUSED
+            self._reason, self._end = str(error).removeprefix("mqtt.") or type(error).__name__, End.REFUSED
             return
         await self._ended.wait()
 
@@ -187,7 +186,7 @@ class Connection:
     async def _wait(self) -> None:
         """Wait before the next attempt: longest if another client with our id would be disconnected by it."""
         least_s, most_s, chance = self._settings.reconnect_min_s, self._settings.reconnect_max_s, draw_chance()
-        if self._end is End.TAKEN_OVER or self._evictions >= CONTESTED_CONNECTIONS:
+        if self._end is End.TAKEN_OVER or self._short >= CONTESTED_CONNECTIONS:
             wait_s = most_s * (1 + chance) / 2
         else:
             wait_s = pause_s(self._failures, least_s, most_s, chance)
@@ -215,7 +214,7 @@ class Connection:
         if not serves:
             session.disconnect()
             return
-        self._end_suspicion()
+        self._short = self._short if self._ended_alone else 0
         self.welcome = welcome
         self.accepted.set()
         self._counters["connections"] += 1
@@ -263,13 +262,12 @@ class Connection:
     def answered(self) -> None:
         """Handle PINGRESP. If the leader's connection has just ended, the broker ended that one alone."""
         leader = self._leader
-        if leader is None or not leader._may_be_evicted:
+        if leader is None or leader._ended_alone or leader.welcome is not None:
             return
-        leader._may_be_evicted = False
-        leader._evictions += 1
-        if leader._evictions >= CONTESTED_CONNECTIONS:
+        leader._ended_alone = True
+        if leader._short >= CONTESTED_CONNECTIONS:
             self._counters["client_id_contested"] += 1
-            _log.error(events.CLIENT_ID_CONTESTED, leader._evictions, leader._identity.client_id)
+            _log.error(events.CLIENT_ID_CONTESTED, leader._short, leader._identity.client_id)
 
     def writable(self) -> None:
         """Handle the end of congestion."""
@@ -283,13 +281,10 @@ class Connection:
         self.is_ready, self.welcome = False, None
         self.accepted.clear()
         self._reason, self._end = reason, end
-        self._end_suspicion()
-        if end is End.WELCOMED and time.monotonic() - self._began_s < self._settings.reconnect_max_s:
-            self._may_be_evicted = True
-            if self._follower is not None and self._follower._session is not None:
-                self._follower._session.ping()
-        else:
-            self._evictions = 0
+        is_short = end is End.WELCOMED and time.monotonic() - self._began_s < self._settings.reconnect_max_s
+        self._short, self._ended_alone = self._short + 1 if is_short else 0, False
+        if is_short and self._follower is not None and self._follower._session is not None:
+            self._follower._session.ping()
         self._decide(OUTCOMES[end])
         self.sender.end()
         if not self._stop.is_set():
@@ -297,11 +292,6 @@ class Connection:
         self._ended.set()
 
     # ---- internal --------------------------------------------------------------------------------------------------
-    def _end_suspicion(self) -> None:
-        """Count no eviction unless the follower's PING was answered in time."""
-        if self._may_be_evicted:
-            self._may_be_evicted, self._evictions = False, 0
-
     def _subscribe(self, subscriptions: Sequence[Subscription]) -> None:
         """Subscribe. Without SUBACK in time the connection is made again."""
         self._stop_timer()
@@ -358,10 +348,3 @@ class Connection:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _reason(error: Exception) -> str:
-    """Return why no attempt was made, with the setting: its table depends on the broker, which has a name elsewhere."""
-    if isinstance(error, ConfigurationError):
-        return ": ".join(part for part in (error.key, error.problem) if part)
-    return str(error) or type(error).__name__

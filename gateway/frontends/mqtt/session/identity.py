@@ -63,8 +63,8 @@ def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
             context.load_cert_chain(cert, key)
     except (OSError, ValueError) as error:
         files = ", ".join(str(file) for file in (ca, cert, key) if file)
-        problem = f"ca, cert or key cannot be used ({error}: {files}); give PEM files that the gateway may read"
-        raise ConfigurationError(problem, table="mqtt") from None
+        problem = f"cannot be used ({error}: {files}); give PEM files that the gateway may read"
+        raise ConfigurationError(problem, table="mqtt", key="ca, cert, key") from None
     return context
 
 
