@@ -28,10 +28,10 @@ _log = logging.getLogger(__name__)
 CONNECTION, SUBSCRIPTION = "connection", "subscription"
 """Kinds of problems."""
 CONTESTED_CONNECTIONS = 3
-"""Short connections in a row, each ended by a broker that still answers, after which a second client is suspected.
+"""Short connections in a row after which a second client with our client id is suspected.
 
 MQTT 3.1.1 has no message that tells it, and mosquitto 2.0.11 does not send that of MQTT 5. A cut of the network or the
-end of the broker ends the follower's connection as well: its PING is not answered then.
+end of the broker ends the follower's connection as well: its PING is not answered then, and the count begins again.
 """
 OUTCOMES = {
     End.SILENT: ConnectOutcome.CLOSED,
@@ -182,6 +182,9 @@ class Connection:
         if self._end is End.TAKEN_OVER:
             self._counters["client_id_taken_over"] += 1
             _log.error(events.CLIENT_ID_TAKEN_OVER, self._identity.client_id)
+        elif self._short >= CONTESTED_CONNECTIONS:
+            self._counters["client_id_contested"] += 1
+            _log.error(events.CLIENT_ID_CONTESTED, self._short, self._identity.client_id)
 
     async def _wait(self) -> None:
         """Wait before the next attempt: longest if another client with our id would be disconnected by it."""
@@ -260,14 +263,9 @@ class Connection:
         self.sender.taken(mid, code)
 
     def answered(self) -> None:
-        """Handle PINGRESP. If the leader's connection has just ended, the broker ended that one alone."""
-        leader = self._leader
-        if leader is None or leader._ended_alone or leader.welcome is not None:
-            return
-        leader._ended_alone = True
-        if leader._short >= CONTESTED_CONNECTIONS:
-            self._counters["client_id_contested"] += 1
-            _log.error(events.CLIENT_ID_CONTESTED, leader._short, leader._identity.client_id)
+        """Handle PINGRESP. If the leader's connection has ended, the broker ended that one alone."""
+        if self._leader is not None:
+            self._leader._ended_alone = True
 
     def writable(self) -> None:
         """Handle the end of congestion."""
