@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import BinaryIO
 
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.files.durable import make_folder, replacing
+from gateway.files.locks import try_lock
 
 CHUNK_BYTES = 1_048_576
 PART_SUFFIX = ".part"
@@ -68,15 +68,6 @@ def _replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
     make_folder(path.parent, mode=None)
     with replacing(path, mode, path.with_name(f".{path.name}{PART_SUFFIX}")) as file:
         yield file
-
-
-def try_lock(file: IO[Any]) -> bool:
-    """Return whether the file is locked from now on, until it is closed; False if another one holds it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

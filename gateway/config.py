@@ -11,6 +11,7 @@ import platform
 import re
 import shlex
 import typing
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.files.credentials import is_exposed, read_secret, secret_path
 from gateway.frontends.control.settings import ControlServerSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.mqtt.brokers import brokers
+from gateway.frontends.mqtt.brokers import blamed_on, brokers
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.frontends.settings import SERVER_NAME, SharedMemorySettings, ShareSettings
@@ -249,17 +250,23 @@ def read_security(config: Config) -> Security:
     return security
 
 
-def mqtt_brokers(config: Config) -> dict[str, MqttSettings]:
-    """Return the settings of each MQTT broker by name. Raises ConfigurationError."""
+def mqtt_brokers(config: Config, *, checked: bool = False) -> dict[str, MqttSettings]:
+    """Return the settings of each MQTT broker by name; `checked`: their routes too. Raises ConfigurationError."""
     try:
-        return brokers(config.mqtt)
+        found = brokers(config.mqtt)
+        for name in found if checked else ():
+            from gateway.frontends.mqtt.frontend import checked_routes
+
+            with blamed_on(name):
+                checked_routes(found[name], gateway_id(config), Counter())
     except ConfigurationError as error:
         raise ConfigurationError(error.problem, file=config.file, table=error.table, key=error.key) from None
+    return found
 
 
 def check_listeners(config: Config, security: Security) -> None:
-    """Refuse an open listener beyond this machine, and a gateway without listeners. Raises ConfigurationError."""
-    if not (mqtt_brokers(config) or config.grpc_listen or config.http_listen):
+    """Refuse open listeners beyond this machine, no listener, and MQTT routes that cannot work. ConfigurationError."""
+    if not (mqtt_brokers(config, checked=True) or config.grpc_listen or config.http_listen):
         raise ConfigurationError(
             "gRPC and HTTP are off and no broker is named, so nothing could ask; "
             "set [grpc] or [http] listen, or [mqtt] url",

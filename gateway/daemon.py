@@ -109,6 +109,7 @@ class Daemon:
         stack.push_async_callback(self._repository.close)
         stack.push_async_callback(self._fleet.close)
         stack.push_async_callback(self._end_background)
+        self._build_mqtt(stack)
         self._start_regions(stack)
         await self._start_grpc(stack)
         await self._start_http(stack)
@@ -147,7 +148,9 @@ class Daemon:
             self._log.error("the model directory could not be read to its end", problem=str(error))
         self._engine.settled = True
         self._readiness_changed()
-        await self._start_mqtt(stack)
+        if self._mqtt is not None:
+            await self._mqtt.start()
+            stack.push_async_callback(self._mqtt.stop, self._config.limits.drain_s)
         self._begin_refining()
 
     async def _synchronise(self, config: Config) -> None:
@@ -225,16 +228,14 @@ class Daemon:
         with suppress(asyncio.CancelledError):
             await answering
 
-    async def _start_mqtt(self, stack: AsyncExitStack) -> None:
-        if not (brokers := mqtt_brokers(self._config)):
-            return
-        from gateway.frontends.mqtt.frontends import MqttFrontends
+    def _build_mqtt(self, stack: AsyncExitStack) -> None:
+        """Lock the state of MQTT's front ends, before models load. Raises ConfigurationError."""
+        if brokers := mqtt_brokers(self._config):
+            from gateway.frontends.mqtt.frontends import MqttFrontends
 
-        folder = None if self._state.problem else Path(self._life.folder)
-        mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder)
-        await mqtt.start()
-        stack.push_async_callback(mqtt.stop, self._config.limits.drain_s)
-        self._mqtt = mqtt
+            folder = None if self._state.problem else Path(self._life.folder)
+            self._mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder)
+            stack.enter_context(self._mqtt.locked())
 
     def _start_regions(self, stack: AsyncExitStack) -> None:
         if self._config.shared_memory.allowed:
@@ -261,8 +262,7 @@ class Daemon:
 
     def _broker(self) -> bool | None:
         """Return whether all MQTT brokers grant everything, for the control API; None without MQTT."""
-        without = False if mqtt_brokers(self._config) else None
-        return without if self._mqtt is None else self._mqtt.online
+        return None if self._mqtt is None else self._mqtt.online
 
     def _mqtt_samples(self) -> Iterable[MetricSample]:
         return () if self._mqtt is None else self._mqtt.samples()

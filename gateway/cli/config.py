@@ -18,6 +18,7 @@ from gateway.assembly import matching_profile
 from gateway.cli.access import denials
 from gateway.cli.common import committed_settings, fitted
 from gateway.cli.fleet_settings import check_fleet_settings
+from gateway.cli.mqtt_choice import broker_faults
 from gateway.cli.service_user import service_account
 from gateway.config import (
     Config,
@@ -91,7 +92,7 @@ def _check(arguments: argparse.Namespace) -> int:
         findings += _models_absent(config)
         security = read_security(config).at(time.time())
         check_listeners(config, security)
-        remarks = security_remarks(config, security)
+        remarks = [*security_remarks(config, security), *broker_faults(config)]
         profile = asyncio.run(matching_profile(config))
     except ConfigurationError as error:
         findings.append(str(error))

@@ -12,6 +12,7 @@ from pathlib import Path
 from gateway import assembly
 from gateway.assembly import HERE, MachineSurvey
 from gateway.cli.common import configured, root_folder
+from gateway.cli.mqtt_choice import broker_faults
 from gateway.config import Config, check_listeners, exposed_secrets, read_security, state_folder
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.release import NO_VERSION, Release
@@ -116,7 +117,9 @@ def _listeners(config: Config) -> list[Diagnosis]:
         check_listeners(config, read_security(config))
     except ConfigurationError as error:
         return [Diagnosis("configuration", str(error), "")]
-    return [Diagnosis(setting, *told) for setting, told in exposed_secrets(config).items()]
+    found = [Diagnosis(setting, *told) for setting, told in exposed_secrets(config).items()]
+    remedy = "correct it; the gateway tries this broker again and serves the rest"
+    return found + [Diagnosis("MQTT broker", fault, remedy) for fault in broker_faults(config)]
 
 
 def _print(surveyed: MachineSurvey, findings: list[Diagnosis]) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+import socket
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.config import Config, gateway_id, mqtt_brokers
 from gateway.domain.errors import ConfigurationError
+from gateway.files.credentials import DIRECTORY, is_credential
+from gateway.frontends.mqtt.brokers import blamed_on, table_of
 from gateway.frontends.mqtt.route_settings import DEFAULT_BROKER, MqttRoute
 from gateway.frontends.mqtt.routes.routing import Router
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options, tls_context
+from gateway.frontends.mqtt.settings import MqttSettings, broker_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,27 @@ def select_route(config: Config, name: str, topic: str, broker: str = "") -> Mqt
         raise ConfigurationError(problem, file=config.file, table="mqtt.route")
     _check_topic(config, found[0], topic)
     return found[0]
+
+
+def broker_faults(config: Config) -> Iterator[str]:
+    """Yield what prevents connections to brokers and shows without one: files of secrets, names of hosts.
+
+    Credentials of the service are not known to other commands. Raises ConfigurationError.
+    """
+    for name, settings in mqtt_brokers(config).items():
+        files = (settings.username_file, settings.password_file, settings.ca, settings.cert, settings.key)
+        if DIRECTORY not in os.environ and any(is_credential(file or "") for file in files):
+            continue
+        broker = broker_of(settings.url)
+        try:
+            with blamed_on(name):
+                connect_options(settings, MqttIdentity("", None))
+                tls_context(settings)
+            socket.getaddrinfo(broker.host, broker.port)
+        except (ConfigurationError, OSError, UnicodeError) as error:
+            yield (
+                str(error) if isinstance(error, ConfigurationError) else f"{table_of(name)}.url: {broker.host}: {error}"
+            )
 
 
 def _not_one(name: str, topic: str, routes: Sequence[MqttRoute]) -> str:

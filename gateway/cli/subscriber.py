@@ -14,7 +14,7 @@ from gateway.frontends.mqtt.brokers import blamed_on
 from gateway.frontends.mqtt.messages import Message, Subscription
 from gateway.frontends.mqtt.session.connection import Connection
 from gateway.frontends.mqtt.session.health import LinkHealth
-from gateway.frontends.mqtt.session.identity import MqttIdentity, read_password, tls_context, with_username
+from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options, tls_context
 from gateway.frontends.mqtt.session.sender import OutboxSender
 from gateway.frontends.mqtt.settings import MqttSettings
 
@@ -33,9 +33,11 @@ async def subscribed(
     A connection that is lost later is made again. Raises ConfigurationError for files that cannot be read, and
     UnreachableError if the broker does not accept the connection.
     """
+    settings, ready = replace(broker.settings, session_expiry_s=0), asyncio.Event()
+    identity = MqttIdentity(client_id, None, clean=True)
     with blamed_on(broker.name):
-        settings, ready = with_username(replace(broker.settings, session_expiry_s=0)), asyncio.Event()
-        identity = MqttIdentity(client_id, None, read_password(settings), tls_context(settings), clean=True)
+        connect_options(settings, identity)
+        tls_context(settings)
     health, counters = LinkHealth(settings.error_repeat_s, _ignore), Counter[str]()
     connection = Connection(
         settings,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from gateway.domain.errors import ConfigurationError
 from gateway.files import durable
+from gateway.files.locks import try_lock
 from gateway.pull.manifest import ReleasePart
 from gateway.pull.settings import PullSettings
 from gateway.store.blobs import LocalBlobs
@@ -79,17 +79,11 @@ def staging(models: Path, settings: PullSettings) -> Iterator[StagingFolder]:
         durable.make_folder(folder, PRIVATE_MODE)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        _lock(descriptor, models)
+        if not try_lock(descriptor):
+            problem = "another pull into this folder is under way; wait for its end, or name another folder"
+            raise ConfigurationError(problem, file=str(models))
         found = StagingFolder(folder, settings)
         found.prepare()
         yield found
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, models: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        problem = "another pull into this folder is under way; wait for its end, or name another folder"
-        raise ConfigurationError(problem, file=str(models)) from None

@@ -8,7 +8,6 @@ file system, full disk, another owner), its rows are copied into a database in m
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import sqlite3
@@ -16,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.domain.verdict import (
     Signature,
@@ -26,6 +25,7 @@ from gateway.domain.verdict import (
     signature_document,
     verdict_document,
 )
+from gateway.files.locks import try_lock
 from gateway.store.settings import StateSettings
 
 if TYPE_CHECKING:
@@ -166,19 +166,11 @@ def _alone(folder: Path, settings: StateSettings) -> Iterator[None]:
     """
     with (folder / "state.lock").open("w") as lock:
         end_s = time.monotonic() + settings.busy_timeout_ms / 1000
-        while not _locked(lock):
+        while not try_lock(lock):
             if time.monotonic() >= end_s:
                 raise TimeoutError(f"another process has held {lock.name} for {settings.busy_timeout_ms} ms")
             time.sleep(LOCK_PAUSE_S)
         yield
-
-
-def _locked(lock: IO[str]) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _connect_or_renew(file: Path, settings: StateSettings) -> sqlite3.Connection:

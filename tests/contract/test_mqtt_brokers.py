@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.errors import ConfigurationError
 from gateway.frontends.mqtt.brokers import brokers
 from gateway.frontends.mqtt.frontends import FOLDER, MqttFrontends
 from gateway.frontends.mqtt.journal.journal import FILE
@@ -164,17 +164,37 @@ async def test_user_and_password_of_the_second_broker_are_credentials(
             await until(lambda: bool(counted(frontends, "plant")["connected"]))
 
 
-async def test_a_credential_that_is_absent_names_the_broker_and_stops_the_others(
+async def test_a_broker_whose_password_is_absent_is_tried_again_while_the_others_serve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
-    plant = MqttBroker("plant", "mqtt://127.0.0.1:1", username="u", password_file="credential:word")
-    async with mosquitto(tmp_path) as first:
-        with pytest.raises(ConfigurationError, match=r"^mqtt\.broker\[plant\]\.password_file: .*LoadCredential=word:"):
-            async with serving(first.url, plant):
-                pass
-        left = [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("mqtt-")]
-        assert left == []
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    async with two(tmp_path) as (first, second):
+        plant = MqttBroker("plant", second.url, username="u", password_file="credential:word")
+        async with serving(first.url, plant, HERE) as frontends, peer(first.port) as here:
+            await until(lambda: bool(counted(frontends, "default")["connected"]))
+            await until(lambda: counted(frontends, "plant")["connect_failures"] > 1)
+            assert "broker plant: the main connection is not made: password_file: " in frontends.problem
+            await here.subscribe(f"edge/{ID}/results/#")
+            await here.publish("single/a", "[1]")
+            assert echoed(await here.next_json(f"edge/{ID}/results/here/a")) == 1
+            (tmp_path / "word").write_text("s3cret\n")
+            await until(lambda: frontends.online)
+            assert frontends.problem == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"url": "mqtt://no-such-host.invalid"}, "Name or service not known|name resolution|No address"),
+        ({"url": "mqtts://localhost:1", "ca": "/absent/ca.pem"}, "ca, cert, key: cannot be used"),
+        ({"username_file": "/absent/user"}, "username_file: cannot be read .*/absent/user"),
+    ],
+)
+async def test_a_fault_of_one_broker_is_its_problem_alone(tmp_path: Path, change: dict[str, str], problem: str) -> None:
+    plant = replace(MqttBroker("plant", "mqtt://127.0.0.1:1"), **change)
+    async with mosquitto(tmp_path) as first, serving(first.url, plant) as frontends:
+        await until(lambda: bool(counted(frontends, "default")["connected"]))
+        await until(lambda: re.search(f"^broker plant: .*({problem})", frontends.problem) is not None)
 
 
 async def test_both_brokers_are_told_that_the_gateway_stops(tmp_path: Path) -> None:

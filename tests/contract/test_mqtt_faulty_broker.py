@@ -57,6 +57,24 @@ async def test_a_suback_that_never_comes_ends_the_connection(caplog: pytest.LogC
     assert "did not answer the subscriptions within 0.05 s" in reasons(caplog, "broker connection lost: main")[0]
 
 
+async def test_a_broker_that_waits_for_more_of_a_connect_of_mqtt_5_is_served_with_3_1_1() -> None:
+    """amqtt 0.12 reads the properties of a CONNECT as its Will, and waits for bytes that do not come."""
+    async with fake_broker(connack=b"\x20\x02\x00\x00", old=True) as broker:
+        async with frontend(simulated(), broker.url, SINGLE, connect_timeout_s=0.2, keepalive_s=600) as gateway:
+            assert {welcome.version for welcome in gateway._link.welcomes.values()} == {"3.1.1"}
+        assert broker.count(CONNECT) == 2  # a guess, and the one that serves
+
+
+async def test_a_broker_that_is_slow_to_answer_connect_has_more_time_with_each_failure() -> None:
+    async with fake_broker() as broker:
+        broker.answered.discard(CONNECT)
+        async with frontend(simulated(), broker.url, SINGLE, online=False, connect_timeout_s=0.05) as gateway:
+            await until(lambda: "did not answer CONNECT within 0.2 s (mqtt.connect_timeout_s)" in gateway.problem)
+            broker.answered.add(CONNECT)
+            await asyncio.wait_for(gateway.online.wait(), 15)
+            assert {welcome.version for welcome in gateway._link.welcomes.values()} == {"5"}
+
+
 async def test_a_puback_that_never_comes_ends_the_connection_and_the_result_is_sent_again() -> None:
     async with fake_broker() as broker, frontend(simulated(), broker.url, SINGLE, publish_timeout_s=0.1) as gateway:
         broker.mute.add(RESULTS)

@@ -12,10 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.errors import ConfigurationError
-from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.route_settings import MqttRoute
-from gateway.frontends.mqtt.settings import MqttSettings
 from tests.simulators import mqtt_gateway
 from tests.simulators.authority import Authority
 from tests.simulators.broker import Mosquitto, mosquitto, relay
@@ -204,6 +201,19 @@ async def test_two_gateways_with_one_client_id_are_named_and_do_not_fight(
     assert any("if two gateways have one [gateway] id, change one of them" in message for message in messages)
 
 
+async def test_a_network_that_is_cut_again_and_again_is_no_second_client(
+    broker: Mosquitto, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"reconnect_min_s": 0.01, "reconnect_max_s": 60.0}
+    async with relay(broker) as way, frontend(simulated(), way.url, SINGLE, **settings) as gateway:
+        for cuts in range(1, 8):
+            await way.cut()
+            await until(lambda made=cuts + 1: gateway.counters()["connections"] >= 2 * made)
+            await asyncio.wait_for(gateway.online.wait(), 15)
+        assert "client_id_contested" not in gateway.counters()
+    assert "contested" not in caplog.text
+
+
 async def test_a_flood_of_windows_loses_no_result(broker: Mosquitto) -> None:
     route = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]", size_rows=4, hop_rows=1)
     bounds = {"max_outbox": 8, "max_inflight": 2, "max_queued": 4, "max_running": 2}
@@ -289,13 +299,6 @@ async def test_a_broker_of_another_authority_is_not_trusted(tmp_path: Path) -> N
     ):
         await until(lambda: gateway.counters().get("connect_failures", 0) >= 2)
         assert "connections" not in gateway.counters()
-
-
-async def test_files_that_cannot_be_read_are_told_at_start(tmp_path: Path) -> None:
-    for more in ({"ca": str(tmp_path / "no")}, {"username": "u", "password_file": str(tmp_path / "no")}):
-        settings = MqttSettings(url="mqtts://localhost:1", **more)  # type: ignore[arg-type]
-        with pytest.raises(ConfigurationError, match="mqtt"):
-            await MqttFrontend(simulated(), settings, "gw").start()
 
 
 async def test_silence_is_filled_with_pings(tmp_path: Path) -> None:

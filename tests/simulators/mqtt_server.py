@@ -26,9 +26,13 @@ class Received(NamedTuple):
 
 
 class FakeBroker:
-    """Broker that answers the kinds of packets in `answered`. `packets` keeps what arrived, in order."""
+    """Broker that answers the kinds of packets in `answered`. `packets` keeps what arrived, in order.
 
-    def __init__(self, *, connack: bytes = SUCCESS) -> None:
+    `old`: it speaks MQTT 3.1.1, and waits for more after a CONNECT of MQTT 5.
+    """
+
+    def __init__(self, *, connack: bytes = SUCCESS, old: bool = False) -> None:
+        self._old = old
         self.port = 0
         self.answered = set(ANSWERED)
         self.mute: set[str] = set()
@@ -64,6 +68,8 @@ class FakeBroker:
         client = ""
         while True:
             kind, flags, body = await read_packet(reader)
+            if kind == CONNECT and self._old and body[6] == 5:
+                continue
             if kind == CONNECT:
                 client = _client_id(body)
                 self.writers[client] = writer
@@ -77,8 +83,9 @@ class FakeBroker:
         if kind == CONNECT:
             return self._connack
         if kind == SUBSCRIBE:
-            codes = bytes([self.suback]) * _subscriptions(body)
-            return bytes([SUBACK << 4, 3 + len(codes)]) + body[:2] + b"\x00" + codes
+            codes = bytes([self.suback]) * _subscriptions(body, 2 if self._old else 3)
+            head = body[:2] if self._old else body[:2] + b"\x00"
+            return bytes([SUBACK << 4, len(head) + len(codes)]) + head + codes
         if kind == UNSUBSCRIBE:
             return bytes([UNSUBACK << 4, 3 + len(self.unsuback)]) + body[:2] + b"\x00" + self.unsuback
         if kind == PINGREQ:
@@ -107,8 +114,9 @@ def _client_id(connect: bytes) -> str:
     return connect[at + 2 : at + 2 + size].decode()
 
 
-def _subscriptions(subscribe: bytes) -> int:
-    at, count = 3, 0  # packet id and no properties
+def _subscriptions(subscribe: bytes, at: int) -> int:
+    """Return the number of filters, which begin after the packet id (and no properties, in MQTT 5)."""
+    count = 0
     while at < len(subscribe):
         at += 2 + int.from_bytes(subscribe[at : at + 2], "big") + 1
         count += 1
@@ -128,8 +136,8 @@ def publish(topic: str, payload: bytes, mid: int) -> bytes:
 
 
 @asynccontextmanager
-async def fake_broker(*, connack: bytes = SUCCESS) -> AsyncIterator[FakeBroker]:
+async def fake_broker(*, connack: bytes = SUCCESS, old: bool = False) -> AsyncIterator[FakeBroker]:
     """Run such a broker."""
-    broker = FakeBroker(connack=connack)
+    broker = FakeBroker(connack=connack, old=old)
     async with scripted(broker.talk) as broker.port:
         yield broker

@@ -14,7 +14,7 @@ import pytest
 
 from tests.simulators.authority import Authority
 from tests.simulators.broker import Mosquitto
-from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHORT_TRIALS, WAIT_S, Daemon, golden, running
+from tests.simulators.daemon import COMMAND, LIVE, QUIET, ROOT, SHORT_TRIALS, WAIT_S, Daemon, golden, running
 from tests.system.test_mqtt import LABELS, publish, samples, subscribed
 
 LISTENER = (
@@ -156,3 +156,92 @@ def test_the_verbs_follow_a_broker_by_name(broker: Mosquitto, plant: PlantBroker
         absent = [*COMMAND, "watch", file, "--broker", "other"]
         done = subprocess.run(absent, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         assert (done.returncode, "known are default, plant" in done.stderr) == (2, True)
+
+
+ALONE = f"""{QUIET}{SHORT_TRIALS}
+[gateway]
+id = "{{id}}"
+[mqtt]
+url = "{{here}}"
+reconnect_min_s = 0.05
+reconnect_max_s = 0.2
+"""
+ROUTE = """
+[[mqtt.route]]
+name = "wrists"
+topics = ["sensors/+/imu"]
+sensor = "topic[1]"
+model = "activity"
+"""
+
+
+def test_a_second_daemon_shares_verdicts_and_no_mqtt_state(broker: Mosquitto, tmp_path: Path) -> None:
+    """The lock ends with the first process, however it ends."""
+    state = tmp_path / "state"
+    first, second = (
+        Daemon(tmp_path / name, state=state, config=ALONE.format(id=name, here=broker.url) + ROUTE, mqtt=broker.url)
+        for name in ("first", "second")
+    )
+    first.start()
+    try:
+        with running(tmp_path / "third", state=state):
+            second.start(ready=False)
+            assert second.ended() == 3
+        refused = f"{state}: another edge-gateway with MQTT uses this folder: process {first.pid} ("
+        assert refused in second.log
+        assert "--state: only verdicts are shared" in second.log
+        assert "listening" not in second.log
+        publish(broker, "sensors/left/imu", "[1,2,3,4,5,6]\n", "-l")
+        first.kill()
+        second.start()
+        second.wait_logged("link completed: the MQTT broker")
+        assert "damaged" not in second.log
+    finally:
+        for daemon in (first, second):
+            if daemon in LIVE:
+                assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f"{ROUTE}{ROUTE.replace('wrists', 'arms')}", "mqtt.route[arms].topics: 'sensors/+/imu' overlaps"),
+        (
+            f'{ROUTE}result = {{topic = "sensors/{{sensor}}/imu"}}',
+            "mqtt.route.result.topic: 'sensors/{sensor}/imu' may",
+        ),
+        (ROUTE.replace("sensors/+/imu", "edge/one/#"), "mqtt.route[wrists].topics: 'edge/one/#' takes in edge/one/#"),
+        (f'{ROUTE}content_type = "application/protobuf"\ndescriptor = "/absent"\nmessage = "a.B"', "/absent"),
+        (f'publish_topics = ["line/#"]\n{ROUTE}', "mqtt.route.result.topic: "),
+    ],
+)
+def test_a_start_refuses_before_models_load_what_config_check_finds(tmp_path: Path, text: str, problem: str) -> None:
+    daemon = Daemon(
+        tmp_path, config=ALONE.format(id="one", here="mqtt://127.0.0.1:1") + text, mqtt="mqtt://127.0.0.1:1"
+    )
+    checked = [*COMMAND, "config", "check", str(daemon.config_file), "--json"]
+    done = subprocess.run(checked, cwd=ROOT, capture_output=True, text=True, check=False)
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert problem in finding
+    daemon.start(ready=False)
+    assert daemon.ended() == 2
+    assert finding in daemon.log
+    assert "device surveyed" not in daemon.log
+
+
+def test_a_broker_without_its_authority_is_degraded_and_the_rest_serves(
+    broker: Mosquitto, plant: PlantBroker, tmp_path: Path, state: Path
+) -> None:
+    absent = tmp_path / "later.pem"
+    config = CONFIG.format(here=broker.url, port=plant.port).replace("credential:ca.pem", str(absent))
+    environ, window = {"CREDENTIALS_DIRECTORY": str(plant.folder)}, golden("activity", 8).rows[0]
+    with running(tmp_path / "gateway", state=state, config=config, mqtt=broker.url, environ=environ) as daemon:
+        daemon.wait_logged(f"link completed: the MQTT broker at {broker.url} ")
+        daemon.wait_logged("ca, cert, key: cannot be used")
+        with subscribed(broker, "edge/bench/results/wrists/left", 1) as results:
+            publish(broker, "sensors/left/imu", samples(window), "-l")
+        assert results[0]["payload"]["label"] in LABELS
+        assert metric(daemon, 'edge_gateway_mqtt_now{broker="plant",what="connected"}') == "0.0"
+        daemon.reload()
+        absent.write_bytes((plant.folder / "ca.pem").read_bytes())
+        daemon.wait_logged(f"link completed: the MQTT broker at mqtts://localhost:{plant.port} ")

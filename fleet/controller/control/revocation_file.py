@@ -5,7 +5,6 @@ It is written again if it differs from the database, or half of its life is over
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -16,6 +15,7 @@ from fleet.controller.authority.revocation import RevocationList, read_list, rev
 from fleet.controller.database import certificates
 from fleet.controller.database.engine import Database
 from fleet.disk import read_bounded, write_durably
+from gateway.files.locks import try_lock
 
 FILE, LOCK_FILE = "crl.pem", ".crl.lock"
 LIMIT_BYTES = 268_435_456
@@ -60,9 +60,4 @@ def _revoked(database: Database, now: datetime) -> dict[str, datetime]:
 def _locked(folder: Path) -> Iterator[bool]:
     """Yield whether no other process writes the file; replicas may share the folder."""
     with (folder / LOCK_FILE).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+        yield try_lock(lock)

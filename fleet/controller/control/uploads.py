@@ -26,7 +26,6 @@ from fleet.controller.database import audit
 from fleet.controller.database.engine import Database
 from fleet.controller.database.errors import AbsentError
 from fleet.controller.problems import ProblemError
-from fleet.disk import try_lock
 from fleet.problem_types import IN_PROGRESS, PRIVATE_KEY_REFUSED, UPLOAD_MISMATCH, UPLOAD_OFFSET, UPLOADS_FULL
 from fleet.publisher.draft_rules import PrivateKeyError, check_no_private_key
 from fleet.publisher.repository import BLOBS, blob_file
@@ -35,6 +34,7 @@ from fleet.times import moment
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.files.durable import sync_folder
+from gateway.files.locks import try_lock
 
 SHOWN = "[!.]*"
 """Pattern of files that are not hidden: locks and files that are just written are."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +12,10 @@ from gateway.agent.config import AgentConfig, check_bootstrapped
 from gateway.agent.state.slot_state import read_state
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import SETTINGS_SLOT, SOFTWARE_SLOT
-from gateway.domain.errors import UnreachableError
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
 from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, read_software
 from gateway.files import durable
+from gateway.files.locks import sole_writer
 from gateway.observe.logs import get_logger
 from gateway.store import materialised
 from gateway.store.active import ACTIVE_FILE, Active, read_active, write_active
@@ -138,13 +136,8 @@ def opened_for_reading(folder: Path, config: AgentConfig) -> Iterator[Storage]:
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Hold the agent's lock. Raise UnreachableError while another agent holds it, StoreError."""
-    with store_errors(folder / LOCK_FILE):
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    remedy = "wait until it ends; edge-agent status shows its work"
+    with ExitStack() as stack:
+        with store_errors(folder / LOCK_FILE):
+            stack.enter_context(sole_writer(folder / LOCK_FILE, "edge-agent", remedy))
         yield
-    except BlockingIOError:
-        problem = "another edge-agent uses this folder; wait until it ends; edge-agent status shows its work"
-        raise UnreachableError(problem, file=str(folder)) from None
-    finally:
-        os.close(descriptor)

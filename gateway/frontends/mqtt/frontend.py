@@ -20,9 +20,10 @@ from gateway.frontends.mqtt.metrics import samples
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.route_settings import DEFAULT_BROKER
 from gateway.frontends.mqtt.routes.publish_topics import PublishTopics
+from gateway.frontends.mqtt.routes.reading import PayloadReader
 from gateway.frontends.mqtt.routes.routing import Router
 from gateway.frontends.mqtt.session.connection import ReadBatch
-from gateway.frontends.mqtt.session.identity import main_identity, results_identity, with_username
+from gateway.frontends.mqtt.session.identity import RESULTS_SUFFIX, MqttIdentity
 from gateway.frontends.mqtt.session.link import Link
 from gateway.frontends.mqtt.session.listener import Welcome
 from gateway.frontends.mqtt.session.subscriptions import SubscriptionRecord
@@ -33,6 +34,22 @@ _LOG = logging.getLogger(__name__)
 ONLINE, OFFLINE = "online", "offline"
 GOODBYE_S = 2.0
 """Time for the `offline` message and the disconnect after the grace period."""
+
+
+def checked_routes(settings: MqttSettings, gateway_id: str, counters: Counter[str]) -> tuple[Router, PublishTopics]:
+    """Return the routes of one broker and the topics that they may publish on.
+
+    Raises ConfigurationError for an id that is no level of a topic, and for routes that cannot work.
+    """
+    if not is_topic(gateway_id) or "/" in gateway_id or len(gateway_id) > 128:
+        problem = f"{gateway_id!r:.150} must be 1 to 128 characters without + # and /; it is part of topics"
+        raise ConfigurationError(problem, table="gateway", key="id")
+    router = Router(settings.route, gateway_id)
+    topics = PublishTopics(settings.publish_topics, gateway_id, counters)
+    for route in settings.route:
+        topics.check_route(route)
+        PayloadReader(route)
+    return router, topics
 
 
 class MqttFrontend:
@@ -52,18 +69,12 @@ class MqttFrontend:
         `folder`: for the journal and the record of subscriptions; None: there are none. `name`: the broker's, for
         metrics.
         """
-        if not is_topic(gateway_id) or "/" in gateway_id or len(gateway_id) > 128:
-            problem = f"{gateway_id!r:.150} must be 1 to 128 characters without + # and /; it is part of topics"
-            raise ConfigurationError(problem, table="gateway", key="id")
         self._engine, self._settings, self._id, self._folder = engine, settings, gateway_id, folder
         self._name = name
         self._journal: SampleJournal | None = None
         self._journal_problem = ""
-        self._router = Router(settings.route, gateway_id)
         self._counters: Counter[str] = Counter()
-        self._topics = PublishTopics(settings.publish_topics, gateway_id, self._counters)
-        for route in settings.route:
-            self._topics.check_route(route)
+        self._router, self._topics = checked_routes(settings, gateway_id, self._counters)
         self._link: Link | None = None
         self._announcer: Announcer | None = None
         self._pipeline: Pipeline | None = None
@@ -72,12 +83,12 @@ class MqttFrontend:
         """Set while the broker grants everything that was asked for."""
 
     async def start(self) -> None:
-        """Begin to connect and return at once, even if the broker is unavailable.
-
-        Raises ConfigurationError if the user name, password, certificate or key cannot be read.
-        """
-        settings = with_username(self._settings)
-        identities = main_identity(settings, self._id, self._status(OFFLINE)), results_identity(settings, self._id)
+        """Begin to connect and return at once, even if the broker is unavailable or its password cannot be read."""
+        settings = self._settings
+        identities = (
+            MqttIdentity(self._id, self._status(OFFLINE)),
+            MqttIdentity(f"{self._id}{RESULTS_SUFFIX}", None, clean=True),
+        )
         asked = Subscription(f"edge/{self._id}/infer/#", 1)
         announcements = Announcements(settings.home_assistant, self._id, settings.route, self._counters)
         discovery = announcements.subscriptions if settings.home_assistant.enabled else ()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from gateway.domain.ports import InferenceEngine
 from gateway.domain.statistics import MetricSample
+from gateway.files.durable import make_folder
+from gateway.files.locks import sole_writer
 from gateway.frontends.mqtt.brokers import blamed_on
 from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.route_settings import DEFAULT_BROKER
@@ -15,6 +19,9 @@ from gateway.frontends.mqtt.settings import MqttSettings
 
 FOLDER = "mqtt-brokers"
 """Folder of the folders of all brokers but the default one, whose journal has kept its place."""
+LOCK_FILE = "mqtt.lock"
+REMEDY = "stop it, or give this gateway a folder of its own with --state: only verdicts are shared"
+_LOG = logging.getLogger(__name__)
 
 
 class MqttFrontends:
@@ -25,9 +32,11 @@ class MqttFrontends:
     ) -> None:
         """Set up the frontends. Raises ConfigurationError as `MqttFrontend`."""
         self._frontends: dict[str, MqttFrontend] = {}
+        self._folders: list[Path] = []
         for name, settings in brokers.items():
+            own = folder if folder is None or name == DEFAULT_BROKER else folder / FOLDER / name
+            self._folders += [own] if own else []
             with blamed_on(name):
-                own = _folder(folder, name)
                 self._frontends[name] = MqttFrontend(engine, settings, gateway_id, own, name=name)
 
     @property
@@ -43,15 +52,22 @@ class MqttFrontends:
             return next(iter(found.values()))
         return "; ".join(f"broker {name}: {problem}" for name, problem in found.items() if problem)
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the locks of the brokers' folders. Raises UnreachableError if another daemon writes to one of them."""
+        with ExitStack() as stack:
+            for folder in self._folders:
+                try:
+                    make_folder(folder)
+                    stack.enter_context(sole_writer(folder / LOCK_FILE, "edge-gateway with MQTT", REMEDY))
+                except OSError as error:
+                    _LOG.warning("MQTT state not locked: %s: %s; let no other gateway use this folder", folder, error)
+            yield
+
     async def start(self) -> None:
-        """Begin to connect to all brokers. Raises ConfigurationError if a password or certificate cannot be read."""
-        try:
-            for name, frontend in self._frontends.items():
-                with blamed_on(name):
-                    await frontend.start()
-        except BaseException:
-            await self.stop(0.0)
-            raise
+        """Begin to connect to all brokers."""
+        for frontend in self._frontends.values():
+            await frontend.start()
 
     async def stop(self, grace_s: float) -> None:
         """Stop all frontends at the same time, each as `MqttFrontend.stop`."""
@@ -66,7 +82,3 @@ class MqttFrontends:
         """Yield the metrics of all brokers (METRICS.md)."""
         for frontend in self._frontends.values():
             yield from frontend.samples()
-
-
-def _folder(folder: Path | None, name: str) -> Path | None:
-    return folder if folder is None or name == DEFAULT_BROKER else folder / FOLDER / name

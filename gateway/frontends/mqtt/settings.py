@@ -123,13 +123,14 @@ class MqttSettings:
     key: str | None = None
     """PEM file of its key."""
     keepalive_s: int = 30
-    """Time without packets after which we send a ping; also the broker's time to answer a connection or a ping."""
+    """Time without packets after which we send a ping; also the broker's time to answer a ping."""
     session_expiry_s: int = 86_400
     """Time for which the broker keeps our subscriptions and unacknowledged messages without a connection (MQTT 5)."""
     will_delay_s: int = 5
     """Time between a lost connection and the Will, `offline` (MQTT 5), so that short gaps are not published."""
     connect_timeout_s: float = 5.0
-    """Time for a TCP connection and its TLS handshake; then for the other connection, before `offline` is said."""
+    """Time for a TCP connection and its TLS handshake; then for the answer to CONNECT (longer after failures, at most
+    `keepalive_s`); then for the other connection, before `offline` is said."""
     subscribe_timeout_s: float = 10.0
     """Time for the broker's answer to our subscriptions; then the connection is made again."""
     publish_timeout_s: float = 30.0

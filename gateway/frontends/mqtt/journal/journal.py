@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,7 @@ from gateway.frontends.mqtt.journal.records import (
     SensorRecord,
     WindowRecord,
     framed,
+    lost_sensors,
     read_frames,
     window_record,
 )
@@ -44,6 +46,10 @@ WAITING_LIMIT_BYTES = 8 * 2**20
 """Bytes that wait for the disk at which no more messages are read."""
 FRAME_BYTES = 1_024
 """Memory of a frame that waits and of its message, without their contents."""
+LOSS_READ_BYTES = 2**20
+"""Bytes of a damaged end that are searched for the sensors whose samples are lost."""
+LOST_SHOWN = 10
+"""Most sensors that are named."""
 MakeRecord = Callable[[], Record]
 """Function that makes a record, on any thread."""
 Window = tuple[str, str, int]
@@ -115,6 +121,17 @@ def message_key(message: Message) -> bytes:
     return digest.digest()
 
 
+def _loss(file: Path, lost_bytes: int) -> str:
+    """Return what the end of a journal that is cut or damaged held, as far as it can be told. Raises OSError."""
+    with file.open("rb") as content:
+        content.seek(-lost_bytes, os.SEEK_END)
+        found = lost_sensors(content.read(LOSS_READ_BYTES))
+    named = "; ".join(f"{name}: {count} records" for name, count in found.most_common(LOST_SHOWN))
+    more = f"; and {len(found) - LOST_SHOWN} more sensors" if len(found) > LOST_SHOWN else ""
+    problem = f"{file}: the last {lost_bytes} bytes are cut or damaged and were dropped"
+    return f"{problem}: {named or 'no sensor can be told'}{more}; samples whose message was not acknowledged come again"
+
+
 class SampleJournal:
     """Journal in `folder`. `states` yields the windows that are not complete; `changed`: `full` has changed.
 
@@ -128,7 +145,7 @@ class SampleJournal:
         file = folder / FILE
         self.recovered = recover(file.read_bytes() if file.exists() else b"")
         if self.recovered.lost_bytes:
-            _LOG.warning("the MQTT journal ends with %d bytes that are cut or damaged", self.recovered.lost_bytes)
+            _LOG.error("%s", _loss(file, self.recovered.lost_bytes))
         self.states: Callable[[], Iterable[MakeRecord]] = tuple
         self.changed: Callable[[], None] = lambda: None
         self._counters, self._least_bytes = counters, snapshot_bytes

@@ -5,8 +5,10 @@ A frame that is cut or damaged ends the journal: all frames before it are whole,
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +20,8 @@ from gateway.frontends.mqtt.windows.rings import Complete, Ring, RingState
 from gateway.frontends.mqtt.windows.samples import Rows, Sample, SensorState
 
 HEADER = struct.Struct("<II")
+_NAMED = re.compile(rb"[\x94-\x9f]\xa1[srwd]")
+"""Beginning of a record with a route and a sensor in MessagePack: the size of the array and the tag."""
 
 
 class SampleRecord(msgspec.Struct, frozen=True, array_like=True, tag="s"):
@@ -187,6 +191,27 @@ def _frame(content: bytes, start: int) -> memoryview | None:
         return None
     found = memoryview(content)[begin : begin + length]
     return found if zlib.crc32(found) == checksum else None
+
+
+def lost_sensors(content: bytes) -> Counter[str]:
+    """Return how many records of each route and sensor can still be seen in bytes that are cut or damaged."""
+    found = Counter[str]()
+    for match in _NAMED.finditer(content):
+        route, at = _text(content, match.end())
+        sensor, _ = _text(content, at)
+        if route and sensor:
+            found[f"route {route!r}, sensor {sensor!r}"] += 1
+    return found
+
+
+def _text(content: bytes, at: int) -> tuple[str, int]:
+    """Return the MessagePack string of at most 255 bytes at a position, and its end; "" if there is none."""
+    head = (*content[at : at + 2], 0, 0)
+    start, size = (at + 2, head[1]) if head[0] == 0xD9 else (at + 1, head[0] - 0xA0)  # str 8, fixstr
+    if not 0 < size < (256 if head[0] == 0xD9 else 32):
+        return "", at
+    text = content[start : start + size].decode(errors="replace")
+    return text if text.isprintable() else "", start + size
 
 
 def window_record(route: str, sensor: str, window: Complete) -> WindowRecord:

@@ -31,10 +31,12 @@ CONNECTION, SUBSCRIPTION = "connection", "subscription"
 CONTESTED_CONNECTIONS = 3
 """Short connections in a row after which a second client with our client id is suspected.
 
-MQTT 3.1.1 has no message that tells it, and mosquitto 2.0.11 does not send that of MQTT 5.
+MQTT 3.1.1 has no message that tells it, and mosquitto 2.0.11 does not send that of MQTT 5. A cut of the network or the
+end of the broker ends the follower's connection as well: its PING is not answered then, and the count begins again.
 """
 OUTCOMES = {
     End.SILENT: ConnectOutcome.CLOSED,
+    End.UNANSWERED: ConnectOutcome.UNANSWERED,
     End.OLD_PROTOCOL: ConnectOutcome.UNSUPPORTED,
     End.REFUSED: ConnectOutcome.REFUSED,
     End.WELCOMED: ConnectOutcome.LOST,
@@ -88,6 +90,12 @@ class Connection:
         self._choice = VersionChoice(BY_SETTING[settings.protocol])
         self._epoch = 0
         self._failures = self._short = 0
+        self._ended_alone = False
+        """True if the follower's PING was answered after the end of the last connection."""
+        self._began_s = 0.0
+        self._follower: Connection | None = None
+        if leader is not None:
+            leader._follower = self
         self.welcome: Welcome | None = None
         """Content of the CONNACK of the current connection."""
         self.is_ready = False
@@ -151,14 +159,14 @@ class Connection:
         while not self._stop.is_set():
             if self._leader is not None:
                 await self._leader.accepted.wait()
-            before, began_s = self.choice, time.monotonic()
+            before, self._began_s = self.choice, time.monotonic()
             await self._one_connection()
             if self._stop.is_set():
                 return
             if self._follows:
                 self._follows = False
                 continue
-            self._count_failure(time.monotonic() - began_s)
+            self._count_failure()
             self._health.begin(CONNECTION, self._role, f"the {self._role} connection is not made: {self._reason}")
             if self._leader is not None or not self._choice.tries_at_once(before):
                 await self._wait()
@@ -167,22 +175,22 @@ class Connection:
         """Connect, and wait until the connection ends."""
         self._ended.clear()
         self._epoch += 1
-        version_5 = self.choice.version_5
         identity = replace(self._identity, clean=True) if self._resets else self._identity
-        session = MqttSession(self._settings, identity, self, version_5=version_5, epoch=self._epoch)
-        self._session = session
+        version_5, patience = self.choice.version_5, max(1, self._failures - 2)
+        self._session = session = MqttSession(
+            self._settings, identity, self, version_5=version_5, epoch=self._epoch, patience=patience
+        )
         try:
             await session.connect()
         except Exception as error:  # noqa: BLE001  the task's boundary: the connection is tried again
             self._counters["connect_failures"] += 1
-            self._reason, self._end = str(error) or type(error).__name__, End.REFUSED
+            self._reason, self._end = str(error).removeprefix("mqtt.") or type(error).__name__, End.REFUSED
             return
         await self._ended.wait()
 
-    def _count_failure(self, held_s: float) -> None:
-        limit_s = self._settings.reconnect_max_s
-        self._failures = 1 if held_s > limit_s else self._failures + 1
-        self._short = self._short + 1 if self._end is End.WELCOMED and held_s < limit_s else 0
+    def _count_failure(self) -> None:
+        held_s = time.monotonic() - self._began_s
+        self._failures = 1 if held_s > self._settings.reconnect_max_s else self._failures + 1
         if self._end is End.TAKEN_OVER:
             self._counters["client_id_taken_over"] += 1
             _log.error(events.CLIENT_ID_TAKEN_OVER, self._identity.client_id)
@@ -223,6 +231,7 @@ class Connection:
         if not serves or self._forgets(welcome):
             session.disconnect()
             return
+        self._short = self._short if self._ended_alone else 0
         self.welcome = welcome
         self.accepted.set()
         self._counters["connections"] += 1
@@ -278,6 +287,11 @@ class Connection:
         """Handle PUBACK."""
         self.sender.taken(mid, code)
 
+    def answered(self) -> None:
+        """Handle PINGRESP. If the leader's connection has ended, the broker ended that one alone."""
+        if self._leader is not None:
+            self._leader._ended_alone = True
+
     def writable(self) -> None:
         """Handle the end of congestion."""
         self.sender.pump()
@@ -288,6 +302,10 @@ class Connection:
         if not self._follows:
             self._counters["connect_failures"] += not self.is_ready
             self._decide(OUTCOMES[end])
+            is_short = end is End.WELCOMED and time.monotonic() - self._began_s < self._settings.reconnect_max_s
+            self._short, self._ended_alone = self._short + 1 if is_short else 0, False
+            if is_short and self._follower is not None and self._follower._session is not None:
+                self._follower._session.ping()
         self.is_ready, self.welcome = False, None
         self.accepted.clear()
         self._reason, self._end = reason, end

@@ -54,7 +54,7 @@ CLIENT_ID_CONTESTED = (
     "client id contested: %d connections as '%s' ended soon after they were accepted; if two gateways have one "
     "[gateway] id, change one of them"
 )
-"""The broker ends connections repeatedly without a reason; mosquitto 2.0.11 tells none, nor does MQTT 3.1.1."""
+"""A broker that still answers ends connections repeatedly without a reason: mosquitto 2.0.11, MQTT 3.1.1."""
 PROTOCOL_VERSION_CHOSEN = (
     "protocol version chosen: MQTT 3.1.1 with %s, because %s; requests need the parameter reply_topic"
 )

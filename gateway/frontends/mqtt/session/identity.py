@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,37 +18,28 @@ RESULTS_SUFFIX = "-results"
 
 @dataclass(frozen=True, slots=True)
 class MqttIdentity:
-    """Client id, password and certificate, and the Will that the broker publishes if the connection is lost.
+    """Client id, and the Will that the broker publishes if the connection is lost.
 
     `clean`: the broker keeps nothing of this client after its connection.
     """
 
     client_id: str
     will: OutgoingPublish | None
-    password: str | None = None
-    tls: ssl.SSLContext | None = None
     clean: bool = False
 
 
-def main_identity(settings: MqttSettings, client_id: str, will: OutgoingPublish) -> MqttIdentity:
-    """Return the identity of the connection that subscribes. Raises ConfigurationError if a file cannot be used."""
-    return MqttIdentity(client_id, will, read_password(settings), tls_context(settings))
-
-
-def results_identity(settings: MqttSettings, client_id: str) -> MqttIdentity:
-    """Return the identity of the connection that publishes results. Raises ConfigurationError as `main_identity`."""
-    name = f"{client_id}{RESULTS_SUFFIX}"
-    return MqttIdentity(name, None, read_password(settings), tls_context(settings), clean=True)
-
-
 def connect_options(settings: MqttSettings, identity: MqttIdentity) -> ConnectOptions:
-    """Return the content of the CONNECT."""
+    """Return the content of the CONNECT. Raises ConfigurationError if user name or password cannot be read."""
+    username = _first_line(settings, "username_file", "user name")
+    if username == "":
+        problem = "has no user name; write it on the first line"
+        raise ConfigurationError(problem, table="mqtt", key="username_file")
     return ConnectOptions(
         identity.client_id,
         settings.keepalive_s,
         identity.clean,
-        settings.username or None,
-        identity.password,
+        username or settings.username or None,
+        _first_line(settings, "password_file", "password"),
         identity.will,
         settings.will_delay_s,
         0 if identity.clean else settings.session_expiry_s,
@@ -72,25 +62,10 @@ def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
         if cert and key:
             context.load_cert_chain(cert, key)
     except (OSError, ValueError) as error:
-        problem = f"ca, cert or key cannot be used ({error}); give PEM files that the gateway may read"
-        raise ConfigurationError(problem, table="mqtt") from None
+        files = ", ".join(str(file) for file in (ca, cert, key) if file)
+        problem = f"cannot be used ({error}: {files}); give PEM files that the gateway may read"
+        raise ConfigurationError(problem, table="mqtt", key="ca, cert, key") from None
     return context
-
-
-def read_password(settings: MqttSettings) -> str | None:
-    """Return the first line of `password_file`. Raises ConfigurationError if it cannot be read."""
-    return _first_line(settings, "password_file", "password")
-
-
-def with_username(settings: MqttSettings) -> MqttSettings:
-    """Return the settings with the user name of `username_file`. Raises ConfigurationError if it cannot be read."""
-    username = _first_line(settings, "username_file", "user name")
-    if username is None:
-        return settings
-    if not username:
-        problem = "has no user name; write it on the first line"
-        raise ConfigurationError(problem, table="mqtt", key="username_file")
-    return dataclasses.replace(settings, username=username, username_file=None)
 
 
 def _first_line(settings: MqttSettings, key: str, what: str) -> str | None:

@@ -14,7 +14,7 @@ class Keepalive:
     not answer CONNECT or a PING within `limit_s`.
     """
 
-    def __init__(self, limit_s: int, ping: Callable[[], bool], silent: Callable[[str], None]) -> None:
+    def __init__(self, limit_s: float, ping: Callable[[], bool], silent: Callable[[str], None]) -> None:
         self.limit_s = limit_s
         self._ping, self._silent = ping, silent
         self._received_s = self._sent_s = 0.0
@@ -58,7 +58,8 @@ class Keepalive:
         now_s = monotonic()
         if now_s >= min(self._received_s, self._sent_s) + self.limit_s:
             if self._awaits:
-                self._silent(f"the broker did not answer {self._awaits} within {self.limit_s} s (mqtt.keepalive_s)")
+                setting = "mqtt.connect_timeout_s" if self._awaits == "CONNECT" else "mqtt.keepalive_s"
+                self._silent(f"the broker did not answer {self._awaits} within {self.limit_s:g} s ({setting})")
                 return
             self._awaits = "a PING" if self._ping() else ""
             self._received_s = self._sent_s = now_s

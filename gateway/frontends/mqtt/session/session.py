@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import cast
 
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish, Subscription
 from gateway.frontends.mqtt.session import control, events, reasons
-from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options
+from gateway.frontends.mqtt.session.identity import MqttIdentity, connect_options, tls_context
 from gateway.frontends.mqtt.session.keepalive import Keepalive
 from gateway.frontends.mqtt.session.listener import End, Listener, Welcome, read_welcome
 from gateway.frontends.mqtt.session.outbox import ID_LIMIT
@@ -39,8 +40,16 @@ class MqttSession(asyncio.BufferedProtocol):
     """Connection `epoch` of one client; `connect` opens it, and it is not used again after its end."""
 
     def __init__(
-        self, settings: MqttSettings, identity: MqttIdentity, listener: Listener, *, version_5: bool, epoch: int
+        self,
+        settings: MqttSettings,
+        identity: MqttIdentity,
+        listener: Listener,
+        *,
+        version_5: bool,
+        epoch: int,
+        patience: int = 1,
     ) -> None:
+        """Set up the session. `patience`: times `connect_timeout_s` that the broker has to answer CONNECT."""
         self.version_5, self.epoch = version_5, epoch
         self._settings, self._identity, self._listener = settings, identity, listener
         self._loop = asyncio.get_running_loop()
@@ -51,7 +60,8 @@ class MqttSession(asyncio.BufferedProtocol):
         self._packets = PacketReader(settings.max_packet_bytes)
         self._writer = PublicationWriter(version_5=version_5)
         self._welcome: Welcome | None = None
-        self._keepalive = Keepalive(settings.keepalive_s, self._ping, self.end)
+        answer_s = min(settings.keepalive_s, settings.connect_timeout_s * patience)
+        self._keepalive = Keepalive(answer_s, self.ping, self.end)
         self._reason, self._end = "the broker closed the connection", End.SILENT
         self._reading = self._takes_bytes = True
         """Wish of the owner; state of the socket."""
@@ -72,25 +82,27 @@ class MqttSession(asyncio.BufferedProtocol):
     async def connect(self) -> None:
         """Open the connection and send CONNECT. Then `welcomed` or `lost` is called.
 
-        The addresses of the broker's name are tried one after the other. Raises OSError, or ValueError for a host that
-        is no name or a password that does not fit into a CONNECT.
+        Password and certificates are read from their files each time: they may have been renewed. The addresses of the
+        broker's name are tried one after the other. Raises ConfigurationError for files that cannot be used, OSError,
+        or ValueError for a host that is no name or a password that does not fit into a CONNECT.
         """
-        options = connect_options(self._settings, self._identity)
+        options = await asyncio.to_thread(connect_options, self._settings, self._identity)
+        tls = await asyncio.to_thread(tls_context, self._settings)
         self._connect = control.write_connect(options, version_5=self.version_5)
         broker, problem = broker_of(self._settings.url), OSError("the broker's name has no address")
         found = await self._loop.getaddrinfo(broker.host, broker.port, type=socket.SOCK_STREAM)
         for *_, address in found:
             try:
-                await self._open(str(address[0]), broker)
+                await self._open(str(address[0]), broker, tls)
             except OSError as error:
                 problem = error
             else:
                 return
         raise problem
 
-    async def _open(self, address: str, broker: Broker) -> None:
+    async def _open(self, address: str, broker: Broker, tls: ssl.SSLContext | None) -> None:
         """Connect to one address. Raises OSError."""
-        limit_s, tls = self._settings.connect_timeout_s, self._identity.tls
+        limit_s = self._settings.connect_timeout_s
         name = None if tls is None else broker.host
         try:
             async with asyncio.timeout(limit_s):
@@ -150,7 +162,7 @@ class MqttSession(asyncio.BufferedProtocol):
     def end(self, reason: str) -> None:
         """Close a connection that is of no use any more; the Will is published. `lost` is called with `reason`."""
         self.abandon()
-        self._listener.lost(reason, End.GIVEN_UP if self._end is End.WELCOMED else self._end)
+        self._listener.lost(reason, _GIVEN_UP.get(self._end, self._end))
 
     def abandon(self) -> None:
         """Close the socket without a DISCONNECT."""
@@ -296,8 +308,8 @@ class MqttSession(asyncio.BufferedProtocol):
         self._unsent.clear()
         self._unsent_bytes = 0
 
-    def _ping(self) -> bool:
-        """Send a PING. Return True if its answer can be read: it stays in a socket that is not read."""
+    def ping(self) -> bool:
+        """Send a PING; `answered` follows. Return True if its answer can be read: else it stays in the socket."""
         self._send(control.PING)
         return self._reading
 
@@ -308,11 +320,13 @@ class MqttSession(asyncio.BufferedProtocol):
         self._keepalive.close()
 
 
+_GIVEN_UP = {End.WELCOMED: End.GIVEN_UP, End.SILENT: End.UNANSWERED}
+"""End of a connection that we close, by what it would be if the broker had closed it."""
 _HANDLERS: Mapping[int, Callable[[MqttSession, bytes], None]] = {
     control.CONNACK: MqttSession._on_connack,
     control.SUBACK: MqttSession._on_suback,
     control.UNSUBACK: MqttSession._on_unsuback,
-    control.PINGRESP: lambda _session, _body: None,  # any packet proves that the broker answers
+    control.PINGRESP: lambda session, _: session._listener.answered(),
     control.DISCONNECT: MqttSession._on_disconnect,
 }
 """Handlers of packets that are rare, by the first byte without flags."""

@@ -24,6 +24,7 @@ from gateway.frontends.mqtt.journal.records import (
     WindowRecord,
     complete_window,
     framed,
+    lost_sensors,
     read_frames,
     ring_state,
     samples_of,
@@ -83,6 +84,36 @@ def test_windows_that_have_a_result_are_not_recovered() -> None:
     assert [one.number for one in found.windows] == [5]
     assert (found.done, len(found.records), found.lost_bytes) == ({("wrists", "w-1", 4)}, 1, 4)
     assert complete_window(found.windows[0]).rows.tolist() == window(5).rows.tolist()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("damage", ["cut", "flipped", "names"])
+async def test_a_damaged_journal_names_the_sensors_whose_samples_are_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    whole = framed(sample(1))
+    frames = [framed(window_record("wrists", "w-1", window(4))), framed(DoneRecord("gates", "g 7", 4))] * 2
+    rest = bytearray(b"".join(frames))
+    if damage == "flipped":
+        rest[len(frames[0]) - 1] ^= 1
+    elif damage == "cut":
+        del rest[:4]
+    else:
+        rest = bytearray(b"\xff" * 40)
+    (tmp_path / FILE).write_bytes(whole + rest)
+    journal = opened(tmp_path)
+    assert len(journal.recovered.records) == 1
+    journal.close()
+    (line,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert f"{tmp_path / FILE}: the last {len(rest)} bytes are cut or damaged and were dropped: " in line
+    named = "route 'wrists', sensor 'w-1': 2 records; route 'gates', sensor 'g 7': 2 records; "
+    assert (named if damage != "names" else "no sensor can be told; ") in line
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_searched_for_sensors(content: bytes) -> None:
+    lost_sensors(content)
+    lost_sensors(b"\x9a\xa1s" + content)
 
 
 def opened(folder: Path, snapshot_bytes: int = 2**20) -> SampleJournal:

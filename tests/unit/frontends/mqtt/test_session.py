@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -136,8 +137,9 @@ async def test_an_owner_that_asks_for_each_message_does_not_prolong_a_pass(monke
 
 
 @pytest.mark.asyncio
-async def test_a_password_that_does_not_fit_into_a_packet_is_told() -> None:
-    owner, identity = Owner(), MqttIdentity("gw", None, password="x" * 65_536)
-    session = MqttSession(MqttSettings(url="mqtt://127.0.0.1:9"), identity, owner, version_5=True, epoch=1)
+async def test_a_password_that_does_not_fit_into_a_packet_is_told(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("x" * 65_536)
+    settings = MqttSettings(url="mqtt://127.0.0.1:9", username="u", password_file=str(tmp_path / "password"))
+    session = MqttSession(settings, MqttIdentity("gw", None), Owner(), version_5=True, epoch=1)
     with pytest.raises(ValueError, match="65536 bytes does not fit"):
         await session.connect()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.frontends.mqtt.session.version_choice import BY_SETTING, NEXT, ConnectOutcome, VersionChoice, VersionStage
 
-ACCEPTED, CLOSED, UNSUPPORTED, REFUSED, LOST = ConnectOutcome
+ACCEPTED, CLOSED, UNANSWERED, UNSUPPORTED, REFUSED, LOST = ConnectOutcome
 AUTO = VersionChoice(VersionStage.FIRST)
 
 
@@ -42,6 +42,9 @@ def versions(*outcomes: ConnectOutcome) -> str:
         ((UNSUPPORTED, UNSUPPORTED), "545"),
         ((REFUSED, CLOSED, REFUSED, CLOSED, CLOSED), "555554"),  # a wrong password says that the broker speaks MQTT 5
         ((CLOSED, CLOSED, REFUSED), "5545"),
+        ((UNANSWERED, ACCEPTED, UNANSWERED, ACCEPTED), "54544"),  # a broker of 3.1.1 that waits for more bytes
+        ((UNANSWERED, ACCEPTED, ACCEPTED, LOST, UNANSWERED), "545555"),  # a slow broker
+        ((UNANSWERED, UNANSWERED, UNANSWERED, ACCEPTED, CLOSED), "545454"),
     ],
 )
 def test_versions_that_are_tried(outcomes: tuple[ConnectOutcome, ...], tried: str) -> None:
