@@ -67,7 +67,14 @@ class SampleFlow:
         )
         self._results = {route.name: make(route, gateway_id) for route in settings.route}
         self.windows = WindowFlow(
-            self._feeds, self._job, delivery=delivery, runs=runs, counters=counters, journal=journal, outlet=outlet
+            self._feeds,
+            self._job,
+            delivery=delivery,
+            runs=runs,
+            counters=counters,
+            journal=journal,
+            outlet=outlet,
+            begin_recovery=self._begin_recovery,
         )
         path = partial(FastPath, engine, delivery=delivery, settings=settings)
         self._fast = {
@@ -156,7 +163,8 @@ class SampleFlow:
             if feed.holds and refused.fault in AWAY and debt.make_sure():
                 return self._hold(feed, debt)
             raise
-        self.windows.recover_route(feed)
+        if (recovering := self.windows.recover_route(feed)) is not None:
+            return self._after(recovering, feed, debt)
         if self.windows.repeats(reading, debt):
             return None
         end = partial(self._end, feed, debt, reading)
@@ -165,6 +173,16 @@ class SampleFlow:
         if is_short and (decoded := begun(steps)) is not None:
             return end(decoded)
         return self._work.decode_apart(debt, f"mqtt:{feed.route.name}", steps, end)
+
+    def _begin_recovery(self, feed: RouteDecoder) -> None:
+        """Recover the windows of a route. Later messages wait; a message that is worked on recovers them first."""
+        name = feed.route.name
+        if not self._work.is_busy(name):
+            self._work.follow(self.windows.recover_route(feed), name, partial(self._receive, feed))
+
+    async def _after(self, recovering: Later, feed: RouteDecoder, debt: Debt) -> None:
+        await recovering
+        await self._resume(feed, debt)
 
     async def _hold(self, feed: RouteDecoder, debt: Debt) -> None:
         """Wait until the model is available or the message expires. Later messages of the route wait behind it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -110,6 +111,7 @@ class SampleJournal:
         self.recovered = recover(file.read_bytes() if file.exists() else b"")
         if self.recovered.lost_bytes:
             _LOG.warning("the MQTT journal ends with %d bytes that are cut or damaged", self.recovered.lost_bytes)
+            os.truncate(file, file.stat().st_size - self.recovered.lost_bytes)  # new records follow the whole ones
         self.states: Callable[[], Iterable[MakeRecord]] = tuple
         self.changed: Callable[[], None] = lambda: None
         self._counters, self._least_bytes = counters, snapshot_bytes
