@@ -72,6 +72,7 @@ class WindowFlow:
             for feed in self._feeds.values():
                 self._begin_recovery(feed)
             self._journal.renew()
+            self._journal.compact_if_due()
 
     def recover_route(self, feed: RouteDecoder) -> Later | None:
         """Submit the windows of the journal that have no result, once the model of the route is known.

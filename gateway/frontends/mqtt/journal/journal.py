@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,47 +46,44 @@ Window = tuple[str, str, int]
 """Route, sensor and number of a window."""
 
 
-Replayed = SampleRecord | SensorRecord | ExpiredRecord
-
-
 @dataclass(slots=True)
 class Recovered:
     """Content of a journal when it was opened.
 
-    `records`: samples, windows and expiries, in order. `windows`: complete windows without a delivered result. `done`:
-    windows of the samples in `records` that have one.
+    `frames`: samples, windows and expiries of each route, in order; as records they would take five times the memory.
+    `windows`: complete windows without a delivered result. `done`: windows of the samples in `frames` that have one.
     """
 
-    records: list[Replayed] = field(default_factory=list)
+    frames: defaultdict[str, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
     windows: list[WindowRecord] = field(default_factory=list)
     done: set[Window] = field(default_factory=set)
     keys: list[bytes] = field(default_factory=list)
     lost_bytes: int = 0
 
+    @property
+    def records(self) -> Iterator[Record]:
+        """Yield the records of all routes in `frames`."""
+        return (record for frames in self.frames.values() for record, _ in read_frames(frames))
+
 
 def recover(content: bytes) -> Recovered:
     """Return what a journal's file holds."""
-    records, whole = read_frames(content)
-    found = Recovered(lost_bytes=len(content) - whole)
-    for record in records:
-        _add(found, record)
+    found = Recovered(lost_bytes=len(content))
+    for record, frame in read_frames(content):
+        found.lost_bytes -= len(frame)
+        match record:
+            case KeysRecord(keys):
+                found.keys += keys
+            case DoneRecord(route, sensor, number):
+                found.done.add((route, sensor, number))
+            case WindowRecord():
+                found.windows.append(record)
+            case SampleRecord() | SensorRecord() | ExpiredRecord():
+                found.frames[record.route] += frame
+                if isinstance(record, SampleRecord):
+                    found.keys.append(record.key)
     found.windows = [one for one in found.windows if (one.route, one.sensor, one.number) not in found.done]
     return found
-
-
-def _add(found: Recovered, record: Record) -> None:
-    match record:
-        case KeysRecord(keys):
-            found.keys += keys
-        case DoneRecord(route, sensor, number):
-            found.done.add((route, sensor, number))
-        case WindowRecord():
-            found.windows.append(record)
-        case SampleRecord():
-            found.records.append(record)
-            found.keys.append(record.key)
-        case SensorRecord() | ExpiredRecord():
-            found.records.append(record)
 
 
 def message_key(message: Message) -> bytes:
@@ -214,9 +211,10 @@ class SampleJournal:
         """Take a snapshot once the callbacks in progress have ended, if one is due."""
         if self._grown > self._limit_bytes and not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._compact_if_due)
+            self._loop.call_soon(self.compact_if_due)
 
-    def _compact_if_due(self) -> None:
+    def compact_if_due(self) -> None:
+        """Take a snapshot if one is due, and all samples that were added are in their window."""
         self._scheduled = False
         if self._grown > self._limit_bytes and not self._held:
             self.compact()

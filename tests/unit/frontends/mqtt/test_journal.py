@@ -57,17 +57,22 @@ records = st.one_of(
 )
 
 
+def whole_frames(content: bytes) -> tuple[list[object], int]:
+    found = list(read_frames(content))
+    return [record for record, _ in found], sum(len(frame) for _, frame in found)
+
+
 @given(st.lists(records, max_size=6), st.integers(0, 400), st.integers(0, 255))
 def test_frames_before_a_cut_or_damage_are_whole(written, position: int, damage: int) -> None:
     frames = [framed(record) for record in written]
     content = bytearray(b"".join(frames))
-    assert read_frames(bytes(content)) == (written, len(content))
-    found, whole = read_frames(bytes(content[:position]))
+    assert whole_frames(bytes(content)) == (written, len(content))
+    found, whole = whole_frames(bytes(content[:position]))
     assert found == written[: len(found)]
     assert whole == sum(map(len, frames[: len(found)])) <= position
     if position < len(content):
         content[position] ^= damage or 1
-        found, whole = read_frames(bytes(content))
+        found, whole = whole_frames(bytes(content))
         assert found == written[: len(found)]
         assert whole <= position
 
@@ -76,7 +81,7 @@ def test_windows_that_have_a_result_are_not_recovered() -> None:
     parts = [sample(1), window_record("wrists", "w-1", window(4)), window_record("wrists", "w-1", window(5))]
     found = recover(b"".join(map(framed, [*parts, DoneRecord("wrists", "w-1", 4)])) + b"torn")
     assert [one.number for one in found.windows] == [5]
-    assert (found.done, len(found.records), found.lost_bytes) == ({("wrists", "w-1", 4)}, 1, 4)
+    assert (found.done, len(list(found.records)), found.lost_bytes) == ({("wrists", "w-1", 4)}, 1, 4)
     assert complete_window(found.windows[0]).rows.tolist() == window(5).rows.tolist()
 
 
@@ -198,10 +203,10 @@ def test_a_window_of_a_journal_from_before_joins_is_read() -> None:
     ring = Ring(WindowShape(3, 1, 1), 5)
     assert not list(ring.append(np.zeros((2, 1), np.float32), 1))
     record = sensor_record("r", "a", ring, SensorState(joined=((1, 2.0), None)))
-    (found,), _ = read_frames(framed(record))
+    ((found, _),) = read_frames(framed(record))
     assert found == record
     content = msgspec.msgpack.encode(msgspec.msgpack.decode(msgspec.msgpack.encode(record))[:-1])
-    (old,), _ = read_frames(HEADER.pack(len(content), zlib.crc32(content)) + content)
+    ((old, _),) = read_frames(HEADER.pack(len(content), zlib.crc32(content)) + content)
     assert old == msgspec.structs.replace(record, joined=())
 
 
