@@ -231,7 +231,7 @@ class Daemon:
         from gateway.frontends.mqtt.frontends import MqttFrontends
 
         folder = None if self._state.problem else Path(self._life.folder)
-        mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder)
+        mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder, idle=self._trim_soon)
         await mqtt.start()
         stack.push_async_callback(mqtt.stop, self._config.limits.drain_s)
         self._mqtt = mqtt
@@ -277,9 +277,12 @@ class Daemon:
         if changed := isinstance(event, ServableChanged):
             self._readiness_changed()
         if changed or isinstance(event, ImagesDecoded):
-            self._trimming.cancel() if self._stop.is_set() else self._trimming.soon(changed=changed)
+            self._trim_soon(changed=changed)
         if isinstance(event, ServableChanged | VariantChosen) and self._mqtt is not None:
             self._mqtt.readiness_changed()  # a version is found by name only once its variant is chosen
+
+    def _trim_soon(self, *, changed: bool = False) -> None:
+        self._trimming.cancel() if self._stop.is_set() else self._trimming.soon(changed=changed)
 
     def _summary(self) -> str:
         """Return one line for people: what is ready, loading, refused or undecided."""

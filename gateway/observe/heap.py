@@ -13,7 +13,7 @@ from pathlib import Path
 GROWN_BYTES = 8 * 1024 * 1024
 """Growth of the resident memory from which returning memory is worth its time."""
 QUIET_S = 0.5
-"""Time without a change of models and without large images after which memory is returned to the system."""
+"""Time without a change of models, images and MQTT jobs after which memory is returned to the system."""
 
 
 def settle() -> None:
@@ -24,7 +24,7 @@ def settle() -> None:
 
 
 class Trimming:
-    """Returns memory QUIET_S after the last change of models or large image: each leaves unused memory in malloc."""
+    """Returns memory QUIET_S after the last change of models, image or MQTT job: malloc keeps memory."""
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from gateway.domain.errors import ConfigurationError
@@ -44,16 +44,18 @@ class MqttFrontend:
         folder: Path | None = None,
         *,
         name: str = DEFAULT_BROKER,
+        idle: Callable[[], None] = lambda: None,
     ) -> None:
         """Set up the frontend; `settings.url` must be set. Raises ConfigurationError for routes that cannot work.
 
-        `folder`: for the journal; None: there is none. `name`: the broker's, for metrics.
+        `folder`: for the journal; None: there is none. `name`: the broker's, for metrics. `idle` is called when no
+        job is left.
         """
         if not is_topic(gateway_id) or "/" in gateway_id or len(gateway_id) > 128:
             problem = f"{gateway_id!r:.150} must be 1 to 128 characters without + # and /; it is part of topics"
             raise ConfigurationError(problem, table="gateway", key="id")
         self._engine, self._settings, self._id, self._folder = engine, settings, gateway_id, folder
-        self._name = name
+        self._name, self._idle = name, idle
         self._journal: SampleJournal | None = None
         self._journal_problem = ""
         self._router = Router(settings.route, gateway_id)
@@ -102,6 +104,7 @@ class MqttFrontend:
             counters=self._counters,
             journal=self._journal,
             seen=None if self._announcer is None else self._announcer.seen,
+            idle=self._idle,
         )
         self._pipeline.recover()
         self._link.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from gateway.domain.ports import InferenceEngine
@@ -21,14 +21,20 @@ class MqttFrontends:
     """Frontends by the name of their broker. Construct, `start`, `stop`; all on one event loop."""
 
     def __init__(
-        self, engine: InferenceEngine, brokers: Mapping[str, MqttSettings], gateway_id: str, folder: Path | None
+        self,
+        engine: InferenceEngine,
+        brokers: Mapping[str, MqttSettings],
+        gateway_id: str,
+        folder: Path | None,
+        *,
+        idle: Callable[[], None],
     ) -> None:
         """Set up the frontends. Raises ConfigurationError as `MqttFrontend`."""
         self._frontends: dict[str, MqttFrontend] = {}
         for name, settings in brokers.items():
             with blamed_on(name):
                 own = _folder(folder, name)
-                self._frontends[name] = MqttFrontend(engine, settings, gateway_id, own, name=name)
+                self._frontends[name] = MqttFrontend(engine, settings, gateway_id, own, name=name, idle=idle)
 
     @property
     def online(self) -> bool:

@@ -40,6 +40,7 @@ class Pipeline:
         outlet: Outlet,
         counters: Counter[str],
         journal: SampleJournal | None = None,
+        idle: Callable[[], None] = lambda: None,
         seen: Seen | None = None,
         topics: PublishTopics = ANY_TOPIC,
     ) -> None:
@@ -64,7 +65,7 @@ class Pipeline:
             seen=seen,
             topics=topics,
         )
-        self._accepting = True
+        self._accepting, self._idle = True, idle
         if journal is not None:
             journal.changed = self._pace
 
@@ -156,3 +157,5 @@ class Pipeline:
         """Pause reading the socket while the queues are full."""
         self._samples.windows.has_room(yes=not (self._runs.full or self._outlet.full))
         self._outlet.pause(on=self._runs.full or self._work.full or self._samples.windows.full)
+        if self._runs.idle.is_set():
+            self._idle()

@@ -81,12 +81,14 @@ class RouteRecovery:
             self._counters["windows_discarded"] += 1
         except Exception:  # noqa: BLE001  a record that causes a defect must not prevent the start
             self._counters["windows_discarded"] += 1
-            _LOG.exception("journal record dropped: route %r; report this traceback", record.route)
+            _LOG.exception("journal record dropped: route %r; report this traceback", self._feed.route.name)
 
 
 def discard_others(recovered: Recovered, routes: Collection[str], counters: Counter[str]) -> None:
     """Count and report the records of routes that are no longer configured."""
-    names = Counter(one.route for one in (*recovered.records, *recovered.windows) if one.route not in routes)
+    names = Counter(one.route for one in recovered.windows if one.route not in routes)
+    for name in recovered.frames.keys() - set(routes):
+        names[name] += sum(1 for _ in read_frames(recovered.frames[name]))
     for name, count in names.items():
         counters["windows_discarded"] += count
         _LOG.warning("the MQTT journal has %d records of route %r, which is not configured: dropped", count, name)

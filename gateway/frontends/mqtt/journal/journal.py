@@ -60,11 +60,6 @@ class Recovered:
     keys: list[bytes] = field(default_factory=list)
     lost_bytes: int = 0
 
-    @property
-    def records(self) -> Iterator[Record]:
-        """Yield the records of all routes in `frames`."""
-        return (record for frames in self.frames.values() for record, _ in read_frames(frames))
-
 
 def recover(content: bytes) -> Recovered:
     """Return what a journal's file holds."""

@@ -36,6 +36,7 @@ from gateway.frontends.mqtt.windows.rings import Complete, Ring, WindowShape
 from gateway.frontends.mqtt.windows.samples import Sample, SensorState
 from gateway.frontends.mqtt.windows.sensors import Windows
 from gateway.frontends.mqtt.windows.timing import SampleTiming
+from tests.simulators.mqtt_windows import replayed
 
 S = 1_000_000_000
 
@@ -81,7 +82,7 @@ def test_windows_that_have_a_result_are_not_recovered() -> None:
     parts = [sample(1), window_record("wrists", "w-1", window(4)), window_record("wrists", "w-1", window(5))]
     found = recover(b"".join(map(framed, [*parts, DoneRecord("wrists", "w-1", 4)])) + b"torn")
     assert [one.number for one in found.windows] == [5]
-    assert (found.done, len(list(found.records)), found.lost_bytes) == ({("wrists", "w-1", 4)}, 1, 4)
+    assert (found.done, len(replayed(found)), found.lost_bytes) == ({("wrists", "w-1", 4)}, 1, 4)
     assert complete_window(found.windows[0]).rows.tolist() == window(5).rows.tolist()
 
 
@@ -100,7 +101,7 @@ async def test_what_was_committed_is_there_without_a_close(tmp_path: Path) -> No
     journal = opened(tmp_path)
     for number in range(5):
         await committed(journal, sample(number))
-    assert [one.wall_ns for one in recover((tmp_path / FILE).read_bytes()).records] == [0, 1, 2, 3, 4]
+    assert [one.wall_ns for one in replayed(recover((tmp_path / FILE).read_bytes()))] == [0, 1, 2, 3, 4]
     assert journal.repeats(sample(3).key)
     assert not journal.repeats(b"elsewhere")
     journal.close()
@@ -117,7 +118,7 @@ async def test_a_snapshot_keeps_what_has_no_result_and_the_keys(tmp_path: Path) 
     journal.close()
     again = opened(tmp_path)
     assert [one.number for one in again.recovered.windows] == [8]
-    assert [one.wall_ns for one in again.recovered.records if isinstance(one, SampleRecord)] == [2]
+    assert [one.wall_ns for one in replayed(again.recovered) if isinstance(one, SampleRecord)] == [2]
     assert again.repeats(sample(1).key)
     again.close()
 
