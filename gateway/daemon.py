@@ -62,7 +62,7 @@ class Daemon:
         self._loading: asyncio.Task[None] | None = None
         self._reload_again = False
         self._up = False
-        self._trimming = Trimming()
+        self._trimming = Trimming(self._stop.is_set)
         self._mqtt: MqttFrontends | None = None
         self._regions: Regions | None = None
         self._pools = Pools(config.shares)
@@ -234,7 +234,7 @@ class Daemon:
             from gateway.frontends.mqtt.frontends import MqttFrontends
 
             folder = None if self._state.problem else Path(self._life.folder)
-            self._mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder)
+            self._mqtt = MqttFrontends(self._engine, brokers, gateway_id(self._config), folder, self._trimming.soon)
             stack.enter_context(self._mqtt.locked())
 
     def _start_regions(self, stack: AsyncExitStack) -> None:
@@ -277,7 +277,7 @@ class Daemon:
         if changed := isinstance(event, ServableChanged):
             self._readiness_changed()
         if changed or isinstance(event, ImagesDecoded):
-            self._trimming.cancel() if self._stop.is_set() else self._trimming.soon(changed=changed)
+            self._trimming.soon(changed=changed)
         if isinstance(event, ServableChanged | VariantChosen) and self._mqtt is not None:
             self._mqtt.readiness_changed()  # a version is found by name only once its variant is chosen
 

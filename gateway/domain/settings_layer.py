@@ -24,7 +24,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("receive_maximum", "max_inflight", "max_outbox", "max_outbox_bytes"),
             *("max_queued", "max_running", "max_payload_bytes", "max_packet_bytes", "max_result_bytes"),
             *("max_topic_bytes", "dedup_ttl_s", "dedup_entries", "dedup_bytes", "max_attempts"),
-            *("retry_min_s", "retry_max_s", "error_repeat_s"),
+            *("retry_min_s", "retry_max_s", "error_repeat_s", "hold_s", "max_held_bytes"),
             *("journal", "journal_commit_s", "journal_commit_messages", "journal_snapshot_bytes"),
         ),
         "grpc": (

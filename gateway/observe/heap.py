@@ -7,13 +7,14 @@ import ctypes
 import gc
 import resource
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 GROWN_BYTES = 8 * 1024 * 1024
 """Growth of the resident memory from which returning memory is worth its time."""
 QUIET_S = 0.5
-"""Time without a change of models and without large images after which memory is returned to the system."""
+"""Time without a change of models, images and MQTT jobs after which memory is returned to the system."""
 
 
 def settle() -> None:
@@ -24,27 +25,29 @@ def settle() -> None:
 
 
 class Trimming:
-    """Returns memory QUIET_S after the last change of models or large image: each leaves unused memory in malloc."""
+    """Returns memory QUIET_S after the last change of models, image or MQTT job: malloc keeps memory.
 
-    def __init__(self) -> None:
+    Once the process `ends`, none is returned any more.
+    """
+
+    def __init__(self, ends: Callable[[], bool]) -> None:
+        self._ends = ends
         self._timer: asyncio.TimerHandle | None = None
         self._least_bytes = 0
 
-    def soon(self, *, changed: bool) -> None:
+    def soon(self, *, changed: bool = False) -> None:
         """Return memory QUIET_S from now, on a thread; the time begins again with each call.
 
         `changed`: other models are loaded, so that what an earlier time left is no measure any more.
         """
-        self.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._ends():
+            return
         if changed:
             self._least_bytes = 0
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(QUIET_S, loop.run_in_executor, None, self._trim)
-
-    def cancel(self) -> None:
-        """Return no memory any more: the process ends."""
-        if self._timer is not None:
-            self._timer.cancel()
 
     def _trim(self) -> None:
         """Return memory if the process has GROWN_BYTES more than after the time that left it the least."""

@@ -22,6 +22,7 @@ from tests.simulators import mqtt_gateway
 from tests.simulators.broker import Mosquitto, Relay, relay
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer
+from tests.simulators.mqtt_windows import replayed
 
 pytestmark = pytest.mark.asyncio
 ARRAYS = MqttRoute("wave", ("wave/+",), "motion", sensor="topic[1]", hop_rows=4)
@@ -95,7 +96,7 @@ async def test_a_window_continues_in_the_next_process(broker: Mosquitto, tmp_pat
 
 def kept(folder: Path) -> list[SampleRecord]:
     """Return the samples in the journal."""
-    return [one for one in recover((folder / FILE).read_bytes()).records if isinstance(one, SampleRecord)]
+    return [one for one in replayed(recover((folder / FILE).read_bytes())) if isinstance(one, SampleRecord)]
 
 
 async def test_a_message_is_acknowledged_once_its_samples_are_on_the_disk(broker: Mosquitto, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.journal.journal import FILE, SampleJournal
+from gateway.frontends.mqtt.journal.journal import FILE, Recovered, SampleJournal
+from gateway.frontends.mqtt.journal.records import Record, read_frames
 from gateway.frontends.mqtt.journal.writer import CommitRhythm
 from gateway.frontends.mqtt.messages import Message, OutgoingPublish
 from gateway.frontends.mqtt.pipeline import Pipeline
@@ -75,6 +76,11 @@ class Outlet:
     @property
     def values(self) -> list[list[float]]:
         return [values for _, values in self.results]
+
+
+def replayed(found: Recovered) -> list[Record]:
+    """Return the samples, windows and expiries of a journal."""
+    return [record for frames in found.frames.values() for record, _ in read_frames(frames)]
 
 
 OPENED: list[JournaledPipeline] = []

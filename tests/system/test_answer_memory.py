@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 import io
+import re
 import select
+import shutil
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import numpy as np
 import onnx.parser
 import pytest
 import tritonclient.grpc as triton
 from PIL import Image
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.simulators.daemon import Daemon, copy_model, running
+from gateway.frontends.mqtt.journal.journal import FILE
+from gateway.frontends.mqtt.journal.records import SampleRecord, framed
+from tests.simulators.broker import Mosquitto
+from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, copy_model, running
 
-LIMIT_S = 60.0
+LIMIT_S = 45.0
 SHARE = 1.3
 """Memory of the daemon afterwards, as a part of what it had before. Threads and later trials take a tenth meanwhile."""
 TIMES = 6
 """After three long runs the model's own thread runs it, which holds memory of its own."""
+JOURNAL_SHARE = 1.15
+"""Memory after the recovery of a journal, as a part of that without one. The windows of sensors are some of it."""
+SAMPLES = 21_400
+"""Samples of a journal of 1.7 MB."""
+WINDOWS = SAMPLES - 20 * 99
+JOURNALED = f"""{QUIET}{SHORT_TRIALS}
+[[mqtt.route]]
+name = "wrists"
+topics = ["sensors/+/imu"]
+sensor = "topic[1]"
+content_type = "application/json"
+model = "activity"
+hop_rows = 1
+"""
 FLOATS = 50_000_000
 """Zeros of 200 MB."""
 
@@ -31,11 +53,7 @@ FLOATS = 50_000_000
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Yield a daemon with a model whose caller chooses the size of the answer, and one that takes pictures."""
     folder = tmp_path_factory.mktemp("large")
-    version = folder / "models" / "zeros" / "1"
-    version.mkdir(parents=True)
-    graph = "(int64[1] shape) => (float[m] y) { y = ConstantOfShape(shape) }"
-    text = f'<ir_version: 8, opset_import: ["": 17]> g {graph}'
-    (version / "model.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    write_zeros(folder / "models")
     copy_model("meter-reader", folder / "models")
     with running(folder, models=folder / "models") as started:
         zeros(started, 1)
@@ -43,9 +61,25 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield started
 
 
+def write_zeros(models: Path) -> None:
+    """Write a model whose caller chooses the size of the answer."""
+    version = models / "zeros" / "1"
+    version.mkdir(parents=True)
+    graph = "(int64[1] shape) => (float[m] y) { y = ConstantOfShape(shape) }"
+    text = f'<ir_version: 8, opset_import: ["": 17]> g {graph}'
+    (version / "model.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+
+
 def resident_bytes(daemon: Daemon) -> int:
     (line,) = (line for line in Path(f"/proc/{daemon.pid}/status").read_text().splitlines() if line[:5] == "VmRSS")
     return int(line.split()[1]) << 10
+
+
+def answered(daemon: Daemon) -> int:
+    """Return the number of results that were sent over MQTT."""
+    with urllib.request.urlopen(f"http://{daemon.http}/metrics") as page:
+        found = re.search(r'mqtt_events_total\{.*event="answered"\} (\d+)', page.read().decode())
+    return int(found[1]) if found else 0
 
 
 def zeros(daemon: Daemon, count: int) -> None:
@@ -79,6 +113,57 @@ def test_memory_comes_back(daemon: Daemon, work: Callable[[Daemon, int], None], 
     while resident_bytes(daemon) > SHARE * before:
         assert time.monotonic() < ends_s, f"{resident_bytes(daemon) >> 20} MiB after {before >> 20} MiB"
         select.select([], [], [], 0.1)  # poll: memory that is returned sends no event
+
+
+def journal(count: int) -> bytes:
+    """Return so many samples of 20 sensors: each from the hundredth on completes a window."""
+    rows = np.zeros(6, np.float32).tobytes()
+    samples = (
+        SampleRecord("wrists", f"s-{n % 20}", n.to_bytes(8), 10**18 + n, 10**12 + n, 6, rows) for n in range(count)
+    )
+    return b"".join(map(framed, samples))
+
+
+def test_memory_after_a_journal_is_as_without_one(broker: Mosquitto, tmp_path: Path, state: Path) -> None:
+    kept = shutil.copytree(state, tmp_path / "state")
+    resident = []
+    for content in (b"", journal(SAMPLES)):
+        (kept / FILE).write_bytes(content)
+        with running(tmp_path / "gateway", state=kept, config=JOURNALED, mqtt=broker.url) as daemon:
+            daemon.wait_logged("link completed")
+            ends_s = time.monotonic() + LIMIT_S
+            while content and (answered(daemon) < WINDOWS or resident_bytes(daemon) > JOURNAL_SHARE * resident[0]):
+                assert time.monotonic() < ends_s, f"{resident_bytes(daemon) >> 20} MiB after a journal"
+                select.select([], [], [], 0.1)  # poll: memory that is returned sends no event
+            time.sleep(3)  # trials' memory is returned after the start
+            resident.append(resident_bytes(daemon))
+
+
+def send_gzip(daemon: Daemon) -> set[tuple[grpc.StatusCode, str]]:
+    """Send 24 gzip messages of 60 MiB, twelve at once. Return the refusals."""
+    floats = 15 << 20
+    request = service_pb2.ModelInferRequest(model_name="meter-reader", raw_input_contents=[bytes(4 * floats)])
+    request.inputs.add(name="image", datatype="FP32", shape=[1, floats])
+
+    def send(_: int) -> tuple[grpc.StatusCode, str]:
+        with grpc.insecure_channel(daemon.grpc, [("grpc.max_send_message_length", -1)]) as channel:
+            infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+            with pytest.raises(grpc.RpcError) as refused:
+                infer(request, compression=grpc.Compression.Gzip, timeout=LIMIT_S)
+            return refused.value.code(), refused.value.details()
+
+    with ThreadPoolExecutor(12) as threads:
+        return set(threads.map(send, range(24)))
+
+
+def test_gzip_messages_at_the_memory_limit_are_refused(tmp_path: Path, state: Path) -> None:
+    config = f"{QUIET}{SHORT_TRIALS}[gateway]\nmemory_mib = 256\n"
+    with running(tmp_path, state=state, config=config) as daemon:
+        refusals = send_gzip(daemon)
+        said = "the device lacks the memory for this message or its answer"
+        assert [code for code, words in refusals if words.startswith(said)] == [grpc.StatusCode.RESOURCE_EXHAUSTED]
+        assert grpc.StatusCode.INTERNAL not in {code for code, _ in refusals}
+        assert sum("lacked memory" in line["event"] for line in daemon.lines()) <= 5
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from gateway.domain.errors import ConfigurationError
@@ -63,14 +63,15 @@ class MqttFrontend:
         folder: Path | None = None,
         *,
         name: str = DEFAULT_BROKER,
+        idle: Callable[[], None] = lambda: None,
     ) -> None:
         """Set up the frontend; `settings.url` must be set. Raises ConfigurationError for routes that cannot work.
 
         `folder`: for the journal and the record of subscriptions; None: there are none. `name`: the broker's, for
-        metrics.
+        metrics. `idle` is called when no job is left.
         """
         self._engine, self._settings, self._id, self._folder = engine, settings, gateway_id, folder
-        self._name = name
+        self._name, self._idle = name, idle
         self._journal: SampleJournal | None = None
         self._journal_problem = ""
         self._counters: Counter[str] = Counter()
@@ -118,6 +119,7 @@ class MqttFrontend:
             counters=self._counters,
             journal=self._journal,
             seen=None if self._announcer is None else self._announcer.seen,
+            idle=self._idle,
         )
         self._pipeline.recover()
         self._link.start()

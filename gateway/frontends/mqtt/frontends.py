@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -28,7 +28,12 @@ class MqttFrontends:
     """Frontends by the name of their broker. Construct, `start`, `stop`; all on one event loop."""
 
     def __init__(
-        self, engine: InferenceEngine, brokers: Mapping[str, MqttSettings], gateway_id: str, folder: Path | None
+        self,
+        engine: InferenceEngine,
+        brokers: Mapping[str, MqttSettings],
+        gateway_id: str,
+        folder: Path | None,
+        idle: Callable[[], None] = lambda: None,
     ) -> None:
         """Set up the frontends. Raises ConfigurationError as `MqttFrontend`."""
         self._frontends: dict[str, MqttFrontend] = {}
@@ -37,7 +42,7 @@ class MqttFrontends:
             own = folder if folder is None or name == DEFAULT_BROKER else folder / FOLDER / name
             self._folders += [own] if own else []
             with blamed_on(name):
-                self._frontends[name] = MqttFrontend(engine, settings, gateway_id, own, name=name)
+                self._frontends[name] = MqttFrontend(engine, settings, gateway_id, own, name=name, idle=idle)
 
     @property
     def online(self) -> bool:

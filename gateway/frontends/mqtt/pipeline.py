@@ -44,6 +44,7 @@ class Pipeline:
         outlet: Outlet,
         counters: Counter[str],
         journal: SampleJournal | None = None,
+        idle: Callable[[], None] = lambda: None,
         seen: Seen | None = None,
         topics: PublishTopics = ANY_TOPIC,
     ) -> None:
@@ -68,7 +69,7 @@ class Pipeline:
             seen=seen,
             topics=topics,
         )
-        self._accepting, self._journal = True, journal
+        self._accepting, self._journal, self._idle = True, journal, idle
         self._repeat_ns, self._unrouted_due_ns = int(settings.error_repeat_s * 1e9), 0
         if journal is not None:
             journal.changed = self._pace
@@ -192,3 +193,5 @@ class Pipeline:
         self._samples.windows.has_room(yes=not (self._runs.full or self._outlet.full))
         self._work.calm(yes=not (self._runs.queued or self._outlet.full))
         self._outlet.pause(on=self._runs.full or self._work.full or self._samples.windows.full)
+        if self._runs.idle.is_set():
+            self._idle()

@@ -7,17 +7,21 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
-from gateway.frontends.mqtt.journal.journal import MakeRecord, Recovered, Replayed
+from gateway.frontends.mqtt.journal.journal import MakeRecord, Recovered
 from gateway.frontends.mqtt.journal.records import (
     DoneRecord,
     ExpiredRecord,
+    HeldRecord,
+    Record,
     SampleRecord,
     SensorRecord,
     WindowRecord,
     complete_window,
+    read_frames,
     ring_state,
     samples_of,
     sensor_record,
@@ -42,52 +46,51 @@ class RouteRecovery:
     def __init__(self, feed: RouteDecoder, recovered: Recovered, counters: Counter[str]) -> None:
         name = feed.route.name
         self._feed, self._counters = feed, counters
-        self._records = [record for record in recovered.records if record.route == name]
+        self._frames = recovered.frames.pop(name, bytearray())
         self._windows = [record for record in recovered.windows if record.route == name]
         self._done = {done for done in recovered.done if done[0] == name}
 
     @property
     def is_pending(self) -> bool:
         """Return True if there are records that were not replayed."""
-        return bool(self._records or self._windows)
+        return bool(self._frames or self._windows)
 
     def records(self) -> Iterator[MakeRecord]:
         """Yield the records that were not replayed, for a snapshot."""
-        for record in (*self._records, *self._windows):
+        for record in (*(record for record, _ in read_frames(self._frames)), *self._windows):
             yield partial(_same, record)
         for done in self._done:
             yield partial(DoneRecord, *done)
 
     def replay(self, windows: Windows) -> Iterator[Ready]:
         """Yield the inputs that have no result. Records that no longer fit the route are dropped and counted."""
-        records: list[Replayed | WindowRecord] = [*self._windows, *self._records]
-        self._records, self._windows = [], []
+        frames, found = self._frames, self._windows
+        self._frames, self._windows = bytearray(), []
         last_ns = 0
-        for record in records:
+        for record in chain(found, (record for record, _ in read_frames(frames))):
             last_ns = max(last_ns, _arrived_ns(record))
             for sensor, window in self._fitting(windows, record):
-                if (record.route, sensor, window.number) not in self._done:
+                if (self._feed.route.name, sensor, window.number) not in self._done:
                     yield self._feed.ready(sensor, window)
         self._done.clear()
         windows.resume(last_ns, time.monotonic_ns())
 
-    def _fitting(self, windows: Windows, record: Replayed | WindowRecord) -> Iterator[Found]:
+    def _fitting(self, windows: Windows, record: Record) -> Iterator[Found]:
         try:
             yield from _replayed(windows, record)
         except ValueError:  # the window has another shape, or samples other columns, since then
             self._counters["windows_discarded"] += 1
         except Exception:  # noqa: BLE001  a record that causes a defect must not prevent the start
             self._counters["windows_discarded"] += 1
-            _LOG.exception("journal record dropped: route %r; report this traceback", record.route)
+            _LOG.exception("journal record dropped: route %r; report this traceback", self._feed.route.name)
 
 
 def discard_others(recovered: Recovered, routes: Collection[str], counters: Counter[str]) -> None:
     """Count and report the records of routes that are no longer configured."""
-    names = Counter(
-        one.route
-        for one in (*recovered.records, *recovered.windows, *recovered.held.values())
-        if one.route not in routes
-    )
+    found: tuple[WindowRecord | HeldRecord, ...] = (*recovered.windows, *recovered.held.values())
+    names = Counter(one.route for one in found if one.route not in routes)
+    for name in recovered.frames.keys() - set(routes):
+        names[name] += sum(1 for _ in read_frames(recovered.frames[name]))
     for name, count in names.items():
         counters["windows_discarded"] += count
         _LOG.warning("the MQTT journal has %d records of route %r, which is not configured: dropped", count, name)
@@ -102,11 +105,11 @@ def window_states(feeds: Iterable[RouteDecoder], recoveries: Iterable[RouteRecov
             yield partial(sensor_record, feed.route.name, sensor, ring, state)
 
 
-def _same(record: Replayed | WindowRecord) -> Replayed | WindowRecord:
+def _same(record: Record) -> Record:
     return record
 
 
-def _arrived_ns(record: Replayed | WindowRecord) -> int:
+def _arrived_ns(record: Record) -> int:
     match record:
         case SensorRecord():
             return record.seen_ns
@@ -117,7 +120,7 @@ def _arrived_ns(record: Replayed | WindowRecord) -> int:
     return 0
 
 
-def _replayed(windows: Windows, record: Replayed | WindowRecord) -> Iterator[Found]:
+def _replayed(windows: Windows, record: Record) -> Iterator[Found]:
     """Yield the windows that a record completes. Raises ValueError if it does not fit."""
     match record:
         case WindowRecord():

@@ -74,7 +74,14 @@ class SampleFlow:
         )
         self._results = {route.name: make(route, gateway_id) for route in settings.route}
         self.windows = WindowFlow(
-            self._feeds, self._job, delivery=delivery, runs=runs, counters=counters, journal=journal, outlet=outlet
+            self._feeds,
+            self._job,
+            delivery=delivery,
+            runs=runs,
+            counters=counters,
+            journal=journal,
+            outlet=outlet,
+            begin_recovery=self._begin_recovery,
         )
         path = partial(FastPath, engine, delivery=delivery, settings=settings)
         self._fast = {
@@ -108,10 +115,11 @@ class SampleFlow:
             cast("SampleJournal", self._journal).claim(message, record)
             if (feed := self._feeds.get(name)) is None:
                 self._delivery.finish(message, None)
-            elif not self._work.wait(name, message):
-                self._work.follow(asyncio.sleep(0), name, partial(self._begin, feed))
-                self._work.hold(name)
-                self._work.wait(name, message)
+                continue
+            if not self._work.is_busy(name):
+                self._follow(feed, asyncio.sleep(0))
+            self._work.hold(name)
+            self._work.wait(name, message)
 
     def readiness_changed(self) -> None:
         """Continue with the windows and messages of models that became available, or failed to load."""
@@ -196,13 +204,24 @@ class SampleFlow:
             if self._holds(feed, debt.message, refused) and (debt.make_sure() or refused.is_loading):
                 return self._hold(feed, debt)
             raise
-        self.windows.recover_route(feed)
+        if (recovering := self.windows.recover_route(feed)) is not None:
+            return self._after(recovering, feed, debt)
         end = partial(self._end, feed, debt, reading)
         steps = feed.steps(debt.message, reading)
         is_short = len(debt.message.payload) <= feed.inline_bytes(reading.content)
         if is_short and (decoded := begun(steps)) is not None:
             return end(decoded)
         return self._work.decode_apart(debt, f"mqtt:{feed.route.name}", steps, end)
+
+    def _begin_recovery(self, feed: RouteDecoder) -> None:
+        """Recover the windows of a route. Later messages wait; a message that is worked on recovers them first."""
+        if not self._work.is_busy(feed.route.name):
+            self._follow(feed, self.windows.recover_route(feed))
+
+    async def _after(self, recovering: Later, feed: RouteDecoder, debt: Debt) -> None:
+        await recovering
+        if (later := self._continue(feed, debt)) is not None:
+            await later
 
     # ---- messages that wait for their model ------------------------------------------------------------------------
     def _holds(self, feed: RouteDecoder, message: Message, refused: RequestError) -> bool:

@@ -32,7 +32,10 @@ NewJob = Callable[[RouteDecoder, Message, Ready], InferenceJob]
 
 
 class WindowFlow:
-    """Windows of all routes. `new_job` makes the inference of a window."""
+    """Windows of all routes. `new_job` makes the inference of a window.
+
+    `begin_recovery` calls `recover_route`, and lets later messages of the route wait for the work that is left.
+    """
 
     def __init__(
         self,
@@ -44,8 +47,9 @@ class WindowFlow:
         counters: Counter[str],
         journal: SampleJournal | None,
         outlet: Outlet,
+        begin_recovery: Callable[[RouteDecoder], None],
     ) -> None:
-        self._feeds, self._new_job = feeds, new_job
+        self._feeds, self._new_job, self._begin_recovery = feeds, new_job, begin_recovery
         self._delivery, self._runs, self._counters, self._journal = delivery, runs, counters, journal
         found = Recovered() if journal is None else journal.take_recovered()
         discard_others(found, feeds, counters)
@@ -68,22 +72,29 @@ class WindowFlow:
         if self._journal is not None:
             self._journal.states = lambda: window_states(self._feeds.values(), self._recoveries.values())
             for feed in self._feeds.values():
-                self.recover_route(feed)
-            self._journal.compact()
-
-    def recover_route(self, feed: RouteDecoder) -> None:
-        """Submit the windows of the journal that have no result, once the model of the route is known."""
-        recovery = self._recoveries[feed.route.name]
-        if self._journal is not None and recovery.is_pending and feed.windows is not None:
-            self._submit_all(feed, recovery.replay(feed.windows))
+                self._begin_recovery(feed)
             self._journal.renew()
-            self._timers.set(feed)
+            self._journal.compact_if_due()
+
+    def recover_route(self, feed: RouteDecoder) -> Later | None:
+        """Submit the windows of the journal that have no result, once the model of the route is known.
+
+        Return the work that is left if there are more windows than have room.
+        """
+        recovery = self._recoveries[feed.route.name]
+        if self._journal is None or not recovery.is_pending or feed.windows is None:
+            return None
+        message = Message("", b"", qos=feed.route.qos, arrived_ns=time.monotonic_ns())
+        debt = Debt(message, feed.route.qos, "")
+        later = self._submit_ready(feed, debt, recovery.replay(feed.windows), is_kept=True)
+        self._journal.renew()
+        return later
 
     def readiness_changed(self) -> None:
         """Continue with the windows of routes whose model was not known at the start."""
         for name, recovery in self._recoveries.items():
             if recovery.is_pending and self._feeds[name].away is None:
-                self.recover_route(self._feeds[name])
+                self._begin_recovery(self._feeds[name])
 
     def flush(self) -> None:
         """Submit the windows that are complete without samples that did not come, unless the journal keeps them."""
@@ -112,9 +123,13 @@ class WindowFlow:
 
     def add(self, feed: RouteDecoder, debt: Debt, inputs: ModelInputs) -> Later | None:
         """Add the samples of a message. Return the work that is left if it completes more windows than have room."""
-        is_kept = self._keep(debt, inputs)
+        return self._submit_ready(feed, debt, inputs.ready, is_kept=self._keep(debt, inputs))
+
+    # ---- one message -----------------------------------------------------------------------------------------------
+    def _submit_ready(self, feed: RouteDecoder, debt: Debt, ready: Iterator[Ready], *, is_kept: bool) -> Later | None:
+        """Submit the windows of a message, or of the journal. Return the work that is left."""
         try:
-            left = RemainingWindows(inputs.ready, next(inputs.ready, None))
+            left = RemainingWindows(ready, next(ready, None))
             if not self._submit_windows(feed, debt.message, left):
                 self._hold(feed)
                 return self._submit_rest(feed, debt, left, is_kept=is_kept)
@@ -124,7 +139,6 @@ class WindowFlow:
             self._finish(feed, debt, is_kept=is_kept)
         return None
 
-    # ---- one message -----------------------------------------------------------------------------------------------
     def _keep(self, debt: Debt, inputs: ModelInputs) -> bool:
         """Add the samples of a message to the journal. Return True if that acknowledges the message."""
         if self._journal is None or inputs.samples is None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,18 +56,16 @@ Window = tuple[str, str, int]
 """Route, sensor and number of a window."""
 
 
-Replayed = SampleRecord | SensorRecord | ExpiredRecord
-
-
 @dataclass(slots=True)
 class Recovered:
     """Content of a journal when it was opened.
 
-    `records`: samples, windows and expiries, in order. `windows`: complete windows without a delivered result. `done`:
-    windows of the samples in `records` that have one. `held`: messages that wait for their model, by name.
+    `frames`: samples, windows and expiries of each route, in order; as records they would take five times the memory.
+    `windows`: complete windows without a delivered result. `done`: windows of the samples in `frames` that have one.
+    `held`: messages that wait for their model, by name.
     """
 
-    records: list[Replayed] = field(default_factory=list)
+    frames: defaultdict[str, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
     windows: list[WindowRecord] = field(default_factory=list)
     done: set[Window] = field(default_factory=set)
     keys: list[bytes] = field(default_factory=list)
@@ -78,34 +76,28 @@ class Recovered:
 
 def recover(content: bytes) -> Recovered:
     """Return what a journal's file holds."""
-    records, whole = read_frames(content)
-    found = Recovered(lost_bytes=len(content) - whole)
-    for record in records:
-        _add(found, record)
+    found = Recovered(lost_bytes=len(content))
+    for record, frame in read_frames(content):
+        found.lost_bytes -= len(frame)
+        match record:
+            case KeysRecord(keys, session):
+                found.keys = [*(found.keys if session == found.session else ()), *keys]
+                found.session = session
+            case DoneRecord(route, sensor, number):
+                found.done.add((route, sensor, number))
+            case WindowRecord():
+                found.windows.append(record)
+            case SampleRecord() | SensorRecord() | ExpiredRecord():
+                found.frames[record.route] += frame
+                if isinstance(record, SampleRecord) and found.held.pop(record.key, None) is None:
+                    found.keys.append(record.key)
+            case HeldRecord(name=name, key=key):
+                found.held[name] = record
+                found.keys.append(key)
+            case DroppedRecord(name):
+                found.held.pop(name, None)
     found.windows = [one for one in found.windows if (one.route, one.sensor, one.number) not in found.done]
     return found
-
-
-def _add(found: Recovered, record: Record) -> None:
-    match record:
-        case KeysRecord(keys, session):
-            found.keys = [*(found.keys if session == found.session else ()), *keys]
-            found.session = session
-        case DoneRecord(route, sensor, number):
-            found.done.add((route, sensor, number))
-        case WindowRecord():
-            found.windows.append(record)
-        case SampleRecord():
-            found.records.append(record)
-            if found.held.pop(record.key, None) is None:
-                found.keys.append(record.key)
-        case HeldRecord(name=name, key=key):
-            found.held[name] = record
-            found.keys.append(key)
-        case DroppedRecord(name):
-            found.held.pop(name, None)
-        case SensorRecord() | ExpiredRecord():
-            found.records.append(record)
 
 
 def message_key(message: Message) -> bytes:
@@ -146,6 +138,7 @@ class SampleJournal:
         self.recovered = recover(file.read_bytes() if file.exists() else b"")
         if self.recovered.lost_bytes:
             _LOG.error("%s", _loss(file, self.recovered.lost_bytes))
+            os.truncate(file, file.stat().st_size - self.recovered.lost_bytes)  # new records follow the whole ones
         self.states: Callable[[], Iterable[MakeRecord]] = tuple
         self.changed: Callable[[], None] = lambda: None
         self._counters, self._least_bytes = counters, snapshot_bytes
@@ -293,9 +286,10 @@ class SampleJournal:
         """Take a snapshot once the callbacks in progress have ended, if one is due."""
         if self._grown > self._limit_bytes and not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._compact_if_due)
+            self._loop.call_soon(self.compact_if_due)
 
-    def _compact_if_due(self) -> None:
+    def compact_if_due(self) -> None:
+        """Take a snapshot if one is due, and all samples that were added are in their window."""
         self._scheduled = False
         if self._grown > self._limit_bytes and not self._held:
             self.compact()

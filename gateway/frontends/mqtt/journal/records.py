@@ -9,7 +9,7 @@ import re
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -169,20 +169,19 @@ def framed(record: Record) -> bytes:
     return HEADER.pack(len(content), zlib.crc32(content)) + content
 
 
-def read_frames(content: bytes) -> tuple[list[Record], int]:
-    """Return the records, and the number of bytes that hold them: the rest is cut or damaged."""
-    records: list[Record] = []
+def read_frames(content: bytes | bytearray) -> Iterator[tuple[Record, memoryview]]:
+    """Yield each record and its frame, up to the first frame that is cut or damaged."""
     start = 0
     while (found := _frame(content, start)) is not None:
         try:
-            records.append(_DECODER.decode(found))
+            record = _DECODER.decode(found)
         except msgspec.MsgspecError:
-            break
-        start += HEADER.size + len(found)
-    return records, start
+            return
+        begin, start = start, start + HEADER.size + len(found)
+        yield record, memoryview(content)[begin:start]
 
 
-def _frame(content: bytes, start: int) -> memoryview | None:
+def _frame(content: bytes | bytearray, start: int) -> memoryview | None:
     if len(content) - start < HEADER.size:
         return None
     length, checksum = HEADER.unpack_from(content, start)

@@ -20,7 +20,17 @@ from gateway.frontends.mqtt.journal.writer import JournalWriter
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.results.settings import ResultSettings
 from gateway.frontends.mqtt.route_settings import MqttChannel, MqttRoute
-from tests.simulators.mqtt_windows import CHANNEL, NUMBERED, PLAIN, JournaledPipeline, model, numbered, until, value
+from tests.simulators.mqtt_windows import (
+    CHANNEL,
+    NUMBERED,
+    PLAIN,
+    JournaledPipeline,
+    model,
+    numbered,
+    replayed,
+    until,
+    value,
+)
 
 S = 1_000_000_000
 
@@ -111,7 +121,7 @@ async def test_a_message_that_is_half_in_its_windows_is_there_once(folder) -> No
     first.inference.gate.set()
     await until(lambda: len(first.outlet.values) == 10)
     await first.durable()
-    assert not any(isinstance(one, SampleRecord) for one in recover((folder / FILE).read_bytes()).records)
+    assert not any(isinstance(one, SampleRecord) for one in replayed(recover((folder / FILE).read_bytes())))
     assert first.outlet.results == second.outlet.results
 
 
@@ -149,7 +159,7 @@ async def test_a_repetition_is_acknowledged_once_its_first_copy_is_on_the_disk(f
     assert (gateway.outlet.acknowledged, "No space" in gateway.journal.problem) == ([], True)
     fail.clear()
     await gateway.committed(2)
-    assert len(recover((folder / FILE).read_bytes()).records) == 1
+    assert len(replayed(recover((folder / FILE).read_bytes()))) == 1
 
 
 @pytest.mark.asyncio
@@ -302,7 +312,7 @@ async def test_a_write_that_the_disk_cuts_is_written_again(folder) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     torn = recover((gateway.killed() / FILE).read_bytes())
-    assert (len(torn.records) < 8, torn.lost_bytes > 0) == (True, True)
+    assert (len(replayed(torn)) < 8, torn.lost_bytes > 0) == (True, True)
     assert gateway.outlet.acknowledged == []
     await gateway.committed(8)
-    assert len(recover((folder / FILE).read_bytes()).records) == 8
+    assert len(replayed(recover((folder / FILE).read_bytes()))) == 8
