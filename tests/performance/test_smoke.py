@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.performance import seams
 from tests.performance.servers import SERVERS
 from tests.simulators.daemon import ROOT
 
@@ -75,3 +77,11 @@ def test_a_tool_that_fails_ends_the_run_with_its_words(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "exit code 7" in done.stderr
     assert "the reason why" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("case", seams.CASES)
+def test_no_message_is_lost_or_doubled_between_two_lives(case: str) -> None:
+    *_, doubled, lost, _ = asyncio.run(seams.measure(case, 5.0))
+    assert (doubled, lost) == ("0", "0")
