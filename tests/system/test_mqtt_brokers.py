@@ -205,7 +205,10 @@ def test_a_second_daemon_shares_verdicts_and_no_mqtt_state(broker: Mosquitto, tm
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (f"{ROUTE}{ROUTE.replace('wrists', 'arms')}", "mqtt.route[arms].topics: 'sensors/+/imu' overlaps"),
+        (
+            ROUTE + ROUTE.replace("wrists", "arms").replace("sensors/+/imu", "$share/a/sensors/#"),
+            "mqtt.route[arms].topics: '$share/a/sensors/#' overlaps",
+        ),
         (
             f'{ROUTE}result = {{topic = "sensors/{{sensor}}/imu"}}',
             "mqtt.route.result.topic: 'sensors/{sensor}/imu' may",

@@ -116,6 +116,15 @@ async def test_a_damaged_journal_names_the_sensors_whose_samples_are_lost(
     assert (named if damage != "names" else "no sensor can be told; ") in line
 
 
+@pytest.mark.asyncio
+async def test_what_is_written_after_a_damaged_end_is_there_at_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(framed(sample(1)) + framed(sample(2))[:-1])
+    journal = opened(tmp_path)
+    await committed(journal, sample(3))
+    journal.close()
+    assert [one.wall_ns for one in replayed(recover((tmp_path / FILE).read_bytes()))] == [1, 3]
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_searched_for_sensors(content: bytes) -> None:
     lost_sensors(content)
