@@ -49,7 +49,7 @@ def metrics(daemon: Daemon, path: str = "/metrics") -> str:
 
 async def until_measured(daemon: Daemon, holds: Callable[[str], bool], path: str = "/metrics") -> str:
     """Return the metrics, or another page, once they hold."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while not holds(page := await asyncio.to_thread(metrics, daemon, path)):
             await asyncio.sleep(0.05)
     return page
@@ -113,12 +113,16 @@ model = "activity"
 """
 
 
-async def test_samples_for_a_model_that_loads_survive_a_kill(tmp_path: Path, state: Path) -> None:
-    """The model comes while the link is up; 150 samples come during its trial, and then SIGKILL."""
+@pytest.mark.timeout(240)
+async def test_samples_for_a_model_that_loads_survive_a_kill(tmp_path: Path) -> None:
+    """The model comes while the link is up; 150 samples come during its trial, and then SIGKILL.
+
+    The state is this test's own: with verdicts of other tests there would be no trial.
+    """
     (tmp_path / "broker").mkdir()
     models = tmp_path / "models"
     copy_model("meter-reader", models)
-    options = {"state": state, "config": LOADING, "models": models}
+    options = {"state": tmp_path / "state", "config": LOADING, "models": models}
     async with mosquitto(tmp_path / "broker") as broker, peer(broker.port) as sensor:
         await sensor.subscribe("edge/gw/results/#", "edge/gw/errors")
         with starting(tmp_path / "first", mqtt=broker.url, **options) as daemon:
