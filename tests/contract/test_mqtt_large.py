@@ -11,6 +11,9 @@ import pytest
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import finish
+from gateway.engine.decode_pool import DecodePool
+from gateway.engine.settings import EngineSettings
+from gateway.frontends.mqtt.message_work import MessageWork
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.route_settings import MqttRoute
 from gateway.frontends.mqtt.routes.large_messages import INLINE_BYTES, MESSAGES_LIMIT, LargeMessages
@@ -207,3 +210,20 @@ def test_so_many_large_messages_and_no_more() -> None:
     assert (large.waiting, large.held_bytes) == (0, 0)
     large.end("r")
     assert not large.wait("r", small[0])
+
+
+@pytest.mark.asyncio
+async def test_samples_behind_others_begin_although_jobs_always_wait() -> None:
+    """Steady load of another route keeps the queue from becoming empty."""
+    begun, done = list[bytes](), asyncio.Event()
+
+    def begin(message: Message) -> None:
+        begun.append(message.payload)
+        if len(begun) == 3:
+            done.set()
+
+    work = MessageWork(lambda: DecodePool(EngineSettings()), lambda *_: 0.0, lambda: work.calm(yes=False))
+    work.follow(asyncio.sleep(0), "r", begin)
+    assert all(work.wait("r", Message("t", b"%d" % number)) for number in range(3))
+    await done.wait()
+    assert begun == [b"0", b"1", b"2"]

@@ -131,7 +131,8 @@ async def new_broker(seam: Seam) -> None:
         path.unlink()
     await seam.broker.start()
     await asyncio.to_thread(seam.daemons[-1].wait_logged, "broker connection made")
-    await asyncio.sleep(5.0)  # paho connects again within 2 s
+    while not seam.home.connected:
+        await asyncio.sleep(0.1)
     await seam.home.subscribe("edge/gw/results/#", "edge/gw/errors")
     async with peer(seam.broker.port) as sensor:
         for _ in range(40):

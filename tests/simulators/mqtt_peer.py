@@ -27,6 +27,11 @@ class Peer:
         self._changed = asyncio.Event()
         client.on_message = lambda _c, _u, message: self._tell(self._keep, message)
 
+    @property
+    def connected(self) -> bool:
+        """Return True while the broker has accepted the connection."""
+        return self._client.is_connected()
+
     async def subscribe(self, *filters: str) -> None:
         """Subscribe at QoS 1. Return after the broker's SUBACK."""
         done = asyncio.Event()

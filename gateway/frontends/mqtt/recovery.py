@@ -11,7 +11,7 @@ from itertools import chain
 
 import numpy as np
 
-from gateway.frontends.mqtt.journal.journal import MakeRecord, Recovered
+from gateway.frontends.mqtt.journal.journal import MakeRecord, Recovered, unchanged
 from gateway.frontends.mqtt.journal.records import (
     DoneRecord,
     ExpiredRecord,
@@ -58,7 +58,7 @@ class RouteRecovery:
     def records(self) -> Iterator[MakeRecord]:
         """Yield the records that were not replayed, for a snapshot."""
         for record in (*(record for record, _ in read_frames(self._frames)), *self._windows):
-            yield partial(_same, record)
+            yield partial(unchanged, record)
         for done in self._done:
             yield partial(DoneRecord, *done)
 
@@ -103,10 +103,6 @@ def window_states(feeds: Iterable[RouteDecoder], recoveries: Iterable[RouteRecov
     for feed in feeds:
         for sensor, ring, state in feed.states():
             yield partial(sensor_record, feed.route.name, sensor, ring, state)
-
-
-def _same(record: Record) -> Record:
-    return record
 
 
 def _arrived_ns(record: Record) -> int:

@@ -212,7 +212,7 @@ class Delivery:
     def discard(self, message: Message, reason: str) -> None:
         """Count a message that is not processed, and acknowledge it."""
         self._counters[reason] += 1
-        self._outlet.acknowledge(message)
+        self._acknowledge(message)
 
     def _acknowledge(self, message: Message) -> None:
         self._outlet.acknowledge(message) if message.kept is None else message.kept()

@@ -261,7 +261,7 @@ class SampleJournal:
         for (route, sensor, _), window in self._open.items():
             yield partial(window_record, route, sensor, window)
         for record in self._kept.values():
-            yield partial(_same, record)
+            yield partial(unchanged, record)
 
     def _snapshot(self, needed: Iterable[MakeRecord]) -> bytes:
         """Return the content of the new file. It is made on the writer's thread."""
@@ -321,5 +321,6 @@ class SampleJournal:
         self.problem = "" if error is None else str(error)
 
 
-def _same(record: Record) -> Record:
+def unchanged(record: Record) -> Record:
+    """Return a record that a snapshot takes over."""
     return record

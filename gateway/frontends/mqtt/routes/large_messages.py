@@ -17,7 +17,6 @@ INLINE_STEPS = 4
 """Steps of a smaller message that run on the event loop at once: its document, and 1,024 values of channels."""
 MESSAGES_LIMIT = 16
 """Messages that are decoded on threads or wait behind them before the socket is left unread."""
-
 MESSAGE_BYTES = 1_024
 """Memory of a message that waits, without its payload."""
 
