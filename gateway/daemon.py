@@ -114,7 +114,7 @@ class Daemon:
         await self._start_grpc(stack)
         await self._start_http(stack)
         await self._start_control(stack)
-        self._loading = asyncio.create_task(self._first_synchronisation(stack), name="load")
+        self._loading = asyncio.create_task(self._first_synchronisation(), name="load")
         done, _ = await asyncio.wait({self._loading}, timeout=self._config.limits.notify_within_s)
         if done:
             loading, self._loading = self._loading, None
@@ -122,6 +122,9 @@ class Daemon:
         else:
             self._log.warning("started while models are still loading", serving=self._summary())
             self._loading.add_done_callback(self._answers)
+        if self._mqtt is not None:  # not before: what waits at brokers would be held for models that load at once
+            await self._mqtt.start()
+            stack.push_async_callback(self._mqtt.stop, self._config.limits.drain_s)
 
     async def _build(self, state: StateStore) -> None:
         config, store = self._config, CommittedStore(self._config.fleet, self._config.library)
@@ -138,8 +141,8 @@ class Daemon:
         self._fleet = Fleet(store, self._repository, loader, config.fleet)
         self._listed = MarkedRepository(self._repository, store)
 
-    async def _first_synchronisation(self, stack: AsyncExitStack) -> None:
-        """Load the models, then become ready and connect to brokers: messages for models that load would be refused."""
+    async def _first_synchronisation(self) -> None:
+        """Load the models, then become ready."""
         try:
             await self._synchronise(self._config)
         except Exception as error:
@@ -148,9 +151,6 @@ class Daemon:
             self._log.error("the model directory could not be read to its end", problem=str(error))
         self._engine.settled = True
         self._readiness_changed()
-        if self._mqtt is not None:
-            await self._mqtt.start()
-            stack.push_async_callback(self._mqtt.stop, self._config.limits.drain_s)
         self._begin_refining()
 
     async def _synchronise(self, config: Config) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.performance import mqtt_backlog
 from tests.simulators.broker import mosquitto, relay
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, copy_model, running, starting
+from tests.simulators.models import write_onnx_endless
 from tests.simulators.mqtt_peer import peer
 from tests.simulators.mqtt_server import fake_broker, publish
 
@@ -99,10 +100,7 @@ async def test_a_backlog_is_drained_without_loss(kind: str) -> None:
     assert figures.get("dropped", 0) == 0
 
 
-LOADING = f"""{QUIET}[trial]
-measure_s = 5.0
-measure_runs = 10_000_000
-nice = 0
+WRISTS = """
 [gateway]
 id = "gw"
 [[mqtt.route]]
@@ -111,6 +109,7 @@ topics = ["wrists/+"]
 sensor = "topic[1]"
 model = "activity"
 """
+LOADING = f"{QUIET}[trial]\nmeasure_s = 5.0\nmeasure_runs = 10_000_000\nnice = 0\n{WRISTS}"
 
 
 @pytest.mark.timeout(240)
@@ -139,3 +138,26 @@ async def test_samples_for_a_model_that_loads_survive_a_kill(tmp_path: Path) -> 
             await logged(daemon, "link completed")
             await until_measured(daemon, lambda page: 'event="answered"} 2.0' in page)
         assert [message.topic for message in sensor.received] == ["edge/gw/results/wrists/a"] * 2
+
+
+async def test_a_model_that_loads_for_long_at_the_start_stops_no_route(tmp_path: Path) -> None:
+    (tmp_path / "broker").mkdir()
+    models = tmp_path / "models"
+    copy_model("activity", models)
+    (models / "endless").mkdir()
+    write_onnx_endless(models / "endless" / "model.onnx")
+    slow = '[[mqtt.route]]\nname = "slow"\ntopics = ["slow/+"]\nmodel = "endless"\n'
+    config = f"{QUIET}{SHORT_TRIALS}input_s = 50.0\n[limits]\nnotify_within_s = 0.1\n{WRISTS}{slow}"
+    options = {"state": tmp_path / "state", "config": config, "models": models}
+    async with mosquitto(tmp_path / "broker") as broker, peer(broker.port) as sensor:
+        await sensor.subscribe("edge/gw/results/#", "edge/gw/errors")
+        with starting(tmp_path / "gateway", mqtt=broker.url, **options) as daemon:
+            await logged(daemon, "link completed")
+            await sensor.publish("slow/a", "[0]")
+            await until_measured(daemon, lambda page: 'event="held_model_away"} 1.0' in page)
+            for number in range(100):
+                await sensor.publish("wrists/a", str([number] * 6))
+            await until_measured(daemon, lambda page: 'event="answered"} 1.0' in page)
+            await until_measured(daemon, lambda page: "is loading" in page, "/v2/models/endless/config")
+            await asyncio.to_thread(daemon.kill)
+        assert {message.topic for message in sensor.received} == {"edge/gw/results/wrists/a"}

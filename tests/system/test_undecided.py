@@ -142,17 +142,6 @@ def test_ready_may_be_as_soon_as_one_model_serves(tmp_path, library):
         assert "READY" in {state for state, _ in states.values()}
 
 
-def test_brokers_are_connected_after_the_first_synchronisation(tmp_path, library, broker):
-    with starting(tmp_path / "gateway", models=library, config=EARLY, mqtt=broker.url) as daemon:
-        daemon.wait("READY=1")
-        poll(lambda: index(daemon).get("meter-2", ("",))[0] == "READY")
-        assert index(daemon)["endless"][0] == "LOADING"
-        assert not [line for line in daemon.lines() if "link completed" in line["event"]]
-        for trial in trials(daemon):
-            trial.kill()
-        daemon.wait_logged("link completed")
-
-
 def infer(daemon, model, *options):
     command = [*COMMAND, "infer", model, *GOLDEN, "--url", daemon.http, *options]
     command[0] = sys.executable
