@@ -3,10 +3,9 @@
     python -m tests.performance.losses --gateway 20 --broker 10 --network 20
 
 Sensors publish numbered samples at QoS 1: some as single messages, some for windows of four. A paho client that does
-nothing else subscribes to the same samples through the same faults: a sample that it did not get either was lost by the
-broker. A killed broker may also lose a result that it had accepted and that the collector did not have yet; a second
-collector at QoS 0 gets results at once. Every number is checked: whether its result came, how often, under which id, in
-which order.
+nothing else subscribes to the same samples through the same faults: the neighbour. A broker that is killed between two
+sends of one sample loses it, and results that it accepted from the gateway: both are counted apart. Every number is
+checked: whether its result came, how often, under which id, in which order.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import argparse
 import asyncio
 import json
 import random
+import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -71,6 +71,10 @@ max_pending_rows = {PENDING_ROWS}
 [[mqtt.route.channel]]
 path = "[0]"
 """
+SENT = re.compile(rb"((?:single|window|numbered)/[0-9])[^[]{1,60}?\[([0-9]+)\]")
+"""Topic and number of a sample in what the broker sent."""
+GIVEN = re.compile(rb'results/((?:single|window|numbered)/[0-9]).{1,800}?"data":\[([0-9.,]+)\]', re.DOTALL)
+"""Topic and numbers of a result in what the gateway sent."""
 KINDS = ("single", "window", "numbered")
 """Single messages, windows in the order of arrival, and windows in the order of a number in the payload."""
 
@@ -84,8 +88,6 @@ class Kept:
     neighbour: list[int] = field(default_factory=list)
     results: list[tuple[str, list[int]]] = field(default_factory=list)
     """Id and numbers of each result."""
-    seen_at_once: set[int] = field(default_factory=set)
-    """Numbers in results that the collector at QoS 0 got."""
 
 
 @dataclass(slots=True)
@@ -94,9 +96,10 @@ class Losses:
 
     acknowledged: int = 0
     missing: int = 0
-    missing_at_the_neighbour: int = 0
+    lost_by_the_broker: int = 0
+    """Samples that the broker acknowledged and never sent to the gateway."""
     lost_results: int = 0
-    """Results that the broker accepted and lost: only the collector at QoS 0 got them."""
+    """Samples with a result that the gateway sent and the broker lost."""
     repeated_with_the_same_id: int = 0
     repeated_with_another_id: int = 0
     repeated_at_the_neighbour: int = 0
@@ -104,20 +107,19 @@ class Losses:
     """Windows whose samples do not follow each other."""
     out_of_order: int = 0
 
-    def add(self, kept: Kept) -> None:
-        """Count what became of one sensor's samples."""
+    def add(self, kept: Kept, delivered: set[int], published: set[int]) -> None:
+        """Count what became of one sensor's samples: those that the gateway got, and those in results that it sent."""
         came, ids = Counter[int](), defaultdict[int, set[str]](set)
         for identity, numbers in kept.results:
             came.update(numbers)
             for number in numbers:
                 ids[number].add(identity)
             self.spliced += any(later - earlier != 1 for earlier, later in pairwise(numbers))
-        due = kept.acknowledged - _unfinished(kept)
-        lost = {number for number in due - kept.seen_at_once if not came[number]}
-        self.lost_results += len({number for number in due & kept.seen_at_once if not came[number]})
+        lost = {number for number in kept.acknowledged - _unfinished(kept) if not came[number]}
+        self.lost_results += len(lost & published)
         self.acknowledged += len(kept.acknowledged)
-        self.missing += len(lost & set(kept.neighbour))
-        self.missing_at_the_neighbour += len(lost - set(kept.neighbour))
+        self.missing += len(lost & delivered - published)
+        self.lost_by_the_broker += len(lost - delivered - published)
         self.repeated_with_the_same_id += sum(came[one] - len(ids[one]) for one in came)
         self.repeated_with_another_id += sum(len(ids[one]) - 1 for one in came)
         self.repeated_at_the_neighbour += len(kept.neighbour) - len(set(kept.neighbour))
@@ -135,16 +137,15 @@ def _unfinished(kept: Kept) -> set[int]:
 class Bench:
     """Sensors, neighbour and collector at one broker."""
 
-    def __init__(self, broker: Mosquitto, way: Relay) -> None:
+    def __init__(self, broker: Mosquitto, way: Relay, aside: Relay) -> None:
         self.kept: dict[str, Kept] = {f"{kind}/{index}": Kept() for kind in KINDS for index in range(SENSORS)}
         self.came = 0
+        self.ways = (way, aside)
         self._early: set[int] = set()
         self._inflight: dict[int, tuple[str, int]] = {}
         self.sensors = self._client(broker.port, "play-sensors", {})
-        self.neighbour = self._client(way.port, "play-neighbour", {f"{kind}/#": self._seen for kind in KINDS})
+        self.neighbour = self._client(aside.port, "play-neighbour", {f"{kind}/#": self._seen for kind in KINDS})
         self.collector = self._client(broker.port, "play-results", {"edge/bench/results/#": self._result})
-        at_once = {"edge/bench/results/#": self._result_at_once}
-        self.collector_at_once = self._client(broker.port, "play-results-at-once", at_once, qos=0)
         self.sensors.on_publish = lambda _c, _u, mid, *_: self._acknowledged(mid)
 
     def publish(self, topic: str) -> None:
@@ -158,19 +159,17 @@ class Bench:
 
     def close(self) -> None:
         """Disconnect all clients."""
-        for client in (self.sensors, self.neighbour, self.collector, self.collector_at_once):
+        for client in (self.sensors, self.neighbour, self.collector):
             client.disconnect()
             client.loop_stop()
 
-    def _client(
-        self, port: int, name: str, filters: dict[str, Callable[[MQTTMessage], None]], *, qos: int = 1
-    ) -> Client:
+    def _client(self, port: int, name: str, filters: dict[str, Callable[[MQTTMessage], None]]) -> Client:
         client = Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=MQTTProtocolVersion.MQTTv5)
         client.reconnect_delay_set(1, 1)
         client.max_inflight_messages_set(20)
         for filter_, receive in filters.items():
             client.message_callback_add(filter_, lambda _c, _u, message, receive=receive: receive(message))
-        client.on_connect = lambda made, *_: [made.subscribe(filter_, qos) for filter_ in filters]
+        client.on_connect = lambda made, *_: [made.subscribe(filter_, 1) for filter_ in filters]
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = 3_600
         client.connect("127.0.0.1", port, clean_start=False, properties=properties)
@@ -190,10 +189,6 @@ class Bench:
         topic, identity, numbers = _read(message)
         self.kept[topic].results.append((identity, numbers))
         self.came += 1
-
-    def _result_at_once(self, message: MQTTMessage) -> None:
-        topic, _, numbers = _read(message)
-        self.kept[topic].seen_at_once.update(numbers)
 
 
 def _read(message: MQTTMessage) -> tuple[str, str, list[int]]:
@@ -221,30 +216,39 @@ async def measure(faults: Sequence[str], rate_hz: float, seed: int, folder: Path
     chance = random.Random(seed)
     models = folder / "models"
     write_models(models)
-    async with _set_up(folder, models) as (broker, way, daemon, bench):
+    async with _set_up(folder, models) as (broker, daemon, bench):
         sending = asyncio.create_task(_send(bench, rate_hz, chance))
         for fault in faults:
             await asyncio.sleep(chance.uniform(0.3, 1.7))
-            await _fail(fault, broker, way, daemon, chance)
+            await _fail(fault, broker, bench.ways, daemon, chance)
         await asyncio.sleep(1.0)
         sending.cancel()
         await _settle(bench)
         losses = {kind: Losses() for kind in KINDS}
+        delivered, published = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
+        for topic, number in SENT.findall(bench.ways[0].delivered):
+            delivered[topic.decode()].add(int(number))
+        for topic, numbers in GIVEN.findall(bench.ways[0].taken):
+            published[topic.decode()].update(int(float(number)) for number in numbers.split(b","))
         for topic, kept in bench.kept.items():
-            losses[topic.split("/")[0]].add(kept)
+            losses[topic.split("/")[0]].add(kept, delivered[topic], published[topic])
         return losses
 
 
 @asynccontextmanager
-async def _set_up(folder: Path, models: Path) -> AsyncIterator[tuple[Mosquitto, Relay, Daemon, Bench]]:
+async def _set_up(folder: Path, models: Path) -> AsyncIterator[tuple[Mosquitto, Daemon, Bench]]:
     (folder / "broker").mkdir()
-    async with mosquitto(folder / "broker", "max_queued_messages 0") as broker, relay(broker) as way:
-        bench = Bench(broker, way)
+    async with (
+        mosquitto(folder / "broker", "max_queued_messages 0") as broker,
+        relay(broker) as way,
+        relay(broker) as aside,
+    ):
+        bench = Bench(broker, way, aside)
         daemon = Daemon(folder / "gateway", models=models, config=CONFIG, mqtt=way.url)
         await asyncio.to_thread(daemon.start)
         try:
             await asyncio.to_thread(daemon.wait_logged, "link completed")
-            yield broker, way, daemon, bench
+            yield broker, daemon, bench
         finally:
             await asyncio.to_thread(daemon.kill)
             await asyncio.to_thread(bench.close)
@@ -257,7 +261,7 @@ async def _send(bench: Bench, rate_hz: float, chance: random.Random) -> None:
         await asyncio.sleep(chance.expovariate(rate_hz))
 
 
-async def _fail(fault: str, broker: Mosquitto, way: Relay, daemon: Daemon, chance: random.Random) -> None:
+async def _fail(fault: str, broker: Mosquitto, ways: Sequence[Relay], daemon: Daemon, chance: random.Random) -> None:
     if fault == "gateway":
         await asyncio.to_thread(daemon.kill)
         await asyncio.to_thread(daemon.start)
@@ -265,11 +269,13 @@ async def _fail(fault: str, broker: Mosquitto, way: Relay, daemon: Daemon, chanc
         await broker.kill()
         await broker.start()
     elif fault == "stall":
-        way.hold()
+        for way in ways:
+            way.hold()
         await asyncio.sleep(chance.uniform(0.1, 1.0))
-        way.release()
+        for way in ways:
+            way.release()
     else:
-        await way.cut()
+        await asyncio.gather(*(way.cut() for way in ways))
 
 
 async def _settle(bench: Bench) -> None:

@@ -140,7 +140,8 @@ class Relay:
 
     `old`: it refuses MQTT 5 with CONNACK code 1 (MQTT 3.1.1, 3.1.2.2). `rude`: it closes the connection instead, as
     some brokers before 2019 do. `closing`: so many connections are closed as they are accepted, as a proxy does whose
-    broker is away. `versions` keeps the version of each attempt.
+    broker is away. `versions` keeps the version of each attempt, `delivered` all that the broker sent, `taken`
+    all that was sent to it.
     """
 
     def __init__(self, broker: Mosquitto, *, old: bool = False, rude: bool = False) -> None:
@@ -148,6 +149,7 @@ class Relay:
         self._broker, self._old, self._rude = broker, old or rude, rude
         self.closing = 0
         self.versions: list[int] = []
+        self.delivered, self.taken = bytearray(), bytearray()
         self._ways: set[asyncio.Task[None]] = set()
         self._open, self._delivers = asyncio.Event(), asyncio.Event()
         self._open.set()
@@ -202,8 +204,8 @@ class Relay:
         upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._broker.port)
         upstream_writer.write(opening)
         pumps = [
-            asyncio.ensure_future(_pump(reader, upstream_writer, self._open)),
-            asyncio.ensure_future(_pump(upstream_reader, writer, self._delivers)),
+            asyncio.ensure_future(_pump(reader, upstream_writer, self._open, self.taken)),
+            asyncio.ensure_future(_pump(upstream_reader, writer, self._delivers, self.delivered)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -222,8 +224,11 @@ async def relay(broker: Mosquitto, *, old: bool = False, rude: bool = False) -> 
         yield way
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open_: asyncio.Event) -> None:
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open_: asyncio.Event, seen: bytearray
+) -> None:
     while content := await reader.read(65_536):
+        seen += content
         await open_.wait()
         writer.write(content)
         await writer.drain()
