@@ -37,7 +37,7 @@ def command(arguments: argparse.Namespace) -> int:
     findings: list[Diagnosis] = []
     if root == HERE:
         surveyed, findings = _with_trials(config, surveyed, state_folder(arguments.state))
-    findings += [*_accelerators(surveyed), *_runtimes(surveyed)]
+    findings += [*_accelerators(surveyed), *_remarks(surveyed), *_runtimes(surveyed)]
     if root == HERE:
         findings += [*_models(config), *_listeners(config)]
     if arguments.json:
@@ -47,6 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
                 "profile": surveyed.profile_name,
                 "profile_from": origin,
                 "findings": [asdict(finding) for finding in findings],
+                "notes": surveyed.inventory.notes,
             }
         )
     else:
@@ -55,12 +56,15 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _accelerators(surveyed: MachineSurvey) -> list[Diagnosis]:
-    broken = [(found, found.broken) for found in surveyed.inventory.accelerators]
     return [
         Diagnosis(f"{found.kind} at {found.device}", f"{rung.name}: {rung.detail}", rung.remedy)
-        for found, rung in broken
-        if rung is not None
+        for found in surveyed.inventory.accelerators
+        for rung in (*((found.broken,) if found.broken else ()), *found.warnings)
     ]
+
+
+def _remarks(surveyed: MachineSurvey) -> list[Diagnosis]:
+    return [Diagnosis(told.subject, told.detail, told.remedy) for told in surveyed.inventory.remarks if told.remedy]
 
 
 def _runtimes(surveyed: MachineSurvey) -> list[Diagnosis]:
@@ -130,6 +134,8 @@ def _print(surveyed: MachineSurvey, findings: list[Diagnosis]) -> None:
         print(f"{mark(not status.problem)} runtime {name}: {what}")
     for accelerator in surveyed.inventory.accelerators:
         print(f"{mark(accelerator.usable)} {accelerator.kind} at {accelerator.device}: {accelerator.name}")
+    for note in surveyed.inventory.notes:
+        print(f"- {note}")
     if not findings:
         print("\nno problem found")
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from dataclasses import asdict
 
 from gateway import assembly
 from gateway.cli.common import configured, root_folder
@@ -17,7 +18,8 @@ def command(arguments: argparse.Namespace) -> int:
     surveyed = asyncio.run(assembly.survey(configured(arguments), root_folder(arguments)))
     if arguments.json:
         origin = surveyed.profile.origin if surveyed.profile else None
-        print_json({**inventory_json(surveyed.inventory, surveyed.profile_name), "profile_from": origin})
+        told = {"profile_from": origin, "remarks": [asdict(remark) for remark in surveyed.inventory.remarks]}
+        print_json({**inventory_json(surveyed.inventory, surveyed.profile_name), **told})
     else:
         _print(surveyed.inventory, surveyed.profile_sentence)
     return 0
@@ -35,15 +37,18 @@ def _print(inventory: Inventory, profile: str) -> None:
     for name, value in facts:
         print(f"{name:14}{value}")
     print()
-    if not inventory.accelerators:
+    if inventory.accelerators:
+        rows = [_row(accelerator) for accelerator in inventory.accelerators]
+        print_table(("accelerator", "device", "usable", "rungs", "first broken rung, and what to do"), rows)
+    else:
         print("no accelerator other than the CPU was found")
-        return
-    rows = [_row(accelerator) for accelerator in inventory.accelerators]
-    print_table(("accelerator", "device", "usable", "rungs", "first broken rung, and what to do"), rows)
+    told = (f"{remark.subject}: {remark.detail}; {remark.remedy}" for remark in inventory.remarks if remark.remedy)
+    for note in (*told, *inventory.notes):
+        print(f"- {note}")
 
 
 def _row(accelerator: Accelerator) -> tuple[str, ...]:
-    broken = accelerator.broken
+    broken = accelerator.broken or next(iter(accelerator.warnings), None)
     rungs = " ".join(f"{mark(rung.ok)}{rung.name}" for rung in accelerator.rungs if rung.ok is not None)
     advice = f"{broken.name}: {broken.detail}; {broken.remedy}" if broken else ""
     name = f"{accelerator.kind}\n{accelerator.name}"

@@ -1,0 +1,73 @@
+"""Accelerators that a processor or a loaded module implies, and what a container or WSL2 hides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gateway.domain.inventory import Accelerator, Cpu, Remark
+from gateway.hardware.board import identify
+from gateway.hardware.tree import Tree
+
+PCI = "/sys/bus/pci"
+PROCESSORS = {
+    "intel-npu": re.compile(r"Core\(TM\) Ultra"),
+    "amd-npu": re.compile(r"Ryzen AI|Ryzen [3579] (?:PRO )?[78][689]4[05](?:U|H)", re.IGNORECASE),
+}
+"""Kind of accelerator by the name of the processor that has it."""
+MODULES = {
+    "intel_vpu": ("intel-npu",),
+    "amdxdna": ("amd-npu",),
+    "apex": ("coral-pcie",),
+    "hailo_pci": ("hailo-8", "hailo-10h"),
+    "hailo1x_pci": ("hailo-10h", "hailo-8"),
+    "nvidia": ("nvidia-gpu", "nvidia-jetson-gpu"),
+    "rocket": ("rockchip-npu",),
+}
+"""Kinds of accelerators by the module that drives them: a loaded one implies one of them."""
+IN_A_VM = "in a virtual machine pass the host's device through"
+IN_WSL = "WSL2 passes on only GPUs: run Linux itself to use this one"
+SWITCH_ON = "switch it on in the firmware set-up (BIOS), and update that"
+REMEDIES = {
+    "intel-npu": SWITCH_ON,
+    "amd-npu": SWITCH_ON,
+    "coral-pcie": "seat the card again, or try a slot that is wired for PCIe, not for SATA or USB only",
+    "hailo-8": "check card and cable; on a Raspberry Pi 5 write dtparam=pciex1 to /boot/firmware/config.txt",
+}
+NOTHING = "none is expected: the buses show none, and neither processor, board nor a loaded module implies one"
+HIDDEN = (
+    "the device tree is hidden, as in a container; {}; name the board with [hardware] board or EDGE_GATEWAY_BOARD, or "
+    "start the container with --security-opt systempaths=unconfined (librknnrt.so needs that)"
+)
+
+
+def remarks(tree: Tree, cpu: Cpu, accelerators: Sequence[Accelerator]) -> tuple[Remark, ...]:
+    """Return what is expected and absent, what is hidden, or else that nothing is expected."""
+    wsl = tree.exists("/dev/dxg") or "microsoft" in (tree.line("/proc/sys/kernel/osrelease") or "").lower()
+    absent = []
+    for kind, signs in _signs(tree, cpu, {found.kind for found in accelerators}).items():
+        detail = f"expected, because {' and '.join(signs)}, but none is on the bus"
+        absent.append(Remark(kind, detail, IN_WSL if wsl else f"{REMEDIES.get(kind, 'check the card')}; {IN_A_VM}"))
+    board, origin = identify(tree)
+    if origin.startswith("/"):
+        absent.append(Remark("board", HIDDEN.format(f"{origin} shows {board[0]}")))
+    elif not origin and tree.link_name("/proc/device-tree"):
+        absent.append(Remark("board", HIDDEN.format("no sign shows which board this is")))
+    if wsl:
+        absent.append(Remark("WSL2", "Windows passes on GPUs as /dev/dxg, but no NPU and no other accelerator on PCIe"))
+    if not accelerators and not any(told.remedy for told in absent):
+        absent.append(Remark("accelerators", f"{NOTHING}{f'; {IN_A_VM}' if 'hypervisor' in cpu.features else ''}"))
+    return tuple(absent)
+
+
+def _signs(tree: Tree, cpu: Cpu, present: set[str]) -> dict[str, list[str]]:
+    """Return the signs of each kind that is expected, but not present. Without a PCI bus to look at there are none."""
+    signs: dict[str, list[str]] = {}
+    if tree.is_directory(PCI):
+        for kind, pattern in PROCESSORS.items():
+            if kind not in present and pattern.search(cpu.model or ""):
+                signs.setdefault(kind, []).append(f"{cpu.model} has one")
+        for module, kinds in MODULES.items():
+            if present.isdisjoint(kinds) and tree.exists(f"/sys/module/{module}"):
+                signs.setdefault(kinds[0], []).append(f"module {module} is loaded")
+    return signs
