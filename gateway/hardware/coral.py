@@ -89,7 +89,7 @@ def _pcie_driver(tree: Tree, device: PciDevice) -> Rung:
     rung = driver_rung(
         tree,
         device.driver,
-        ("apex", "gasket"),
+        ("apex",),
         "install the kernel module: sudo apt install gasket-dkms, then sudo modprobe apex",
     )
     if not rung.ok or (pages := page_bytes(tree)) == PAGE_BYTES:

@@ -104,7 +104,7 @@ def _is_loaded(tree: Tree, driver: str) -> bool:
 
 def _firmware(tree: Tree, chip: Chip, version: str) -> Rung:
     """Return the rung by the files that the driver loads; nothing in /sys shows the version that runs."""
-    rung = firmware_rung(tree, (FIRMWARE,), f"install the firmware of the driver's version: {chip.remedy}")
+    rung = firmware_rung(tree, (FIRMWARE,), f"install the firmware {version} (package hailofw), then restart")
     if rung.ok is False or not version:
         return rung
     names = (*tree.names(FIRMWARE), tree.link_name(f"{FIRMWARE}/hailo8_fw.bin") or "")

@@ -82,7 +82,7 @@ def _vendor_driver(tree: Tree) -> Rung:
     """
     if version := tree.line(VERSION):
         return Rung("driver", True, f"vendor driver {version.removeprefix('RKNPU driver: ')}")
-    if _devfreq(tree) or any(map(tree.exists, VENDOR_SIGNS)):
+    if _devfreq(tree) or any(map(tree.exists, (*VENDOR_SIGNS, "/dev/mpp_service"))):
         return Rung("driver", True, "vendor driver, version readable by root only")
     return Rung("driver", False, "no driver", REMEDY)
 

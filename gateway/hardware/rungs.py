@@ -164,7 +164,10 @@ def _unloaded(tree: Tree, module: str, remedy: str) -> tuple[str, str]:
         return detail, f"{build}; if it does not compile, take a newer package of the driver or start the older kernel"
     if not (tree.read_text(SECURE_BOOT) or "").endswith("\x01"):
         return "no driver is bound", remedy
-    return f"no driver is bound: Secure Boot refuses {module} unless its key is enrolled", f"{remedy}; {SIGN}"
+    return (
+        f"no driver is bound: Secure Boot refuses {module} unless its key is enrolled",
+        SIGN if built else f"{remedy}; {SIGN}",
+    )
 
 
 def _extra_modules(tree: Tree, kernel: str) -> set[str]:

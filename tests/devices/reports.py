@@ -92,7 +92,7 @@ REPORTS: dict[str, Report] = {
     ),
     "invisiofficial/rk-llama.cpp#19": Report(
         HIDDEN | A55_A76 | {"/dev/mpp_service": Node(), "/dev/dri/renderD129": Node()},
-        ("/dev/mpp_service shows rockchip,rk3588", "librknnrt.so", "systempaths=unconfined"),
+        ("runtime: this product", "/dev/mpp_service shows rockchip,rk3588", "librknnrt.so", "systempaths=unconfined"),
         "rockchip-rk3588",
     ),
     "blakeblackshear/frigate#8382": Report(
