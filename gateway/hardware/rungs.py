@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.domain.inventory import RUNGS, Rung
-from gateway.hardware.tree import GROUP_READ_WRITE, NOBODY, Tree
+from gateway.hardware.tree import GROUP_READ_WRITE, OVERFLOW_GROUP, Tree
 
 CONTAINER_SIGNS = ("/.dockerenv", "/run/.containerenv")
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -137,7 +137,7 @@ def no_runtime_rung(what: str) -> Rung:
 
 def permission_remedy(mode: int, group_id: int, group: str, access: NodeAccess) -> str:
     """Return the remedy: join the node's group if that is enough, else write the rule. `group` "": it has no name."""
-    if group_id == NOBODY:
+    if group_id == OVERFLOW_GROUP:
         return (
             f"give the node a group of this container (Proxmox: dev0: /dev/…,gid=NUMBER), and join it: {access.group}"
         )

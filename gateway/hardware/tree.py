@@ -13,7 +13,7 @@ from gateway.hardware.settings import HardwareSettings
 GROUP_READ_WRITE = 0o060
 OTHERS_READ_WRITE = 0o006
 READ = 0o044
-NOBODY = 65534
+OVERFLOW_GROUP = 65534
 """Group that a user namespace shows for a group of the host that it has no number for."""
 FLAT_LINK_BYTES = 1024
 FLAT_LINK = re.compile(r"\.\.(?:/[\x21-\x7e]*)?|/(?:sys|proc|dev|etc)/[\x21-\x7e]+")
@@ -174,12 +174,12 @@ class Tree:
 
 
 def grants(mode: int, group_id: int) -> bool:
-    """Return True if the mode bits let a service open a node: neither root nor a member of root's or nobody's group.
+    """Return True if the mode bits open a node to a service, which is in neither the group of root nor the overflow one.
 
     Plain files replace nodes in copied trees, and archives keep no write bits for them: reading is enough.
     """
     wanted = [bits & READ if stat.S_ISREG(mode) else bits for bits in (GROUP_READ_WRITE, OTHERS_READ_WRITE)]
-    by_group = mode & wanted[0] == wanted[0] and group_id not in {0, NOBODY}
+    by_group = mode & wanted[0] == wanted[0] and group_id not in {0, OVERFLOW_GROUP}
     return by_group or mode & wanted[1] == wanted[1]
 
 

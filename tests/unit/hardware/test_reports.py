@@ -24,7 +24,7 @@ def needs_root(thread: str) -> bool:
 @pytest.mark.parametrize("thread", REPORTS)
 def test_doctor_names_the_cause(thread: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if needs_root(thread) and os.geteuid() != 0:
-        pytest.skip("only root can build this tree: its nodes are root's or nobody's")
+        pytest.skip("only root can build this tree: its nodes have the group of root or the overflow group")
     root = build(tmp_path / "root", REPORTS[thread].root)
     (tmp_path / "empty.toml").touch()
     status = main(["doctor", "--json", "--root", str(root), "--config", str(tmp_path / "empty.toml")])

@@ -113,7 +113,7 @@ def test_permission_under_another_root_comes_from_mode_bits(tmp_path: Path, mode
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFREG, stat.S_IFCHR])
-def test_no_service_is_in_the_group_of_root_or_nobody(kind: int) -> None:
+def test_no_service_is_in_the_group_of_root_or_the_overflow_group(kind: int) -> None:
     groups = [993, 0, 65534]
     assert [grants(kind | 0o660, group) for group in groups] == [True, False, False]
     assert [grants(kind | 0o666, group) for group in groups] == [True] * 3
