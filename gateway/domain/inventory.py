@@ -38,10 +38,7 @@ RUNGS = (
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """Step towards the use of an accelerator. `ok` None: not examined.
-
-    `remedy` is set if it is False, or if the accelerator works, but worse than it could.
-    """
+    """Step towards the use of an accelerator. `ok` None: not examined. `remedy`: set if it is False, or poor."""
 
     name: str
     ok: bool | None
@@ -80,10 +77,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Statement about the machine that no accelerator carries, such as one that is expected and absent.
-
-    `remedy` "": there is nothing to mend.
-    """
+    """Statement about the machine, such as an accelerator that is absent. `remedy` "": there is nothing to mend."""
 
     subject: str
     detail: str
@@ -122,12 +116,10 @@ class Inventory:
     @property
     def notes(self) -> tuple[str, ...]:
         """Return what is no problem, in words: what was not examined, and remarks without a remedy."""
-        unseen = tuple(
-            f"{found.kind} at {found.device}: {rung.name}: {rung.detail}"
-            for found in self.accelerators
-            for rung in found.rungs
-            if rung.ok is None and rung.detail and not rung.remedy
-        )
+        rungs = [
+            (found, rung) for found in self.accelerators for rung in found.rungs if rung.ok is None and rung.detail
+        ]
+        unseen = tuple(f"{found.kind} at {found.device}: {rung.name}: {rung.detail}" for found, rung in rungs)
         return unseen + tuple(f"{told.subject}: {told.detail}" for told in self.remarks if not told.remedy)
 
     def accelerator(self, kind: str) -> Accelerator | None:

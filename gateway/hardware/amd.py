@@ -6,7 +6,6 @@ from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.bus import ACCELERATOR_CLASS, DISPLAY_CLASSES, PciDevice, class_node, pci_devices
 from gateway.hardware.rungs import (
     ACCEL,
-    DRI_IN_CONTAINER,
     RENDER,
     Needs,
     driver_rung,
@@ -44,23 +43,19 @@ def gpus(tree: Tree) -> tuple[Accelerator, ...]:
 
 def npus(tree: Tree) -> tuple[Accelerator, ...]:
     """Return every NPU by its PCI id, or by its driver if the id is newer than this table."""
-    return tuple(
-        _npu(tree, device)
-        for device in pci_devices(tree, NPU_VENDOR)
-        if device.device in NPU_GENERATIONS or device.driver == NPU_DRIVER
-    )
+    found = pci_devices(tree, NPU_VENDOR)
+    return tuple(_npu(tree, one) for one in found if one.device in NPU_GENERATIONS or one.driver == NPU_DRIVER)
 
 
 def _npu(tree: Tree, device: PciDevice) -> Accelerator:
     accel = class_node(tree, device, "accel", "accel")
     node = f"/dev/accel/{accel}" if accel else None
     firmware = firmware_rung(tree, ("/lib/firmware/amdnpu",), "install linux-firmware, then restart")
-    unseen = "read dmesg | grep amdxdna; in a container pass --device /dev/accel"
     rungs = ten(
         Rung("bus", True, f"PCI {device.pci_id} at {device.address or device.path}"),
         driver_rung(tree, device.driver, (NPU_DRIVER,), "load amdxdna: sudo modprobe amdxdna (Linux 6.14)", firmware),
         firmware,
-        node_rung(tree, node, "/dev/accel/accel*", unseen),
+        node_rung(tree, node, "/dev/accel/accel*", "read dmesg | grep amdxdna"),
         permission_rung(tree, node, ACCEL),
         no_runtime_rung("AMD's NPU"),
     )
@@ -73,9 +68,7 @@ def _gpu(tree: Tree, device: PciDevice) -> Accelerator:
     node = f"/dev/dri/{render}" if render else None
     rungs = ten(
         Rung("bus", True, f"PCI {device.pci_id} at {device.address or device.path}"),
-        driver_rung(
-            tree, device.driver, ("amdgpu",), "load the kernel driver: sudo modprobe amdgpu (needs linux-firmware)"
-        ),
+        driver_rung(tree, device.driver, ("amdgpu",), "load it: sudo modprobe amdgpu (needs linux-firmware)"),
         _node(tree, node),
         _permission(tree, node),
     )
@@ -84,7 +77,7 @@ def _gpu(tree: Tree, device: PciDevice) -> Accelerator:
 
 
 def _node(tree: Tree, render: str | None) -> Rung:
-    rung = node_rung(tree, render, "/dev/dri/renderD*", f"start without nomodeset; {DRI_IN_CONTAINER} and /dev/kfd")
+    rung = node_rung(tree, render, "/dev/dri/renderD*", "start without the kernel option nomodeset")
     if not rung.ok or tree.exists(COMPUTE_NODE):
         return rung
     kernel = "in a container pass --device /dev/kfd; else start a kernel with CONFIG_HSA_AMD that supports this GPU"

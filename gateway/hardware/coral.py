@@ -63,7 +63,7 @@ def _usb_bus(device: UsbDevice) -> Rung:
 def _usb_node(tree: Tree, device: UsbDevice) -> Rung:
     if device.node is None:
         return Rung("node", None, "bus and device number are unknown")
-    return node_rung(tree, device.node, device.node, "in a container pass --device /dev/bus/usb")
+    return node_rung(tree, device.node, device.node, "plug it in again")
 
 
 def _pcie_tpu(tree: Tree, device: PciDevice) -> Accelerator:
@@ -73,11 +73,7 @@ def _pcie_tpu(tree: Tree, device: PciDevice) -> Accelerator:
         Rung("bus", True, f"PCI {device.pci_id} at {device.address or device.path}"),
         _pcie_driver(tree, device),
         node_rung(
-            tree,
-            node,
-            "/dev/apex_*",
-            "read sudo dmesg | grep -E 'apex|gasket', then sudo modprobe -r apex gasket && sudo modprobe apex; "
-            "in a container pass --device /dev/apex_0",
+            tree, node, "/dev/apex_*", "read dmesg | grep apex, then sudo modprobe -r apex gasket; sudo modprobe apex"
         ),
         permission_rung(tree, node, PCI_ACCESS),
     )
@@ -86,12 +82,7 @@ def _pcie_tpu(tree: Tree, device: PciDevice) -> Accelerator:
 
 
 def _pcie_driver(tree: Tree, device: PciDevice) -> Rung:
-    rung = driver_rung(
-        tree,
-        device.driver,
-        ("apex",),
-        "install the kernel module: sudo apt install gasket-dkms, then sudo modprobe apex",
-    )
+    rung = driver_rung(tree, device.driver, ("apex",), "sudo apt install gasket-dkms, then sudo modprobe apex")
     if not rung.ok or (pages := page_bytes(tree)) == PAGE_BYTES:
         return rung
     detail = f"apex is bound, but opening fails: this kernel has pages of {pages // 1024} KiB, apex needs 4 KiB"

@@ -28,12 +28,7 @@ MODULES = {
 IN_A_VM = "in a virtual machine pass the host's device through"
 IN_WSL = "WSL2 passes on only GPUs: run Linux itself to use this one"
 SWITCH_ON = "switch it on in the firmware set-up (BIOS), and update that"
-REMEDIES = {
-    "intel-npu": SWITCH_ON,
-    "amd-npu": SWITCH_ON,
-    "coral-pcie": "seat the card again, or try a slot that is wired for PCIe, not for SATA or USB only",
-    "hailo-8": "check card and cable; on a Raspberry Pi 5 write dtparam=pciex1 to /boot/firmware/config.txt",
-}
+CHECK_CARD = "check card and cable, and that the slot has PCIe, not only SATA (Raspberry Pi 5: dtparam=pciex1)"
 NOTHING = "none is expected: the buses show none, and neither processor, board nor a loaded module implies one"
 HIDDEN = (
     "the device tree is hidden, as in a container; {}; name the board with [hardware] board or EDGE_GATEWAY_BOARD, or "
@@ -47,7 +42,9 @@ def remarks(tree: Tree, cpu: Cpu, accelerators: Sequence[Accelerator]) -> tuple[
     absent = []
     for kind, signs in _signs(tree, cpu, {found.kind for found in accelerators}).items():
         detail = f"expected, because {' and '.join(signs)}, but none is on the bus"
-        absent.append(Remark(kind, detail, IN_WSL if wsl else f"{REMEDIES.get(kind, 'check the card')}; {IN_A_VM}"))
+        absent.append(
+            Remark(kind, detail, IN_WSL if wsl else f"{SWITCH_ON if kind in PROCESSORS else CHECK_CARD}; {IN_A_VM}")
+        )
     board, origin = identify(tree)
     if origin.startswith("/"):
         absent.append(Remark("board", HIDDEN.format(f"{origin} shows {board[0]}")))

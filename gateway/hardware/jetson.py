@@ -78,8 +78,9 @@ def gpus(tree: Tree) -> tuple[Accelerator, ...]:
         return ()
     release, devfreq = release_of(tree), _devfreq(tree)
     node = next((path for path in NODES if tree.exists(path)), None)
+    sign = "/etc/nv_tegra_release" if release.major else tegra_sign(tree)
     rungs = ten(
-        Rung("bus", True, _bus(tree, chip, release)),
+        Rung("bus", True, f"{identify(tree)[1]}: nvidia,{chip}" if chip else f"{sign}: an unknown Jetson"),
         _driver(tree, devfreq),
         node_rung(
             tree,
@@ -93,12 +94,6 @@ def gpus(tree: Tree) -> tuple[Accelerator, ...]:
     name = f"NVIDIA {CHIPS.get(chip, 'Jetson GPU')}{words}"
     facts = {"chip": chip, "driver": release.words, "l4t": f"{release.major}.{release.revision}".strip(".")}
     return (Accelerator("nvidia-jetson-gpu", name, node or devfreq or "", rungs, facts),)
-
-
-def _bus(tree: Tree, chip: str, release: TegraRelease) -> str:
-    if chip:
-        return f"{identify(tree)[1]}: nvidia,{chip}"
-    return "/etc/nv_tegra_release" if release.major else f"{tegra_sign(tree)}: a Jetson of unknown chip"
 
 
 def _devfreq(tree: Tree) -> str | None:

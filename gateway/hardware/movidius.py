@@ -48,4 +48,4 @@ def _stick(tree: Tree, device: UsbDevice) -> Accelerator:
 def _node_rung(tree: Tree, device: UsbDevice) -> Rung:
     if device.node is None:
         return Rung("node", None, "bus and device number are unknown")
-    return node_rung(tree, device.node, device.node, "in a container pass --device /dev/bus/usb")
+    return node_rung(tree, device.node, device.node, "plug it in again")

@@ -31,12 +31,7 @@ def dsps(tree: Tree) -> tuple[Accelerator, ...]:
         Rung("bus", True, f"{origin}: qcom,{chip}" + (f"; {remote}" if remote else "")),
         _driver(tree, node),
         _firmware(tree, remote),
-        node_rung(
-            tree,
-            node,
-            " or ".join(NODES),
-            "in a container pass --device /dev/fastrpc-cdsp; else read dmesg | grep fastrpc",
-        ),
+        node_rung(tree, node, " or ".join(NODES), "read dmesg | grep fastrpc"),
         permission_rung(tree, node, ACCESS),
         no_runtime_rung("Qualcomm's DSP"),
     )

@@ -7,16 +7,7 @@ import re
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.board import DEVFREQ, identify
 from gateway.hardware.bus import driver_of
-from gateway.hardware.rungs import (
-    ACCEL,
-    DRI_IN_CONTAINER,
-    RENDER,
-    Needs,
-    no_runtime_rung,
-    node_rung,
-    permission_rung,
-    ten,
-)
+from gateway.hardware.rungs import ACCEL, RENDER, Needs, no_runtime_rung, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
 WITH_NPU = re.compile(r"rockchip,(rk35(?:62|66|67|68|76|82|83|88)[a-z0-9]*)")
@@ -49,10 +40,7 @@ def npus(tree: Tree) -> tuple[Accelerator, ...]:
         Rung("bus", True, f"{origin}: rockchip,{chip}" if chip else "the vendor driver, on an unknown chip"),
         driver,
         node_rung(
-            tree,
-            node,
-            "node of the NPU in /dev/dri or /dev/accel",
-            f"read dmesg | grep -iE 'rknpu|rocket'; {DRI_IN_CONTAINER}; {REMEDY}",
+            tree, node, "node of the NPU in /dev/dri or /dev/accel", f"read dmesg | grep -iE 'rknpu|rocket'; {REMEDY}"
         ),
         permission_rung(tree, node, ACCEL if mainline else RENDER),
         no_runtime_rung("Rockchip's NPU"),

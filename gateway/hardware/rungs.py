@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from gateway.domain.inventory import RUNGS, Rung
 from gateway.hardware.tree import GROUP_READ_WRITE, OVERFLOW_GROUP, Tree
 
+EXTRA = ("updates/dkms", "extra")
+"""Folders of modules that do not come with the kernel."""
 CONTAINER_SIGNS = ("/.dockerenv", "/run/.containerenv")
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 SIGN = "sign it: sudo mokutil --import /var/lib/dkms/mok.pub, restart and confirm the key, or switch Secure Boot off"
@@ -41,7 +43,6 @@ class NodeAccess:
 
 
 RENDER = NodeAccess("render", 'SUBSYSTEM=="drm", KERNEL=="renderD*", GROUP="render", MODE="0660"')
-DRI_IN_CONTAINER = "in a container pass it: --device /dev/dri; Proxmox: dev0: /dev/dri/renderD128,gid=NUMBER"
 ACCEL = NodeAccess("render", 'SUBSYSTEM=="accel", KERNEL=="accel*", GROUP="render", MODE="0660"')
 
 
@@ -78,12 +79,12 @@ def loaded_module(tree: Tree, names: Sequence[str]) -> str | None:
 
 
 def firmware_rung(tree: Tree, folders: Sequence[str], remedy: str) -> Rung:
-    """Return a rung that is False if this machine has firmware, but none in `folders`; else null.
-
-    A container does not show what the kernel loads.
-    """
-    contained = any(tree.exists(sign) for sign in CONTAINER_SIGNS)
-    if contained or not tree.is_directory("/lib/firmware") or any(tree.names(folder) for folder in folders):
+    """Return a rung that is False if this machine, which is no container, has firmware, but none in `folders`."""
+    if (
+        any(map(tree.exists, CONTAINER_SIGNS))
+        or not tree.is_directory("/lib/firmware")
+        or any(tree.names(folder) for folder in folders)
+    ):
         return Rung("firmware", None)
     return Rung("firmware", False, f"there is no file in {folders[0]}", remedy)
 
@@ -107,7 +108,10 @@ def node_rung(tree: Tree, path: str | None, wanted: str, remedy: str) -> Rung:
         return Rung("node", True, path)
     if not tree.is_directory("/dev"):
         return Rung("node", None, "there is no /dev to look into")
-    return Rung("node", False, f"there is no {path or wanted}", remedy)
+    passed = (
+        "" if "container" in remedy else "; in a container pass it: --device NODE; in Proxmox dev0: NODE,gid=NUMBER"
+    )
+    return Rung("node", False, f"there is no {path or wanted}", remedy + passed)
 
 
 def permission_rung(tree: Tree, path: str | None, access: NodeAccess) -> Rung:
@@ -157,7 +161,10 @@ def permission_remedy(mode: int, group_id: int, group: str, access: NodeAccess) 
 def _unloaded(tree: Tree, module: str, remedy: str) -> tuple[str, str]:
     """Return detail and remedy for a device without driver whose module is not loaded."""
     release, kernels = tree.line("/proc/sys/kernel/osrelease") or "", tree.names("/lib/modules")
-    built = [kernel for kernel in kernels if f"{module}.ko" in _extra_modules(tree, kernel)]
+    files = [
+        (kernel, name) for kernel in kernels for way in EXTRA for name in tree.names(f"/lib/modules/{kernel}/{way}")
+    ]
+    built = [kernel for kernel, name in files if name.startswith(f"{module}.ko")]
     if release and built and release not in built:
         detail = f"no driver is bound: {module} is built for {', '.join(built)}, but {release} runs"
         build = f"sudo apt install linux-headers-{release} && sudo dkms autoinstall && sudo modprobe {module}"
@@ -168,11 +175,6 @@ def _unloaded(tree: Tree, module: str, remedy: str) -> tuple[str, str]:
         f"no driver is bound: Secure Boot refuses {module} unless its key is enrolled",
         SIGN if built else f"{remedy}; {SIGN}",
     )
-
-
-def _extra_modules(tree: Tree, kernel: str) -> set[str]:
-    names = (name for way in ("updates/dkms", "extra") for name in tree.names(f"/lib/modules/{kernel}/{way}"))
-    return {name.removesuffix(".xz").removesuffix(".zst") for name in names}
 
 
 def _group_name(tree: Tree, group_id: int) -> str:

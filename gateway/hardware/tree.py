@@ -174,7 +174,7 @@ class Tree:
 
 
 def grants(mode: int, group_id: int) -> bool:
-    """Return True if the mode bits open a node to a service, which is in neither the group of root nor the overflow one.
+    """Return True if the mode bits open a node to a service, which is in no group of root and not in the overflow one.
 
     Plain files replace nodes in copied trees, and archives keep no write bits for them: reading is enough.
     """

@@ -140,7 +140,7 @@ REPORTS: dict[str, Report] = {
     ),
     "tteck/Proxmox#24": Report(
         XEON | pci("0000:00:02.0", "8086:5927", "030000", "i915") | {"/dev/null": Node()},
-        ("node: there is no /dev/dri/renderD", "Proxmox: dev0: /dev/dri/renderD128"),
+        ("node: there is no /dev/dri/renderD", "in Proxmox dev0: NODE"),
     ),
     "intel/linux-npu-driver#31": Report(
         CORE_ULTRA
@@ -230,7 +230,7 @@ REPORTS: dict[str, Report] = {
     ),
     "magic-blue-smoke/Dual-Edge-TPU-Adapter#71": Report(
         XEON | {"/sys/bus/pci/devices": Folder()} | module("apex"),
-        ("coral-pcie", "module apex is loaded, but none is on the bus", "wired for PCIe"),
+        ("coral-pcie", "module apex is loaded, but none is on the bus", "the slot has PCIe"),
     ),
     "magic-blue-smoke/Dual-Edge-TPU-Adapter#57": Report(
         XEON
