@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.board import PAGE_BYTES, page_bytes
 from gateway.hardware.bus import PciDevice, UsbDevice, class_node, pci_devices, usb_devices
-from gateway.hardware.rungs import Needs, NodeAccess, driver_rung, node_rung, permission_rung, ten
+from gateway.hardware.rungs import Needs, NodeAccess, driver_rung, node_rung, permission_rung, ten, usb_node_rung
 from gateway.hardware.tree import Tree
 
 USB_FRESH, USB_RUNNING = "1a6e:089a", "18d1:9302"
@@ -41,7 +41,7 @@ def pcie_tpus(tree: Tree) -> tuple[Accelerator, ...]:
 
 def _usb_tpu(tree: Tree, device: UsbDevice) -> Accelerator:
     running = device.usb_id == USB_RUNNING
-    node = _usb_node(tree, device)
+    node = usb_node_rung(tree, device.node)
     rungs = ten(
         _usb_bus(device),
         Rung("firmware", True, "running") if running else Rung("firmware", None, "libedgetpu loads it at first use"),
@@ -58,12 +58,6 @@ def _usb_bus(device: UsbDevice) -> Rung:
         return Rung("bus", True, place)
     slow = f"{place} with {device.speed_mbit} Mbit/s (USB 2): it works, several times slower than with USB 3"
     return Rung("bus", True, slow, "plug it into a USB 3 port, with its own cable and without a USB 2 hub")
-
-
-def _usb_node(tree: Tree, device: UsbDevice) -> Rung:
-    if device.node is None:
-        return Rung("node", None, "bus and device number are unknown")
-    return node_rung(tree, device.node, device.node, "plug it in again")
 
 
 def _pcie_tpu(tree: Tree, device: PciDevice) -> Accelerator:

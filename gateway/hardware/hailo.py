@@ -88,7 +88,7 @@ def _chip(tree: Tree, device: PciDevice, index: int) -> Accelerator:
 
 def _driver(tree: Tree, device: PciDevice, chip: Chip, version: str) -> Rung:
     rung = driver_rung(tree, device.driver, chip.drivers, chip.remedy)
-    if device.driver is None and chip.kind == "hailo-8" and _is_loaded(tree, "hailo1x"):
+    if device.driver is None and chip.kind == "hailo-8" and loaded_module(tree, CHIPS["45c4"].drivers):
         return Rung("driver", False, "hailo1x is loaded, which does not bind a Hailo-8", chip.remedy)
     option = tree.read_text("/etc/modprobe.d/hailo_pci.conf") or ""
     forced = tree.line(f"/sys/module/hailo_pci/parameters/{PAGES}") == str(PAGE_BYTES) or PAGES in option
@@ -96,10 +96,6 @@ def _driver(tree: Tree, device: PciDevice, chip: Chip, version: str) -> Rung:
         return replace(rung, detail=f"{rung.detail}, version {version}") if version else rung
     detail = f"{rung.detail}; with this kernel's pages of {pages // 1024} KiB HailoRT may refuse max_desc_page_size"
     return replace(rung, detail=detail, remedy=f"options hailo_pci {PAGES}=4096 in /etc/modprobe.d/hailo_pci.conf")
-
-
-def _is_loaded(tree: Tree, driver: str) -> bool:
-    return any(tree.exists(f"{folder}/{driver}") for folder in ("/sys/module", "/sys/bus/pci/drivers"))
 
 
 def _firmware(tree: Tree, chip: Chip, version: str) -> Rung:

@@ -114,6 +114,13 @@ def node_rung(tree: Tree, path: str | None, wanted: str, remedy: str) -> Rung:
     return Rung("node", False, f"there is no {path or wanted}", remedy + passed)
 
 
+def usb_node_rung(tree: Tree, path: str | None) -> Rung:
+    """Return the rung of a device on USB; it is null if `path` is unknown."""
+    if path is None:
+        return Rung("node", None, "bus and device number are unknown")
+    return node_rung(tree, path, path, "plug it in again")
+
+
 def permission_rung(tree: Tree, path: str | None, access: NodeAccess) -> Rung:
     """Return a rung that is True if the node may be opened; null if there is none.
 

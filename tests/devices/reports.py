@@ -190,7 +190,7 @@ REPORTS: dict[str, Report] = {
     ),
     "microsoft/onnxruntime#27286": Report(
         RYZEN | WSL | {"/usr/lib/wsl/lib/libcuda.so.1": ""},
-        ("WSL2: Windows passes on GPUs as /dev/dxg"),
+        ("WSL2 passes on only GPUs, as /dev/dxg"),
         "nvidia-gpu",
         is_fault=False,
     ),
