@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from dataclasses import asdict
 
 from gateway import assembly
 from gateway.cli.common import configured, root_folder
@@ -18,8 +17,7 @@ def command(arguments: argparse.Namespace) -> int:
     surveyed = asyncio.run(assembly.survey(configured(arguments), root_folder(arguments)))
     if arguments.json:
         origin = surveyed.profile.origin if surveyed.profile else None
-        told = {"profile_from": origin, "remarks": [asdict(remark) for remark in surveyed.inventory.remarks]}
-        print_json({**inventory_json(surveyed.inventory, surveyed.profile_name), **told})
+        print_json({**inventory_json(surveyed.inventory, surveyed.profile_name), "profile_from": origin})
     else:
         _print(surveyed.inventory, surveyed.profile_sentence)
     return 0
