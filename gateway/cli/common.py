@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from gateway.domain.settings_layer import SettingsLayer
 from gateway.store.errors import StoreError
 from gateway.store.settings_record import read_record
 from gateway.terminal.tables import plain
+
+BOARD_VARIABLE = "EDGE_GATEWAY_BOARD"
+"""Variable of the environment that precedes `[hardware] board`, for containers."""
 
 
 def configured(arguments: argparse.Namespace) -> Config:
@@ -64,7 +68,7 @@ def committed_settings(state: str | None = None) -> SettingsLayer | None:
 
 
 def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
-    """Return a function that applies the command line's changes to a configuration; SIGHUP applies it again."""
+    """Return a function that applies the changes of command line and environment; SIGHUP applies it again."""
     changes: dict[str, Any] = {}
     for name in ("grpc", "http"):
         texts = getattr(arguments, name, None)
@@ -84,6 +88,8 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
             laid["control"] = dataclasses.replace(config.control, listen=control)
         if server:
             laid["grpc"] = dataclasses.replace(config.grpc, server=server)
+        if board := os.environ.get(BOARD_VARIABLE):
+            laid["hardware"] = dataclasses.replace(config.hardware, board=board)
         return dataclasses.replace(config, **laid)
 
     return apply

@@ -15,6 +15,7 @@ from gateway.cli.common import configured, root_folder
 from gateway.cli.mqtt_choice import broker_faults
 from gateway.config import Config, check_listeners, exposed_secrets, read_security, state_folder
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.inventory import Inventory
 from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.selection import Candidate, climb_trials
 from gateway.serving import releases_here
@@ -37,7 +38,7 @@ def command(arguments: argparse.Namespace) -> int:
     findings: list[Diagnosis] = []
     if root == HERE:
         surveyed, findings = _with_trials(config, surveyed, state_folder(arguments.state))
-    findings += [*_accelerators(surveyed), *_runtimes(surveyed)]
+    findings += [*_hardware(surveyed.inventory), *_runtimes(surveyed)]
     if root == HERE:
         findings += [*_models(config), *_listeners(config)]
     if arguments.json:
@@ -47,6 +48,7 @@ def command(arguments: argparse.Namespace) -> int:
                 "profile": surveyed.profile_name,
                 "profile_from": origin,
                 "findings": [asdict(finding) for finding in findings],
+                "notes": surveyed.inventory.notes,
             }
         )
     else:
@@ -54,13 +56,14 @@ def command(arguments: argparse.Namespace) -> int:
     return 1 if findings else 0
 
 
-def _accelerators(surveyed: MachineSurvey) -> list[Diagnosis]:
-    broken = [(found, found.broken) for found in surveyed.inventory.accelerators]
-    return [
+def _hardware(inventory: Inventory) -> list[Diagnosis]:
+    findings = [
         Diagnosis(f"{found.kind} at {found.device}", f"{rung.name}: {rung.detail}", rung.remedy)
-        for found, rung in broken
+        for found in inventory.accelerators
+        for rung in (found.broken, *found.warnings)
         if rung is not None
     ]
+    return findings + [Diagnosis(told.subject, told.detail, told.remedy) for told in inventory.remarks if told.remedy]
 
 
 def _runtimes(surveyed: MachineSurvey) -> list[Diagnosis]:
@@ -130,6 +133,8 @@ def _print(surveyed: MachineSurvey, findings: list[Diagnosis]) -> None:
         print(f"{mark(not status.problem)} runtime {name}: {what}")
     for accelerator in surveyed.inventory.accelerators:
         print(f"{mark(accelerator.usable)} {accelerator.kind} at {accelerator.device}: {accelerator.name}")
+    for note in surveyed.inventory.notes:
+        print(f"- {note}")
     if not findings:
         print("\nno problem found")
         return

@@ -35,15 +35,18 @@ def _print(inventory: Inventory, profile: str) -> None:
     for name, value in facts:
         print(f"{name:14}{value}")
     print()
-    if not inventory.accelerators:
+    if inventory.accelerators:
+        rows = [_row(accelerator) for accelerator in inventory.accelerators]
+        print_table(("accelerator", "device", "usable", "rungs", "first broken rung, and what to do"), rows)
+    else:
         print("no accelerator other than the CPU was found")
-        return
-    rows = [_row(accelerator) for accelerator in inventory.accelerators]
-    print_table(("accelerator", "device", "usable", "rungs", "first broken rung, and what to do"), rows)
+    told = (f"{remark.subject}: {remark.detail}; {remark.remedy}" for remark in inventory.remarks if remark.remedy)
+    for note in (*told, *inventory.notes):
+        print(f"- {note}")
 
 
 def _row(accelerator: Accelerator) -> tuple[str, ...]:
-    broken = accelerator.broken
+    broken = accelerator.broken or next(iter(accelerator.warnings), None)
     rungs = " ".join(f"{mark(rung.ok)}{rung.name}" for rung in accelerator.rungs if rung.ok is not None)
     advice = f"{broken.name}: {broken.detail}; {broken.remedy}" if broken else ""
     name = f"{accelerator.kind}\n{accelerator.name}"

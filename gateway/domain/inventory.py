@@ -13,6 +13,7 @@ ACCELERATOR_KINDS = (
     "nvidia-jetson-gpu",
     "nvidia-gpu",
     "amd-gpu",
+    "amd-npu",
     "coral-usb",
     "coral-pcie",
     "hailo-8",
@@ -37,7 +38,7 @@ RUNGS = (
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """Step towards the use of an accelerator. `ok` None: not examined. `remedy` is set if it is False."""
+    """Step towards the use of an accelerator. `ok` None: not examined. `remedy`: set if it is False, or poor."""
 
     name: str
     ok: bool | None
@@ -68,6 +69,20 @@ class Accelerator:
         """Return the first broken rung, or None."""
         return next((rung for rung in self.rungs if rung.ok is False), None)
 
+    @property
+    def warnings(self) -> tuple[Rung, ...]:
+        """Return the rungs that are not broken, but have a remedy."""
+        return tuple(rung for rung in self.rungs if rung.ok is not False and rung.remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Statement about the machine, such as an accelerator that is absent. `remedy` "": there is nothing to mend."""
+
+    subject: str
+    detail: str
+    remedy: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class Board:
@@ -96,6 +111,16 @@ class Inventory:
     cpu: Cpu
     memory_bytes: int | None
     accelerators: tuple[Accelerator, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what is no problem, in words: what was not examined, and remarks without a remedy."""
+        rungs = [
+            (found, rung) for found in self.accelerators for rung in found.rungs if rung.ok is None and rung.detail
+        ]
+        unseen = tuple(f"{found.kind} at {found.device}: {rung.name}: {rung.detail}" for found, rung in rungs)
+        return unseen + tuple(f"{told.subject}: {told.detail}" for told in self.remarks if not told.remedy)
 
     def accelerator(self, kind: str) -> Accelerator | None:
         """Return the first usable accelerator of `kind`, else the first one of that kind, else None."""

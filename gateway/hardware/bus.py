@@ -40,11 +40,15 @@ class PciDevice:
 
 @dataclass(frozen=True, slots=True)
 class UsbDevice:
-    """USB device. `address` is sysfs' name ("1-2"); `node` is None if bus and device number are unknown."""
+    """USB device. `address` is sysfs' name ("1-2"); `node` is None if bus and device number are unknown.
+
+    `speed_mbit` None: unknown.
+    """
 
     address: str
     usb_id: str
     node: str | None
+    speed_mbit: int | None
 
 
 def pci_devices(tree: Tree, vendor: str) -> tuple[PciDevice, ...]:
@@ -70,7 +74,7 @@ def usb_devices(tree: Tree, usb_ids: tuple[str, ...]) -> tuple[UsbDevice, ...]:
         path = f"{USB_DEVICES}/{address}"
         usb_id = f"{tree.hexadecimal(f'{path}/idVendor')}:{tree.hexadecimal(f'{path}/idProduct')}"
         if usb_id in usb_ids:
-            found.append(UsbDevice(address, usb_id, _usb_node(tree, path)))
+            found.append(UsbDevice(address, usb_id, _usb_node(tree, path), tree.integer(f"{path}/speed")))
     return tuple(found)
 
 

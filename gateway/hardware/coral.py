@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from gateway.domain.inventory import Accelerator, Rung
+from gateway.hardware.board import PAGE_BYTES, page_bytes
 from gateway.hardware.bus import PciDevice, UsbDevice, class_node, pci_devices, usb_devices
-from gateway.hardware.rungs import Needs, NodeAccess, driver_rung, node_rung, permission_rung, ten
+from gateway.hardware.rungs import Needs, NodeAccess, driver_rung, node_rung, permission_rung, ten, usb_node_rung
 from gateway.hardware.tree import Tree
 
 USB_FRESH, USB_RUNNING = "1a6e:089a", "18d1:9302"
+USB2_MBIT = 480
 PCI_VENDOR, PCI_DEVICE = "1ac1", "089a"
 USB_ACCESS = NodeAccess(
     "plugdev",
@@ -39,9 +41,9 @@ def pcie_tpus(tree: Tree) -> tuple[Accelerator, ...]:
 
 def _usb_tpu(tree: Tree, device: UsbDevice) -> Accelerator:
     running = device.usb_id == USB_RUNNING
-    node = _usb_node(tree, device)
+    node = usb_node_rung(tree, device.node)
     rungs = ten(
-        Rung("bus", True, f"USB {device.usb_id} at {device.address}"),
+        _usb_bus(device),
         Rung("firmware", True, "running") if running else Rung("firmware", None, "libedgetpu loads it at first use"),
         node,
         permission_rung(tree, device.node, USB_ACCESS),
@@ -50,10 +52,12 @@ def _usb_tpu(tree: Tree, device: UsbDevice) -> Accelerator:
     return Accelerator("coral-usb", "Coral USB Accelerator", path, rungs)
 
 
-def _usb_node(tree: Tree, device: UsbDevice) -> Rung:
-    if device.node is None:
-        return Rung("node", None, "bus and device number are unknown")
-    return node_rung(tree, device.node, device.node, "in a container pass --device /dev/bus/usb")
+def _usb_bus(device: UsbDevice) -> Rung:
+    place = f"USB {device.usb_id} at {device.address}"
+    if device.speed_mbit is None or device.speed_mbit > USB2_MBIT:
+        return Rung("bus", True, place)
+    slow = f"{place} with {device.speed_mbit} Mbit/s (USB 2): it works, several times slower than with USB 3"
+    return Rung("bus", True, slow, "plug it into a USB 3 port, with its own cable and without a USB 2 hub")
 
 
 def _pcie_tpu(tree: Tree, device: PciDevice) -> Accelerator:
@@ -61,13 +65,20 @@ def _pcie_tpu(tree: Tree, device: PciDevice) -> Accelerator:
     node = f"/dev/{apex}" if apex else None
     rungs = ten(
         Rung("bus", True, f"PCI {device.pci_id} at {device.address or device.path}"),
-        driver_rung(
-            device.driver, ("apex",), "install the kernel module: sudo apt install gasket-dkms, then sudo modprobe apex"
-        ),
+        _pcie_driver(tree, device),
         node_rung(
-            tree, node, "/dev/apex_*", "load the module: sudo modprobe apex; in a container pass --device /dev/apex_0"
+            tree, node, "/dev/apex_*", "read dmesg | grep apex, then sudo modprobe -r apex gasket; sudo modprobe apex"
         ),
         permission_rung(tree, node, PCI_ACCESS),
     )
     facts = {"pci_id": device.pci_id, "driver": device.driver or ""}
     return Accelerator("coral-pcie", "Coral PCIe Accelerator", node or device.address, rungs, facts)
+
+
+def _pcie_driver(tree: Tree, device: PciDevice) -> Rung:
+    rung = driver_rung(tree, device.driver, ("apex",), "sudo apt install gasket-dkms, then sudo modprobe apex")
+    if not rung.ok or (pages := page_bytes(tree)) == PAGE_BYTES:
+        return rung
+    detail = f"apex is bound, but opening fails: this kernel has pages of {pages // 1024} KiB, apex needs 4 KiB"
+    remedy = "start a kernel with 4 KiB pages; on a Raspberry Pi 5: kernel=kernel8.img in /boot/firmware/config.txt"
+    return Rung("driver", False, detail, remedy)

@@ -15,6 +15,7 @@ FAMILIES: tuple[Callable[[Tree], tuple[Accelerator, ...]], ...] = (
     jetson.gpus,
     nvidia.gpus,
     amd.gpus,
+    amd.npus,
     coral.pcie_tpus,
     coral.usb_tpus,
     hailo.chips,

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from gateway.domain.inventory import Accelerator, Rung
+from gateway.hardware.board import PAGE_BYTES, page_bytes
 from gateway.hardware.bus import PciDevice, pci_devices
-from gateway.hardware.rungs import Needs, NodeAccess, driver_rung, no_runtime_rung, node_rung, permission_rung, ten
+from gateway.hardware.rungs import (
+    Needs,
+    NodeAccess,
+    driver_rung,
+    firmware_rung,
+    loaded_module,
+    no_runtime_rung,
+    node_rung,
+    permission_rung,
+    ten,
+    versions_rung,
+)
 from gateway.hardware.tree import Tree
 
 VENDOR = "1e60"
 CLASS = "/sys/class/hailo_chardev"
+FIRMWARE = "/lib/firmware/hailo"
+PAGES = "force_desc_page_size"
 ACCESS = NodeAccess("hailo", 'SUBSYSTEM=="hailo_chardev", GROUP="hailo", MODE="0660"')
 
 
@@ -56,26 +71,45 @@ def chips(tree: Tree) -> tuple[Accelerator, ...]:
 def _chip(tree: Tree, device: PciDevice, index: int) -> Accelerator:
     chip = CHIPS[device.device]
     node = _node(tree, device, index) if device.driver in chip.drivers else None
+    module = loaded_module(tree, chip.drivers[::-1])
+    version = (tree.line(f"/sys/module/{module}/version") if module and device.driver in chip.drivers else None) or ""
     rungs = ten(
         Rung("bus", True, f"PCI {device.pci_id} at {device.address or device.path}"),
-        _driver(tree, device, chip),
+        _driver(tree, device, chip, version),
+        _firmware(tree, chip, version),
         node_rung(tree, node, "/dev/hailo* of this chip", f"read dmesg | grep hailo; {chip.remedy}"),
         permission_rung(tree, node, ACCESS),
+        versions_rung(tree, version, "libhailort.so", f"install HailoRT {version}, the driver's own version"),
         no_runtime_rung("Hailo"),
     )
     facts = {"pci_id": device.pci_id, "driver": device.driver or ""}
     return Accelerator(chip.kind, chip.name, node or device.address, rungs, facts)
 
 
-def _driver(tree: Tree, device: PciDevice, chip: Chip) -> Rung:
-    rung = driver_rung(device.driver, chip.drivers, chip.remedy)
-    if device.driver is None and chip.kind == "hailo-8" and _is_loaded(tree, "hailo1x"):
+def _driver(tree: Tree, device: PciDevice, chip: Chip, version: str) -> Rung:
+    rung = driver_rung(tree, device.driver, chip.drivers, chip.remedy)
+    if device.driver is None and chip.kind == "hailo-8" and loaded_module(tree, CHIPS["45c4"].drivers):
         return Rung("driver", False, "hailo1x is loaded, which does not bind a Hailo-8", chip.remedy)
-    return rung
+    option = tree.read_text("/etc/modprobe.d/hailo_pci.conf") or ""
+    forced = tree.line(f"/sys/module/hailo_pci/parameters/{PAGES}") == str(PAGE_BYTES) or PAGES in option
+    if not rung.ok or chip.kind != "hailo-8" or forced or (pages := page_bytes(tree)) == PAGE_BYTES:
+        return replace(rung, detail=f"{rung.detail}, version {version}") if version else rung
+    detail = f"{rung.detail}; with this kernel's pages of {pages // 1024} KiB HailoRT may refuse max_desc_page_size"
+    return replace(rung, detail=detail, remedy=f"options hailo_pci {PAGES}=4096 in /etc/modprobe.d/hailo_pci.conf")
 
 
-def _is_loaded(tree: Tree, driver: str) -> bool:
-    return any(tree.exists(f"{folder}/{driver}") for folder in ("/sys/module", "/sys/bus/pci/drivers"))
+def _firmware(tree: Tree, chip: Chip, version: str) -> Rung:
+    """Return the rung by the files that the driver loads; nothing in /sys shows the version that runs."""
+    rung = firmware_rung(tree, (FIRMWARE,), f"install the firmware {version} (package hailofw), then restart")
+    if rung.ok is False or not version:
+        return rung
+    names = (*tree.names(FIRMWARE), tree.link_name(f"{FIRMWARE}/hailo8_fw.bin") or "")
+    found = {match.group(1) for name in names if (match := re.search(r"8_fw\.([0-9.]+)\.bin$", name))}
+    if chip.kind == "hailo-8" and found and version not in found:
+        detail = f"the driver is {version}, the firmware in {FIRMWARE} is {', '.join(sorted(found))}"
+        return Rung("firmware", False, detail, f"install the firmware {version}, then restart")
+    unseen = f"which version runs could not be checked: it must be the driver's, {version}; a restart loads it again"
+    return Rung("firmware", None, f"{unseen}, hailortcli fw-control identify shows it")
 
 
 def _node(tree: Tree, device: PciDevice, index: int) -> str | None:

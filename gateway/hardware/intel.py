@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.bus import DISPLAY_CLASSES, PciDevice, class_node, pci_devices
-from gateway.hardware.rungs import ACCEL, RENDER, Needs, driver_rung, node_rung, permission_rung, ten
+from gateway.hardware.rungs import ACCEL, RENDER, Needs, driver_rung, firmware_rung, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
 VENDOR = "8086"
@@ -66,15 +66,8 @@ def _gpu(tree: Tree, device: PciDevice) -> Accelerator:
     node = f"/dev/dri/{render}" if render else None
     rungs = ten(
         Rung("bus", True, f"PCI {device.pci_id} at {device.address or device.path}"),
-        driver_rung(
-            device.driver, GPU_DRIVERS, "load the kernel driver: sudo modprobe i915 (xe on Lunar Lake and newer)"
-        ),
-        node_rung(
-            tree,
-            node,
-            "/dev/dri/renderD*",
-            "start without the kernel option nomodeset; in a container pass --device /dev/dri",
-        ),
+        driver_rung(tree, device.driver, GPU_DRIVERS, "load it: sudo modprobe i915 (xe on Lunar Lake and newer)"),
+        node_rung(tree, node, "/dev/dri/renderD*", "start without the kernel option nomodeset"),
         permission_rung(tree, node, RENDER),
     )
     name = f"Intel GPU {device.pci_id}"
@@ -84,20 +77,12 @@ def _gpu(tree: Tree, device: PciDevice) -> Accelerator:
 def _npu(tree: Tree, device: PciDevice) -> Accelerator:
     accel = class_node(tree, device, "accel", "accel")
     node = f"/dev/accel/{accel}" if accel else None
+    firmware = _npu_firmware(tree, device, accel)
     rungs = ten(
         Rung("bus", True, f"PCI {device.pci_id} at {device.address or device.path}"),
-        driver_rung(
-            device.driver,
-            (NPU_DRIVER,),
-            "load it: sudo modprobe intel_vpu (kernel 6.6 or newer, built with CONFIG_DRM_ACCEL_IVPU)",
-        ),
-        _npu_firmware(tree, device, accel),
-        node_rung(
-            tree,
-            node,
-            "/dev/accel/accel* of intel_vpu",
-            f"read dmesg | grep intel_vpu, then {NPU_RELOAD}; in a container pass --device /dev/accel",
-        ),
+        driver_rung(tree, device.driver, (NPU_DRIVER,), "load it: sudo modprobe intel_vpu (Linux 6.6)", firmware),
+        firmware,
+        node_rung(tree, node, "/dev/accel/accel*", f"read dmesg | grep intel_vpu, then {NPU_RELOAD}"),
         permission_rung(tree, node, ACCEL),
     )
     name = f"Intel NPU ({NPU_GENERATIONS.get(device.device, device.pci_id)})"
@@ -107,16 +92,8 @@ def _npu(tree: Tree, device: PciDevice) -> Accelerator:
 def _npu_firmware(tree: Tree, device: PciDevice, accel: str | None) -> Rung:
     if device.driver == NPU_DRIVER and accel:
         return Rung("firmware", True, "booted: the driver offers a node only after that")
-    folders = [folder for folder in NPU_FIRMWARE if tree.is_directory(folder)]
-    if not tree.is_directory("/lib/firmware") or any(tree.names(folder) for folder in folders):
-        return Rung("firmware", None)
-    return Rung(
-        "firmware",
-        False,
-        f"there is no file in {NPU_FIRMWARE[0]}",
-        "install the firmware: package intel-fw-npu (Intel's linux-npu-driver releases) or linux-firmware, "
-        f"then {NPU_RELOAD}",
-    )
+    install = "install the firmware: package intel-fw-npu (Intel's linux-npu-driver releases) or linux-firmware"
+    return firmware_rung(tree, NPU_FIRMWARE, f"{install}, then {NPU_RELOAD}")
 
 
 def _facts(tree: Tree, device: PciDevice) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""GPU of an NVIDIA Jetson, which is not on PCI: recognised by the device tree, or by /etc/nv_tegra_release alone."""
+"""GPU of an NVIDIA Jetson, which is not on PCI: recognised by its board, /etc/nv_tegra_release or its driver alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from gateway.domain.inventory import Accelerator, Rung
-from gateway.hardware.board import compatible
+from gateway.hardware.board import DEVFREQ, compatible, identify, tegra_sign
 from gateway.hardware.rungs import Needs, NodeAccess, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
@@ -20,7 +20,6 @@ CHIPS = {
 JETPACKS = {"32": "4", "34": "5", "35": "5", "36": "6", "38": "7", "39": "7"}
 """JetPack by the major release of Linux for Tegra."""
 
-DEVFREQ = "/sys/class/devfreq"
 GPU_NODE_NAMES = ("gpu", "gm20b", "gp10b", "gv11b", "ga10b", "gb10b")
 NODES = ("/dev/nvgpu/igpu0/ctrl", "/dev/nvhost-ctrl-gpu", "/dev/nvhost-gpu", "/dev/nvidia0")
 """Nodes of the GPU: JetPack 5.1 and 6, JetPack 4 and 5, Thor."""
@@ -60,7 +59,7 @@ def chip_of(tree: Tree) -> str | None:
     """Return "tegra234" for a Jetson Orin; "" for a Jetson with an unknown chip, None for any other board."""
     names = (text.removeprefix("nvidia,") for text in compatible(tree) if text.startswith("nvidia,tegra"))
     chip = next((name for name in names if name in CHIPS), None)
-    if chip is None and release_of(tree).major:
+    if chip is None and (release_of(tree).major or tegra_sign(tree)):
         return ""
     return chip
 
@@ -79,8 +78,9 @@ def gpus(tree: Tree) -> tuple[Accelerator, ...]:
         return ()
     release, devfreq = release_of(tree), _devfreq(tree)
     node = next((path for path in NODES if tree.exists(path)), None)
+    sign = "/etc/nv_tegra_release" if release.major else tegra_sign(tree)
     rungs = ten(
-        Rung("bus", True, f"device tree: nvidia,{chip}" if chip else "/etc/nv_tegra_release"),
+        Rung("bus", True, f"{identify(tree)[1]}: nvidia,{chip}" if chip else f"{sign}: an unknown Jetson"),
         _driver(tree, devfreq),
         node_rung(
             tree,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.bus import UsbDevice, usb_devices
-from gateway.hardware.rungs import Needs, NodeAccess, node_rung, permission_rung, ten
+from gateway.hardware.rungs import Needs, NodeAccess, permission_rung, ten, usb_node_rung
 from gateway.hardware.tree import Tree
 
 STICKS = {
@@ -28,7 +28,7 @@ def sticks(tree: Tree) -> tuple[Accelerator, ...]:
 
 def _stick(tree: Tree, device: UsbDevice) -> Accelerator:
     kind, name = STICKS[device.usb_id]
-    node = _node_rung(tree, device)
+    node = usb_node_rung(tree, device.node)
     rungs = ten(
         Rung("bus", True, f"USB {device.usb_id} at {device.address}"),
         node,
@@ -43,9 +43,3 @@ def _stick(tree: Tree, device: UsbDevice) -> Accelerator:
     )
     path = device.node if node.ok and device.node else device.address
     return Accelerator(kind, name, path, rungs, {"usb_id": device.usb_id})
-
-
-def _node_rung(tree: Tree, device: UsbDevice) -> Rung:
-    if device.node is None:
-        return Rung("node", None, "bus and device number are unknown")
-    return node_rung(tree, device.node, device.node, "in a container pass --device /dev/bus/usb")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gateway.domain.inventory import Inventory
 from gateway.hardware.board import read_board, read_memory_bytes
+from gateway.hardware.expectations import remarks
 from gateway.hardware.families import FAMILIES
 from gateway.hardware.processor import read_arch, read_cpu
 from gateway.hardware.settings import HardwareSettings
@@ -18,10 +19,12 @@ def probe(root: Path = Path("/"), *, settings: HardwareSettings | None = None) -
     Rungs from `library` on are null, except a `runtime` that this product does not have.
     """
     tree = Tree(root, settings)
+    cpu, accelerators = read_cpu(tree), tuple(found for family in FAMILIES for found in family(tree))
     return Inventory(
         arch=read_arch(tree),
         board=read_board(tree),
-        cpu=read_cpu(tree),
+        cpu=cpu,
         memory_bytes=read_memory_bytes(tree),
-        accelerators=tuple(found for family in FAMILIES for found in family(tree)),
+        accelerators=accelerators,
+        remarks=remarks(tree, cpu, accelerators),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.domain.inventory import Accelerator, Rung
-from gateway.hardware.board import compatible
+from gateway.hardware.board import identify
 from gateway.hardware.rungs import Needs, NodeAccess, no_runtime_rung, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
@@ -21,16 +21,17 @@ NEEDS = {
 
 def dsps(tree: Tree) -> tuple[Accelerator, ...]:
     """Return the compute DSP of a Qualcomm board. The audio DSP does not run models."""
-    chip = next((text.removeprefix("qcom,") for text in reversed(compatible(tree)) if text.startswith("qcom,")), None)
+    names, origin = identify(tree)
+    chip = next((text.removeprefix("qcom,") for text in reversed(names) if text.startswith("qcom,")), None)
     remote = _remoteproc(tree)
     node = next((path for path in NODES if tree.exists(path)), None)
     if chip is None or (remote is None and node is None):
         return ()
     rungs = ten(
-        Rung("bus", True, f"device tree: qcom,{chip}" + (f"; {remote}" if remote else "")),
+        Rung("bus", True, f"{origin}: qcom,{chip}" + (f"; {remote}" if remote else "")),
         _driver(tree, node),
         _firmware(tree, remote),
-        node_rung(tree, node, " or ".join(NODES), "start a kernel with CONFIG_QCOM_FASTRPC: sudo modprobe fastrpc"),
+        node_rung(tree, node, " or ".join(NODES), "read dmesg | grep fastrpc"),
         permission_rung(tree, node, ACCESS),
         no_runtime_rung("Qualcomm's DSP"),
     )
@@ -46,7 +47,7 @@ def _remoteproc(tree: Tree) -> str | None:
 
 
 def _driver(tree: Tree, node: str | None) -> Rung:
-    if node or tree.exists("/sys/module/fastrpc"):
+    if node or tree.exists("/sys/module/fastrpc") or any(name.startswith("fastrpc-") for name in tree.names("/dev")):
         return Rung("driver", True, "fastrpc")
     if not tree.is_directory("/dev"):
         return Rung("driver", None, "there is no /dev to look into")

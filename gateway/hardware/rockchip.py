@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gateway.domain.inventory import Accelerator, Rung
-from gateway.hardware.board import compatible
+from gateway.hardware.board import DEVFREQ, identify
 from gateway.hardware.bus import driver_of
 from gateway.hardware.rungs import ACCEL, RENDER, Needs, no_runtime_rung, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
@@ -13,6 +13,7 @@ from gateway.hardware.tree import Tree
 WITH_NPU = re.compile(r"rockchip,(rk35(?:62|66|67|68|76|82|83|88)[a-z0-9]*)")
 VERSION = "/sys/kernel/debug/rknpu/version"
 VENDOR_DRIVER, MAINLINE_DRIVER = "RKNPU", "rocket"
+VENDOR_SIGNS = ("/sys/module/rknpu", f"/sys/bus/platform/drivers/{VENDOR_DRIVER}")
 REMEDY = (
     "start a kernel that has a driver for the NPU: the board maker's (RKNPU), or Linux 6.18 or newer "
     "with CONFIG_DRM_ACCEL_ROCKET (sudo modprobe rocket)"
@@ -27,16 +28,16 @@ NEEDS = {
 
 
 def npus(tree: Tree) -> tuple[Accelerator, ...]:
-    """Return the NPU of an RK35xx, by the device tree."""
-    chips = (found.group(1) for text in compatible(tree) if (found := WITH_NPU.fullmatch(text)))
-    chip = next(chips, None)
-    if chip is None:
+    """Return the NPU of an RK35xx, by its board, or by the vendor driver alone."""
+    names, origin = identify(tree)
+    chip = next((found.group(1) for text in names if (found := WITH_NPU.fullmatch(text))), "")
+    if not chip and not any(map(tree.exists, VENDOR_SIGNS)):
         return ()
     mainline = _mainline(tree)
     driver = Rung("driver", True, f"mainline driver {MAINLINE_DRIVER}") if mainline else _vendor_driver(tree)
     node = _accel_node(tree) if mainline else _render_node(tree) if driver.ok else None
     rungs = ten(
-        Rung("bus", True, f"device tree: rockchip,{chip}"),
+        Rung("bus", True, f"{origin}: rockchip,{chip}" if chip else "the vendor driver, on an unknown chip"),
         driver,
         node_rung(
             tree, node, "node of the NPU in /dev/dri or /dev/accel", f"read dmesg | grep -iE 'rknpu|rocket'; {REMEDY}"
@@ -44,7 +45,7 @@ def npus(tree: Tree) -> tuple[Accelerator, ...]:
         permission_rung(tree, node, ACCEL if mainline else RENDER),
         no_runtime_rung("Rockchip's NPU"),
     )
-    name = f"Rockchip {chip.upper()} NPU ({driver.detail})"
+    name = f"{f'Rockchip {chip.upper()}'.strip()} NPU ({driver.detail})"
     return (
         Accelerator("rockchip-npu", name, node or _devfreq(tree) or "", rungs, {"chip": chip, "driver": driver.detail}),
     )
@@ -69,14 +70,13 @@ def _vendor_driver(tree: Tree) -> Rung:
     """
     if version := tree.line(VERSION):
         return Rung("driver", True, f"vendor driver {version.removeprefix('RKNPU driver: ')}")
-    signs = ("/sys/module/rknpu", f"/sys/bus/platform/drivers/{VENDOR_DRIVER}")
-    if _devfreq(tree) or any(tree.exists(sign) for sign in signs):
+    if _devfreq(tree) or any(map(tree.exists, (*VENDOR_SIGNS, "/dev/mpp_service"))):
         return Rung("driver", True, "vendor driver, version readable by root only")
     return Rung("driver", False, "no driver", REMEDY)
 
 
 def _devfreq(tree: Tree) -> str | None:
-    return next((name for name in tree.names("/sys/class/devfreq") if name.endswith(".npu")), None)
+    return next((name for name in tree.names(DEVFREQ) if name.endswith(".npu")), None)
 
 
 def _render_node(tree: Tree) -> str | None:

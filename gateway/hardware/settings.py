@@ -1,14 +1,19 @@
-"""Limits of detection: any file under a root may be large, endless or slow."""
+"""Settings of detection: the board, if it is named, and limits: any file under a root may be large, endless or slow."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.domain.errors import ConfigurationError
+from gateway.hardware.chips import BOARDS
+
 
 @dataclass(frozen=True, slots=True)
 class HardwareSettings:
-    """Limits of this package, each with its unit."""
+    """Name of the board, and limits of this package, each with its unit."""
 
+    board: str = ""
+    """Name of the board, or `compatible` of its chip, in place of what is found; "": as found."""
     attribute_bytes: int = 4096
     """Largest sysfs attribute read: one page, which is the kernel's own limit."""
     table_bytes: int = 4 * 1024 * 1024
@@ -23,3 +28,9 @@ class HardwareSettings:
     """Time for the child that loads one set of vendor libraries."""
     child_output_bytes: int = 64 * 1024
     """Most bytes of that child's output that are read."""
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown board. Raises ConfigurationError."""
+        if self.board and self.board not in BOARDS and "," not in self.board:
+            known = f"a string of its device tree, such as rockchip,rk3588, or one of {', '.join(BOARDS)}"
+            raise ConfigurationError(f"unknown board {self.board!r:.80}; name {known}", table="hardware", key="board")

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from gateway.hardware.settings import HardwareSettings
 
-GROUP_OR_OTHERS_READ = 0o044
 GROUP_READ_WRITE = 0o060
 OTHERS_READ_WRITE = 0o006
+READ = 0o044
+OVERFLOW_GROUP = 65534
+"""Group that a user namespace shows for a group of the host that it has no number for."""
 FLAT_LINK_BYTES = 1024
 FLAT_LINK = re.compile(r"\.\.(?:/[\x21-\x7e]*)?|/(?:sys|proc|dev|etc)/[\x21-\x7e]+")
 """Content of a file that replaces a link in archives and checkouts without links: the target, without a line end."""
@@ -132,8 +134,7 @@ class Tree:
     def may_open(self, path: str) -> bool:
         """Return True if a device node may be opened for reading and writing.
 
-        On the live root the running user's rights decide. Under another root the mode bits decide, for a user who is
-        not the owner. Plain files replace nodes there, and archives keep no write bits for them: reading is enough.
+        On the live root the running user's rights decide, under another root `grants`.
         """
         found = self.status(path)
         if found is None:
@@ -141,9 +142,7 @@ class Tree:
         if self.live:
             effective = os.access in os.supports_effective_ids
             return os.access(self.resolve(path) or path, os.R_OK | os.W_OK, effective_ids=effective)
-        if stat.S_ISREG(found.st_mode):
-            return bool(found.st_mode & GROUP_OR_OTHERS_READ)
-        return any(found.st_mode & bits == bits for bits in (GROUP_READ_WRITE, OTHERS_READ_WRITE))
+        return grants(found.st_mode, found.st_gid)
 
     def _host(self, path: str) -> str:
         return self._root + path
@@ -172,6 +171,16 @@ class Tree:
     def _printable(self, text: str) -> str:
         words = "".join(letter if letter.isprintable() else " " for letter in text).split()
         return " ".join(words)[: self.settings.text_chars]
+
+
+def grants(mode: int, group_id: int) -> bool:
+    """Return True if the mode bits open a node to a service, which is in no group of root and not in the overflow one.
+
+    Plain files replace nodes in copied trees, and archives keep no write bits for them: reading is enough.
+    """
+    wanted = [bits & READ if stat.S_ISREG(mode) else bits for bits in (GROUP_READ_WRITE, OTHERS_READ_WRITE)]
+    by_group = mode & wanted[0] == wanted[0] and group_id not in {0, OVERFLOW_GROUP}
+    return by_group or mode & wanted[1] == wanted[1]
 
 
 def _parts(path: str) -> list[str]:

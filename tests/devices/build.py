@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,13 @@ class Link:
 
 @dataclass(frozen=True)
 class Node:
-    """A device node; a plain file stands in for it, with the mode bits of the node."""
+    """A device node; a plain file stands in for it, with the mode bits of the node.
+
+    Only root can give it its group: it stays that of the user who builds the tree otherwise.
+    """
 
     mode: int = 0o666
+    group: int = 993
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,11 @@ def build(root: Path, entries: Entries, *, flat_links: bool = False) -> Path:
         match entry:
             case Link(target):
                 path.write_text(target) if flat_links else path.symlink_to(target)
-            case Node(mode):
+            case Node(mode, group):
                 path.touch()
                 path.chmod(mode)
+                if os.geteuid() == 0:
+                    os.chown(path, -1, group)
             case Folder():
                 path.mkdir(exist_ok=True)
             case bytes():
@@ -76,6 +83,11 @@ def pci(
         entries[f"/sys/class/{name}"] = Link(f"../../devices/pci0000:00/{address}/{name}")
         entries[f"{folders[subsystem]}/{leaf}"] = node
     return entries
+
+
+def osrelease(kernel: str) -> dict[str, Entry]:
+    """Return the name of the kernel that runs."""
+    return {"/proc/sys/kernel/osrelease": f"{kernel}\n"}
 
 
 def usb(

@@ -90,6 +90,9 @@ TREES: dict[str, Entries] = {
     "amd-gpu": RYZEN
     | pci("0000:c4:00.0", "1002:15bf", "030000", "amdgpu", {"drm/renderD128": Node()})
     | {"/dev/kfd": Node()},
+    "amd-npu": RYZEN
+    | pci("0000:c5:00.0", "1002:1586", "038000", "amdgpu", {"drm/renderD128": Node()})
+    | pci("0000:c5:00.1", "1022:17f0", "118000", "amdxdna", NPU_NODE),
     "amd-and-nvidia": RYZEN
     | pci("0000:c4:00.0", "1002:15bf", "038000", "amdgpu", {"drm/renderD128": Node()})
     | pci("0000:01:00.0", "10de:28e0", "030200", "nouveau", {"drm/renderD129": Node()})

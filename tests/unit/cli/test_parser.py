@@ -11,6 +11,7 @@ from gateway.cli import main
 from gateway.cli.common import overrides
 from gateway.cli.parser import PROGRAM, VERBS
 from gateway.config import parse_config
+from gateway.domain.errors import ConfigurationError
 from tests.simulators.examples import examples
 
 NAMES = [verb.name for verb in VERBS]
@@ -110,3 +111,14 @@ def test_an_unknown_grpc_server_is_misuse(capsys):
     assert exit_code(["run", "--grpc-server", "nginx"]) == 2
     said = capsys.readouterr().err
     assert all(word in said for word in ("nginx", "own", "grpcio"))
+
+
+def test_the_environment_names_the_board(monkeypatch):
+    changed = overrides(PROGRAM.parser().parse_args(["probe"]))
+    monkeypatch.setenv("EDGE_GATEWAY_BOARD", "jetson-orin")
+    assert changed(parse_config('[hardware]\nboard = "raspberry-pi-5"\n', "")).hardware.board == "jetson-orin"
+    monkeypatch.setenv("EDGE_GATEWAY_BOARD", "orin")
+    with pytest.raises(
+        ConfigurationError, match=r"\[hardware\] board: unknown board 'orin'|hardware\.board: unknown board"
+    ):
+        changed(parse_config("", ""))

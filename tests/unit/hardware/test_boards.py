@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from gateway.domain.errors import ConfigurationError
+from gateway.hardware.chips import BOARDS, CHIPS, chip_by_fact
+from gateway.hardware.probe import probe
+from gateway.hardware.settings import HardwareSettings
 from tests.devices.asking import Only, Probed, rung
-from tests.devices.build import Node
+from tests.devices.build import Link, Node, arm_cpuinfo, build
 from tests.devices.catalogue import RK3588, TREES
 
 
@@ -127,9 +133,56 @@ def test_a_dsp_without_its_kernel_driver(only: Only) -> None:
 def test_a_dsp_whose_node_is_missing(only: Only) -> None:
     dsp = only({path: entry for path, entry in TREES["qcs6490"].items() if path != "/dev/fastrpc-cdsp"})
     assert dsp.broken is not None
+    assert (dsp.broken.name, "in a container pass it" in dsp.broken.remedy) == ("node", True)
+
+
+def test_a_dsp_without_any_node_has_no_driver(only: Only) -> None:
+    dsp = only(
+        {path: entry for path, entry in TREES["qcs6490"].items() if "fastrpc" not in path} | {"/dev/null": Node()}
+    )
+    assert dsp.broken is not None
     assert (dsp.broken.name, dsp.broken.remedy.startswith("sudo modprobe fastrpc")) == ("driver", True)
 
 
 def test_a_dsp_known_only_by_its_node(only: Only) -> None:
     entries = {path: entry for path, entry in TREES["qcs6490"].items() if "remoteproc" not in path}
     assert rung(only(entries), "firmware")[0] is None
+
+
+@pytest.mark.parametrize(
+    ("board", "compatible"), [("jetson-orin", "nvidia,tegra234"), ("rockchip,rk3588", "rockchip,rk3588")]
+)
+def test_a_named_board_precedes_what_is_found(tmp_path: Path, board: str, compatible: str) -> None:
+    found = probe(build(tmp_path, TREES["pi5"]), settings=HardwareSettings(board=board))
+    assert found.board.compatible == (compatible,)
+    assert [accelerator.rungs[0].detail for accelerator in found.accelerators] == [f"settings: {compatible}"]
+
+
+def test_an_unknown_board_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="unknown board 'pi5'; name a string of its device tree"):
+        HardwareSettings(board="pi5")
+
+
+@pytest.mark.parametrize("sign", ["/dev/nvgpu/igpu0/ctrl", "/dev/nvhost-gpu", "/sys/module/nvgpu/refcnt"])
+def test_a_jetsons_driver_implies_a_jetson(only: Only, sign: str) -> None:
+    jetson = only({sign: ""})
+    assert (jetson.name, jetson.kind) == ("NVIDIA Jetson GPU", "nvidia-jetson-gpu")
+    assert jetson.rungs[0].detail.endswith("an unknown Jetson")
+
+
+def test_the_vendors_driver_implies_an_npu_of_rockchip(only: Only) -> None:
+    npu = only({"/sys/module/rknpu/version": "0.9.8\n"})
+    assert npu.name.startswith("Rockchip NPU (vendor driver")
+    assert npu.rungs[0].detail == "the vendor driver, on an unknown chip"
+
+
+def test_a_hidden_board_without_a_sign_is_told(probed: Probed) -> None:
+    hidden = {"/proc/device-tree": Link("/sys/firmware/devicetree/base")}
+    notes = probed(hidden | arm_cpuinfo("0xd03", features="fp asimd")).notes
+    assert "no sign shows which board this is" in notes[0]
+    assert "EDGE_GATEWAY_BOARD" in notes[0]
+
+
+@pytest.mark.parametrize("chip", BOARDS.values())
+def test_each_sign_is_of_one_chip(chip: str) -> None:
+    assert {chip_by_fact(sign) for sign in CHIPS[chip][1:]} == {chip}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.devices.asking import Only, Probed, rung
-from tests.devices.build import Link, Node, pci
+from tests.devices.build import Entries, Link, Node, osrelease, pci
 from tests.devices.catalogue import PI5, RYZEN, TREES
 
 
@@ -123,4 +123,65 @@ def test_nouveau_is_no_driver_for_inference_and_sound_no_gpu(probed: Probed) -> 
     assert (nvidia.kind, amd.kind) == ("nvidia-gpu", "amd-gpu")
     assert rung(nvidia, "driver")[0] is False
     assert "nouveau" in rung(nvidia, "driver")[1]
-    assert "no compute" in rung(amd, "permission")[1]
+    assert "no compute" in rung(amd, "node")[1]
+
+
+def test_an_npu_of_amd_is_reported_without_a_runtime(probed: Probed) -> None:
+    gpu, npu = probed("amd-npu").accelerators
+    assert (gpu.broken and gpu.broken.detail) == "there is no /dev/kfd: no compute"
+    assert (npu.kind, npu.device, rung(npu, "driver")[1]) == ("amd-npu", "/dev/accel/accel0", "amdxdna is bound")
+    assert npu.broken is not None
+    assert npu.broken.name == "runtime"
+
+
+@pytest.mark.parametrize(("speed", "slow"), [("12", True), ("480", True), ("5000", False), ("", False)])
+def test_a_coral_on_usb_2_works_and_is_called_slow(only: Only, speed: str, slow: bool) -> None:
+    coral = only(dict(TREES["pi4-coral-usb-fresh"]) | {"/sys/bus/usb/devices/1-1.2/speed": f"{speed}\n"})
+    assert coral.usable
+    assert [("USB 2" in found.detail, "USB 3 port" in found.remedy) for found in coral.warnings] == [
+        (True, True)
+    ] * slow
+
+
+@pytest.mark.parametrize("pages", [{"/proc/self/smaps": "KernelPageSize:   16 kB\n"}, osrelease("6.6.20+rpt-rpi-2712")])
+def test_a_coral_on_pcie_needs_pages_of_4_kib(only: Only, pages: Entries) -> None:
+    broken = only(dict(TREES["coral-pcie"]) | pages).broken
+    assert broken is not None
+    assert (broken.name, "16 KiB" in broken.detail, "kernel=kernel8.img" in broken.remedy) == ("driver", True, True)
+
+
+@pytest.mark.parametrize("pages", [{}, {"/proc/self/smaps": "KernelPageSize:   4 kB\n"}, osrelease("6.6.20-v8+")])
+def test_a_coral_on_pcie_works_with_pages_of_4_kib(only: Only, pages: Entries) -> None:
+    assert only(dict(TREES["coral-pcie"]) | pages).usable
+
+
+@pytest.mark.parametrize(
+    ("option", "warned"),
+    [
+        ({}, ["driver"]),
+        ({"/sys/module/hailo_pci/parameters/force_desc_page_size": "0\n"}, ["driver"]),
+        ({"/sys/module/hailo_pci/parameters/force_desc_page_size": "4096\n"}, []),
+        ({"/etc/modprobe.d/hailo_pci.conf": "options hailo_pci force_desc_page_size=4096\n"}, []),
+    ],
+)
+def test_a_hailo8_whose_driver_forces_small_pages_is_fine(only: Only, option: Entries, warned: list[str]) -> None:
+    hailo = only(dict(TREES["pi5-hailo8"]) | osrelease("6.6.20+rpt-rpi-2712") | option)
+    assert [found.name for found in hailo.warnings] == warned
+
+
+def test_equal_versions_of_hailo_are_fine_and_the_running_firmware_is_not_checked(only: Only) -> None:
+    versions = {
+        "/sys/module/hailo_pci/version": "4.21.0\n",
+        "/usr/lib/libhailort.so.4.21.0": "",
+        "/lib/firmware/hailo/hailo8_fw.4.21.0.bin": "",
+    }
+    hailo = only(dict(TREES["pi5-hailo8"]) | versions)
+    assert rung(hailo, "library")[0] is None
+    assert rung(hailo, "firmware")[:2] == (None, rung(hailo, "firmware")[1])
+    assert "could not be checked" in rung(hailo, "firmware")[1]
+
+
+@pytest.mark.parametrize(("sign", "ok"), [({}, False), ({"/.dockerenv": ""}, None)])
+def test_missing_firmware_is_not_told_in_a_container(only: Only, sign: Entries, ok: bool | None) -> None:
+    hailo = only(dict(TREES["pi5-hailo8"]) | {"/lib/firmware/regulatory.db": ""} | sign)
+    assert rung(hailo, "firmware")[0] is ok

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from gateway.hardware.settings import HardwareSettings
-from gateway.hardware.tree import Tree
+from gateway.hardware.tree import Tree, grants
 from tests.devices.build import Folder, Link, Node, build
 
 
@@ -109,6 +110,13 @@ def test_folders_list_a_bounded_number_of_printable_names(tmp_path: Path) -> Non
 def test_permission_under_another_root_comes_from_mode_bits(tmp_path: Path, mode: int, expected: bool) -> None:
     tree = Tree(build(tmp_path / "root", {"/dev/node": Node(mode)}))
     assert tree.may_open("/dev/node") is expected
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFREG, stat.S_IFCHR])
+def test_no_service_is_in_the_group_of_root_or_the_overflow_group(kind: int) -> None:
+    groups = [993, 0, 65534]
+    assert [grants(kind | 0o660, group) for group in groups] == [True, False, False]
+    assert [grants(kind | 0o666, group) for group in groups] == [True] * 3
 
 
 def test_a_file_that_nobody_may_read_is_there_all_the_same(tmp_path: Path) -> None:
