@@ -147,23 +147,27 @@ def may(identity: Identity, action: Action, tags: Collection[str] | None = None,
 
     For a list, pass the caller's own scope as `tags`; it shows what is within the scope.
     """
-    if isinstance(identity, DeviceCaller):
-        return _device_may(identity, action, device)
+    if not (decision := may_at_all(identity, action)):
+        return decision
+    if isinstance(identity, TokenCaller):
+        return _in_scope(identity, action, RULES[action].reach, tags)
+    if device != identity.device:
+        return AccessDecision(False, f"a device sees itself only; {identity.device!r:.140} asked for another")
+    return AccessDecision(True)
+
+
+def may_at_all(identity: Identity, action: Action) -> AccessDecision:
+    """Return whether the caller may perform the action on any device. It needs nothing of the request's body."""
     rule = RULES[action]
+    if isinstance(identity, DeviceCaller):
+        is_own = rule.reach is Reach.SELF
+        return AccessDecision(is_own, "" if is_own else f"{action} is not for devices; ask with an API token")
     if rule.reach is Reach.SELF:
         return AccessDecision(False, f"{action} is for devices, by their certificate; {identity.name!r:.80} is a token")
     if identity.role not in rule.roles:
         needed = " or ".join(sorted(rule.roles))
         return AccessDecision(False, f"{action} needs the role {needed}; {identity.name!r:.80} is {identity.role}")
-    return _in_scope(identity, action, rule.reach, tags)
-
-
-def _device_may(identity: DeviceCaller, action: Action, device: str) -> AccessDecision:
-    if RULES[action].reach is not Reach.SELF:
-        return AccessDecision(False, f"{action} is not for devices; ask with an API token")
-    if device != identity.device:
-        return AccessDecision(False, f"a device sees itself only; {identity.device!r:.140} asked for another")
-    return AccessDecision(True)
+    return _in_scope(identity, action, rule.reach, None) if rule.reach is Reach.FLEET else AccessDecision(True)
 
 
 def _in_scope(identity: TokenCaller, action: Action, reach: Reach, tags: Collection[str] | None) -> AccessDecision:
