@@ -312,8 +312,11 @@ async def test_the_log_says_who_asked_what_and_no_secret(tmp_path, caplog) -> No
         async with controlling(tmp_path, tls=True) as controller, controller.client(camera) as client:
             answer = await client.get("/a%0Ab?token=secret", headers={"Authorization": "Bearer secret"})
             await client.get("/denied")
-    usual, refused = (record for record in caplog.records if record.name == "fleet.access")
+            await client.get("/repository/metadata/2.root.json?status=404")
+            await client.get("/repository/metadata/2.snapshot.json?status=404")
+    usual, refused, next_root, absent = (record for record in caplog.records if record.name == "fleet.access")
     assert (usual.levelno, refused.levelno) == (logging.DEBUG, logging.INFO)
+    assert (next_root.levelno, absent.levelno) == (logging.DEBUG, logging.INFO), "every poll asks for the next root"
     number = answer.headers["x-request-id"]
     assert usual.getMessage().startswith(f"request answered: {number} 127.0.0.1 camera-7 GET /a%0Ab 200 ")
     assert "secret" not in caplog.text
