@@ -45,6 +45,7 @@ class Action(enum.StrEnum):
     ROLLOUTS_CONTROL = "rollouts.control"  # pause, resume, abort, approve a wave
     DRAFTS_READ = "drafts.read"
     DRAFTS_CHANGE = "drafts.change"  # upload drafts, their files and signatures; withdraw a draft
+    UPLOADS_REMOVE = "uploads.remove"  # delete uploads of other tokens
     DRAFTS_KEYS = "drafts.keys"  # upload or withdraw drafts of root and targets, which name the signers of all roles
     PUBLISH = "publish"  # publish drafts that are signed
     TOKENS_READ = "tokens.read"
@@ -126,6 +127,7 @@ RULES: dict[Action, Rule] = {
     Action.ROLLOUTS_CONTROL: Rule(_OPERATORS, Reach.DEVICES),
     Action.DRAFTS_READ: Rule(_ALL, Reach.FLEET),  # they show how many devices run what
     Action.DRAFTS_CHANGE: Rule(frozenset({Role.PUBLISHER, Role.ADMIN}), Reach.FLEET),
+    Action.UPLOADS_REMOVE: Rule(_ADMIN, Reach.FLEET),
     Action.DRAFTS_KEYS: Rule(_ADMIN, Reach.FLEET),
     Action.PUBLISH: Rule(_OPERATORS, Reach.FLEET),
     Action.TOKENS_READ: Rule(_ADMIN, Reach.FLEET),
