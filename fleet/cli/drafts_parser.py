@@ -93,7 +93,7 @@ UPLOADS = Verb(
         VerbAction(
             "list",
             "uploads and complete files, by token",
-            "  edge-fleet uploads list\n  edge-fleet uploads list --json | jq '.uploads[] | select(.complete | not)'",
+            "  edge-fleet uploads list\n  edge-fleet uploads list --json",
             remote_options,
         ),
         VerbAction(

@@ -164,6 +164,8 @@ def test_a_wrong_announcement_does_not_hinder_another_token(controller, ci, othe
     begun(other, size_bytes=7)
     assert begun(ci).json()["received_bytes"] == 0
     begun(other, b"second")
+    assert other.get(PATH, params={"by": "a publisher"}).json()["size_bytes"] == len(CONTENT)
+    assert (other.get(PATH).json()["by"], ci.get(PATH).json()["by"]) == ("other", "a publisher")
     begun(ci, b"second")
     second = f"/v1/blobs/{hashlib.sha256(b'second').hexdigest()}"
     assert problem(appended(other, b"wrong!", 0, second)) == (422, "upload-mismatch")

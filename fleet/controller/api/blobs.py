@@ -98,15 +98,18 @@ def begin_blob(request: Call, data: JSONBody[BlobAnnounced]) -> BlobView:
     sync_to_thread=True,
     summary="How much of a file is stored",
 )
-def show_blob(request: Call, digest: DigestInPath) -> BlobView:
-    """Return 404 if the upload was never begun, or expired."""
+def show_blob(request: Call, digest: DigestInPath, by: NameInQuery = "") -> BlobView:
+    """Return this token's upload, else another one's, or that of the token `by`.
+
+    404 if it was never begun, or expired.
+    """
     identity = allow(request)
-    return _view(control_of(request).uploads.find(digest, actor(identity)))
+    return _view(control_of(request).uploads.find(digest, by or actor(identity), others=not by))
 
 
 @delete(
     "/v1/blobs/{digest:str}",
-    opt={ACTION: Action.DRAFTS_CHANGE},
+    opt={ACTION: Action.DRAFTS_CHANGE, STATE: SHOWN},
     status_code=200,
     sync_to_thread=True,
     summary="Delete an upload that is not published",
@@ -126,6 +129,7 @@ def delete_blob(request: Call, digest: DigestInPath, by: NameInQuery = "") -> Bl
             Deed(mine, "blobs.delete", digest, {"by": by or mine}),
             named_files(control.workspace, drafting.drafts.values()),
         )
+        check_state(request, lambda: _view(control.uploads.find(digest, by or mine)))
         return _view(control.uploads.delete(digest, by or mine, deed, now, wanted))
 
 

@@ -71,9 +71,12 @@ class Uploads:
         self._database, self._workspace, self._settings = database, workspace, settings
         self._limit = ConcurrencyLimit(settings.verified_at_once, settings.lock_wait_s)
 
-    def find(self, digest: str, by: str) -> Upload:
-        """Return the state of a file: complete, or the upload of this token. Raise AbsentError."""
-        found = self._find(digest, by)
+    def find(self, digest: str, by: str, *, others: bool = False) -> Upload:
+        """Return the state of a file: complete, or the upload of this token, else if `others` of another one.
+
+        Raise AbsentError.
+        """
+        found = self._find(digest, by, others=others)
         if found is None:
             raise AbsentError(f"no file {digest!r:.80} was begun here with this token; begin it with POST /v1/blobs")
         return found
@@ -197,7 +200,7 @@ class Uploads:
     def _name(self, staged: Path) -> str:
         return str(staged.relative_to(self._workspace.staged))
 
-    def _find(self, digest: str, by: str) -> Upload | None:
+    def _find(self, digest: str, by: str, *, others: bool = False) -> Upload | None:
         """Search in the direction in which files move meanwhile: `uploads`, `staged`, `public`."""
         if not DIGEST_PATTERN.fullmatch(digest):
             return None
@@ -207,7 +210,7 @@ class Uploads:
                 expires = self._expires(found, complete=True) if root == self._workspace.staged else None
                 return Upload(digest, found.st_size, found.st_size, complete=True, expires=expires)
         uploads = (self._incomplete(part, found) for part, found in parts.items())
-        return next((one for one in uploads if one.by == by), None)
+        return next((one for one in sorted(uploads, key=lambda one: one.by != by) if others or one.by == by), None)
 
     def _incomplete(self, part: Path, found: os.stat_result) -> Upload:
         digest, size, *by = part.name.split(".", 2)
