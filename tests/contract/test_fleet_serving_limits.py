@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 import uuid
 
 import httpx
@@ -124,6 +125,26 @@ async def test_a_body_in_chunks_is_too_large_all_the_same_and_exactly_the_limit_
     async with controlling(tmp_path, settings=settings) as controller, controller.client() as client:
         assert (await client.post("/", content=chunks(2))).json()["size"] == 10
         assert (await client.post("/", content=chunks(3))).status_code == 413
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("closing", ["Connection: close\r\n", ""])
+async def test_the_refusal_of_a_body_is_read_before_the_connection_ends(tmp_path, closing, tls) -> None:
+    """The peer sends its whole body before it reads, as urllib does: a reset would discard the answer."""
+    size, settings = 8_000_000, ServingSettings(max_body_bytes=1000)
+    async with controlling(tmp_path, tls=tls, settings=settings) as controller:
+        context = ssl.create_default_context(cafile=str(controller.ca_file)) if tls else None
+        reader, writer = await asyncio.open_connection("localhost", controller.port, ssl=context)
+        head = f"POST / HTTP/1.1\r\nHost: x\r\n{closing}Content-Length: {size}\r\n\r\n".encode()
+        writer.write(head + bytes(size))
+        await writer.drain()
+        assert (await said(reader))[0] == 413
+        if closing:
+            assert await reader.read() == b""
+        else:
+            writer.write(ASK)
+            assert (await said(reader))[0] == 200
+        await hang_up(writer)
 
 
 async def test_bounds_by_route(tmp_path) -> None:
