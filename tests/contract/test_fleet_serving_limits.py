@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import ssl
+import time
 import uuid
 
 import httpx
@@ -33,6 +34,19 @@ async def test_headers_that_never_end_and_those_who_say_nothing(tmp_path) -> Non
             writer.write(beginning)
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await reader.readexactly(1)
+            await hang_up(writer)
+
+
+async def test_a_peer_does_not_pay_for_a_late_server(tmp_path) -> None:
+    """Requests arrive in time, and the process cannot read them for longer than a peer may take."""
+    count, settings = 100, ServingSettings(header_timeout_s=3.0)
+    async with controlling(tmp_path, settings=settings) as controller:
+        peers = [await controller.connect() for _ in range(count)]
+        for _, writer in peers:
+            writer.write(ASK)
+        time.sleep(4.5)  # the event loop stands still
+        assert [(await said(reader))[0] for reader, _ in peers] == [200] * count
+        for _, writer in peers:
             await hang_up(writer)
 
 
