@@ -90,18 +90,8 @@ UPLOADS = Verb(
     "  edge-fleet uploads delete DIGEST             # an upload of your own token\n"
     "  edge-fleet uploads delete DIGEST --by ci     # of another one, as an admin",
     actions(
-        VerbAction(
-            "list",
-            "uploads and complete files, by token",
-            "  edge-fleet uploads list\n  edge-fleet uploads list --json",
-            remote_options,
-        ),
-        VerbAction(
-            "delete",
-            "remove uploads, or files that no draft names",
-            "  edge-fleet uploads delete DIGEST\n  edge-fleet uploads delete DIGEST --by ci",
-            _delete,
-        ),
+        VerbAction("list", "uploads and complete files, by token", "  edge-fleet uploads list", remote_options),
+        VerbAction("delete", "remove them, unless a draft names them", "  edge-fleet uploads delete DIGEST", _delete),
     ),
 )
 DRAFT_VERBS = (DRAFTS, UPLOADS)

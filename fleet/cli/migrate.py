@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from fleet.cli.local_database import opened_database, place_of
 from fleet.controller.audit import Break
 from fleet.controller.config import load_config
 from fleet.controller.database import migrate, move
-from fleet.controller.database.engine import LOCKED, open_alone
+from fleet.controller.database.engine import open_alone
 from fleet.controller.database.errors import AwayError
 from fleet.controller.database.move import Contents
 from fleet.controller.database.place import DatabaseLocation, read_place
@@ -46,14 +45,16 @@ def _move(arguments: argparse.Namespace) -> int:
     """Move the fleet. Return 0, or 1 if the audit log that was moved was changed before."""
     old, new = _existing(arguments.dir), _target(arguments)
     settings = load_config(Path(arguments.dir)).database
-    with (
-        _in_use(),
-        closing(open_alone(old, settings)) as source,
-        closing(open_alone(new, settings)) as target,
-        progress() as bar,
-    ):
-        task = bar.add_task("rows", total=None)
-        moved = move.move(source, target, now(), lambda done, of: bar.update(task, completed=done, total=of))
+    try:
+        with (
+            closing(open_alone(old, settings)) as source,
+            closing(open_alone(new, settings)) as target,
+            progress() as bar,
+        ):
+            task = bar.add_task("rows", total=None)
+            moved = move.move(source, target, now(), lambda done, of: bar.update(task, completed=done, total=of))
+    except AwayError as error:
+        raise UnreachableError(str(error)) from None
     return _say(arguments, old, new, moved)
 
 
@@ -72,24 +73,17 @@ def _say(arguments: argparse.Namespace, old: DatabaseLocation, new: DatabaseLoca
 
 def _undo(arguments: argparse.Namespace) -> int:
     place = _existing(arguments.dir)
-    with _in_use(), closing(open_alone(place, load_config(Path(arguments.dir)).database)) as database:
-        base = move.undo(database)
+    try:
+        with closing(open_alone(place, load_config(Path(arguments.dir)).database)) as database:
+            base = move.undo(database)
+    except AwayError as error:
+        raise UnreachableError(str(error)) from None
     if arguments.json:
         print_json({"database": str(place), "assignment_base": base})
     else:
         print(f"{place} is in use again; versions of assignments go on above {base}")
         print("what happened since the move is not in it; never start a controller on the other database again")
     return 0
-
-
-@contextmanager
-def _in_use() -> Iterator[None]:
-    """Raise UnreachableError for a database that a controller uses, or that does not answer."""
-    try:
-        yield
-    except AwayError as error:
-        controller = f"{move.CONTROLLER_RUNS}; " if LOCKED in str(error) else ""
-        raise UnreachableError(f"{controller}{error}") from None
 
 
 def _existing(folder: str) -> DatabaseLocation:

@@ -6,23 +6,18 @@ import argparse
 
 from fleet.cli.remote import client, listed, local
 from fleet.client.client import Json, path_of
-from gateway.terminal.tables import plain, print_json
+
+COLUMNS = ("digest", "token", "received", "of bytes", "state", "expires")
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """List uploads, or delete some. Return 0."""
-    asked = client(arguments)
+    """List uploads, or delete some and list these. Return 0."""
+    asked, query = client(arguments), {"by": getattr(arguments, "by", None) or ""}
     if arguments.action == "list":
-        columns = ("digest", "token", "received", "of bytes", "state", "expires")
-        return listed(arguments, "uploads", [*asked.pages(path_of("blobs"))], columns, _row, none="no upload is here")
-    query = {"by": arguments.by or ""}
-    gone = [asked.ask("DELETE", path_of("blobs", digest), query) for digest in arguments.digest]
-    if arguments.json:
-        print_json({"uploads": gone})
+        found = [*asked.pages(path_of("blobs"))]
     else:
-        for one in gone:
-            print(plain(f"deleted: {one['digest']} of {one['by']}, {one['received_bytes']:,} bytes received"))
-    return 0
+        found = [asked.ask("DELETE", path_of("blobs", digest), query) for digest in arguments.digest]
+    return listed(arguments, "uploads", found, COLUMNS, _row, none="no upload is here")
 
 
 def _row(one: Json) -> tuple[str, ...]:

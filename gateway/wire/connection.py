@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from gateway.wire.asgi import Headers, Plain
-from gateway.wire.bounds import PortBounds
+from gateway.wire.bounds import LATE_S, PortBounds
 from gateway.wire.connection_schedule import CallerQueue
 from gateway.wire.parser import Parser
 from gateway.wire.read_queue import ReadQueue
@@ -25,8 +25,6 @@ LARGE_READ_BYTES = 256 * 1024
 """Most bytes of the next read if the last one was mostly one piece of a body: asyncio's own bound."""
 LARGE_PIECE_BYTES = 2048
 """Smallest size of such a piece."""
-LATE_S = 1.0
-"""Delay of a timer above which the event loop was late: what the peer has sent in time may not be read yet."""
 REQUEST_NS = 1_000_000
 """Estimated cost of a request for the application: a small inference takes that long."""
 

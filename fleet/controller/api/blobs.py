@@ -14,15 +14,7 @@ from msgspec import Meta, Struct
 from fleet.controller.access import Action, Identity, may
 from fleet.controller.api.conditions import STATE, check_state
 from fleet.controller.api.document import BODY, CHECKED
-from fleet.controller.api.fields import (
-    DIGEST,
-    DIGEST_CHARACTERS,
-    KEPT,
-    LARGEST,
-    NAME_CHARACTERS,
-    Digest,
-    NameInQuery,
-)
+from fleet.controller.api.fields import DIGEST, DIGEST_CHARACTERS, LARGEST, Digest, NameInQuery, PathInQuery
 from fleet.controller.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page, rows_of
 from fleet.controller.audit import Deed
@@ -33,7 +25,6 @@ from gateway.domain.errors import Fault, RequestError
 
 SHOWN = "/v1/blobs/{digest}"
 DigestInPath = Annotated[str, PathParameter(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]
-After = Annotated[str, QueryParameter(max_length=DIGEST_CHARACTERS + 1 + NAME_CHARACTERS, pattern=KEPT)]
 Offset = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="received_bytes of the file")]
 BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}, "required": False}
 
@@ -62,13 +53,8 @@ class BlobView:
     by: str
 
 
-@get(
-    "/v1/blobs",
-    opt={ACTION: Action.DRAFTS_READ},
-    sync_to_thread=True,
-    summary="List uploads that are not published",
-)
-def list_blobs(request: Call, after: After = "", limit: Limit = PAGE_ROWS) -> Page[BlobView]:
+@get("/v1/blobs", opt={ACTION: Action.DRAFTS_READ}, sync_to_thread=True, summary="List uploads, if not published")
+def list_blobs(request: Call, after: PathInQuery = "", limit: Limit = PAGE_ROWS) -> Page[BlobView]:
     """Return incomplete uploads, and complete files that are not published, by digest and token."""
     allow(request)
     control = control_of(request)
@@ -121,8 +107,7 @@ def delete_blob(request: Call, digest: DigestInPath, by: NameInQuery = "") -> Bl
     """
     identity, control = allow(request), control_of(request)
     mine, now = actor(identity), control.clock()
-    answer = may(identity, Action.UPLOADS_REMOVE)
-    if by not in {"", mine} and not answer:
+    if by not in {"", mine} and not (answer := may(identity, Action.UPLOADS_REMOVE)):
         raise RequestError(Fault.DENIED, answer.reason)
     with control.drafts.changing(mine, now) as drafting:
         deed, wanted = (

@@ -58,7 +58,8 @@ def known_token(request: Guarded) -> ApiToken:
         return read
     text, control = bearer_of(request), control_of(request)
     if not text:
-        raise _unauthenticated()
+        problem = "a token is required: send 'Authorization: Bearer TOKEN'; devices send their certificate"
+        raise RequestError(Fault.UNAUTHENTICATED, problem)
     with control.database.glance() as connection:
         known = tokens.identify(connection, text, control.clock())
     if known is None:
@@ -72,11 +73,6 @@ def known_token(request: Guarded) -> ApiToken:
 def bearer_of(request: Guarded) -> str:
     """Return the text of the API token, or "" if the request has none."""
     return bearer(request.headers.get("authorization", ""))
-
-
-def _unauthenticated() -> RequestError:
-    problem = "a token is required: send 'Authorization: Bearer TOKEN'; devices send their certificate"
-    return RequestError(Fault.UNAUTHENTICATED, problem)
 
 
 def allow(

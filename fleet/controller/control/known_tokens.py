@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -15,7 +14,7 @@ class KnownTokens:
     """Names of valid API tokens by digest. One per process; any thread may call it. It grants no right."""
 
     def __init__(self, database: Database) -> None:
-        self._database, self._reading = database, threading.Lock()
+        self._database = database
         self._names: Mapping[str, str] = {}
 
     def name(self, text: str) -> str:
@@ -23,6 +22,6 @@ class KnownTokens:
         return self._names.get(read_credential(text).digest, "")
 
     def refresh(self, now: datetime) -> None:
-        """Read the tokens again, one thread after the other. Raise AwayError; the known ones then stay."""
-        with self._reading, self._database.read() as connection:
+        """Read the tokens again. Raise AwayError; the known ones then stay."""
+        with self._database.read() as connection:
             self._names = tokens.names(connection, now)

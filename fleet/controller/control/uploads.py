@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import BufferedRandom
 from pathlib import Path
 from typing import BinaryIO
@@ -72,10 +73,7 @@ class Uploads:
         self._limit = ConcurrencyLimit(settings.verified_at_once, settings.lock_wait_s)
 
     def find(self, digest: str, by: str, *, others: bool = False) -> Upload:
-        """Return the state of a file: complete, or the upload of this token, else if `others` of another one.
-
-        Raise AbsentError.
-        """
+        """Return a complete file, or the upload of this token, else with `others` another one. Raise AbsentError."""
         found = self._find(digest, by, others=others)
         if found is None:
             raise AbsentError(f"no file {digest!r:.80} was begun here with this token; begin it with POST /v1/blobs")
@@ -85,7 +83,7 @@ class Uploads:
         """Return all incomplete uploads and staged files, by digest and token."""
         parts = _files(self._workspace.uploads.glob(SHOWN))
         found = [self._incomplete(part, state) for part, state in parts.items()]
-        owners = {digest: by for digest, by in map(_owner, self._workspace.uploads.glob(OWNERS)) if by}
+        owners = {file.name[1:65]: file.name[66:] for file in self._workspace.uploads.glob(OWNERS)}
         for file, state in _files((self._workspace.staged / BLOBS).rglob(SHOWN)).items():
             expires, by = self._expires(state, complete=True), owners.get(file.name, "")
             found.append(Upload(file.name, state.st_size, state.st_size, complete=True, expires=expires, by=by))
@@ -111,7 +109,7 @@ class Uploads:
                 self._room_bytes(by, size_bytes, more_files=1)
                 with self._database.write() as connection:
                     audit.append(connection, Deed(by, "blobs.begin", digest, {"size_bytes": size_bytes}), now)
-                    self._part(digest, size_bytes, by).touch()
+                    (self._workspace.uploads / f"{digest}.{size_bytes}.{by}").touch()
                     sync_folder(self._workspace.uploads)
         return self.find(digest, by)
 
@@ -124,14 +122,14 @@ class Uploads:
             found = self.find(digest, by)
             if found.complete:
                 raise _wrong_offset(found)
-            part = self._place(found)
-            file = undone.enter_context(_held(part))
+            file = undone.enter_context(_held(self._place(found)))
             length = file.seek(0, os.SEEK_END)
             if length != offset:
                 raise _wrong_offset(Upload(digest, found.size_bytes, length, complete=False, expires=None))
             room_bytes = self._room_bytes(by)
             undone.pop_all()
-            return Appending(file, found, room_bytes, part, lambda: folder_problems(self._workspace, self._settings))
+            problems = partial(folder_problems, self._workspace, self._settings)
+            return Appending(file, found.size_bytes, room_bytes, problems)
 
     def complete(self, digest: str, by: str, now: datetime) -> Upload:
         """Stage a file if all its bytes are received; otherwise leave it as it is.
@@ -193,7 +191,7 @@ class Uploads:
                     file.unlink(missing_ok=True)
                     removed += 1
             for file in self._workspace.uploads.glob(OWNERS):
-                if not (self._workspace.staged / blob_file(_owner(file)[0])).exists():
+                if not (self._workspace.staged / blob_file(file.name[1:65])).exists():
                     file.unlink(missing_ok=True)
         return removed
 
@@ -214,22 +212,18 @@ class Uploads:
 
     def _incomplete(self, part: Path, found: os.stat_result) -> Upload:
         digest, size, *by = part.name.split(".", 2)
-        expires, owner = self._expires(found), "".join(by)  # releases before 0.3 named no token
+        expires, owner = self._expires(found), "".join(by)  # older releases named no token
         return Upload(digest, int(size), found.st_size, complete=False, expires=expires, by=owner)
 
     def _expires(self, found: os.stat_result, *, complete: bool = False) -> datetime:
-        kept_h = self._settings.unfinished_kept_h
-        if not (complete or found.st_size):
-            kept_h = min(kept_h, self._settings.empty_kept_min / 60)
+        is_empty = not (complete or found.st_size)
+        kept_h = self._settings.empty_kept_min / 60 if is_empty else self._settings.unfinished_kept_h
         return datetime.fromtimestamp(found.st_mtime, UTC) + timedelta(hours=kept_h)
 
     def _place(self, found: Upload) -> Path:
         if found.complete:
             return self._workspace.staged / blob_file(found.digest)
-        return self._part(found.digest, found.size_bytes, found.by)
-
-    def _part(self, digest: str, size_bytes: int, by: str) -> Path:
-        return self._workspace.uploads / f"{digest}.{size_bytes}{'.' if by else ''}{by}"
+        return self._workspace.uploads / f"{found.digest}.{found.size_bytes}.{found.by}"
 
     def _stage(self, part: Path, found: Upload, now: datetime) -> None:
         """Stage a file. Uploads of it by other tokens end: the file is complete for all."""
@@ -254,20 +248,20 @@ class Uploads:
     def _room_bytes(self, by: str, size_bytes: int = 0, *, more_files: int = 0) -> int:
         """Return how many bytes a token may still send. Raise ProblemError if that is too little, or it has too many.
 
-        Requests that are in progress at the same time do not count each other's bytes: each sends at most
-        `request_limit_bytes`, and each has an open upload.
+        Concurrent requests do not count each other's bytes: each sends at most `request_limit_bytes`.
         """
-        limits, all_tokens, rooms = self._settings, self.unpublished(), []
-        mine = [one for one in all_tokens if one.by == by]
+        limits, everything, rooms = self._settings, self.unpublished(), []
+        mine = [one for one in everything if one.by == by]
         if more_files and sum(not one.complete for one in mine) >= limits.open_limit_per_token:
             raise _full(f"{by!r:.80} has {limits.open_limit_per_token} incomplete uploads (open_limit_per_token)")
-        for who, found, share in (("all tokens", all_tokens, 1.0), (repr(by), mine, limits.share_per_token)):
+        for who, found, share in (("all tokens", everything, 1.0), (repr(by), mine, limits.share_per_token)):
             held_bytes = sum(one.received_bytes for one in found)
             rooms.append(int(share * limits.unpublished_limit_bytes) - held_bytes)
             if len(found) + more_files > share * limits.unpublished_limit_files or rooms[-1] < size_bytes:
-                problem = f"{len(found)} uploads of {who:.80}, {held_bytes} bytes, are not published, and {size_bytes} "
-                problem += f"bytes more would be beyond {share:.0%} of unpublished_limit_files or _bytes"
-                raise _full(problem)
+                problem = (
+                    f"{len(found)} uploads of {who:.80}, {held_bytes} bytes, are not published; {size_bytes} bytes"
+                )
+                raise _full(f"{problem} more would be beyond {share:.0%} of unpublished_limit_files or _bytes")
         return min(rooms)
 
 
@@ -275,14 +269,9 @@ class Appending:
     """Incomplete upload that bytes are added to: `add` for each piece, then `sync`, and `close` in any case."""
 
     def __init__(
-        self,
-        file: BinaryIO,
-        upload: Upload,
-        room_bytes: int,
-        part: Path,
-        problems: Callable[[], AbstractContextManager[None]],
+        self, file: BinaryIO, size_bytes: int, room_bytes: int, problems: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        self._file, self._size_bytes, self._part, self._problems = file, upload.size_bytes, part, problems
+        self._file, self._size_bytes, self._problems = file, size_bytes, problems
         self._length = file.tell()
         self._limit_bytes = self._length + room_bytes
         file.seek(max(0, self._length - TAIL_BYTES))
@@ -303,7 +292,7 @@ class Appending:
             try:
                 check_no_private_key(searched)
             except PrivateKeyError as error:
-                self._part.unlink(missing_ok=True)
+                Path(self._file.name).unlink(missing_ok=True)
                 raise ProblemError(PRIVATE_KEY_REFUSED.status, f"the file {error}", kind=PRIVATE_KEY_REFUSED) from None
             self._file.write(piece)
         self._length += len(piece)
@@ -329,10 +318,8 @@ def named_files(work: Workspace, drafts: Iterable[Draft]) -> frozenset[str]:
 def _check_size(found: Upload, size_bytes: int) -> None:
     if found.size_bytes != size_bytes:
         problem = f"the file {found.digest} was announced with {found.size_bytes} bytes, now with {size_bytes}"
-        remedy = (
-            "check the file" if found.complete else f"check the file, or begin again: DELETE /v1/blobs/{found.digest}"
-        )
-        raise ProblemError(UPLOAD_MISMATCH.status, f"{problem}; {remedy}", kind=UPLOAD_MISMATCH)
+        remedy = "" if found.complete else f", or begin again: DELETE /v1/blobs/{found.digest}"
+        raise ProblemError(UPLOAD_MISMATCH.status, f"{problem}; check the file{remedy}", kind=UPLOAD_MISMATCH)
 
 
 def _full(problem: str) -> ProblemError:
@@ -360,12 +347,6 @@ def _held(part: Path) -> BufferedRandom:
             undone.pop_all()
             return file
     raise ProblemError(UPLOAD_OFFSET.status, "the upload has just ended; ask for its state", kind=UPLOAD_OFFSET)
-
-
-def _owner(marker: Path) -> tuple[str, str]:
-    """Return the digest and the token that a file `.DIGEST.TOKEN` names."""
-    digest, _, by = marker.name[1:].partition(".")
-    return digest, by
 
 
 def _files(paths: Iterable[Path]) -> dict[Path, os.stat_result]:

@@ -25,7 +25,6 @@ from fleet.controller.database.place import DatabaseLocation
 from fleet.controller.database.tables import metadata
 from gateway.domain.errors import ConfigurationError, UnreachableError
 
-CONTROLLER_RUNS = "a controller runs"
 UNDO = "where that database is lost: edge-fleet migrate --undo-move"
 _OTHERS = sa.text(
     "SELECT count(*) FROM pg_stat_activity "
@@ -115,7 +114,7 @@ def _hold(old: Database, source: Connection) -> None:
     until = time.monotonic() + old.settings.busy_timeout_ms / 1000
     while others := _others(source):
         if time.monotonic() > until:
-            problem = f"{CONTROLLER_RUNS}: {others} connections of edge-fleet use it"
+            problem = f"a controller runs: {others} connections of edge-fleet use it"
             problem += "; stop edge-fleet serve on every machine, and try again"
             raise UnreachableError(problem, file=str(old.place))
         time.sleep(_ASK_AGAIN_S)

@@ -122,10 +122,7 @@ class _Answer:
             _access.info(events.REQUEST_ANSWERED, *said)
 
     def _is_usual(self, device: str) -> bool:
-        """Return whether the request is routine: a success of a device, or of a read; or the search for the next root.
-
-        It is logged at DEBUG level.
-        """
+        """Return whether it is routine, for DEBUG level: a success of a device or read, or a search for a next root."""
         looked = self._scope["method"] in {"GET", "HEAD"}
         if looked and self._status == HTTPStatus.NOT_FOUND:
             return NEXT_ROOT.fullmatch(self._scope["path"]) is not None
