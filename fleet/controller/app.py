@@ -31,7 +31,6 @@ from fleet.controller.control.enrolling import Enrolling
 from fleet.controller.control.idempotency import KeyedAnswers
 from fleet.controller.control.ingestion import Intake
 from fleet.controller.control.inventory import Inventories
-from fleet.controller.control.known_tokens import KnownTokens
 from fleet.controller.control.maintenance import Maintenance
 from fleet.controller.control.monotonic_clock import MonotonicClock
 from fleet.controller.control.online_keys import OnlineKeys
@@ -134,8 +133,7 @@ class Controller:
         return addresses
 
     async def _open(self) -> tuple[Address, ...]:
-        for cache in (self.control.revocations, self.control.known_tokens):
-            await asyncio.to_thread(cache.refresh, self.control.clock())
+        await asyncio.to_thread(self.control.revocations.refresh, self.control.clock())
         return await self._server.start(addresses_of(self._origin.config))
 
     async def stop(self) -> None:
@@ -151,9 +149,8 @@ class Controller:
 
     def _application(self) -> Application:
         control, config = self.control, self._origin.config
-        recognition = Recognition(
-            control.authority.trusted, control.revocations.serials, control.clock, control.known_tokens.name
-        )
+        known = control.revocations
+        recognition = Recognition(control.authority.trusted, known.serials, control.clock, known.token_name)
         piece_bytes = config.blobs.piece_bytes
         blobs = open_blobs(control.workspace.public / BLOBS, config.blobs)
         repository = {
@@ -221,7 +218,6 @@ def _control(origin: Origin, authority: Authority, database: Database) -> Contro
         settings=config.control,
         seen=seen,
         revocations=Revocations(database),
-        known_tokens=KnownTokens(database),
         rollouts=Rollouts(database, workspace, config.scheduler, states, hints=_hints(config)),
         publications=publications,
         director=Director(database, publications, keys, settings, seen=seen, counts=counts),
@@ -275,7 +271,6 @@ def _workers(control: Control, scheduler: Scheduler, maintenance: Maintenance) -
     settings, subscriptions = control.settings.scheduler, control.subscriptions
     return (
         PeriodicThread("revocations", settings.revocations_every_s, control.revocations.refresh, control.clock),
-        PeriodicThread("tokens", settings.revocations_every_s, control.known_tokens.refresh, control.clock),
         PeriodicThread(
             "scheduler", settings.tick_s, scheduler.tick, control.clock, due=control.rollouts.due, end=scheduler.resign
         ),

@@ -97,11 +97,11 @@ def test_wrong_tokens_do_not_limit_a_valid_one_of_the_same_address(tmp_path, mon
             assert {ben.get("/v1/devices").status_code for _ in range(50)} == {200}
             assert {ben.get("/v1/devices").status_code for _ in range(60)} == {200, 429}, "it has a bucket of its own"
             assert wrong.get("/v1/devices").status_code == 429
-        running.control.known_tokens.refresh(running.clock())
-        assert running.control.known_tokens.name(made["token"]) == "ben"
+        running.control.revocations.refresh(running.clock())
+        assert running.control.revocations.token_name(made["token"]) == "ben"
         running.clock.ahead = timedelta(days=400)
-        running.control.known_tokens.refresh(running.clock())
-        assert running.control.known_tokens.name(made["token"]) == ""
+        running.control.revocations.refresh(running.clock())
+        assert running.control.revocations.token_name(made["token"]) == ""
 
 
 def test_a_token_that_is_not_there(controller) -> None:

@@ -15,7 +15,6 @@ from fleet.controller.control.enrolling import Enrolling
 from fleet.controller.control.idempotency import KeyedAnswers
 from fleet.controller.control.ingestion import Intake
 from fleet.controller.control.inventory import Inventories
-from fleet.controller.control.known_tokens import KnownTokens
 from fleet.controller.control.online_keys import OnlineKeys
 from fleet.controller.control.publication import Publisher
 from fleet.controller.control.revocations import Revocations
@@ -54,7 +53,6 @@ class Control:
     settings: ControllerSettings
     seen: LastSeenBuffer
     revocations: Revocations
-    known_tokens: KnownTokens
     rollouts: Rollouts
     publications: Publications
     director: Director

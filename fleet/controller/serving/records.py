@@ -110,7 +110,7 @@ class _Answer:
         """Write the access log line."""
         state: dict[str, Any] = self._scope["state"]
         peer = state.get("peer")
-        caller = state.get("caller") or (peer.device if peer else "") or "-"
+        caller = state.get("caller") or (peer.device or peer.token if peer else "") or "-"
         address = (peer.address if peer else (self._scope.get("client") or ("",))[0]) or "-"
         took_ms = (time.monotonic_ns() - self._began_ns) / 1e6
         number, path = self.named
