@@ -120,8 +120,9 @@ UPLOADS_FULL = ProblemType(
     409,
     "No room for uploads",
     Fault.INVALID,
-    "Files that are not published reach their bound (`[drafts] unpublished_limit_bytes`, `unpublished_limit_files`).",
-    "Publish or withdraw drafts, complete uploads, or wait until they expire.",
+    "Files that are not published reach a bound of all tokens or of this one: `[drafts] unpublished_limit_bytes`, "
+    "`unpublished_limit_files`, `share_per_token`, `open_limit_per_token`.",
+    "Publish or withdraw drafts, delete uploads (`edge-fleet uploads`), or wait until they expire.",
 )
 PRECONDITION_FAILED = ProblemType(
     "precondition-failed",

@@ -1,4 +1,4 @@
-"""The verb `drafts`: options and examples."""
+"""The verbs `drafts` and `uploads`: options and examples."""
 
 from __future__ import annotations
 
@@ -39,6 +39,12 @@ def _sign(parser: argparse.ArgumentParser) -> None:
     remote_options(parser)
 
 
+def _delete(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("digest", metavar="DIGEST", nargs="+", type=named, help="SHA-256 of a file, as the list has it")
+    parser.add_argument("--by", type=named, metavar="TOKEN", help="the token that sent it (default: yours); for admins")
+    remote_options(parser)
+
+
 DRAFTS = Verb(
     "drafts",
     "drafts",
@@ -76,4 +82,16 @@ DRAFTS = Verb(
         VerbAction("delete", "withdraw a draft", "  edge-fleet drafts delete models-acme", _role),
     ),
 )
-DRAFT_VERBS = (DRAFTS,)
+UPLOADS = Verb(
+    "uploads",
+    "uploads",
+    "files of releases at the controller that are not published: list them, delete them",
+    "  edge-fleet uploads list\n"
+    "  edge-fleet uploads delete DIGEST             # an upload of your own token\n"
+    "  edge-fleet uploads delete DIGEST --by ci     # of another one, as an admin",
+    actions(
+        VerbAction("list", "uploads and complete files, by token", "  edge-fleet uploads list", remote_options),
+        VerbAction("delete", "remove them, unless a draft names them", "  edge-fleet uploads delete DIGEST", _delete),
+    ),
+)
+DRAFT_VERBS = (DRAFTS, UPLOADS)

@@ -45,6 +45,7 @@ class Action(enum.StrEnum):
     ROLLOUTS_CONTROL = "rollouts.control"  # pause, resume, abort, approve a wave
     DRAFTS_READ = "drafts.read"
     DRAFTS_CHANGE = "drafts.change"  # upload drafts, their files and signatures; withdraw a draft
+    UPLOADS_REMOVE = "uploads.remove"  # delete uploads of other tokens
     DRAFTS_KEYS = "drafts.keys"  # upload or withdraw drafts of root and targets, which name the signers of all roles
     PUBLISH = "publish"  # publish drafts that are signed
     TOKENS_READ = "tokens.read"
@@ -126,6 +127,7 @@ RULES: dict[Action, Rule] = {
     Action.ROLLOUTS_CONTROL: Rule(_OPERATORS, Reach.DEVICES),
     Action.DRAFTS_READ: Rule(_ALL, Reach.FLEET),  # they show how many devices run what
     Action.DRAFTS_CHANGE: Rule(frozenset({Role.PUBLISHER, Role.ADMIN}), Reach.FLEET),
+    Action.UPLOADS_REMOVE: Rule(_ADMIN, Reach.FLEET),
     Action.DRAFTS_KEYS: Rule(_ADMIN, Reach.FLEET),
     Action.PUBLISH: Rule(_OPERATORS, Reach.FLEET),
     Action.TOKENS_READ: Rule(_ADMIN, Reach.FLEET),
@@ -147,23 +149,27 @@ def may(identity: Identity, action: Action, tags: Collection[str] | None = None,
 
     For a list, pass the caller's own scope as `tags`; it shows what is within the scope.
     """
-    if isinstance(identity, DeviceCaller):
-        return _device_may(identity, action, device)
+    if not (decision := may_at_all(identity, action)):
+        return decision
+    if isinstance(identity, TokenCaller):
+        return _in_scope(identity, action, RULES[action].reach, tags)
+    if device != identity.device:
+        return AccessDecision(False, f"a device sees itself only; {identity.device!r:.140} asked for another")
+    return AccessDecision(True)
+
+
+def may_at_all(identity: Identity, action: Action) -> AccessDecision:
+    """Return whether the caller may perform the action on any device. It needs nothing of the request's body."""
     rule = RULES[action]
+    if isinstance(identity, DeviceCaller):
+        is_own = rule.reach is Reach.SELF
+        return AccessDecision(is_own, "" if is_own else f"{action} is not for devices; ask with an API token")
     if rule.reach is Reach.SELF:
         return AccessDecision(False, f"{action} is for devices, by their certificate; {identity.name!r:.80} is a token")
     if identity.role not in rule.roles:
         needed = " or ".join(sorted(rule.roles))
         return AccessDecision(False, f"{action} needs the role {needed}; {identity.name!r:.80} is {identity.role}")
-    return _in_scope(identity, action, rule.reach, tags)
-
-
-def _device_may(identity: DeviceCaller, action: Action, device: str) -> AccessDecision:
-    if RULES[action].reach is not Reach.SELF:
-        return AccessDecision(False, f"{action} is not for devices; ask with an API token")
-    if device != identity.device:
-        return AccessDecision(False, f"a device sees itself only; {identity.device!r:.140} asked for another")
-    return AccessDecision(True)
+    return _in_scope(identity, action, rule.reach, None) if rule.reach is Reach.FLEET else AccessDecision(True)
 
 
 def _in_scope(identity: TokenCaller, action: Action, reach: Reach, tags: Collection[str] | None) -> AccessDecision:

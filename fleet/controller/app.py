@@ -149,7 +149,8 @@ class Controller:
 
     def _application(self) -> Application:
         control, config = self.control, self._origin.config
-        recognition = Recognition(control.authority.trusted, control.revocations.serials, control.clock)
+        known = control.revocations
+        recognition = Recognition(control.authority.trusted, known.serials, control.clock, known.token_name)
         piece_bytes = config.blobs.piece_bytes
         blobs = open_blobs(control.workspace.public / BLOBS, config.blobs)
         repository = {

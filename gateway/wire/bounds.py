@@ -7,6 +7,9 @@ from typing import Protocol
 ACCEPTED_PER_PASS = 4
 """Connections that a listener accepts in one pass of the event loop: the setup of each takes up to 0.5 ms over HTTP."""
 
+LATE_S = 1.0
+"""Delay of a timer above which the event loop was late: what the peer has sent in time may not be read yet."""
+
 
 class PortBounds(Protocol):
     """Settings of sockets and connections."""

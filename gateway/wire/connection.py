@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import cast
 
 import h11
@@ -13,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from gateway.wire.asgi import Headers, Plain
-from gateway.wire.bounds import PortBounds
+from gateway.wire.bounds import LATE_S, PortBounds
 from gateway.wire.connection_schedule import CallerQueue
 from gateway.wire.parser import Parser
 from gateway.wire.read_queue import ReadQueue
@@ -173,12 +174,24 @@ class BoundedConnection(H11Protocol):
         return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
 
     def _bound_waiting(self, limit_s: float | None) -> None:
-        self._waiting = self._rearm(self._waiting, limit_s)
+        self._waiting = self._rearm(self._waiting, limit_s, self._bound_waiting)
 
     def _bound_writing(self, limit_s: float | None) -> None:
-        self._writing = self._rearm(self._writing, limit_s)
+        self._writing = self._rearm(self._writing, limit_s, self._bound_writing)
 
-    def _rearm(self, timer: asyncio.TimerHandle | None, limit_s: float | None) -> asyncio.TimerHandle | None:
+    def _rearm(
+        self, timer: asyncio.TimerHandle | None, limit_s: float | None, bound: Callable[[float], None]
+    ) -> asyncio.TimerHandle | None:
         if timer is not None:
             timer.cancel()
-        return None if limit_s is None else self.loop.call_later(limit_s, self.transport.abort)
+        if limit_s is None:
+            return None
+        due_s = self.loop.time() + limit_s
+        return self.loop.call_at(due_s, self._expire, bound, limit_s, due_s)
+
+    def _expire(self, bound: Callable[[float], None], limit_s: float, due_s: float) -> None:
+        """End the connection, or grant the time once more if not the peer is late, but this process."""
+        if self.behind or self.loop.time() > due_s + LATE_S:
+            bound(limit_s)
+        else:
+            self.transport.abort()

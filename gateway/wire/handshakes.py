@@ -15,10 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from socket import socket
 
-from gateway.wire.bounds import ACCEPTED_PER_PASS
+from gateway.wire.bounds import ACCEPTED_PER_PASS, LATE_S
 
 READ_BYTES = 32_768
 """Bytes read at a time out of TLS: asyncio keeps a buffer of that size for each connection, 256 KiB by default."""
+UNLIMITED_S = 86_400.0
+"""Time limit for asyncio, which does not see that this process was late."""
 PAUSE_S = 1.0
 """Pause before another attempt if this process or machine has too many open files."""
 _log = logging.getLogger(__name__)
@@ -115,17 +117,23 @@ class Handshakes:
     async def _shaken(self, peer: socket) -> None:
         """Complete a peer's handshake. One that fails, is aborted or uses no TLS is closed and counted, not logged."""
         self._fresh.discard(peer)
-        patience_s = self._terms.timeout_s
+        limit_s, due_s, time_s = self._terms.timeout_s, 0.0, self._loop.time
+        context = self._terms.context()
+        connecting = self._loop.connect_accepted_socket(
+            self._connect, peer, ssl=context, ssl_handshake_timeout=UNLIMITED_S, ssl_shutdown_timeout=limit_s
+        )
+        shaking = self._loop.create_task(connecting)
         try:
-            await self._loop.connect_accepted_socket(
-                self._connect,
-                peer,
-                ssl=self._terms.context(),
-                ssl_handshake_timeout=patience_s,
-                ssl_shutdown_timeout=patience_s,
-            )
-        except OSError:
+            while not shaking.done() and time_s() > due_s + LATE_S:  # again if not the peer was late, but this process
+                due_s = time_s() + limit_s
+                await asyncio.wait((shaking,), timeout=limit_s)
+        finally:
+            shaking.cancel()
+        (ended,) = await asyncio.gather(shaking, return_exceptions=True)
+        if isinstance(ended, OSError | asyncio.CancelledError):
             self._terms.counts["handshakes_failed"] += 1
+        elif isinstance(ended, BaseException):
+            raise ended
 
     def _ended(self, task: asyncio.Task[None], group: str) -> None:
         self._under_way.discard(task)

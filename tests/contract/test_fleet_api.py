@@ -20,8 +20,9 @@ def controller(tmp_path_factory) -> Iterator[RunningController]:
 
 
 def test_every_action_is_what_some_route_does() -> None:
-    """All but one, which PUT and DELETE of a draft ask for themselves: it depends on the role of the draft."""
-    assert {handler.opt.get(ACTION) for handler in HANDLERS} - {None} == set(Action) - {Action.DRAFTS_KEYS}
+    """All but two, which routes ask for themselves: they depend on the role of a draft, or the token of an upload."""
+    asked_there = {Action.DRAFTS_KEYS, Action.UPLOADS_REMOVE}
+    assert {handler.opt.get(ACTION) for handler in HANDLERS} - {None} == set(Action) - asked_there
 
 
 def test_an_unknown_path_and_method_are_problems(controller) -> None:

@@ -38,7 +38,9 @@ pytestmark = pytest.mark.timeout(120)
 CONTENT = os.urandom(300_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 PATH = f"/v1/blobs/{DIGEST}"
-BOUNDS = DraftSettings(unpublished_limit_files=5, unpublished_limit_bytes=1_000_000, request_limit_bytes=400_000)
+BOUNDS = DraftSettings(
+    unpublished_limit_files=5, unpublished_limit_bytes=1_000_000, share_per_token=1.0, request_limit_bytes=400_000
+)
 FILE_LIMIT_BYTES = 900_000
 
 
@@ -119,9 +121,10 @@ def test_other_bytes_than_announced_are_never_visible(controller, ci) -> None:
     assert problem(appended(ci, bytes(len(CONTENT)))) == (422, "upload-mismatch")
     assert (ci.get(PATH).status_code, staged(controller)) == (404, [])
     assert begun(ci).json()["received_bytes"] == 0
-    other_size = begun(ci, size_bytes=7)
-    assert problem(other_size) == (422, "upload-mismatch")
-    assert ci.get(PATH).json()["expires"] in other_size.json()["detail"]
+    assert problem(other_size := begun(ci, size_bytes=7)) == (422, "upload-mismatch")
+    assert f"DELETE {PATH}" in other_size.json()["detail"]
+    assert ci.delete(PATH).json()["size_bytes"] == len(CONTENT)
+    assert begun(ci, size_bytes=7).json()["size_bytes"] == 7
 
 
 def test_an_empty_file_is_complete_at_once(controller, ci) -> None:
@@ -131,12 +134,107 @@ def test_an_empty_file_is_complete_at_once(controller, ci) -> None:
 def test_bounds(controller, ci) -> None:
     assert begun(ci, size_bytes=FILE_LIMIT_BYTES + 1).status_code == 413
     begun(ci, size_bytes=FILE_LIMIT_BYTES)
-    assert problem(begun(ci, b"another", 100_001)) == (409, "uploads-full")
-    assert begun(ci, b"another", 99_000).status_code == 201
+    appended(ci, CONTENT)
+    assert problem(begun(ci, b"another", 700_001)) == (409, "uploads-full")
+    assert begun(ci, b"another", 700_000).status_code == 201
     for number in range(3):
         assert begun(ci, b"small" * number).status_code == 201
     assert problem(begun(ci, b"a sixth", 0)) == (409, "uploads-full")
     assert appended(ci, bytes(BOUNDS.request_limit_bytes + 1)).status_code == 413
+
+
+def test_announced_bytes_take_no_room(controller, ci) -> None:
+    """Room is taken by what arrives; what does not fit is refused when it arrives."""
+    files = [os.urandom(FILE_LIMIT_BYTES) for _ in range(2)]
+    paths = [f"/v1/blobs/{hashlib.sha256(file).hexdigest()}" for file in files]
+    assert [begun(ci, file).status_code for file in files] == [201, 201]
+    for offset in range(0, FILE_LIMIT_BYTES, 300_000):
+        assert appended(ci, files[0][offset : offset + 300_000], offset, paths[0]).status_code == 200
+    assert problem(appended(ci, files[1][:200_000], 0, paths[1])) == (409, "uploads-full")
+    assert appended(ci, files[1][:100_000], 0, paths[1]).json()["received_bytes"] == 100_000
+
+
+@pytest.fixture
+def other(controller: RunningController) -> Iterator[httpx.Client]:
+    with controller.client(token=controller.token(Role.PUBLISHER, name="other")) as client:
+        yield client
+
+
+def test_a_wrong_announcement_does_not_hinder_another_token(controller, ci, other) -> None:
+    begun(other, size_bytes=7)
+    assert begun(ci).json()["received_bytes"] == 0
+    begun(other, b"second")
+    assert other.get(PATH, params={"by": "a publisher"}).json()["size_bytes"] == len(CONTENT)
+    assert (other.get(PATH).json()["by"], ci.get(PATH).json()["by"]) == ("other", "a publisher")
+    begun(ci, b"second")
+    second = f"/v1/blobs/{hashlib.sha256(b'second').hexdigest()}"
+    assert problem(appended(other, b"wrong!", 0, second)) == (422, "upload-mismatch")
+    assert appended(ci, b"second", 0, second).json()["complete"]
+    assert appended(ci, CONTENT[:100]).json()["received_bytes"] == 100
+    assert appended(ci, CONTENT[100:], 100).json()["complete"]
+    assert other.get(PATH).json()["complete"]
+    assert not [*controller.control.workspace.uploads.glob("[!.]*")], "uploads of a complete file end"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "count"), [(DraftSettings(open_limit_per_token=4), 4), (replace(BOUNDS, share_per_token=0.5), 2)]
+)
+def test_one_token_leaves_room_for_others(tmp_path: Path, bounds: DraftSettings, count: int) -> None:
+    """Four uploads of 16 GiB were announced, and a publisher could publish nothing for a day."""
+    with (
+        controlling(tmp_path, replace(FleetConfig(), drafts=bounds)) as running,
+        running.client(token=running.token(Role.PUBLISHER, name="wild")) as wild,
+        running.client(token=running.token(Role.PUBLISHER, name="ci")) as ci,
+    ):
+        file_bytes = running.control.workspace.settings.release_file_limit_bytes
+        size_bytes = min(file_bytes, bounds.unpublished_limit_bytes // 2)
+        answers = [begun(wild, b"%d" % number, size_bytes) for number in range(count + 1)]
+        assert [answer.status_code for answer in answers] == [201] * count + [409]
+        assert "edge-fleet uploads list" in answers[-1].json()["detail"]
+        assert upload(ci, CONTENT) == DIGEST
+
+
+def test_files_that_a_token_has_staged_count_for_it(controller, ci, other) -> None:
+    half = replace(BOUNDS, share_per_token=0.5)
+    controller.control.uploads._settings = half
+    upload(other, CONTENT)
+    assert problem(begun(other, b"x" * 200_001)) == (409, "uploads-full")
+    assert upload(ci, b"x" * 200_001)
+    listed = {one["by"]: one["received_bytes"] for one in ci.get("/v1/blobs").json()["items"]}
+    assert listed == {"other": len(CONTENT), "a publisher": 200_001}
+
+
+def test_uploads_are_listed_and_deleted(controller, ci, other, tmp_path) -> None:
+    made = release(controller, tmp_path, "meter-reader", "2")
+    assert sent(ci, made).status_code == 200
+    begun(other)
+    page = ci.get("/v1/blobs", params={"limit": 1}).json()
+    rest = ci.get("/v1/blobs", params={"after": page["next"]}).json()["items"]
+    listed = [*page["items"], *rest]
+    assert len(listed) == 1 + len(made.files)
+    assert [(one["by"], one["complete"]) for one in listed if one["digest"] == DIGEST] == [("other", False)]
+    named = next(iter(made.files))
+    assert problem(ci.delete(f"/v1/blobs/{named}")) == (409, "conflict"), "a draft names it"
+    assert ci.delete(PATH).status_code == 404, "it is another token's"
+    assert ci.delete(PATH, params={"by": "other"}).status_code == 403
+    assert upload(ci, b"named by no draft") in staged(controller)
+    with controller.client(Role.ADMIN) as admin:
+        assert admin.delete(PATH, params={"by": "other"}).json()["by"] == "other"
+    assert ci.delete(f"/v1/blobs/{hashlib.sha256(b'named by no draft').hexdigest()}").json()["complete"]
+    assert {one["digest"] for one in ci.get("/v1/blobs").json()["items"]} == {*made.files}
+
+
+def test_an_upload_without_bytes_expires_soon(controller, ci) -> None:
+    begun(ci)
+    begun(ci, b"has bytes")
+    path = f"/v1/blobs/{hashlib.sha256(b'has bytes').hexdigest()}"
+    appended(ci, b"has", 0, path)
+    upload(ci, b"")
+    later = controller.clock() + timedelta(minutes=BOUNDS.empty_kept_min + 1)
+    assert moment_of(ci.get(PATH).json()["expires"]) < later
+    expire_uploads(controller.control, later)
+    assert [ci.get(one).status_code for one in (PATH, path)] == [404, 200]
+    assert ci.get(f"/v1/blobs/{hashlib.sha256(b'').hexdigest()}").json()["complete"]
 
 
 def test_what_was_uploaded_counts_until_it_is_published(controller, ci) -> None:
@@ -160,7 +258,7 @@ def test_a_private_key_is_not_kept_wherever_it_is_cut(controller, ci, cut) -> No
 
 def test_of_two_that_write_at_the_same_time_one_is_told_to_wait(controller, ci) -> None:
     begun(ci)
-    first = controller.control.uploads.append(DIGEST, 0)
+    first = controller.control.uploads.append(DIGEST, 0, "a publisher")
     assert problem(appended(ci, CONTENT)) == (409, "request-in-progress")
     first.close()
     assert appended(ci, CONTENT).json()["complete"]
@@ -187,6 +285,7 @@ def test_what_nobody_goes_on_with_expires_and_what_a_draft_names_stays(controlle
     made = release(controller, tmp_path, "meter-reader", "2")
     assert sent(ci, made).status_code == 200
     begun(ci)
+    appended(ci, CONTENT[:1])
     upload(ci, b"named by no draft")
     now, kept = controller.clock(), timedelta(hours=BOUNDS.unfinished_kept_h)
     expire_uploads(controller.control, now + kept - timedelta(minutes=5))
@@ -200,10 +299,14 @@ def test_what_nobody_goes_on_with_expires_and_what_a_draft_names_stays(controlle
 
 def test_a_file_that_is_begun_again_is_kept_as_long_as_a_new_one(controller, ci) -> None:
     begun(ci)
+    appended(ci, CONTENT[:1])
     upload(ci, b"named by no draft")
     kept = timedelta(hours=BOUNDS.unfinished_kept_h)
     workspace = controller.control.workspace
-    places = [workspace.uploads / f"{DIGEST}.{len(CONTENT)}", *(workspace.staged / "blobs" / "sha256").iterdir()]
+    places = [
+        workspace.uploads / f"{DIGEST}.{len(CONTENT)}.a publisher",
+        *(workspace.staged / "blobs" / "sha256").iterdir(),
+    ]
     for place in places:
         os.utime(place, ((controller.clock() - kept + timedelta(minutes=5)).timestamp(),) * 2)
     begun(ci)
@@ -233,19 +336,19 @@ def test_a_file_that_is_published_while_it_is_searched_is_found(controller, ci, 
                     place.replace(public)
 
     monkeypatch.setattr(Path, "stat", stat)
-    assert controller.control.uploads.find(DIGEST).complete
-    assert controller.control.uploads.find(DIGEST).complete
+    assert controller.control.uploads.find(DIGEST, "").complete
+    assert controller.control.uploads.find(DIGEST, "").complete
 
 
 def test_an_upload_that_ends_while_another_request_begins_is_told(controller, ci, monkeypatch) -> None:
     begun(ci, b"")
     begun(ci)
     uploads = controller.control.uploads
-    found = uploads.find(DIGEST)
+    found = uploads.find(DIGEST, "a publisher")
     appended(ci, CONTENT)
-    monkeypatch.setattr(uploads, "find", lambda _: found)
+    monkeypatch.setattr(uploads, "find", lambda *_: found)
     with pytest.raises(ProblemError, match="the upload has just ended; ask for its state"):
-        uploads.append(DIGEST, 0)
+        uploads.append(DIGEST, 0, "a publisher")
 
 
 def test_files_that_are_removed_while_they_are_counted_do_not_count(controller, ci, monkeypatch) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from fleet.controller.config import FleetConfig
+from fleet.controller.database import tokens
+from fleet.controller.serving.settings import RateSettings
 from tests.simulators.controller import RunningController, controlling
 
 
@@ -70,6 +74,34 @@ def test_the_last_admin_is_not_locked_out_unseen(controller) -> None:
     with controller.client(token=second["token"]) as admin:
         assert admin.delete(f"/v1/tokens/{second['id']}?last=true").status_code == 200
         assert admin.get("/v1/tokens").status_code == 401
+
+
+def test_wrong_tokens_do_not_limit_a_valid_one_of_the_same_address(tmp_path, monkeypatch) -> None:
+    """The address pays for them: its bucket bounds how often the database is asked for them."""
+    searched: list[str] = []
+    rates = RateSettings(address_per_s=0.001, address_burst=100, refusal_cost=5)
+    serve = replace(FleetConfig().serve, rates=rates)
+    with controlling(tmp_path, replace(FleetConfig(), serve=serve)) as running, running.client() as admin:
+        made = admin.post("/v1/tokens", json={"name": "ben", "role": "operator"}).json()
+        search = tokens.identify
+
+        def counted(connection, text, now):
+            searched.append(text)
+            return search(connection, text, now)
+
+        monkeypatch.setattr(tokens, "identify", counted)
+        with running.client(token="eft_wrong") as wrong, running.client(token=made["token"]) as ben:
+            refused = [wrong.get("/v1/devices").status_code for _ in range(40)]
+            assert {*refused[:10], *refused[-10:]} == {401, 429}
+            assert len(searched) <= 100 / rates.refusal_cost
+            assert {ben.get("/v1/devices").status_code for _ in range(50)} == {200}
+            assert {ben.get("/v1/devices").status_code for _ in range(60)} == {200, 429}, "it has a bucket of its own"
+            assert wrong.get("/v1/devices").status_code == 429
+        running.control.revocations.refresh(running.clock())
+        assert running.control.revocations.token_name(made["token"]) == "ben"
+        running.clock.ahead = timedelta(days=400)
+        running.control.revocations.refresh(running.clock())
+        assert running.control.revocations.token_name(made["token"]) == ""
 
 
 def test_a_token_that_is_not_there(controller) -> None:

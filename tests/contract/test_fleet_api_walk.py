@@ -6,6 +6,8 @@ What is expected is written down here, from the guide's table of roles, not take
 from __future__ import annotations
 
 import re
+import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -123,6 +125,27 @@ def test_of_who_says_nothing_no_body_is_read(controller, ground, walk) -> None:
         for operation in walk:
             answer = nobody.request(operation.method, ground.path(operation), content=b"{")
             assert answer.status_code == 401, str(operation)
+
+
+@pytest.mark.parametrize("role", sorted(EVERYBODY))
+def test_of_a_role_that_may_not_no_body_is_read(controller, ground, walk, role) -> None:
+    with controller.client(Role(role)) as client:
+        for operation in walk:
+            if role not in may(operation):
+                answer = client.request(operation.method, ground.path(operation), content=b"{")
+                assert answer.status_code == 403, str(operation)
+
+
+def test_a_role_that_may_not_is_refused_before_its_body_comes(controller) -> None:
+    """The connection waits for the answer, and sends no byte of the body that its head announces."""
+    url, context = httpx.URL(controller.url), ssl.create_default_context(cafile=str(controller.ca_file))
+    head = f"POST /v1/devices/tags HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {controller.token(Role.VIEWER)}\r\n"
+    with (
+        socket.create_connection((url.host, url.port), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname=url.host) as connection,
+    ):
+        connection.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 9\r\n\r\n".encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 403 ")
 
 
 def _refused(operation: Operation, client: httpx.Client, path: str, body: object) -> str:

@@ -261,7 +261,7 @@ def test_uploads_expire_at_a_replica_that_does_not_lead(replica: MaintainedRepli
     for _ in range(12):  # the clock is believed after a while
         replica.turn(timedelta(minutes=10))
     with pytest.raises(AbsentError):
-        replica.control.uploads.find(digest)
+        replica.control.uploads.find(digest, "ci")
 
 
 # ---- the revocation list

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import socket
 import ssl
+import time
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,39 @@ async def test_one_address_begins_only_so_many_in_a_second(tmp_path: Path) -> No
             await asks(controller, "127.0.0.1")
         assert controller.counts == {"handshakes_turned_away": 1}
         assert await asks(controller, "127.0.0.2") == b"HTTP/1.1 200 OK"
+
+
+async def test_a_peer_does_not_pay_for_a_late_server(tmp_path: Path) -> None:
+    """The handshake has begun, and the process cannot go on with it for longer than a peer may take."""
+    async with controlling(tmp_path, tls=True, settings=ServingSettings(handshake_timeout_s=3.0)) as controller:
+        trusting = ssl.create_default_context(cafile=str(controller.ca_file))
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        shaking = trusting.wrap_bio(incoming, outgoing, server_hostname="localhost")
+        reader, writer = await silent(controller)
+        with pytest.raises(ssl.SSLWantReadError):
+            shaking.do_handshake()
+        writer.write(outgoing.read())
+        while shaking.version() is None or not shaking.getpeercert():
+            incoming.write(await reader.read(4096))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                shaking.do_handshake()
+        time.sleep(4.5)  # the event loop stands still
+        await asyncio.sleep(0)
+        writer.write(outgoing.read())
+        shaking.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        writer.write(outgoing.read())
+        incoming.write(await reader.read(65_536))
+        while not (answer := _read(shaking)):
+            assert not reader.at_eof()
+            incoming.write(await reader.read(65_536))
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+        await hang_up(writer)
+
+
+def _read(shaking: ssl.SSLObject) -> bytes:
+    with contextlib.suppress(ssl.SSLWantReadError):
+        return shaking.read(4096)
+    return b""
 
 
 async def test_who_comes_when_all_hands_are_shaken_waits_his_turn(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
+import time
 import uuid
 
 import httpx
@@ -32,6 +34,19 @@ async def test_headers_that_never_end_and_those_who_say_nothing(tmp_path) -> Non
             writer.write(beginning)
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await reader.readexactly(1)
+            await hang_up(writer)
+
+
+async def test_a_peer_does_not_pay_for_a_late_server(tmp_path) -> None:
+    """Requests arrive in time, and the process cannot read them for longer than a peer may take."""
+    count, settings = 100, ServingSettings(header_timeout_s=3.0)
+    async with controlling(tmp_path, settings=settings) as controller:
+        peers = [await controller.connect() for _ in range(count)]
+        for _, writer in peers:
+            writer.write(ASK)
+        time.sleep(4.5)  # the event loop stands still
+        assert [(await said(reader))[0] for reader, _ in peers] == [200] * count
+        for _, writer in peers:
             await hang_up(writer)
 
 
@@ -124,6 +139,26 @@ async def test_a_body_in_chunks_is_too_large_all_the_same_and_exactly_the_limit_
     async with controlling(tmp_path, settings=settings) as controller, controller.client() as client:
         assert (await client.post("/", content=chunks(2))).json()["size"] == 10
         assert (await client.post("/", content=chunks(3))).status_code == 413
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("closing", ["Connection: close\r\n", ""])
+async def test_the_refusal_of_a_body_is_read_before_the_connection_ends(tmp_path, closing, tls) -> None:
+    """The peer sends its whole body before it reads, as urllib does: a reset would discard the answer."""
+    size, settings = 8_000_000, ServingSettings(max_body_bytes=1000)
+    async with controlling(tmp_path, tls=tls, settings=settings) as controller:
+        context = ssl.create_default_context(cafile=str(controller.ca_file)) if tls else None
+        reader, writer = await asyncio.open_connection("localhost", controller.port, ssl=context)
+        head = f"POST / HTTP/1.1\r\nHost: x\r\n{closing}Content-Length: {size}\r\n\r\n".encode()
+        writer.write(head + bytes(size))
+        await writer.drain()
+        assert (await said(reader))[0] == 413
+        if closing:
+            assert await reader.read() == b""
+        else:
+            writer.write(ASK)
+            assert (await said(reader))[0] == 200
+        await hang_up(writer)
 
 
 async def test_bounds_by_route(tmp_path) -> None:
@@ -312,8 +347,11 @@ async def test_the_log_says_who_asked_what_and_no_secret(tmp_path, caplog) -> No
         async with controlling(tmp_path, tls=True) as controller, controller.client(camera) as client:
             answer = await client.get("/a%0Ab?token=secret", headers={"Authorization": "Bearer secret"})
             await client.get("/denied")
-    usual, refused = (record for record in caplog.records if record.name == "fleet.access")
+            await client.get("/repository/metadata/2.root.json?status=404")
+            await client.get("/repository/metadata/2.snapshot.json?status=404")
+    usual, refused, next_root, absent = (record for record in caplog.records if record.name == "fleet.access")
     assert (usual.levelno, refused.levelno) == (logging.DEBUG, logging.INFO)
+    assert (next_root.levelno, absent.levelno) == (logging.DEBUG, logging.INFO), "every poll asks for the next root"
     number = answer.headers["x-request-id"]
     assert usual.getMessage().startswith(f"request answered: {number} 127.0.0.1 camera-7 GET /a%0Ab 200 ")
     assert "secret" not in caplog.text

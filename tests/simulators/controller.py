@@ -110,11 +110,12 @@ class RunningController:
 def controlling(
     folder: Path, config: FleetConfig | None = None, repository: FleetRepository | None = None, *, port: int = 0
 ) -> Iterator[RunningController]:
-    """Run a controller of a new repository in `folder`. `port` 0: a free one."""
+    """Run a controller of a new repository in `folder`. `port` 0: a free one. Without rates in `config` it has none."""
     repository = repository or FleetRepository(folder)
     config, clock = config or FleetConfig(), Clock()
     listen = replace(config.listen, addresses=(f"127.0.0.1:{port or free_port()}",))
-    rates = RateSettings(device_per_s=0, address_per_s=0, handshake_per_s=0)
+    none = RateSettings(device_per_s=0, address_per_s=0, handshake_per_s=0)
+    rates = none if config.serve.rates == RateSettings() else config.serve.rates
     config = replace(config, listen=listen, serve=replace(config.serve, rates=rates))
     signers = [key for role in (DIRECTOR, SNAPSHOT, TIMESTAMP) for key in repository.keys[role]]
     replica = Controller(Origin(repository.workspace.folder, config, signers, clock))

@@ -65,9 +65,14 @@ def device(name: str, authority: Authority = AUTHORITY, validity_d: float | None
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Return the peer and the request. /denied refuses, /broken fails, /large sends 64 MiB, /slow waits."""
+    """Return the peer and the request. /denied refuses, /broken fails, /large sends 64 MiB, /slow waits.
+
+    ?status=404: nothing is there.
+    """
     if scope["path"] == "/denied":
         raise RequestError(Fault.UNAUTHENTICATED, "a token is required")
+    if scope["query_string"] == b"status=404":
+        raise RequestError(Fault.NOT_FOUND, "there is no such file")
     if scope["path"] == "/broken":
         raise ZeroDivisionError("a defect")
     if scope["path"] == "/large":

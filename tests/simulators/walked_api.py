@@ -103,6 +103,8 @@ class Ground:
         digest = _digest(self._content)
         answer = self.admin.post("/v1/blobs", json={"digest": digest, "size_bytes": len(self._content)})
         assert answer.is_success, answer.text
+        control = self.controller.control
+        control.uploads.begin(digest, len(self._content), "a publisher", control.clock())  # each token has its own
         return digest
 
     def _signed(self) -> dict[str, Any]:

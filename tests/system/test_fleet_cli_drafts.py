@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -99,6 +100,19 @@ def test_a_draft_travels_to_a_machine_without_network(controller, admin, tmp_pat
     assert done["published"].keys() == {"models-acme"}
     workspace = controller.control.workspace
     assert verify(workspace.public, controller.clock(), workspace.settings).findings == ()
+
+
+def test_uploads_are_listed_and_deleted(controller, admin) -> None:
+    digest = hashlib.sha256(b"a file").hexdigest()
+    assert admin.run("uploads", "list")[1] == "no upload is here\n"
+    with controller.client(token=controller.token(Role.PUBLISHER, name="ci")) as ci:
+        assert ci.post("/v1/blobs", json={"digest": digest, "size_bytes": 6}).is_success
+        assert ci.patch(f"/v1/blobs/{digest}", content=b"a").is_success
+    assert re.search(rf"{digest} │ ci +│ 1 +│ 6 +│ incomplete", admin.run("uploads", "list")[1])
+    code, _, err = admin.run("uploads", "delete", digest)
+    assert (code, "has no upload" in err) == (1, True)
+    assert admin.told("uploads", "delete", digest, "--by", "ci")["uploads"][0]["digest"] == digest
+    assert admin.told("uploads", "list") == {"uploads": []}
 
 
 def test_a_copy_without_signatures_is_not_sent_again(admin, tmp_path) -> None:

@@ -6,19 +6,22 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated
 
-from litestar import get, patch, post
+from litestar import delete, get, patch, post
 from litestar.concurrency import sync_to_thread
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
-from fleet.controller.access import Action, Identity
+from fleet.controller.access import Action, Identity, may
 from fleet.controller.api.conditions import STATE, check_state
 from fleet.controller.api.document import BODY, CHECKED
-from fleet.controller.api.fields import DIGEST, DIGEST_CHARACTERS, LARGEST, Digest
+from fleet.controller.api.fields import DIGEST, DIGEST_CHARACTERS, LARGEST, Digest, NameInQuery, PathInQuery
 from fleet.controller.api.identity import ACTION, Call, actor, allow, control_of
-from fleet.controller.control.uploads import Appending, Upload
+from fleet.controller.api.pages import PAGE_ROWS, Limit, Page, page, rows_of
+from fleet.controller.audit import Deed
+from fleet.controller.control.uploads import Appending, Upload, named_files
 from fleet.disk import CHUNK_BYTES
 from fleet.times import moment
+from gateway.domain.errors import Fault, RequestError
 
 SHOWN = "/v1/blobs/{digest}"
 DigestInPath = Annotated[str, PathParameter(min_length=DIGEST_CHARACTERS, max_length=DIGEST_CHARACTERS, pattern=DIGEST)]
@@ -38,7 +41,8 @@ class BlobView:
     """State of an upload.
 
     `received_bytes` are on the disk. `complete`: drafts may name the file. `expires`: time when the file is removed
-    unless more bytes arrive, a draft names it, or it is begun again; null: it is published.
+    unless more bytes arrive, a draft names it, or it is begun again; null: it is published. `by`: the token that sent
+    it, as far as the list knows it.
     """
 
     digest: str
@@ -46,6 +50,16 @@ class BlobView:
     received_bytes: int
     complete: bool
     expires: str | None
+    by: str
+
+
+@get("/v1/blobs", opt={ACTION: Action.DRAFTS_READ}, sync_to_thread=True, summary="List uploads, if not published")
+def list_blobs(request: Call, after: PathInQuery = "", limit: Limit = PAGE_ROWS) -> Page[BlobView]:
+    """Return incomplete uploads, and complete files that are not published, by digest and token."""
+    allow(request)
+    control = control_of(request)
+    found = [one for one in control.uploads.unpublished() if _cursor(one) > after]
+    return page(control, found[: rows_of(control, limit)], limit, _view, _cursor)
 
 
 @post(
@@ -70,10 +84,38 @@ def begin_blob(request: Call, data: JSONBody[BlobAnnounced]) -> BlobView:
     sync_to_thread=True,
     summary="How much of a file is stored",
 )
-def show_blob(request: Call, digest: DigestInPath) -> BlobView:
-    """Return 404 if the upload was never begun, or expired."""
-    allow(request)
-    return _view(control_of(request).uploads.find(digest))
+def show_blob(request: Call, digest: DigestInPath, by: NameInQuery = "") -> BlobView:
+    """Return this token's upload, else another one's, or that of the token `by`.
+
+    404 if it was never begun, or expired.
+    """
+    identity = allow(request)
+    return _view(control_of(request).uploads.find(digest, by or actor(identity), others=not by))
+
+
+@delete(
+    "/v1/blobs/{digest:str}",
+    opt={ACTION: Action.DRAFTS_CHANGE, STATE: SHOWN},
+    status_code=200,
+    sync_to_thread=True,
+    summary="Delete an upload that is not published",
+)
+def delete_blob(request: Call, digest: DigestInPath, by: NameInQuery = "") -> BlobView:
+    """Delete an incomplete upload of this token, or a file that it sent and that no draft names.
+
+    `by`: the token that sent it, for admins.
+    """
+    identity, control = allow(request), control_of(request)
+    mine, now = actor(identity), control.clock()
+    if by not in {"", mine} and not (answer := may(identity, Action.UPLOADS_REMOVE)):
+        raise RequestError(Fault.DENIED, answer.reason)
+    with control.drafts.changing(mine, now) as drafting:
+        deed, wanted = (
+            Deed(mine, "blobs.delete", digest, {"by": by or mine}),
+            named_files(control.workspace, drafting.drafts.values()),
+        )
+        check_state(request, lambda: _view(control.uploads.find(digest, by or mine)))
+        return _view(control.uploads.delete(digest, by or mine, deed, now, wanted))
 
 
 @patch(
@@ -89,7 +131,7 @@ async def append_blob(request: Call, digest: DigestInPath, offset: Offset = 0) -
     """
     identity = await sync_to_thread(_allowed, request, digest)
     uploads = control_of(request).uploads
-    appending = await sync_to_thread(uploads.append, digest, offset)
+    appending = await sync_to_thread(uploads.append, digest, offset, actor(identity))
     try:
         await _write(request, appending)
     finally:
@@ -99,7 +141,7 @@ async def append_blob(request: Call, digest: DigestInPath, offset: Offset = 0) -
 
 def _allowed(request: Call, digest: str) -> Identity:
     identity = allow(request)
-    check_state(request, lambda: _view(control_of(request).uploads.find(digest)))
+    check_state(request, lambda: _view(control_of(request).uploads.find(digest, actor(identity))))
     return identity
 
 
@@ -123,7 +165,11 @@ async def _write(request: Call, appending: Appending) -> None:
 
 def _view(upload: Upload) -> BlobView:
     expires = moment(upload.expires) if upload.expires else None
-    return BlobView(upload.digest, upload.size_bytes, upload.received_bytes, upload.complete, expires)
+    return BlobView(upload.digest, upload.size_bytes, upload.received_bytes, upload.complete, expires, upload.by)
 
 
-HANDLERS = (begin_blob, show_blob, append_blob)
+def _cursor(upload: Upload) -> str:
+    return f"{upload.digest}.{upload.by}"
+
+
+HANDLERS = (list_blobs, begin_blob, show_blob, append_blob, delete_blob)

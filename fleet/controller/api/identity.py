@@ -9,12 +9,11 @@ from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.handlers.base import BaseRouteHandler
 
-from fleet.controller.access import Action, DeviceCaller, Identity, may
+from fleet.controller.access import RULES, Action, DeviceCaller, Identity, Reach, may, may_at_all
 from fleet.controller.control.control import Control
 from fleet.controller.database import tokens
 from fleet.controller.database.tokens import ApiToken
-from fleet.controller.serving.asgi import Scope, name_caller, peer_of
-from gateway.domain.access import BEARER
+from fleet.controller.serving.asgi import Scope, bearer, name_caller, peer_of
 from gateway.domain.errors import Fault, RequestError
 
 Call = Request[Any, Any, Any]
@@ -25,23 +24,27 @@ _KNOWN = "known_token"
 """Key in a request's state: its API token, once that is read."""
 
 
-def control_of(request: Call) -> Control:
+def control_of(request: Guarded) -> Control:
     """Return the context of the routes."""
     control: Control = request.app.state.control
     return control
 
 
 def named(connection: Guarded, handler: BaseRouteHandler) -> None:
-    """Refuse a request without credentials, before anything of it is read; a guard of litestar.
+    """Refuse a caller that may not perform the route's action, before the body is read; a guard of litestar.
 
-    Raise RequestError UNAUTHENTICATED.
+    Raise RequestError UNAUTHENTICATED, DENIED, AwayError.
     """
-    caller = connection.headers.get("authorization") or peer_of(cast("Scope", connection.scope)).device
-    if ACTION in handler.opt and not caller:
-        raise _unauthenticated()
+    action: Action | None = handler.opt.get(ACTION)
+    certificate = peer_of(cast("Scope", connection.scope)).certificate
+    if action is None or (certificate and RULES[action].reach is Reach.SELF):
+        return  # `allow_self` checks devices
+    answer = may_at_all(identify(connection), action)
+    if not answer:
+        raise RequestError(Fault.DENIED, answer.reason)
 
 
-def identify(request: Call) -> Identity:
+def identify(request: Guarded) -> Identity:
     """Return the caller: by an API token, else by the certificate. Raise RequestError UNAUTHENTICATED, AwayError."""
     device = peer_of(cast("Scope", request.scope)).device
     if device and not request.headers.get("authorization"):
@@ -49,13 +52,14 @@ def identify(request: Call) -> Identity:
     return known_token(request).caller
 
 
-def known_token(request: Call) -> ApiToken:
+def known_token(request: Guarded) -> ApiToken:
     """Return the API token of the caller, which is read once. Raise RequestError UNAUTHENTICATED, AwayError."""
     if isinstance(read := request.scope["state"].get(_KNOWN), ApiToken):
         return read
     text, control = bearer_of(request), control_of(request)
     if not text:
-        raise _unauthenticated()
+        problem = "a token is required: send 'Authorization: Bearer TOKEN'; devices send their certificate"
+        raise RequestError(Fault.UNAUTHENTICATED, problem)
     with control.database.glance() as connection:
         known = tokens.identify(connection, text, control.clock())
     if known is None:
@@ -66,15 +70,9 @@ def known_token(request: Call) -> ApiToken:
     return known
 
 
-def bearer_of(request: Call) -> str:
+def bearer_of(request: Guarded) -> str:
     """Return the text of the API token, or "" if the request has none."""
-    said: str = request.headers.get("authorization", "")
-    return said[len(BEARER) :].strip() if said.lower().startswith(BEARER) else ""
-
-
-def _unauthenticated() -> RequestError:
-    problem = "a token is required: send 'Authorization: Bearer TOKEN'; devices send their certificate"
-    return RequestError(Fault.UNAUTHENTICATED, problem)
+    return bearer(request.headers.get("authorization", ""))
 
 
 def allow(

@@ -88,7 +88,8 @@ def create_token(request: Call, data: JSONBody[TokenWanted]) -> NewToken:
     """
     identity, control = allow(request), control_of(request)
     wanted = WantedToken(data.name, data.role, frozenset(data.tags), data.validity_d)
-    credential, made = make_token(control.database, wanted, actor(identity), control.clock())
+    credential, made = make_token(control.database, wanted, actor(identity), now := control.clock())
+    control.database.after_commit(lambda: control.revocations.refresh(now))
     return NewToken(**_fields(made), token=credential.text)
 
 

@@ -16,12 +16,12 @@ from fleet.controller.control.device_ca import AUTHORITY_FOLDER
 from fleet.controller.control.monotonic_clock import MonotonicClock
 from fleet.controller.control.renewal import renew_published
 from fleet.controller.control.revocation_file import write_revocations
+from fleet.controller.control.uploads import named_files
 from fleet.controller.database import certificates, changes, devices, enrolment, idempotency, sweep, tokens
 from fleet.controller.database import events as device_events
 from fleet.controller.database.engine import Connection
 from fleet.controller.database.leader import guard
 from fleet.controller.database.rows import chunks
-from fleet.publisher.draft_rules import new_targets
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 
 TOUCHED_AT_ONCE = 5_000
@@ -150,8 +150,7 @@ def expire_uploads(control: Control, now: datetime) -> bool:
             stack.enter_context(work.locked())
         except UnreachableError:
             return False
-        targets = [target for draft in work.drafts().values() for target in new_targets(draft)]
-        if removed := control.uploads.expire(now, frozenset(work.needed(targets))):
+        if removed := control.uploads.expire(now, named_files(work, work.drafts().values())):
             _log.info(events.UPLOADS_EXPIRED, removed)
     return True
 

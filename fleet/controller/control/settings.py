@@ -97,8 +97,11 @@ class DraftSettings:
     lock_wait_s: float = 5.0  # how long a request waits for another edge-fleet that works in the folder
     verified_at_once: int = 1  # digests of complete files verified at one time; further files wait, or are sent again
     unfinished_kept_h: float = 24.0  # retention of an incomplete upload, or of a file that no draft names
+    empty_kept_min: float = 15.0  # retention of an incomplete upload that has received no byte
     unpublished_limit_files: int = 20_000  # unpublished uploads, complete or not
     unpublished_limit_bytes: int = field(default=68_719_476_736, metadata=VAST)  # 64 GiB of unpublished uploads
+    share_per_token: float = 0.5  # share of both limits that one API token may take
+    open_limit_per_token: int = 64  # incomplete uploads of one API token
     request_limit_bytes: int = 67_108_864  # 64 MiB: body of one request with bytes of a file; the next one continues
     request_timeout_s: float = 300.0  # longest duration of such a request
     expire_every_s: float = 600.0  # how often expired uploads are removed
@@ -106,7 +109,8 @@ class DraftSettings:
     def __post_init__(self) -> None:
         """Check the values. Raise ConfigurationError."""
         check_above_zero(self, "drafts", "unfinished_kept_h", "unpublished_limit_files", "request_limit_bytes")
-        check_above_zero(self, "drafts", "verified_at_once")
+        check_above_zero(self, "drafts", "verified_at_once", "empty_kept_min", "open_limit_per_token")
+        check_above_zero(self, "drafts", "share_per_token", high=1.0)
         check_above_zero(self, "drafts", "request_timeout_s", "expire_every_s")
 
 

@@ -168,7 +168,7 @@ def _remedy(problem: str) -> str:
     if any(words in problem for words in FULL):
         return "free space on its disk, and try again"
     if LOCKED in problem:
-        return "stop what uses it (edge-fleet serve), and try again"
+        return "a controller runs, or another program uses it; stop it (edge-fleet serve), and try again"
     return "try again, and check the database if this persists"
 
 

@@ -114,9 +114,8 @@ def _hold(old: Database, source: Connection) -> None:
     until = time.monotonic() + old.settings.busy_timeout_ms / 1000
     while others := _others(source):
         if time.monotonic() > until:
-            problem = (
-                f"{others} connections of edge-fleet use it; stop edge-fleet serve on every machine, and try again"
-            )
+            problem = f"a controller runs: {others} connections of edge-fleet use it"
+            problem += "; stop edge-fleet serve on every machine, and try again"
             raise UnreachableError(problem, file=str(old.place))
         time.sleep(_ASK_AGAIN_S)
     quote = source.dialect.identifier_preparer.quote

@@ -71,6 +71,12 @@ def identify(connection: Connection, text: str, now: datetime) -> ApiToken | Non
     return _token(row) if row else None
 
 
+def names(connection: Connection, now: datetime) -> dict[str, str]:
+    """Return the names of all valid tokens by digest; `tokens_limit` bounds them."""
+    held = (tokens.c.revoked.is_(None), tokens.c.expires > now)
+    return {row.digest: row.name for row in connection.execute(sa.select(tokens.c.digest, tokens.c.name).where(*held))}
+
+
 def valid(connection: Connection, ids: Iterable[int], now: datetime) -> frozenset[int]:
     """Return those of these tokens that are neither revoked nor expired."""
     held = sa.select(tokens.c.id).where(tokens.c.revoked.is_(None), tokens.c.expires > now)

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from fleet.controller.problems import plain_problem
 from fleet.controller.serving.peer import RequestPeer
+from gateway.domain.access import BEARER
 from gateway.domain.problem import Problem
 from gateway.wire import asgi
 from gateway.wire.asgi import Application, Headers, Message, Receive, Scope, Send
 
 __all__ = (
-    "ZERO_COPY", "Application", "Message", "Receive", "Scope", "Send", "header_values", "logged_path", "name_caller",
-    "peer_of", "plain", "request_id", "respond", "without_headers",
+    "ZERO_COPY", "Application", "Message", "Receive", "Scope", "Send", "bearer", "header_values", "logged_path",
+    "name_caller", "peer_of", "plain", "request_id", "respond", "without_headers",
 )  # fmt: skip
 
 PATH_LIMIT_CHARACTERS = 200
@@ -41,6 +42,11 @@ def logged_path(scope: Scope) -> str:
 def name_caller(scope: Scope, name: str) -> None:
     """Set the caller's name in the access log, for callers with an API token. Never pass the token itself."""
     scope["state"]["caller"] = name
+
+
+def bearer(authorization: str) -> str:
+    """Return the API token in a value of the header Authorization, or "" if it has none."""
+    return authorization[len(BEARER) :].strip() if authorization.lower().startswith(BEARER) else ""
 
 
 def header_values(scope: Scope, name: str) -> list[str]:

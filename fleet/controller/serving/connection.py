@@ -75,19 +75,37 @@ class ControllerConnection(BoundedConnection):
         return too_many or theirs > self._settings.max_connections_per_address
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application, with the sendfile extension if there is no TLS."""
-        if self.scheme == "https":
-            await self._application(scope, receive, send)
-            return
+        """Call the application, with the sendfile extension if there is no TLS.
+
+        If it answers before the whole body is received, the answer is sent at once, and the rest of the body is
+        discarded before the connection goes on or is closed: otherwise the peer would lose the answer to a reset.
+        """
+        unread = False
 
         async def sending(message: Message) -> None:
+            nonlocal unread
             if message["type"] == ZERO_COPY:
                 await self._send_file(message)
                 message = {"type": "http.response.body", "body": b"", "more_body": message.get("more_body", False)}
-            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                unread = self.conn.their_state is h11.SEND_BODY
+            await send({**message, "more_body": True} if unread else message)
 
-        scope.setdefault("extensions", {})[ZERO_COPY] = {}
+        if self.scheme != "https":
+            scope.setdefault("extensions", {})[ZERO_COPY] = {}
         await self._application(scope, receive, sending)
+        if unread:
+            await self._discard(receive)
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _discard(self, receive: Receive) -> None:
+        """Receive the rest of a body, or abort the connection after `body_timeout_s` or when the server stops."""
+        try:
+            async with asyncio.timeout(self._settings.body_timeout_s):
+                while (await receive()).get("more_body", False):
+                    pass
+        except (TimeoutError, asyncio.CancelledError):  # this is the task's outermost frame
+            self.transport.abort()
 
     async def _send_file(self, message: Message) -> None:
         """Send part of a file in pieces; its size was announced by Content-Length. Send nothing for HEAD."""

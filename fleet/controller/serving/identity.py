@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from cryptography import x509
@@ -12,7 +13,7 @@ from cryptography import x509
 from fleet.controller.authority.certificate import DeviceCertificate
 from fleet.controller.authority.verify import check_holds, verified
 from fleet.controller.problems import ProblemError
-from fleet.controller.serving.asgi import Application, Receive, Scope, Send, header_values, without_headers
+from fleet.controller.serving.asgi import Application, Receive, Scope, Send, bearer, header_values, without_headers
 from fleet.controller.serving.peer import RequestPeer
 from fleet.controller.serving.proxies import ForwardedError, Proxies, forwarded_address, forwarded_certificate
 from fleet.controller.serving.settings import ProxySettings
@@ -23,12 +24,19 @@ VERIFIED_LIMIT = 16_384
 
 
 class Recognition:
-    """Verifier of certificates. `revoked` returns the revoked serials (hex) at the time of the call."""
+    """Verifier of certificates. `revoked` returns the revoked serials (hex) at the time of the call.
+
+    `token_name`: returns the name of a valid API token, "" for any other text, without asking the database.
+    """
 
     def __init__(
-        self, trusted: Sequence[x509.Certificate], revoked: Callable[[], Collection[str]], now: Callable[[], datetime]
+        self,
+        trusted: Sequence[x509.Certificate],
+        revoked: Callable[[], Collection[str]],
+        now: Callable[[], datetime],
+        token_name: Callable[[str], str] = lambda _text: "",
     ) -> None:
-        self._trusted, self._revoked, self._now = tuple(trusted), revoked, now
+        self._trusted, self._revoked, self._now, self.token_name = tuple(trusted), revoked, now, token_name
         self._known: OrderedDict[bytes, DeviceCertificate] = OrderedDict()
 
     def device(self, certificate_der: bytes) -> DeviceCertificate:
@@ -61,7 +69,10 @@ class PeerMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Identify the peer. Raise ProblemError 400 for unreadable headers of a trusted proxy."""
         state = scope.setdefault("state", {})
-        state["peer"] = self._peer(scope, str((scope.get("client") or ("",))[0]), state.get("client_certificate"))
+        peer = self._peer(scope, str((scope.get("client") or ("",))[0]), state.get("client_certificate"))
+        if shown := bearer("".join(header_values(scope, "authorization")[:1])):
+            peer = replace(peer, token=self._recognition.token_name(shown))
+        state["peer"] = peer
         await self._app(scope, receive, send)
 
     def _peer(self, scope: Scope, address: str, shown: bytes | None) -> RequestPeer:

@@ -15,12 +15,14 @@ class RequestPeer:
 
     `address` is "" for a UNIX socket. `certificate` was verified and is valid; `proxied`: a trusted proxy sent it.
     `refusal`: the certificate that was presented is not valid; `rates` counts the request, then refuses it.
+    `token`: name of the API token, if it was valid when tokens were read last; the routes check it again.
     """
 
     address: str = ""
     certificate: DeviceCertificate | None = None
     proxied: bool = False
     refusal: RequestError | None = None
+    token: str = ""
 
     @property
     def device(self) -> str:
@@ -29,5 +31,7 @@ class RequestPeer:
 
     @property
     def caller(self) -> str:
-        """Return the key by which limits count the caller: a device, or an address (IPv6: its /64)."""
-        return f"device {self.device}" if self.device else address_group(self.address)
+        """Return the key by which limits count the caller: a device, a token, or an address (IPv6: its /64)."""
+        if self.device:
+            return f"device {self.device}"
+        return f"token {self.token}" if self.token else address_group(self.address)

@@ -1,4 +1,4 @@
-"""Rate and concurrency limits per device or address: token buckets in a bounded table."""
+"""Rate and concurrency limits per device, API token or address: token buckets in a bounded table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Limits of devices or of addresses. `inside`: requests in progress by caller."""
+    """Limits of devices, API tokens or addresses. `inside`: requests in progress by caller."""
 
     name: str
     buckets: TokenBuckets
@@ -32,7 +32,7 @@ class _Kind:
 
 
 class Rates:
-    """ASGI middleware. A device is limited by its name, a caller without certificate by its address."""
+    """ASGI middleware. A device and a valid API token are limited by their names, other callers by their address."""
 
     def __init__(
         self,
@@ -43,14 +43,18 @@ class Rates:
     ) -> None:
         self._app, self._settings, self._counts, self._now_ns = app, settings, counts, now_ns
         devices = TokenBuckets(settings.device_per_s, settings.device_burst, settings.tracked_limit)
-        addresses = TokenBuckets(settings.address_per_s, settings.address_burst, settings.tracked_limit)
+        tokens, addresses = (
+            TokenBuckets(settings.address_per_s, settings.address_burst, settings.tracked_limit) for _ in range(2)
+        )
         self._devices = _Kind("device", devices, settings.device_at_once)
+        self._tokens = _Kind("token", tokens, settings.address_at_once)
         self._addresses = _Kind("address", addresses, settings.address_at_once)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. Raise ProblemError 429, or RequestError UNAUTHENTICATED for an invalid certificate."""
         peer = peer_of(scope)
-        kind, key = (self._devices if peer.device else self._addresses), peer.caller
+        others = self._tokens if peer.token else self._addresses
+        kind, key = (self._devices if peer.device else others), peer.caller
         wait_s = kind.buckets.take(key, self._now_ns())
         if wait_s:
             raise self._refusal(kind, f"{_named(key)} sends too many requests; try again in {wait_s:.1f} s", wait_s)

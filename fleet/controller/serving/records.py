@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 import uuid
 from collections import Counter
@@ -27,6 +28,8 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 """Headers added to a response that does not have them."""
 LIVE = "/health/live"
 """Path that is answered even at the request limit: a liveness probe must not kill a busy replica."""
+NEXT_ROOT = re.compile(r"/repository/metadata/[0-9]{1,10}\.root\.json")
+"""Path that every poll asks for, and that exists only after a change of the root's keys (TUF, 5.3.2)."""
 STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 _access = logging.getLogger("fleet.access")
 _log = logging.getLogger(__name__)
@@ -107,7 +110,7 @@ class _Answer:
         """Write the access log line."""
         state: dict[str, Any] = self._scope["state"]
         peer = state.get("peer")
-        caller = state.get("caller") or (peer.device if peer else "") or "-"
+        caller = state.get("caller") or (peer.device or peer.token if peer else "") or "-"
         address = (peer.address if peer else (self._scope.get("client") or ("",))[0]) or "-"
         took_ms = (time.monotonic_ns() - self._began_ns) / 1e6
         number, path = self.named
@@ -119,8 +122,10 @@ class _Answer:
             _access.info(events.REQUEST_ANSWERED, *said)
 
     def _is_usual(self, device: str) -> bool:
-        """Return whether the request is routine: a success of a device, or of a read. It is logged at DEBUG level."""
+        """Return whether it is routine, for DEBUG level: a success of a device or read, or a search for a next root."""
         looked = self._scope["method"] in {"GET", "HEAD"}
+        if looked and self._status == HTTPStatus.NOT_FOUND:
+            return NEXT_ROOT.fullmatch(self._scope["path"]) is not None
         return 0 < self._status < HTTPStatus.BAD_REQUEST and (looked or bool(device))
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -53,14 +53,14 @@ class RateSettings:
 
     device_per_s: float = 5.0  # of one device, identified by its certificate
     device_burst: float = 60.0  # the first fetch requests a few dozen files in a row
-    address_per_s: float = 20.0  # of one address (IPv6: one /64) without a certificate: enrolment, operators
-    address_burst: float = 200.0  # of one address
+    address_per_s: float = 20.0  # of one valid API token; and of one address (IPv6: one /64) without valid credentials
+    address_burst: float = 200.0  # of one API token or address
     handshake_per_s: float = 100.0  # TLS, of one address that is no trusted proxy; further ones are closed
     handshake_burst: float = 1_000.0  # all devices behind one router when it is back
     device_at_once: int = 16  # concurrent requests of one device
-    address_at_once: int = 128  # concurrent requests of one address
+    address_at_once: int = 128  # concurrent requests of one API token or address
     refusal_cost: float = 5.0  # a 401 or 403 counts as so many requests: it slows down guessing of tokens
-    tracked_limit: int = 100_000  # devices and addresses kept, each; the longest silent are discarded first
+    tracked_limit: int = 100_000  # devices, tokens and addresses kept, each; the longest silent are discarded first
 
     def __post_init__(self) -> None:
         """Check the values. Raise ConfigurationError."""
@@ -107,7 +107,7 @@ class ServingSettings:
     max_header_bytes: int = 32_768  # request line and headers, including a proxy's certificate header
     max_body_bytes: int = 1_048_576  # 1 MiB: a request body, if its route has no limit of its own
     max_buffered_bytes: int = 268_435_456  # 256 MiB: bodies of all requests in progress
-    max_buffered_bytes_per_caller: int = 33_554_432  # 32 MiB: of one device or address
+    max_buffered_bytes_per_caller: int = 33_554_432  # 32 MiB: of one device, API token or address
     backlog: int = 1_024  # connections the kernel holds until they are accepted
     handshake_timeout_s: float = 10.0  # for the TLS handshake, and for TLS shutdown
     header_timeout_s: float = 10.0  # for request line and headers
