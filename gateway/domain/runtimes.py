@@ -6,7 +6,7 @@ A new runtime is a file in `gateway/runtimes/` that implements `Runtime` (gatewa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from gateway.domain.inventory import CPU
@@ -26,7 +26,9 @@ class RuntimeSpec:
 
     `implementation`: `module:class` of the `Runtime`. `packages`: any one of them is enough. `remedy`: command if none
     is installed. `suffixes`: files that are models of this runtime without a manifest, which may run on the
-    `accelerators`. `triton_backends`: names in Triton's config.pbtxt. `has_signatures`: a file may hold several graphs.
+    `accelerators`. `devices`: names in the runtime's own list by kind of accelerator, where these are not the kind's.
+    `exclusive`: accelerators that only one process at a time can hold with this runtime. `triton_backends`: names in
+    Triton's config.pbtxt. `has_signatures`: a file may hold several graphs.
     """
 
     name: str
@@ -35,9 +37,17 @@ class RuntimeSpec:
     remedy: str
     suffixes: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = (CPU,)
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    exclusive: tuple[str, ...] = ()
     triton_backends: tuple[str, ...] = ()
     has_signatures: bool = False
 
+    def lists(self, kind: str) -> tuple[str, ...]:
+        """Return the names by which the runtime lists accelerators of `kind`; none if it cannot use them."""
+        return self.devices.get(kind, (kind,) if kind in self.accelerators else ())
+
+
+_NVIDIA = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
 
 _SPECS = (
     RuntimeSpec(
@@ -47,7 +57,12 @@ _SPECS = (
         "pip install 'edge-inference-gateway[onnx]' (or [onnx-cuda] for NVIDIA GPUs)",
         (".onnx",),
         (CPU, "nvidia-gpu", "nvidia-jetson-gpu"),
-        ("onnxruntime", "onnxruntime_onnx", "onnx"),
+        {
+            "nvidia-gpu": _NVIDIA,
+            "nvidia-jetson-gpu": _NVIDIA,
+            "amd-gpu": ("MIGraphXExecutionProvider", "ROCMExecutionProvider"),
+        },
+        triton_backends=("onnxruntime", "onnxruntime_onnx", "onnx"),
     ),
     RuntimeSpec(
         "openvino",
@@ -56,7 +71,8 @@ _SPECS = (
         "pip install 'edge-inference-gateway[openvino]'",
         (".xml",),
         (CPU, "intel-gpu", "intel-npu"),
-        ("openvino",),
+        {"intel-gpu": ("GPU",), "intel-npu": ("NPU",)},
+        triton_backends=("openvino",),
     ),
     RuntimeSpec(
         "litert",
@@ -64,6 +80,8 @@ _SPECS = (
         (Package("ai_edge_litert", ("ai-edge-litert",)), Package("tflite_runtime", ("tflite-runtime",))),
         "pip install 'edge-inference-gateway[litert]'",
         (".tflite",),
+        devices={"coral-usb": ("EDGETPU",), "coral-pcie": ("EDGETPU",)},
+        exclusive=("coral-usb", "coral-pcie"),
         triton_backends=("armnn_tflite", "litert"),
         has_signatures=True,
     ),

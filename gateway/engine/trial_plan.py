@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gateway.domain import selection
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.release import Release
 from gateway.domain.retry import SECOND_NS, longest_pause_s
-from gateway.domain.selection import Candidate, untried
+from gateway.domain.selection import Candidate
 from gateway.engine.loader import Loader
 from gateway.engine.registry import Registry
 
@@ -44,7 +45,7 @@ class TrialPlan:
         """Return the next trial, or None if nothing is left."""
         serving = [record.serving for record in self._registry.records() if record.serving]
         for held in serving:
-            for candidate in untried(self._loader.candidates(held.servable.declared)):
+            for candidate in self._untried(self._loader.candidates(held.servable.declared)):
                 trial = PlannedTrial(held.release, held.servable.declared, candidate)
                 if trial.key not in self._tried:
                     return trial
@@ -52,7 +53,7 @@ class TrialPlan:
             replace(trial, due_ns=due_ns)
             for held in serving
             for candidate in self._loader.candidates(held.servable.declared)
-            if candidate.passed and candidate.disturbed
+            if candidate.passed and candidate.disturbed and not self._loader.exclusive.obstacle(candidate)
             for trial in [PlannedTrial(held.release, held.servable.declared, candidate)]
             for count, due_ns in [self._tried.get(trial.key, (0, 0))]
             if count < REPEATS
@@ -67,4 +68,8 @@ class TrialPlan:
 
     def is_complete(self, release: Release, manifest: ModelManifest, candidates: Sequence[Candidate]) -> bool:
         """Return True if every candidate of a release was tried."""
-        return all(PlannedTrial(release, manifest, each).key in self._tried for each in untried(candidates))
+        return all(PlannedTrial(release, manifest, each).key in self._tried for each in self._untried(candidates))
+
+    def _untried(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates whose trial is due; on an accelerator that is held, none is."""
+        return [each for each in selection.untried(candidates) if not self._loader.exclusive.obstacle(each)]

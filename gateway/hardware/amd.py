@@ -14,8 +14,6 @@ NEEDS = {
     "amd-gpu": Needs(
         libraries=(("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"),),
         library_remedy="install AMD's ROCm runtime: package rocm-hip-runtime (or libamdhip64 of your distribution)",
-        runtime="onnx",
-        devices=("MIGraphXExecutionProvider", "ROCMExecutionProvider"),
         runtime_remedy="install AMD's build of ONNX Runtime with MIGraphX in place of the plain wheel",
     )
 }

@@ -1,4 +1,4 @@
-"""Hailo accelerators: reported, no runtime yet. Only a firmware query, which is execution, separates 8 from 8L."""
+"""Hailo accelerators. Only a firmware query, which is execution, separates 8 from 8L."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.bus import PciDevice, pci_devices
-from gateway.hardware.rungs import Needs, NodeAccess, driver_rung, no_runtime_rung, node_rung, permission_rung, ten
+from gateway.hardware.rungs import Needs, NodeAccess, driver_rung, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
 VENDOR = "1e60"
@@ -61,7 +61,6 @@ def _chip(tree: Tree, device: PciDevice, index: int) -> Accelerator:
         _driver(tree, device, chip),
         node_rung(tree, node, "/dev/hailo* of this chip", f"read dmesg | grep hailo; {chip.remedy}"),
         permission_rung(tree, node, ACCESS),
-        no_runtime_rung("Hailo"),
     )
     facts = {"pci_id": device.pci_id, "driver": device.driver or ""}
     return Accelerator(chip.kind, chip.name, node or device.address, rungs, facts)

@@ -1,10 +1,10 @@
-"""Qualcomm's compute DSP (Hexagon): reported, no runtime yet. An accessible node does not prove that it works."""
+"""Qualcomm's compute DSP (Hexagon). An accessible node does not prove that it works."""
 
 from __future__ import annotations
 
 from gateway.domain.inventory import Accelerator, Rung
 from gateway.hardware.board import compatible
-from gateway.hardware.rungs import Needs, NodeAccess, no_runtime_rung, node_rung, permission_rung, ten
+from gateway.hardware.rungs import Needs, NodeAccess, node_rung, permission_rung, ten
 from gateway.hardware.tree import Tree
 
 REMOTEPROC = "/sys/class/remoteproc"
@@ -32,7 +32,6 @@ def dsps(tree: Tree) -> tuple[Accelerator, ...]:
         _firmware(tree, remote),
         node_rung(tree, node, " or ".join(NODES), "start a kernel with CONFIG_QCOM_FASTRPC: sudo modprobe fastrpc"),
         permission_rung(tree, node, ACCESS),
-        no_runtime_rung("Qualcomm's DSP"),
     )
     name = f"Qualcomm {chip.upper()} compute DSP"
     return (Accelerator("qualcomm-dsp", name, node or remote or "", rungs, {"chip": chip}),)

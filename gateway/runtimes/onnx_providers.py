@@ -11,16 +11,12 @@ from typing import Any
 
 from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.verdict import SessionBudget
 
-_NVIDIA = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
 NVIDIA_ACCELERATORS = ("nvidia-gpu", "nvidia-jetson-gpu")
 _NVIDIA_REMEDY = "pip uninstall onnxruntime, then pip install 'edge-inference-gateway[onnx-cuda]'"
-GPU_PROVIDERS: Mapping[str, tuple[str, ...]] = {
-    "nvidia-gpu": _NVIDIA,
-    "nvidia-jetson-gpu": _NVIDIA,
-    "amd-gpu": ("MIGraphXExecutionProvider", "ROCMExecutionProvider"),
-}
+GPU_PROVIDERS = RUNTIMES["onnx"].devices
 """Execution providers by accelerator, the first choice first."""
 GPU_REMEDIES: Mapping[str, str] = {
     "nvidia-gpu": _NVIDIA_REMEDY,
