@@ -21,14 +21,31 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True)
+class Plugin:
+    """Provider that a package of its own adds to a runtime, and the accelerators on which it may run models.
+
+    The package has ONNX Runtime's form: a function `get_library_path` in a module.
+    """
+
+    provider: str
+    package: Package
+    accelerators: tuple[str, ...]
+
+    @property
+    def remedy(self) -> str:
+        """Return the command that installs the package."""
+        return f"pip install {self.package.distributions[0]}"
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeSpec:
     """Declaration of a runtime.
 
     `implementation`: `module:class` of the `Runtime`. `packages`: any one of them is enough. `remedy`: command if none
     is installed. `suffixes`: files that are models of this runtime without a manifest, which may run on the
     `accelerators`. `devices`: names in the runtime's own list by kind of accelerator, where these are not the kind's.
-    `exclusive`: accelerators that only one process at a time can hold with this runtime. `triton_backends`: names in
-    Triton's config.pbtxt. `has_signatures`: a file may hold several graphs.
+    `exclusive`: accelerators that only one process at a time can hold with this runtime. `plugins`: providers that may
+    be added. `triton_backends`: names in Triton's config.pbtxt. `has_signatures`: a file may hold several graphs.
     """
 
     name: str
@@ -39,16 +56,44 @@ class RuntimeSpec:
     accelerators: tuple[str, ...] = (CPU,)
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     exclusive: tuple[str, ...] = ()
+    plugins: tuple[Plugin, ...] = ()
     triton_backends: tuple[str, ...] = ()
     has_signatures: bool = False
 
     def lists(self, kind: str) -> tuple[str, ...]:
         """Return the names by which the runtime lists accelerators of `kind`; none if it cannot use them."""
-        return self.devices.get(kind, (kind,) if kind in self.accelerators else ())
+        own = self.devices.get(kind, (kind,) if kind in self.accelerators else ())
+        return own if kind in own or not self.plugins_on(kind) else (*own, kind)
+
+    def plugins_on(self, kind: str) -> tuple[Plugin, ...]:
+        """Return the plugins that may run models on accelerators of `kind`."""
+        return tuple(plugin for plugin in self.plugins if kind in plugin.accelerators)
 
 
 _NVIDIA = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
 
+_ONNX_PLUGINS = (
+    Plugin(
+        "OpenVINOExecutionProvider",
+        Package("onnxruntime_ep_openvino", ("onnxruntime-ep-openvino",)),
+        (CPU, "intel-gpu", "intel-npu"),
+    ),
+    Plugin("QNNExecutionProvider", Package("onnxruntime_qnn", ("onnxruntime-qnn",)), ("qualcomm-dsp",)),
+    Plugin(
+        "NvTensorRTRTXExecutionProvider",
+        Package(
+            "onnxruntime_ep_nv_tensorrt_rtx",
+            ("onnxruntime-ep-nv-tensorrt-rtx-cu13", "onnxruntime-ep-nv-tensorrt-rtx-cu12"),
+        ),
+        ("nvidia-gpu",),
+    ),
+    Plugin("MIGraphXExecutionProvider", Package("onnxruntime_ep_migraphx", ("onnxruntime-ep-migraphx",)), ("amd-gpu",)),
+    Plugin(
+        "WebGpuExecutionProvider",
+        Package("onnxruntime_ep_webgpu", ("onnxruntime-ep-webgpu",)),
+        ("intel-gpu", "nvidia-gpu", "amd-gpu"),
+    ),
+)
 _SPECS = (
     RuntimeSpec(
         "onnx",
@@ -56,12 +101,13 @@ _SPECS = (
         (Package("onnxruntime", ("onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx", "onnxruntime-rocm")),),
         "pip install 'edge-inference-gateway[onnx]' (or [onnx-cuda] for NVIDIA GPUs)",
         (".onnx",),
-        (CPU, "nvidia-gpu", "nvidia-jetson-gpu"),
+        (CPU, "nvidia-gpu", "nvidia-jetson-gpu", "amd-gpu", "intel-gpu", "intel-npu", "qualcomm-dsp"),
         {
             "nvidia-gpu": _NVIDIA,
             "nvidia-jetson-gpu": _NVIDIA,
             "amd-gpu": ("MIGraphXExecutionProvider", "ROCMExecutionProvider"),
         },
+        plugins=_ONNX_PLUGINS,
         triton_backends=("onnxruntime", "onnxruntime_onnx", "onnx"),
     ),
     RuntimeSpec(

@@ -192,7 +192,7 @@ class Loader:
 
     def _key(self, manifest: ModelManifest, candidate: Candidate) -> str:
         status = (self.site.runtimes or {}).get(candidate.variant.runtime)
-        version = (status.version if status else None) or ""
+        version = status.version_of(candidate.budget.provider) if status else ""
         cpu = self.site.inventory.cpu
         return verdict_key(manifest, candidate.variant, candidate.budget, version, candidate.device, cpu=cpu)
 

@@ -389,5 +389,4 @@ class ModelRepository:
 
 
 def _serves(servable: Servable, candidate: Candidate) -> bool:
-    placement = servable.placement
-    return (placement.variant, placement.accelerator) == (candidate.variant.name, candidate.accelerator)
+    return servable.placement.place == candidate.place

@@ -29,9 +29,9 @@ class PlannedTrial:
     due_ns: int = 0
 
     @property
-    def key(self) -> tuple[str, str, str | None]:
-        """Return release digest, variant and accelerator."""
-        return self.release.digest, self.candidate.variant.name, self.candidate.accelerator
+    def key(self) -> tuple[str, ...]:
+        """Return release digest, variant, accelerator and provider."""
+        return self.release.digest, *self.candidate.place
 
 
 class TrialPlan:
@@ -39,7 +39,7 @@ class TrialPlan:
 
     def __init__(self, registry: Registry, loader: Loader) -> None:
         self._registry, self._loader = registry, loader
-        self._tried: dict[tuple[str, str, str | None], tuple[int, int]] = {}
+        self._tried: dict[tuple[str, ...], tuple[int, int]] = {}
 
     def next(self) -> PlannedTrial | None:
         """Return the next trial, or None if nothing is left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -73,7 +74,7 @@ def _listed(spec: RuntimeSpec, names: tuple[str, ...], needs: Needs, listing: Ru
     name = f"{spec.name} {listing.version}".strip()
     if not listing.ok:
         return Rung("runtime", False, f"{name}: {listing.problem}", f"{spec.remedy}, and run doctor again")
-    if listed := [device for device in listing.devices if device.partition(".")[0] in names]:
+    if listed := [device for device in listing.devices if re.split(r"\.| by ", device)[0] in names]:
         return Rung("runtime", True, f"{name} lists {', '.join(listed)}")
     seen = ", ".join(listing.devices) or "nothing"
     return Rung("runtime", False, f"{name} lists {seen}, not {' or '.join(names)}", needs.runtime_remedy or spec.remedy)

@@ -74,7 +74,7 @@ class OpenVinoRuntime:
         """Import the package. Raises VariantError."""
         _engine()
 
-    def devices(self) -> Sequence[str]:
+    def devices(self, plugin: str = "") -> Sequence[str]:
         """Return the devices that the plugins list."""
         with signal_stack_kept():
             return tuple(_engine().Core().available_devices)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest, Variant
-from gateway.domain.verdict import RuntimeStatus, SessionBudget, Signature, Verdict, read_signature, read_verdict
+from gateway.domain.verdict import (
+    PluginStatus,
+    RuntimeStatus,
+    SessionBudget,
+    Signature,
+    Verdict,
+    read_signature,
+    read_verdict,
+)
 from gateway.runtimes.child import UnendingPartError, ask_child
 from gateway.runtimes.installed import installed_version
 from gateway.runtimes.job import Inspection, Listing, Trial
@@ -59,5 +68,23 @@ async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeSta
             if not error.transient:
                 return replace(status, problem=error.reason, remedy=error.remedy), ()
         else:
-            return status, tuple(said["devices"])
+            status = replace(
+                status, plugins={name: await _plugin_status(status, name, settings) for name in status.plugins}
+            )
+            return status, (*said["devices"], *_offers(status))
     return status, None
+
+
+async def _plugin_status(status: RuntimeStatus, provider: str, settings: TrialSettings) -> PluginStatus:
+    """Return what a plugin offers, or why it cannot be used; as it was, if a fault is temporary."""
+    plugin = status.plugins[provider]
+    try:
+        said = await ask_child(Listing(status.name, provider), settings.listing_deadline_s, settings)
+    except VariantError as error:
+        return plugin if error.transient else replace(plugin, problem=error.reason, remedy=error.remedy)
+    return replace(plugin, accelerators=tuple(said["devices"]))
+
+
+def _offers(status: RuntimeStatus) -> Iterator[str]:
+    for provider, plugin in status.plugins.items():
+        yield from (f"{kind} by {provider} {plugin.version}" for kind in plugin.accelerators or ())

@@ -93,7 +93,7 @@ def _do(job: ChildTask, say: Say) -> dict[str, Any]:
             return signature_document(get_runtime(job.task.runtime).inspect(job.task.file))
         case Listing():
             say(ChildLine(stage="listing its devices"))
-            return {"devices": list(get_runtime(job.task.runtime).devices())}
+            return {"devices": list(get_runtime(job.task.runtime).devices(*filter(None, [job.task.plugin])))}
 
 
 def _try(trial: Trial, job: ChildTask, say: Say) -> Verdict:
