@@ -36,6 +36,11 @@ class Plugin:
         """Return the command that installs the package."""
         return f"pip install {self.package.distributions[0]}"
 
+    @property
+    def removal(self) -> str:
+        """Return the command that removes the package."""
+        return f"pip uninstall {' '.join(self.package.distributions)}"
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSpec:
@@ -64,6 +69,10 @@ class RuntimeSpec:
         """Return the names by which the runtime lists accelerators of `kind`; none if it cannot use them."""
         own = self.devices.get(kind, (kind,) if kind in self.accelerators else ())
         return own if kind in own or not self.plugins_on(kind) else (*own, kind)
+
+    def plugin(self, provider: str) -> Plugin:
+        """Return the plugin of a provider."""
+        return next(plugin for plugin in self.plugins if plugin.provider == provider)
 
     def plugins_on(self, kind: str) -> tuple[Plugin, ...]:
         """Return the plugins that may run models on accelerators of `kind`."""

@@ -221,16 +221,15 @@ def _positions(variant: Variant, profile: Profile) -> list[tuple[tuple[int, int]
 def _providers(step: LadderStep, runtimes: Mapping[str, RuntimeStatus] | None) -> list[str]:
     """Return the providers to try on a step: "" for the runtime itself, then installed plugins, or a missing one.
 
-    The step's option `providers` limits them.
+    The step's option `providers` limits them, and has the first choice first.
     """
     spec, status = RUNTIMES[step.runtime], (runtimes or {}).get(step.runtime)
     plugins = [plugin.provider for plugin in spec.plugins_on(step.accelerator)]
     found = [""] if not plugins or step.accelerator == CPU or step.accelerator in spec.devices else []
     found += [name for name in plugins if status and name in status.plugins]
     if plugins and (wanted := step.options.get("providers")):
-        names = {name.strip() for name in wanted.split(",")}
-        found = [name for name in found if (name in names if name else names - {*plugins})]
-        plugins = [name for name in plugins if name in names]
+        names = dict.fromkeys(name if name in plugins else "" for name in map(str.strip, wanted.split(",")))
+        found, plugins = [name for name in names if name in found], [name for name in names if name]
     return found or plugins[:1] or [""]
 
 
@@ -288,8 +287,7 @@ def _plugin_obstacle(
         return ""
     status = runtimes[variant.runtime].plugins.get(provider)
     if status is None:
-        remedy = next(plugin.remedy for plugin in RUNTIMES[variant.runtime].plugins if plugin.provider == provider)
-        return f"{provider} is not installed; {remedy}"
+        return f"{provider} is not installed; {RUNTIMES[variant.runtime].plugin(provider).remedy}"
     if status.problem:
         return f"{status.problem}; {status.remedy}"
     lacks = status.accelerators is not None and accelerator not in status.accelerators

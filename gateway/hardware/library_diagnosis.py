@@ -63,18 +63,20 @@ def _group(names: tuple[str, ...], libraries: LibraryAnswers) -> tuple[bool | No
 def _runtime(kind: str, needs: Needs, runtimes: Mapping[str, RuntimeListing]) -> Rung:
     """Return the rung of the first runtime that lists the accelerator, else that of the first one that could."""
     rungs = [
-        _listed(spec, spec.lists(kind), needs, runtimes[spec.name])
-        for spec in RUNTIMES.values()
+        _listed(kind, spec, needs, runtimes[spec.name])
+        for spec in sorted(RUNTIMES.values(), key=lambda spec: kind not in spec.devices)  # those with a plugin last
         if spec.name in runtimes and spec.lists(kind)
     ]
     return next((rung for rung in rungs if rung.ok), rungs[0] if rungs else Rung("runtime", None))
 
 
-def _listed(spec: RuntimeSpec, names: tuple[str, ...], needs: Needs, listing: RuntimeListing) -> Rung:
+def _listed(kind: str, spec: RuntimeSpec, needs: Needs, listing: RuntimeListing) -> Rung:
+    names = spec.lists(kind)
     name = f"{spec.name} {listing.version}".strip()
     if not listing.ok:
         return Rung("runtime", False, f"{name}: {listing.problem}", f"{spec.remedy}, and run doctor again")
     if listed := [device for device in listing.devices if re.split(r"\.| by ", device)[0] in names]:
         return Rung("runtime", True, f"{name} lists {', '.join(listed)}")
     seen = ", ".join(listing.devices) or "nothing"
-    return Rung("runtime", False, f"{name} lists {seen}, not {' or '.join(names)}", needs.runtime_remedy or spec.remedy)
+    remedy = needs.runtime_remedy or next((plugin.remedy for plugin in spec.plugins_on(kind)), spec.remedy)
+    return Rung("runtime", False, f"{name} lists {seen}, not {' or '.join(names)}", remedy)

@@ -13,8 +13,8 @@ ACCESS = NodeAccess("fastrpc", 'KERNEL=="fastrpc-*", GROUP="fastrpc", MODE="0660
 
 NEEDS = {
     "qualcomm-dsp": Needs(
-        libraries=(("libQnnHtp.so",),),
-        library_remedy="install Qualcomm's AI Engine Direct (QNN) libraries for this chip",
+        libraries=(("libcdsprpc.so.1", "libcdsprpc.so", "libQnnHtp.so"),),  # the package onnxruntime-qnn brings QNN's
+        library_remedy="install FastRPC's library (package libfastrpc1, or the board maker's fastrpc)",
     )
 }
 

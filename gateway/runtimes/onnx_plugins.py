@@ -37,18 +37,18 @@ _REGISTERING = threading.Lock()
 
 def offered(ort: ModuleType, provider: str) -> Sequence[str]:
     """Register a plugin and return the accelerators that it offers here. Raises VariantError."""
-    plugin = _plugin(provider)
+    plugin = RUNTIMES["onnx"].plugin(provider)
     return tuple(kind for kind in plugin.accelerators if _devices(ort, plugin, kind))
 
 
 def add_plugin(ort: ModuleType, options: Any, budget: SessionBudget, precision: str) -> None:
     """Let a session run on the budget's plugin. Raises VariantError if it offers no device for the accelerator."""
-    plugin = _plugin(budget.provider)
+    plugin = RUNTIMES["onnx"].plugin(budget.provider)
     devices = _devices(ort, plugin, budget.accelerator)
     if not devices:
         raise VariantError(
             f"{plugin.provider} offers no {budget.accelerator} on this device",
-            remedy=f"see edge-gateway doctor, or pip uninstall {plugin.package.distributions[0]}",
+            remedy=f"see edge-gateway doctor, or {plugin.removal}",
         )
     options.add_session_config_entry(*RECORD)
     options.add_provider_for_devices(devices[:1], _options(budget, precision))
@@ -81,10 +81,6 @@ def _options(budget: SessionBudget, precision: str) -> dict[str, str]:
     return {"load_config": json.dumps({device: own})}
 
 
-def _plugin(provider: str) -> Plugin:
-    return next(plugin for plugin in RUNTIMES["onnx"].plugins if plugin.provider == provider)
-
-
 def _devices(ort: ModuleType, plugin: Plugin, kind: str) -> Sequence[Any]:
     types, vendor = HARDWARE[kind]
     with _REGISTERING:
@@ -101,10 +97,9 @@ def _devices(ort: ModuleType, plugin: Plugin, kind: str) -> Sequence[Any]:
 @cache
 def _register(ort: ModuleType, plugin: Plugin) -> None:
     """Register the library of a plugin, once in a process. Raises VariantError."""
-    package = plugin.package.distributions[0]
     if not hasattr(ort, "register_execution_provider_library"):
         problem = f"{plugin.provider} needs ONNX Runtime 1.23 or newer, not {ort.__version__}"
-        raise VariantError(problem, remedy=f"pip install --upgrade onnxruntime, or pip uninstall {package}")
+        raise VariantError(problem, remedy=f"pip install --upgrade onnxruntime, or {plugin.removal}")
     try:
         library = importlib.import_module(plugin.package.module).get_library_path()
         ort.register_execution_provider_library(plugin.provider, library)
@@ -112,5 +107,5 @@ def _register(ort: ModuleType, plugin: Plugin) -> None:
         words = " ".join(str(error).split()) or type(error).__name__
         raise VariantError(
             f"{plugin.provider} cannot be registered with ONNX Runtime {ort.__version__}: {words}",
-            remedy=f"pip install --upgrade {package}, or pip uninstall it",
+            remedy=f"install a version for this ONNX Runtime, or {plugin.removal}",
         ) from error

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.verdict import (
     PluginStatus,
     RuntimeStatus,
@@ -77,12 +78,16 @@ async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeSta
 
 async def _plugin_status(status: RuntimeStatus, provider: str, settings: TrialSettings) -> PluginStatus:
     """Return what a plugin offers, or why it cannot be used; as it was, if a fault is temporary."""
-    plugin = status.plugins[provider]
+    plugin, removal = status.plugins[provider], RUNTIMES[status.name].plugin(provider).removal
     try:
         said = await ask_child(Listing(status.name, provider), settings.listing_deadline_s, settings)
     except VariantError as error:
-        return plugin if error.transient else replace(plugin, problem=error.reason, remedy=error.remedy)
-    return replace(plugin, accelerators=tuple(said["devices"]))
+        remedy = f"install another version of its package, or {removal}"
+        return plugin if error.transient else replace(plugin, problem=error.reason, remedy=remedy)
+    if said["devices"]:
+        return replace(plugin, accelerators=tuple(said["devices"]))
+    problem = f"{provider} {plugin.version} offers no device that this gateway can use here"
+    return replace(plugin, accelerators=(), problem=problem, remedy=f"update the device's driver, or {removal}")
 
 
 def _offers(status: RuntimeStatus) -> Iterator[str]:
