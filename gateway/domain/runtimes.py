@@ -22,24 +22,12 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """Provider that a package of its own adds to a runtime, and the accelerators on which it may run models.
-
-    The package has ONNX Runtime's form: a function `get_library_path` in a module.
-    """
+    """Provider of ONNX Runtime in a package of its own, whose `module` has `get_library_path`."""
 
     provider: str
-    package: Package
+    module: str
+    distributions: tuple[str, ...]
     accelerators: tuple[str, ...]
-
-    @property
-    def remedy(self) -> str:
-        """Return the command that installs the package."""
-        return f"pip install {self.package.distributions[0]}"
-
-    @property
-    def removal(self) -> str:
-        """Return the command that removes the package."""
-        return f"pip uninstall {' '.join(self.package.distributions)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +69,16 @@ class RuntimeSpec:
 
 _NVIDIA = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
 
-_ONNX_PLUGINS = (
-    Plugin(
-        "OpenVINOExecutionProvider",
-        Package("onnxruntime_ep_openvino", ("onnxruntime-ep-openvino",)),
-        (CPU, "intel-gpu", "intel-npu"),
-    ),
-    Plugin("QNNExecutionProvider", Package("onnxruntime_qnn", ("onnxruntime-qnn",)), ("qualcomm-dsp",)),
-    Plugin(
-        "NvTensorRTRTXExecutionProvider",
-        Package(
-            "onnxruntime_ep_nv_tensorrt_rtx",
-            ("onnxruntime-ep-nv-tensorrt-rtx-cu13", "onnxruntime-ep-nv-tensorrt-rtx-cu12"),
-        ),
-        ("nvidia-gpu",),
-    ),
-    Plugin("MIGraphXExecutionProvider", Package("onnxruntime_ep_migraphx", ("onnxruntime-ep-migraphx",)), ("amd-gpu",)),
-    Plugin(
-        "WebGpuExecutionProvider",
-        Package("onnxruntime_ep_webgpu", ("onnxruntime-ep-webgpu",)),
-        ("intel-gpu", "nvidia-gpu", "amd-gpu"),
-    ),
+_TENSORRT_RTX = ("onnxruntime-ep-nv-tensorrt-rtx-cu13", "onnxruntime-ep-nv-tensorrt-rtx-cu12")
+_ONNX_PLUGINS = tuple(
+    Plugin(f"{name}ExecutionProvider", module, distributions, accelerators)
+    for name, module, distributions, accelerators in (
+        ("OpenVINO", "onnxruntime_ep_openvino", ("onnxruntime-ep-openvino",), (CPU, "intel-gpu", "intel-npu")),
+        ("QNN", "onnxruntime_qnn", ("onnxruntime-qnn",), ("qualcomm-dsp",)),
+        ("NvTensorRTRTX", "onnxruntime_ep_nv_tensorrt_rtx", _TENSORRT_RTX, ("nvidia-gpu",)),
+        ("MIGraphX", "onnxruntime_ep_migraphx", ("onnxruntime-ep-migraphx",), ("amd-gpu",)),
+        ("WebGpu", "onnxruntime_ep_webgpu", ("onnxruntime-ep-webgpu",), ("intel-gpu", "nvidia-gpu", "amd-gpu")),
+    )
 )
 _SPECS = (
     RuntimeSpec(

@@ -287,7 +287,7 @@ def _plugin_obstacle(
         return ""
     status = runtimes[variant.runtime].plugins.get(provider)
     if status is None:
-        return f"{provider} is not installed; {RUNTIMES[variant.runtime].plugin(provider).remedy}"
+        return f"{provider} is not installed; pip install {RUNTIMES[variant.runtime].plugin(provider).distributions[0]}"
     if status.problem:
         return f"{status.problem}; {status.remedy}"
     lacks = status.accelerators is not None and accelerator not in status.accelerators

@@ -15,8 +15,8 @@ from gateway.domain.selection import Candidate
 class ExclusiveUse:
     """Use of exclusive accelerators (`RuntimeSpec.exclusive`) by one process and the trials that it starts.
 
-    A trial is a process of its own: none starts while a session of this process holds the accelerator. Whether several
-    sessions of this process may hold it is the runtime's decision, when it opens them.
+    No trial, which is another process, starts while a session of this process is open. The runtime decides whether
+    several sessions of this process may be.
     """
 
     def __init__(self) -> None:
@@ -31,15 +31,14 @@ class ExclusiveUse:
     def obstacle(self, candidate: Candidate) -> str:
         """Return why a trial of the candidate cannot start now, or ""."""
         kind = _exclusive(candidate)
-        holders = ", ".join(self._holders[kind]) if kind else ""
-        if not holders:
-            return ""
-        return f"{kind} is held by {holders}, and one process at a time can use it; tried once that is unloaded"
+        holders = ", ".join(self._holders[kind])
+        rule = "and one process at a time can use it; tried once that is unloaded"
+        return f"{kind} is held by {holders}, {rule}" if holders else ""
 
     def held(self, candidate: Candidate, holder: str, session: Session) -> Session:
         """Return an opened session, which holds the accelerator until it is closed."""
         kind = _exclusive(candidate)
-        return cast(Session, _HeldSession(session, holder, self._holders[kind])) if kind else session
+        return cast("Session", _HeldSession(session, holder, self._holders[kind])) if kind else session
 
 
 class _HeldSession:

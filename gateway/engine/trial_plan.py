@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gateway.domain import selection
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.release import Release
 from gateway.domain.retry import SECOND_NS, longest_pause_s
-from gateway.domain.selection import Candidate
+from gateway.domain.selection import Candidate, untried
 from gateway.engine.loader import Loader
 from gateway.engine.registry import Registry
 
@@ -72,4 +71,4 @@ class TrialPlan:
 
     def _untried(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates whose trial is due; on an accelerator that is held, none is."""
-        return [each for each in selection.untried(candidates) if not self._loader.exclusive.obstacle(each)]
+        return [each for each in untried(candidates) if not self._loader.exclusive.obstacle(each)]

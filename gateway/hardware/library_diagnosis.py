@@ -78,5 +78,5 @@ def _listed(kind: str, spec: RuntimeSpec, needs: Needs, listing: RuntimeListing)
     if listed := [device for device in listing.devices if re.split(r"\.| by ", device)[0] in names]:
         return Rung("runtime", True, f"{name} lists {', '.join(listed)}")
     seen = ", ".join(listing.devices) or "nothing"
-    remedy = needs.runtime_remedy or next((plugin.remedy for plugin in spec.plugins_on(kind)), spec.remedy)
-    return Rung("runtime", False, f"{name} lists {seen}, not {' or '.join(names)}", remedy)
+    installs = [f"pip install {plugin.distributions[0]}" for plugin in spec.plugins_on(kind)] + [spec.remedy]
+    return Rung("runtime", False, f"{name} lists {seen}, not {' or '.join(names)}", needs.runtime_remedy or installs[0])

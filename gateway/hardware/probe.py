@@ -30,7 +30,7 @@ def probe(root: Path = Path("/"), *, settings: HardwareSettings | None = None) -
 
 
 def _judged(found: Accelerator) -> Accelerator:
-    """Break the rung `runtime` of an accelerator that is reported but that no runtime of the table can use."""
+    """Break the rung `runtime` of an accelerator that no runtime of the table can use."""
     if any(spec.lists(found.kind) for spec in RUNTIMES.values()):
         return found
     remedy = "nothing to do: models run on the other accelerators and on the CPU"

@@ -72,9 +72,9 @@ def installed_version(name: str) -> RuntimeStatus:
     if problem:
         return RuntimeStatus(name, version, problem, remedy)
     plugins = {
-        plugin.provider: PluginStatus(next(filter(None, map(_version, plugin.package.distributions)), "unknown"))
+        plugin.provider: PluginStatus(next(filter(None, map(_version, plugin.distributions)), "unknown"))
         for plugin in spec.plugins
-        if importlib.util.find_spec(plugin.package.module)
+        if importlib.util.find_spec(plugin.module)
     }
     return RuntimeStatus(name, version, plugins=plugins)
 

@@ -31,10 +31,9 @@ from gateway.domain.verdict import SessionBudget, Signature
 from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import require, unimportable
 from gateway.runtimes.onnx_arena import LARGE_BYTES, Arena
-from gateway.runtimes.onnx_loading import error_types, load, load_for
 from gateway.runtimes.onnx_optional import with_defaults
-from gateway.runtimes.onnx_plugins import PLUGIN_KINDS, offered
-from gateway.runtimes.onnx_providers import GPU_PROVIDERS
+from gateway.runtimes.onnx_plugins import HARDWARE, offered
+from gateway.runtimes.onnx_providers import GPU_PROVIDERS, error_types, load, load_for
 from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
 from gateway.runtimes.session import bind
 
@@ -102,7 +101,7 @@ class OnnxRuntime:
 
     def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: SessionBudget) -> Session:
         """Load and optimise. Raises VariantError, also if a GPU provider would silently fall back to the CPU."""
-        check_accelerator(self.name, budget, PLUGIN_KINDS if budget.provider else (CPU, *GPU_PROVIDERS))
+        check_accelerator(self.name, budget, tuple(HARDWARE) if budget.provider else (CPU, *GPU_PROVIDERS))
         file = model_file(variant, files, ".onnx")
         ort = _engine()
         session, remarks = load_for(ort, file, session_options(ort, budget), budget, variant.precision)

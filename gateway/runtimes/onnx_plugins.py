@@ -31,7 +31,6 @@ HARDWARE: Mapping[str, tuple[tuple[str, ...], int | None]] = {
 """Types of ONNX Runtime's hardware devices, and the vendor's PCI id, by kind of accelerator."""
 RECORD = ("session.record_ep_graph_assignment_info", "1")
 """Entry of the session options that lets a session tell which provider runs which nodes (ONNX Runtime 1.24)."""
-PLUGIN_KINDS = tuple(HARDWARE)
 _REGISTERING = threading.Lock()
 
 
@@ -43,13 +42,10 @@ def offered(ort: ModuleType, provider: str) -> Sequence[str]:
 
 def add_plugin(ort: ModuleType, options: Any, budget: SessionBudget, precision: str) -> None:
     """Let a session run on the budget's plugin. Raises VariantError if it offers no device for the accelerator."""
-    plugin = RUNTIMES["onnx"].plugin(budget.provider)
-    devices = _devices(ort, plugin, budget.accelerator)
+    devices = _devices(ort, RUNTIMES["onnx"].plugin(budget.provider), budget.accelerator)
     if not devices:
-        raise VariantError(
-            f"{plugin.provider} offers no {budget.accelerator} on this device",
-            remedy=f"see edge-gateway doctor, or {plugin.removal}",
-        )
+        problem = f"{budget.provider} offers no {budget.accelerator} on this device"
+        raise VariantError(problem, remedy="see edge-gateway doctor, or remove the plugin's package")
     options.add_session_config_entry(*RECORD)
     options.add_provider_for_devices(devices[:1], _options(budget, precision))
 
@@ -59,10 +55,7 @@ def plugin_remark(session: Any, provider: str) -> str:
     parts = [(part.ep_name, len(part.get_nodes())) for part in session.get_provider_graph_assignment_info()]
     own = sum(count for name, count in parts if name == provider)
     if not own:
-        raise VariantError(
-            f"no node of the graph runs on {provider}: ONNX Runtime fell back to the CPU",
-            remedy="serve this model without the plugin, or export it with operators that the plugin has",
-        )
+        raise VariantError(f"no node of the graph runs on {provider}: ONNX Runtime fell back to the CPU")
     return f"{provider} runs {own} of {sum(count for _, count in parts)} nodes"
 
 
@@ -75,10 +68,8 @@ def _options(budget: SessionBudget, precision: str) -> dict[str, str]:
     device = DEVICES[budget.accelerator]
     if precision not in HINTS[device]:
         raise VariantError(f"OpenVINO's {device} has no {precision}", remedy="serve another variant on it")
-    own: dict[str, object] = {"INFERENCE_PRECISION_HINT": HINTS[device][precision]}
-    if device == DEVICES[CPU]:
-        own["INFERENCE_NUM_THREADS"] = str(budget.threads)
-    return {"load_config": json.dumps({device: own})}
+    threads = {"INFERENCE_NUM_THREADS": str(budget.threads)} if device == DEVICES[CPU] else {}
+    return {"load_config": json.dumps({device: {"INFERENCE_PRECISION_HINT": HINTS[device][precision]} | threads})}
 
 
 def _devices(ort: ModuleType, plugin: Plugin, kind: str) -> Sequence[Any]:
@@ -97,15 +88,11 @@ def _devices(ort: ModuleType, plugin: Plugin, kind: str) -> Sequence[Any]:
 @cache
 def _register(ort: ModuleType, plugin: Plugin) -> None:
     """Register the library of a plugin, once in a process. Raises VariantError."""
-    if not hasattr(ort, "register_execution_provider_library"):
-        problem = f"{plugin.provider} needs ONNX Runtime 1.23 or newer, not {ort.__version__}"
-        raise VariantError(problem, remedy=f"pip install --upgrade onnxruntime, or {plugin.removal}")
+    remedy = f"install other versions of both, or pip uninstall {' '.join(plugin.distributions)}"
     try:
-        library = importlib.import_module(plugin.package.module).get_library_path()
+        library = importlib.import_module(plugin.module).get_library_path()
         ort.register_execution_provider_library(plugin.provider, library)
     except Exception as error:  # a boundary: errors of a vendor's package have no common root
         words = " ".join(str(error).split()) or type(error).__name__
-        raise VariantError(
-            f"{plugin.provider} cannot be registered with ONNX Runtime {ort.__version__}: {words}",
-            remedy=f"install a version for this ONNX Runtime, or {plugin.removal}",
-        ) from error
+        problem = f"{plugin.provider} cannot be registered with ONNX Runtime {ort.__version__}: {words}"
+        raise VariantError(problem, remedy=remedy) from error

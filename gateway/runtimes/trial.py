@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,27 +68,21 @@ async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeSta
             if not error.transient:
                 return replace(status, problem=error.reason, remedy=error.remedy), ()
         else:
-            status = replace(
-                status, plugins={name: await _plugin_status(status, name, settings) for name in status.plugins}
-            )
-            return status, (*said["devices"], *_offers(status))
+            plugins = {name: await _plugin_status(status, name, settings) for name in status.plugins}
+            offers = [
+                f"{kind} by {name} {one.version}" for name, one in plugins.items() for kind in one.accelerators or ()
+            ]
+            return replace(status, plugins=plugins), (*said["devices"], *offers)
     return status, None
 
 
 async def _plugin_status(status: RuntimeStatus, provider: str, settings: TrialSettings) -> PluginStatus:
     """Return what a plugin offers, or why it cannot be used; as it was, if a fault is temporary."""
-    plugin, removal = status.plugins[provider], RUNTIMES[status.name].plugin(provider).removal
+    plugin, spec = status.plugins[provider], RUNTIMES[status.name].plugin(provider)
+    remedy = f"update the device's driver or the package, or pip uninstall {' '.join(spec.distributions)}"
     try:
         said = await ask_child(Listing(status.name, provider), settings.listing_deadline_s, settings)
     except VariantError as error:
-        remedy = f"install another version of its package, or {removal}"
         return plugin if error.transient else replace(plugin, problem=error.reason, remedy=remedy)
-    if said["devices"]:
-        return replace(plugin, accelerators=tuple(said["devices"]))
-    problem = f"{provider} {plugin.version} offers no device that this gateway can use here"
-    return replace(plugin, accelerators=(), problem=problem, remedy=f"update the device's driver, or {removal}")
-
-
-def _offers(status: RuntimeStatus) -> Iterator[str]:
-    for provider, plugin in status.plugins.items():
-        yield from (f"{kind} by {provider} {plugin.version}" for kind in plugin.accelerators or ())
+    problem = "" if said["devices"] else f"{provider} {plugin.version} offers no device that this gateway can use here"
+    return replace(plugin, accelerators=tuple(said["devices"]), problem=problem, remedy=remedy)

@@ -13,7 +13,7 @@ from gateway.domain.errors import VariantError
 from gateway.domain.manifest import Artifact, Binding, ModelManifest, TensorSpec, Variant
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import SessionBudget
-from gateway.runtimes import onnx, onnx_loading, onnx_providers, openvino
+from gateway.runtimes import onnx, onnx_providers, openvino
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.litert import LiteRtTensor, dequantise, quantise
 from gateway.runtimes.session import bind
@@ -95,9 +95,9 @@ def test_onnx_without_tensorrt_keeps_the_options_of_cuda():
         ("CUDAExecutionProvider", {"use_tf32": "0"}),
         "CPUExecutionProvider",
     ]
-    assert onnx_loading._load_with(WithoutTensorRt(), Path("m.onnx"), None, providers) == providers[1:]
+    assert onnx_providers._load_with(WithoutTensorRt(), Path("m.onnx"), None, providers) == providers[1:]
     with pytest.raises(VariantError, match="libraries of CUDA"):
-        onnx_loading._load_with(WithoutTensorRt("CUDAExecutionProvider"), Path("m.onnx"), None, providers)
+        onnx_providers._load_with(WithoutTensorRt("CUDAExecutionProvider"), Path("m.onnx"), None, providers)
 
 
 def test_onnx_loads_nvidias_packages_and_keeps_what_it_prints_from_stdout(capsys):
