@@ -30,7 +30,7 @@ HARDWARE: Mapping[str, tuple[tuple[str, ...], int | None]] = {
 }
 """Types of ONNX Runtime's hardware devices, and the vendor's PCI id, by kind of accelerator."""
 RECORD = ("session.record_ep_graph_assignment_info", "1")
-"""Entry of the session options that lets a session tell which provider runs which nodes (ONNX Runtime 1.24)."""
+"""Entry of the session options that lets a session tell which provider runs which nodes."""
 _REGISTERING = threading.Lock()
 
 
@@ -90,6 +90,7 @@ def _register(ort: ModuleType, plugin: Plugin) -> None:
     """Register the library of a plugin, once in a process. Raises VariantError."""
     remedy = f"install other versions of both, or pip uninstall {' '.join(plugin.distributions)}"
     try:
+        _ = ort.InferenceSession.get_provider_graph_assignment_info  # ONNX Runtime 1.24 or newer
         library = importlib.import_module(plugin.module).get_library_path()
         ort.register_execution_provider_library(plugin.provider, library)
     except Exception as error:  # a boundary: errors of a vendor's package have no common root

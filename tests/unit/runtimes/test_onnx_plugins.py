@@ -22,6 +22,7 @@ class Ort:
     """An onnxruntime module as far as its plugins go."""
 
     __version__ = "1.99"
+    InferenceSession = SimpleNamespace(get_provider_graph_assignment_info=None)
 
     def __init__(self, *devices):
         self.devices, self.registered = devices, []
